@@ -1,0 +1,41 @@
+# The commands of the project. `make demo` needs Python 3.11 and a package index, nothing else.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+BENCH_MB ?= 200
+
+.PHONY: demo test unit system check bench clean
+
+demo: $(VENV)/.runtime
+	@$(BIN)/archiver demo
+
+test: check unit system
+
+unit: $(VENV)/.dev
+	$(BIN)/python -m pytest tests
+
+system: $(VENV)/.dev
+	$(BIN)/python -m pytest system_test
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks --mb $(BENCH_MB)
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: setup.cfg constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .ruff_cache .mypy_cache .hypothesis

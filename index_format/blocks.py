@@ -1,0 +1,214 @@
+"""Blocks: GZIP members that inflate alone, cut from encoded records at a size limit (RFC 1952)."""
+
+import zlib
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from isal import igzip, isal_zlib
+
+from .chunk_index import BlockEntry, ChunkIndex
+from .errors import CorruptBlock, TooLarge, UnsupportedVersion
+from .record_formats import RecordFormat, record_format
+from .records import TIMESTAMP_TYPE_IDS
+
+GZIP_HEADER = bytes.fromhex("1f8b08000000000000ff")
+"""Deflate, no flags, MTIME 0, XFL 0, OS 255: what both compressors below write."""
+GZIP_TRAILER_BYTES = 8
+GZIP_WINDOW = 31
+DEFAULT_MAX_BLOCK_BYTES = 256 * 1024 * 1024
+"""What a reader accepts unless told otherwise: a record of Kafka's largest usual size many times over."""
+
+Int64Array = npt.NDArray[np.int64]
+
+
+class BlockSummary(NamedTuple):
+    """What the chunk index says of a block's records; timestamps in ms, both bounds inclusive."""
+
+    num_records: int
+    first_offset: int
+    last_offset: int
+    min_timestamp: int
+    max_timestamp: int
+
+
+class RawBlock(NamedTuple):
+    """The encoded records of one block before compression."""
+
+    raw: bytes
+    summary: BlockSummary
+
+
+class Compressor(Protocol):
+    """Makes one gzip member of a block; releases the GIL, so it may run in threads."""
+
+    def compress(self, raw: bytes) -> bytes:
+        """One complete gzip member with MTIME 0."""
+
+
+class IsalCompressor:
+    """ISA-L: ten times as fast as zlib at a few per cent more bytes. Levels 0 to 3."""
+
+    def __init__(self, level: int) -> None:
+        if not 0 <= level <= 3:
+            raise ValueError(f"ISA-L has the levels 0 to 3, not {level}")
+        self._level = level
+
+    def compress(self, raw: bytes) -> bytes:
+        """See Compressor."""
+        return bytes(igzip.compress(raw, self._level, mtime=0))
+
+
+class ZlibCompressor:
+    """zlib, levels 0 to 9. Level 6 gives the ancestor's bytes."""
+
+    def __init__(self, level: int) -> None:
+        if not 0 <= level <= 9:
+            raise ValueError(f"zlib has the levels 0 to 9, not {level}")
+        self._level = level
+
+    def compress(self, raw: bytes) -> bytes:
+        """See Compressor."""
+        deflater = zlib.compressobj(self._level, zlib.DEFLATED, -zlib.MAX_WBITS, 8, zlib.Z_DEFAULT_STRATEGY)
+        trailer = zlib.crc32(raw).to_bytes(4, "little") + (len(raw) & 0xFFFFFFFF).to_bytes(4, "little")
+        return GZIP_HEADER + deflater.compress(raw) + deflater.flush() + trailer
+
+
+COMPRESSORS: dict[str, type[IsalCompressor] | type[ZlibCompressor]] = {"isal": IsalCompressor, "zlib": ZlibCompressor}
+
+
+def member_crc32(member: bytes) -> int:
+    """The CRC-32 of the uncompressed bytes, from the trailer of a complete gzip member."""
+    return int.from_bytes(member[-GZIP_TRAILER_BYTES:-4], "little")
+
+
+def inflate(member: bytes, expected_bytes: int, max_bytes: int) -> bytes:
+    """The uncompressed bytes of exactly one gzip member, never more than `max_bytes` of them.
+
+    Raises TooLarge before anything is allocated where `expected_bytes` exceeds `max_bytes`, CorruptBlock where the
+    member is cut short, followed by other bytes, fails its checksum or is not `expected_bytes` long.
+    """
+    if expected_bytes > max_bytes:
+        raise TooLarge(
+            f"a block says that it inflates to {expected_bytes} bytes",
+            why=f"this reader accepts at most {max_bytes}",
+            remedy="raise --max-block-bytes if the archive is yours and such records are expected",
+        )
+    inflater = isal_zlib.decompressobj(GZIP_WINDOW)
+    try:
+        raw = bytes(inflater.decompress(member, expected_bytes + 1))
+    except (isal_zlib.error, zlib.error) as error:  # type: ignore[misc]
+        raise CorruptBlock("a block does not inflate", why=str(error)) from error
+    if len(raw) != expected_bytes or inflater.unused_data or not inflater.eof:
+        raise CorruptBlock(
+            "a block is not one complete gzip member of its recorded length",
+            why=f"expected {expected_bytes} bytes, found {len(raw)}{'' if inflater.eof else ' and no end'}"
+            f"{' and bytes after the end' if inflater.unused_data else ''}",
+        )
+    return raw
+
+
+class BlockBuilder:
+    """Cuts a stream of batches into blocks of at most `block_bytes` encoded bytes; a record is never split.
+
+    A record larger than that gets a block of its own. Where the record format asks for it, a block ends at a hole.
+    """
+
+    def __init__(self, record_format: RecordFormat, timestamp_type: int, block_bytes: int) -> None:
+        self._format = record_format
+        self._timestamp_type = timestamp_type
+        self._limit = block_bytes
+        self._parts: list[bytes] = []
+        self._summaries: list[BlockSummary] = []
+        self.open_bytes = 0
+        """Encoded bytes waiting in the open block."""
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[RawBlock]:
+        """The blocks that end within this batch; iterate to the end before the next call."""
+        if batch.num_rows == 0:
+            return
+        data, ends = self._format.encode(batch, self._timestamp_type)
+        offsets = batch.column("offset").to_numpy()
+        timestamps = batch.column("timestamp").to_numpy()
+        row = 0
+        for stop in self._ends_of_runs(offsets):
+            if self._summaries and self._breaks_before(int(offsets[row])):
+                yield self._end_block()
+            while row < stop:
+                start = int(ends[row - 1]) if row else 0
+                cut = int(np.searchsorted(ends[:stop], start + self._limit - self.open_bytes, side="right"))
+                if cut <= row:
+                    if self.open_bytes:
+                        yield self._end_block()
+                        continue
+                    cut = row + 1
+                end = int(ends[cut - 1])
+                self._parts.append(data[start:end])
+                self.open_bytes += end - start
+                self._summaries.append(_summary(offsets[row:cut], timestamps[row:cut]))
+                row = cut
+
+    def finish(self) -> RawBlock | None:
+        """The open block, if it holds a record."""
+        return self._end_block() if self._parts else None
+
+    def _ends_of_runs(self, offsets: Int64Array) -> Iterator[int]:
+        """The rows before which a block must end, the last being the end of the batch."""
+        if self._format.needs_contiguous_blocks:
+            yield from (int(hole) + 1 for hole in np.flatnonzero(np.diff(offsets) != 1))
+        yield len(offsets)
+
+    def _breaks_before(self, offset: int) -> bool:
+        return self._format.needs_contiguous_blocks and offset != self._summaries[-1].last_offset + 1
+
+    def _end_block(self) -> RawBlock:
+        block = RawBlock(b"".join(self._parts), merge_summaries(self._summaries))
+        self._parts, self._summaries, self.open_bytes = [], [], 0
+        return block
+
+
+def _summary(offsets: Int64Array, timestamps: Int64Array) -> BlockSummary:
+    return BlockSummary(len(offsets), int(offsets[0]), int(offsets[-1]), int(timestamps.min()), int(timestamps.max()))
+
+
+def merge_summaries(summaries: list[BlockSummary]) -> BlockSummary:
+    """One summary over consecutive runs of records."""
+    counts, firsts, lasts, minima, maxima = zip(*summaries, strict=True)
+    return BlockSummary(sum(counts), firsts[0], lasts[-1], min(minima), max(maxima))
+
+
+def decode_block(member: bytes, entry: BlockEntry, index: ChunkIndex, max_bytes: int) -> pa.RecordBatch:
+    """The records of one stored block as a batch of `records.SCHEMA`, checked against its entry in the index.
+
+    Raises TooLarge, CorruptBlock or UnsupportedVersion.
+    """
+    raw = inflate_block(member, entry, index, max_bytes)
+    try:
+        timestamp_type = TIMESTAMP_TYPE_IDS[index.timestamp_type]
+    except KeyError:
+        raise UnsupportedVersion(f"timestamp type {index.timestamp_type!r} is unknown") from None
+    batch = record_format(index.record_format).decode(raw, entry.first_record_offset, timestamp_type)
+    offsets = batch.column("offset").to_numpy()
+    bounds = (int(offsets[0]), int(offsets[-1])) if len(offsets) else None
+    if (
+        len(offsets) != entry.num_records
+        or bounds != (entry.first_record_offset, entry.last_record_offset)
+        or bool((np.diff(offsets) <= 0).any())
+    ):
+        raise CorruptBlock(
+            "a block does not hold the records that its index says",
+            why=f"the index says {entry.num_records} records at offsets {entry.first_record_offset} to "
+            f"{entry.last_record_offset}; found {len(offsets)}, {bounds}",
+        )
+    return batch
+
+
+def inflate_block(member: bytes, entry: BlockEntry, index: ChunkIndex, max_bytes: int) -> bytes:
+    """The uncompressed bytes of one stored block, checked against its entry; raises as `decode_block` does."""
+    if index.codec != "gzip":
+        raise UnsupportedVersion(f"codec {index.codec!r} is unknown", remedy="use a newer release of blockgz")
+    if len(member) != entry.byte_length or member_crc32(member) != entry.crc32:
+        raise CorruptBlock("a block is not the one its index describes", why="its length or CRC-32 differs")
+    return inflate(member, entry.byte_length_uncompressed, max_bytes)

@@ -1,0 +1,122 @@
+"""The chunk index: where each block of a chunk begins and which records it holds (FORMAT.md, "Chunk index")."""
+
+from itertools import pairwise
+from typing import Annotated
+
+import msgspec
+
+from . import objects
+from .objects import Count, Name, Offset, Sha256, Timestamp
+
+GAP_REASONS = ("retention", "skipped", "unverified")
+
+
+class Gap(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
+    """A run of offsets [start, end) that the archive lost or never saw."""
+
+    start: Offset
+    end: Offset
+    reason: str
+
+    def __post_init__(self) -> None:
+        if self.end <= self.start:
+            raise ValueError(f"a gap from {self.start} to {self.end} is empty")
+
+    def __contains__(self, offset: int) -> bool:
+        return self.start <= offset < self.end
+
+
+class BlockEntry(msgspec.Struct, frozen=True):
+    """One block; the first five fields are the ancestor's, in its order. Lengths and positions in bytes."""
+
+    byte_length_uncompressed: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+    num_records: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+    byte_length: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+    byte_offset: Offset
+    first_record_offset: Offset
+    last_record_offset: Offset
+    min_timestamp: Timestamp
+    max_timestamp: Timestamp
+    crc32: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.num_records <= self.last_record_offset - self.first_record_offset + 1:
+            raise ValueError(
+                f"{self.num_records} records do not fit in {self.first_record_offset}..{self.last_record_offset}"
+            )
+        if self.max_timestamp < self.min_timestamp:
+            raise ValueError("a block's max_timestamp lies below its min_timestamp")
+
+    @property
+    def byte_end(self) -> int:
+        """Where the block ends in the chunk's data, exclusive."""
+        return self.byte_offset + self.byte_length
+
+
+class DataObject(msgspec.Struct, frozen=True):
+    """The chunk's data as stored; `name` is relative like an entry's."""
+
+    name: Name
+    bytes: Count
+    sha256: Sha256
+
+
+class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, rename={"blocks": "chunks"}):
+    """One chunk of one topic-partition. Offsets are Kafka's; next_offset is the consumer position after the chunk."""
+
+    format: str = "block-gzip"
+    version: int = objects.VERSION
+    archive_id: Name
+    topic: Name
+    topic_id: str | None
+    partition: Count
+    epoch: Count
+    record_format: Name
+    codec: Name
+    isolation_level: Name
+    timestamp_type: Name
+    start_offset: Offset
+    next_offset: Offset
+    first_offset: Offset
+    last_offset: Offset
+    num_records: Count
+    min_timestamp: Timestamp
+    max_timestamp: Timestamp
+    data: DataObject
+    previous: Name | None
+    gaps: tuple[Gap, ...] = ()
+    """The gaps recorded since the chunk before: right before this chunk, or inside it."""
+    blocks: Annotated[tuple[BlockEntry, ...], msgspec.Meta(min_length=1)]
+
+    def __post_init__(self) -> None:
+        blocks = self.blocks
+        if blocks[0].byte_offset != 0 or any(a.byte_end != b.byte_offset for a, b in pairwise(blocks)):
+            raise ValueError("the blocks are not contiguous from byte 0")
+        if blocks[-1].byte_end != self.data.bytes:
+            raise ValueError(f"the blocks end at byte {blocks[-1].byte_end}, the data at {self.data.bytes}")
+        if any(a.last_record_offset >= b.first_record_offset for a, b in pairwise(blocks)):
+            raise ValueError("the blocks' offsets do not rise")
+        if (self.first_offset, self.last_offset) != (blocks[0].first_record_offset, blocks[-1].last_record_offset):
+            raise ValueError("first_offset and last_offset are not those of the blocks")
+        if not self.start_offset <= self.first_offset <= self.last_offset < self.next_offset:
+            raise ValueError(f"offsets lie outside [{self.start_offset}, {self.next_offset})")
+        if self.num_records != sum(block.num_records for block in blocks):
+            raise ValueError("num_records is not the sum of the blocks'")
+        if self.min_timestamp != min(block.min_timestamp for block in blocks) or self.max_timestamp != max(
+            block.max_timestamp for block in blocks
+        ):
+            raise ValueError("min_timestamp and max_timestamp are not those of the blocks")
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of all blocks before compression."""
+        return sum(block.byte_length_uncompressed for block in self.blocks)
+
+
+ANCESTOR_FIELDS = ("byte_length_uncompressed", "num_records", "byte_length", "byte_offset", "first_record_offset")
+
+
+def ancestor_index(index: ChunkIndex) -> bytes:
+    """The `.index.json` of profile `seed`: only `chunks` with the ancestor's five fields, compact, in its order."""
+    blocks = [{field: getattr(block, field) for field in ANCESTOR_FIELDS} for block in index.blocks]
+    return msgspec.json.encode({"chunks": blocks})

@@ -1,0 +1,69 @@
+"""Errors that tell an operator what happened, why, and what to do next.
+
+The tree::
+
+    BlockgzError                what, why, remedy; exit_code is what a program exits with
+    ├── FormatError             stored bytes are not what the format says (a ValueError)
+    │   ├── MalformedObject     an index, marker or catalog is not what it must be
+    │   ├── UnsupportedVersion  written by a newer major version of the format
+    │   ├── TooLarge            a stored number or object exceeds the reader's bound
+    │   └── CorruptBlock        a block does not inflate to what its index says
+    ├── BadName                 a topic or object name outside the format's alphabet (a ValueError)
+    └── UnencodableRecord       a record that the chosen record format cannot hold (a ValueError)
+"""
+
+from typing import ClassVar
+
+
+class BlockgzError(Exception):
+    """A failure with its reason and its remedy; `str()` is the one line that says what happened."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, what: str, *, why: str = "", remedy: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.why = why
+        self.remedy = remedy
+
+
+class FormatError(BlockgzError, ValueError):
+    """Stored bytes break a rule of the format: damage, or not an archive."""
+
+    exit_code = 3
+
+
+class MalformedObject(FormatError):
+    """An index, marker, catalog or identity object is not what it must be."""
+
+
+class UnsupportedVersion(FormatError):
+    """The object carries a major version that this reader does not know."""
+
+    exit_code = 1
+
+
+class TooLarge(FormatError):
+    """A stored number or object exceeds what the reader is configured to accept."""
+
+
+class CorruptBlock(FormatError):
+    """A block does not inflate, or not to the length, checksum, count or offsets in its index."""
+
+
+class BadName(BlockgzError, ValueError):
+    """A topic or object name that the format cannot hold or that does not parse back to itself."""
+
+    exit_code = 2
+
+
+class UnencodableRecord(BlockgzError, ValueError):
+    """A record that the chosen record format cannot hold without loss."""
+
+    def __init__(self, offset: int, why: str) -> None:
+        super().__init__(
+            f"record at offset {offset} cannot be archived",
+            why=why,
+            remedy="use --record-format json, which holds every record, or --on-bad-record skip to record a gap",
+        )
+        self.offset = offset

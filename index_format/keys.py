@@ -1,0 +1,259 @@
+"""Names of objects, built and parsed in one place (FORMAT.md, "Objects").
+
+All keys are relative to the archive's root; a store puts its own prefix before them.
+"""
+
+import re
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from .errors import BadName, MalformedObject
+
+ARCHIVE_OBJECT = "_archive.json"
+MARKER_OBJECT = "last_chunk_index.json"
+INDEX_SUFFIX = ".index.json"
+SEED_INDEX_SUFFIX = ".meta.json"
+SEED_HOME = "_blockgz/"
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_FOLDER = re.compile(rf"topic=({_TOPIC.pattern})(?:~([1-9][0-9]*))?")
+_CONFLICT = r"(?:~e([1-9][0-9]*)-([0-9a-f]{8}))?"
+_STEM = re.compile(rf"([0-9]{{20}}){_CONFLICT}")
+_CATALOG = re.compile(rf"_catalog/([1-9][0-9]*)-([0-9]{{20}}){_CONFLICT}\.json")
+_SEED_STEM = re.compile(
+    rf"([0-9]{{4,}}-[0-9]{{2}}-[0-9]{{2}}){_CONFLICT}/({_TOPIC.pattern})-([0-9]{{5,}})-([0-9]{{12,}})"
+)
+
+
+class Conflict(NamedTuple):
+    """Tells the objects of one writer from an orphan that took the plain name: the writer's epoch, 8 hex digits."""
+
+    epoch: int
+    token: str
+
+    def __str__(self) -> str:
+        return f"~e{self.epoch}-{self.token}"
+
+
+class TopicFolder(NamedTuple):
+    """One incarnation of a topic: the first is 1."""
+
+    topic: str
+    incarnation: int = 1
+
+    def __str__(self) -> str:
+        """`orders`, or `orders~2` for the second incarnation."""
+        check_topic(self.topic)
+        return self.topic if self.incarnation == 1 else f"{self.topic}~{self.incarnation}"
+
+
+class ChunkStart(NamedTuple):
+    """What a chunk's name is made of; the timestamp is the first record's, in ms."""
+
+    position: int
+    first_offset: int
+    first_timestamp: int
+
+
+def check_topic(topic: str) -> str:
+    """The name itself where Kafka allows it; raises BadName."""
+    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        raise BadName(
+            f"{topic[:80]!r} is not a topic name",
+            why="Kafka allows 1 to 249 of a-z A-Z 0-9 . _ -, and neither '.' nor '..'",
+        )
+    return topic
+
+
+def parse_topic_folder(name: str) -> TopicFolder:
+    """The incarnation that `orders` or `orders~2` names; raises BadName."""
+    match = _FOLDER.fullmatch(f"topic={name}")
+    if not match:
+        raise BadName(f"{name[:80]!r} is not a topic or one of its incarnations")
+    return _same(TopicFolder(match[1], int(match[2] or 1)), name)
+
+
+def catalog_name(level: int, position: int, conflict: Conflict | None = None) -> str:
+    """A catalog's name relative to its partition's home."""
+    return f"_catalog/{level}-{position:020d}{conflict or ''}.json"
+
+
+def is_catalog_name(name: str, level: int, position: int) -> bool:
+    """Whether `name` is one that a catalog of that level and position may have."""
+    match = _CATALOG.fullmatch(name)
+    return (
+        match is not None
+        and catalog_name(int(match[1]), int(match[2]), _conflict(match[3], match[4])) == name
+        and (
+            int(match[1]),
+            int(match[2]),
+        )
+        == (level, position)
+    )
+
+
+class PartitionKeys(Protocol):
+    """Where the objects of one topic-partition are, in one layout."""
+
+    layout: str
+    folder: TopicFolder
+    partition: int
+
+    @property
+    def home(self) -> str:
+        """The folder of marker and catalogs, with a slash at its end."""
+
+    @property
+    def marker(self) -> str:
+        """The marker's key."""
+
+    @property
+    def chunks(self) -> str:
+        """The folder that data and index names are relative to, with a slash at its end; may be empty."""
+
+    def data_name(self, start: ChunkStart, suffix: str, conflict: Conflict | None = None) -> str:
+        """The name of a chunk's data; `suffix` is the record format's and codec's, such as `.gz`."""
+
+    def index_name(self, start: ChunkStart, conflict: Conflict | None = None) -> str:
+        """The name of a chunk's index."""
+
+    def check_name(self, name: str, position: int, suffix: str) -> str:
+        """The name itself where it is one that a chunk at that position may have; raises MalformedObject."""
+
+
+class TopicLayoutKeys:
+    """Layout `topic`: `topic=orders/partition=00003/00000000000000000000.gz`."""
+
+    layout = "topic"
+
+    def __init__(self, folder: TopicFolder, partition: int) -> None:
+        self.folder = folder
+        self.partition = partition
+
+    @property
+    def home(self) -> str:
+        """See PartitionKeys."""
+        return f"topic={self.folder}/partition={self.partition:05d}/"
+
+    @property
+    def marker(self) -> str:
+        """See PartitionKeys."""
+        return self.home + MARKER_OBJECT
+
+    @property
+    def chunks(self) -> str:
+        """See PartitionKeys."""
+        return self.home
+
+    def data_name(self, start: ChunkStart, suffix: str, conflict: Conflict | None = None) -> str:
+        """See PartitionKeys."""
+        return f"{start.position:020d}{conflict or ''}{suffix}"
+
+    def index_name(self, start: ChunkStart, conflict: Conflict | None = None) -> str:
+        """See PartitionKeys."""
+        return self.data_name(start, INDEX_SUFFIX, conflict)
+
+    def check_name(self, name: str, position: int, suffix: str) -> str:
+        """See PartitionKeys."""
+        match = _STEM.fullmatch(name.removesuffix(suffix))
+        if match and int(match[1]) == position:
+            start = ChunkStart(position, 0, 0)
+            if name == self.data_name(start, suffix, _conflict(match[2], match[3])):
+                return name
+        raise _bad_name(name, self.home)
+
+
+class SeedLayoutKeys:
+    """Layout `seed`: `2016-02-24/bar-00000-000000000000.gz`, with our own objects under `_blockgz/`."""
+
+    layout = "seed"
+
+    def __init__(self, folder: TopicFolder, partition: int) -> None:
+        self.folder = folder
+        self.partition = partition
+        self._home = TopicLayoutKeys(folder, partition)
+
+    @property
+    def home(self) -> str:
+        """See PartitionKeys."""
+        return SEED_HOME + self._home.home
+
+    @property
+    def marker(self) -> str:
+        """See PartitionKeys."""
+        return SEED_HOME + self._home.marker
+
+    @property
+    def chunks(self) -> str:
+        """See PartitionKeys."""
+        return ""
+
+    @property
+    def ancestor_marker(self) -> str:
+        """The plain-text marker that readers of the ancestor look for."""
+        return f"last_chunk_index.{self.folder.topic}-{self.partition:05d}.txt"
+
+    def data_name(self, start: ChunkStart, suffix: str, conflict: Conflict | None = None) -> str:
+        """See PartitionKeys."""
+        date = utc_date(start.first_timestamp)
+        return f"{date}{conflict or ''}/{self.folder.topic}-{self.partition:05d}-{start.first_offset:012d}{suffix}"
+
+    def index_name(self, start: ChunkStart, conflict: Conflict | None = None) -> str:
+        """See PartitionKeys."""
+        return self.data_name(start, SEED_INDEX_SUFFIX, conflict)
+
+    def check_name(self, name: str, position: int, suffix: str) -> str:
+        """See PartitionKeys; the first offset may lie above the position."""
+        match = _SEED_STEM.fullmatch(name.removesuffix(suffix)) if name.endswith(suffix) else None
+        if match:
+            date, epoch, token, _topic, _partition, first_offset = match.groups()
+            folder = f"{date}{_conflict(epoch, token) or ''}"
+            stem = f"{folder}/{self.folder.topic}-{self.partition:05d}-{int(first_offset):012d}"
+            if name == stem + suffix and int(first_offset) >= position:
+                return name
+        raise _bad_name(name, self.home)
+
+
+LAYOUTS: dict[str, type[TopicLayoutKeys] | type[SeedLayoutKeys]] = {"topic": TopicLayoutKeys, "seed": SeedLayoutKeys}
+
+
+def archive_key(layout: str) -> str:
+    """The key of the object that identifies the archive."""
+    return (SEED_HOME if layout == "seed" else "") + ARCHIVE_OBJECT
+
+
+def topic_home(layout: str, folder: TopicFolder) -> str:
+    """The folder of one incarnation of a topic, with a slash at its end."""
+    return f"{SEED_HOME if layout == 'seed' else ''}topic={folder}/"
+
+
+def data_suffix(record_format: str, codec: str) -> str:
+    """What the name of a chunk's data ends with."""
+    return (".arrows" if record_format == "arrow" else "") + {"gzip": ".gz", "zstd": ".zst"}.get(codec, f".{codec}")
+
+
+def utc_date(timestamp_ms: int) -> str:
+    """The UTC date of a timestamp as yyyy-mm-dd; 1970-01-01 for none, and never beyond the year 9999."""
+    bounded = min(max(timestamp_ms, 0), 253_402_300_799_999)
+    return str(np.datetime64(bounded, "ms").astype("datetime64[D]"))
+
+
+def _conflict(epoch: str | None, token: str | None) -> Conflict | None:
+    return Conflict(int(epoch), token) if epoch and token else None
+
+
+def _same(folder: TopicFolder, name: str) -> TopicFolder:
+    check_topic(folder.topic)
+    if folder.incarnation == 1 and "~" in name:
+        # `orders~1` names the first incarnation where a newer one exists; its folder is plain.
+        return folder
+    if str(folder) != name:
+        raise BadName(f"{name[:80]!r} is not a topic or one of its incarnations")
+    return folder
+
+
+def _bad_name(name: str, home: str) -> MalformedObject:
+    return MalformedObject(
+        f"the name {name[:120]!r} does not belong into {home}", why="names in an archive are derived, never free"
+    )

@@ -1,0 +1,335 @@
+"""The marker, the only mutable object of a partition, and the catalogs that its older chunks fold into.
+
+All functions are pure: they take a marker and give the next one. FORMAT.md, "Marker".
+"""
+
+import hashlib
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Annotated, NamedTuple, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from . import objects
+from .chunk_index import ChunkIndex, Gap
+from .errors import MalformedObject
+from .keys import catalog_name
+from .objects import Count, Name, Offset, Sha256, Timestamp
+
+FAN_OUT = 64
+MAX_GAPS_IN_MARKER = 256
+MAX_LEVELS = 16
+
+
+class Span(Protocol):
+    """What a chunk entry and a catalog reference share: a named object over offsets [start_offset, next_offset)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def start_offset(self) -> int: ...
+    @property
+    def next_offset(self) -> int: ...
+    @property
+    def min_timestamp(self) -> int: ...
+    @property
+    def max_timestamp(self) -> int: ...
+    @property
+    def sha256(self) -> str: ...
+
+
+class ChunkEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One committed chunk: name and sha256 of its index, the rest copied from it.
+
+    next_offset may exceed the index's, where the log went on without records.
+    """
+
+    name: Name
+    start_offset: Offset
+    next_offset: Offset
+    first_offset: Offset
+    last_offset: Offset
+    num_records: Count
+    bytes: Count
+    raw_bytes: Count
+    min_timestamp: Timestamp
+    max_timestamp: Timestamp
+    sha256: Sha256
+
+    def __post_init__(self) -> None:
+        if not self.start_offset <= self.first_offset <= self.last_offset < self.next_offset:
+            raise ValueError(f"{self.name}: offsets lie outside [{self.start_offset}, {self.next_offset})")
+
+
+class CatalogReference(msgspec.Struct, frozen=True, kw_only=True):
+    """One folded catalog; counts and bytes are sums over its chunks."""
+
+    name: Name
+    start_offset: Offset
+    next_offset: Offset
+    min_timestamp: Timestamp
+    max_timestamp: Timestamp
+    num_records: Count
+    num_chunks: Count
+    bytes: Count
+    sha256: Sha256
+
+    def __post_init__(self) -> None:
+        if not self.start_offset < self.next_offset:
+            raise ValueError(f"{self.name} spans no offset: [{self.start_offset}, {self.next_offset})")
+
+
+def _check_order(entries: Sequence[Span], what: str) -> None:
+    for before, after in pairwise(entries):
+        if before.next_offset > after.start_offset:
+            raise ValueError(f"{what}: {after.name} starts before {before.name} ends")
+
+
+class ChunkCatalog(msgspec.Struct, frozen=True, kw_only=True):
+    """A catalog of level 1: its entries are chunks. Write-once."""
+
+    format: str = "block-gzip-catalog"
+    version: int = objects.VERSION
+    level: Annotated[int, msgspec.Meta(ge=1, le=1)]
+    entries: Annotated[tuple[ChunkEntry, ...], msgspec.Meta(min_length=1, max_length=FAN_OUT)]
+    gaps: tuple[Gap, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_order(self.entries, "catalog")
+
+
+class ReferenceCatalog(msgspec.Struct, frozen=True, kw_only=True):
+    """A catalog of level 2 or above: its entries are catalogs one level down. Write-once."""
+
+    format: str = "block-gzip-catalog"
+    version: int = objects.VERSION
+    level: Annotated[int, msgspec.Meta(ge=2, le=MAX_LEVELS)]
+    entries: Annotated[tuple[CatalogReference, ...], msgspec.Meta(min_length=1, max_length=FAN_OUT)]
+    gaps: tuple[Gap, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_order(self.entries, "catalog")
+
+
+Catalog = ChunkCatalog | ReferenceCatalog
+
+
+class Marker(msgspec.Struct, frozen=True, kw_only=True):
+    """The committed state of one partition, swapped as a whole.
+
+    `tail` holds the newest chunks, oldest first; `catalogs[n]` references to catalogs of level n + 1, oldest first.
+    Deeper levels hold older chunks. Offsets are None from the first claim until the first commit.
+    """
+
+    format: str = "block-gzip-marker"
+    version: int = objects.VERSION
+    archive_id: Name
+    topic: Name
+    topic_id: str | None
+    partition: Count
+    group_id: str
+    epoch: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+    writer: Name
+    nonce: Name
+    start_offset: Offset | None = None
+    next_offset: Offset | None = None
+    leader_epoch: int | None = None
+    tail_hash: Sha256 | None = None
+    last_chunk_index: Name | None = None
+    tail: Annotated[tuple[ChunkEntry, ...], msgspec.Meta(max_length=FAN_OUT)] = ()
+    catalogs: Annotated[
+        tuple[Annotated[tuple[CatalogReference, ...], msgspec.Meta(max_length=FAN_OUT)], ...],
+        msgspec.Meta(max_length=MAX_LEVELS),
+    ] = ()
+    gaps: tuple[Gap, ...] = ()
+    successor: Name | None = None
+
+    def __post_init__(self) -> None:
+        if (self.next_offset is None) != (self.start_offset is None):
+            raise ValueError("start_offset and next_offset must both be set or both be null")
+        _check_order(self.spans, "marker")
+        if self.spans and (self.next_offset is None or self.next_offset < self.spans[-1].next_offset):
+            raise ValueError("next_offset lies below the newest chunk's")
+        if self.tail and self.last_chunk_index != self.tail[-1].name:
+            raise ValueError("last_chunk_index is not the newest chunk's")
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """References and entries in offset order: the deepest catalogs first, the tail last."""
+        references = [reference for level in reversed(self.catalogs) for reference in level]
+        return (*references, *self.tail)
+
+    @property
+    def chain_end(self) -> int | None:
+        """Where the next chunk starts: the newest chunk's next_offset, or the end of a gap behind it."""
+        ends = [span.next_offset for span in self.spans[-1:]] + [gap.end for gap in self.gaps[-1:]]
+        return max(ends) if ends else self.start_offset
+
+
+class PendingCatalog(NamedTuple):
+    """A catalog that must be stored before the marker that references it."""
+
+    level: int
+    position: int
+    body: bytes
+    reference: CatalogReference
+    """Its name is still the plain one; see `with_catalog_name`."""
+
+
+def encode(value: Marker | ChunkCatalog | ReferenceCatalog) -> bytes:
+    """The stored form of a marker or catalog."""
+    return objects.encode(value)
+
+
+def decode_marker(body: bytes, name: str = "the marker") -> Marker:
+    """The marker in `body`; raises a FormatError where it breaks the format."""
+    return objects.decode(body, Marker, name)
+
+
+def decode_catalog(body: bytes, reference: CatalogReference, level: int) -> Catalog:
+    """The catalog in `body`, checked against the reference that led to it; raises a FormatError."""
+    if hashlib.sha256(body).hexdigest() != reference.sha256:
+        raise MalformedObject(f"catalog {reference.name} is damaged", why="its sha256 is not the one in its reference")
+    catalog: Catalog = (
+        objects.decode(body, ChunkCatalog, reference.name)
+        if level == 1
+        else objects.decode(body, ReferenceCatalog, reference.name)
+    )
+    first, last = catalog.entries[0], catalog.entries[-1]
+    if catalog.level != level or (first.start_offset, last.next_offset) != (
+        reference.start_offset,
+        reference.next_offset,
+    ):
+        raise MalformedObject(f"catalog {reference.name} is not what its reference says", why="level or offsets differ")
+    return catalog
+
+
+def entry_of(index: ChunkIndex, name: str, body: bytes) -> ChunkEntry:
+    """The entry of a chunk whose index is stored as `body` under `name`."""
+    return ChunkEntry(
+        name=name,
+        start_offset=index.start_offset,
+        next_offset=index.next_offset,
+        first_offset=index.first_offset,
+        last_offset=index.last_offset,
+        num_records=index.num_records,
+        bytes=index.data.bytes,
+        raw_bytes=index.raw_bytes,
+        min_timestamp=index.min_timestamp,
+        max_timestamp=index.max_timestamp,
+        sha256=hashlib.sha256(body).hexdigest(),
+    )
+
+
+def decode_index(body: bytes, entry: ChunkEntry, topic: str, partition: int) -> ChunkIndex:
+    """The chunk index in `body`, checked against the entry that led to it; raises a FormatError."""
+    if hashlib.sha256(body).hexdigest() != entry.sha256:
+        raise MalformedObject(f"index {entry.name} is damaged", why="its sha256 is not the one in its entry")
+    index = objects.decode(body, ChunkIndex, entry.name)
+    same = replace(entry_of(index, entry.name, body), next_offset=entry.next_offset) == entry
+    if not same or index.next_offset > entry.next_offset or (index.topic, index.partition) != (topic, partition):
+        raise MalformedObject(f"index {entry.name} is not what its entry says", why="topic, offsets or counts differ")
+    return index
+
+
+def claimed(marker: Marker, *, writer: str, nonce: str, group_id: str, gap: Gap | None = None) -> Marker:
+    """The marker as its next owner claims it; a gap moves next_offset to the gap's end."""
+    claim = replace(marker, epoch=marker.epoch + 1, writer=writer, nonce=nonce, group_id=group_id)
+    if gap is None:
+        return claim
+    return replace(claim, next_offset=gap.end, gaps=(*marker.gaps, gap))
+
+
+def advanced(marker: Marker, next_offset: int, *, nonce: str, leader_epoch: int | None) -> Marker:
+    """Progress without records: the newest chunk's next_offset rises with the marker's, or start_offset before any.
+
+    Behind a gap there is nothing to raise: the next chunk will start at the gap's end.
+    """
+    if marker.next_offset is not None and next_offset <= marker.next_offset:
+        raise ValueError(f"next_offset may not move from {marker.next_offset} to {next_offset}")
+    moved = replace(marker, nonce=nonce, leader_epoch=leader_epoch)
+    if marker.chain_end != marker.next_offset:
+        return replace(moved, next_offset=next_offset)
+    if not marker.tail:
+        start_offset = marker.start_offset if marker.gaps else next_offset
+        return replace(moved, start_offset=start_offset, next_offset=next_offset)
+    if marker.gaps and marker.gaps[-1].end > marker.tail[-1].next_offset:
+        return replace(moved, next_offset=next_offset)
+    newest = replace(marker.tail[-1], next_offset=next_offset)
+    return replace(moved, next_offset=next_offset, tail=(*marker.tail[:-1], newest))
+
+
+def folded(marker: Marker) -> tuple[Marker, tuple[PendingCatalog, ...]]:
+    """The marker with room for one more chunk, and the catalogs that must be stored for it, lowest level first.
+
+    A full tail folds into a level-1 catalog; where that level is full, its references fold into the next, and so on.
+    """
+    if len(marker.tail) < FAN_OUT:
+        return marker, ()
+    pending = []
+    catalogs = list(marker.catalogs)
+    gaps, folded_gaps = marker.gaps, tuple[Gap, ...]()
+    if len(gaps) > MAX_GAPS_IN_MARKER:
+        folded_gaps = tuple(gap for gap in gaps if gap.end <= marker.tail[-1].next_offset)
+        gaps = gaps[len(folded_gaps) :]
+    catalog = _pending(ChunkCatalog(level=1, entries=marker.tail, gaps=folded_gaps), len(marker.tail))
+    pending.append(catalog)
+    for level in range(len(catalogs) + 1):
+        if level == len(catalogs):
+            catalogs.append(())
+        full = catalogs[level]
+        if len(full) < FAN_OUT:
+            catalogs[level] = (*full, catalog.reference)
+            break
+        catalogs[level] = (catalog.reference,)
+        num_chunks = sum(reference.num_chunks for reference in full)
+        catalog = _pending(ReferenceCatalog(level=level + 2, entries=full), num_chunks)
+        pending.append(catalog)
+    return replace(marker, tail=(), catalogs=tuple(catalogs), gaps=gaps), tuple(pending)
+
+
+def with_catalog_name(marker: Marker, pending: PendingCatalog, name: str) -> Marker:
+    """The marker where a pending catalog had to be stored under another name than the plain one."""
+    catalogs = tuple(
+        tuple(replace(ref, name=name) if ref == pending.reference else ref for ref in level)
+        for level in marker.catalogs
+    )
+    return replace(marker, catalogs=catalogs)
+
+
+def appended(
+    marker: Marker, entry: ChunkEntry, gaps: Sequence[Gap], *, nonce: str, leader_epoch: int | None, tail_hash: str
+) -> Marker:
+    """The marker with one more chunk in its tail; `gaps` are those inside the chunk. Needs room: see `folded`."""
+    if marker.chain_end is not None and entry.start_offset != marker.chain_end:
+        raise ValueError(f"chunk {entry.name} starts at {entry.start_offset}, not at {marker.chain_end}")
+    return replace(
+        marker,
+        nonce=nonce,
+        start_offset=entry.start_offset if marker.start_offset is None else marker.start_offset,
+        next_offset=entry.next_offset,
+        leader_epoch=leader_epoch,
+        tail_hash=tail_hash,
+        last_chunk_index=entry.name,
+        tail=(*marker.tail, entry),
+        gaps=(*marker.gaps, *gaps),
+    )
+
+
+def _pending(catalog: Catalog, num_chunks: int) -> PendingCatalog:
+    body = encode(catalog)
+    entries = catalog.entries
+    position = entries[0].start_offset
+    reference = CatalogReference(
+        name=catalog_name(catalog.level, position),
+        start_offset=position,
+        next_offset=entries[-1].next_offset,
+        min_timestamp=min(entry.min_timestamp for entry in entries),
+        max_timestamp=max(entry.max_timestamp for entry in entries),
+        num_records=sum(entry.num_records for entry in entries),
+        num_chunks=num_chunks,
+        bytes=sum(entry.bytes for entry in entries),
+        sha256=hashlib.sha256(body).hexdigest(),
+    )
+    return PendingCatalog(catalog.level, position, body, reference)

@@ -1,0 +1,59 @@
+"""Reading and writing the JSON objects of an archive: bounded before parsing, checked, versions refused by name."""
+
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from .errors import MalformedObject, TooLarge, UnsupportedVersion
+
+VERSION = 1
+MAX_OBJECT_BYTES = 64 * 1024 * 1024
+"""No JSON object larger than this is parsed. 64 MiB hold the index of 300,000 blocks."""
+
+Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Timestamp = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Head(msgspec.Struct):
+    """The two fields that every object of the format opens with."""
+
+    format: str
+    version: int
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def encode(value: msgspec.Struct) -> bytes:
+    """The object as compact JSON in the order of its fields."""
+    return _encoder.encode(value)
+
+
+def decode(body: bytes, kind: type[T], name: str) -> T:
+    """The object of struct `kind` in `body`; `name` is what errors call it.
+
+    Unknown fields are ignored. Raises TooLarge, UnsupportedVersion or MalformedObject.
+    """
+    if len(body) > MAX_OBJECT_BYTES:
+        raise TooLarge(f"{name} has {len(body)} bytes", why=f"no such object may have over {MAX_OBJECT_BYTES}")
+    expected = kind.__struct_defaults__[0]
+    try:
+        head = msgspec.json.decode(body, type=Head)
+        if head.format != expected:
+            raise MalformedObject(f"{name} is not a {expected} object", why=f"its format says {head.format[:80]!r}")
+        if head.version != VERSION:
+            raise UnsupportedVersion(
+                f"{name} has version {head.version}",
+                why=f"this release reads version {VERSION}",
+                remedy="use a newer release of blockgz",
+            )
+        return msgspec.json.decode(body, type=kind)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, MalformedObject | UnsupportedVersion):
+            raise
+        raise MalformedObject(f"{name} is damaged", why=str(error)[:300]) from error

@@ -1,0 +1,161 @@
+"""Record format `json`: one lossless JSON object a line (FORMAT.md, "Record format json")."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from msgspec import UNSET, UnsetType
+
+from ..errors import CorruptBlock
+from ..records import TIMESTAMP_TYPE_IDS, TIMESTAMP_TYPES, Headers, batch_from_columns, header_rows
+
+Text = str | None | UnsetType
+Base64 = bytes | UnsetType
+
+
+class HeaderLine(msgspec.Struct):
+    """One header; exactly one of the two value fields is set."""
+
+    key: str
+    value: Text = UNSET
+    value_base64: Base64 = UNSET
+
+
+class RecordLine(msgspec.Struct):
+    """One record in the order of its fields on the line."""
+
+    offset: int
+    timestamp: int
+    timestamp_type: str | UnsetType = UNSET
+    key: Text = UNSET
+    key_base64: Base64 = UNSET
+    headers: list[HeaderLine] | UnsetType = UNSET
+    value: Text = UNSET
+    value_base64: Base64 = UNSET
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(RecordLine)
+
+
+class JsonLines:
+    """Lossless; readable with zcat, jq, Spark and DuckDB."""
+
+    name = "json"
+    needs_contiguous_blocks = False
+
+    def objections(self, batch: pa.RecordBatch) -> dict[int, str]:  # noqa: ARG002
+        """See RecordFormat; the format holds every record."""
+        return {}
+
+    def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> tuple[bytes, npt.NDArray[np.int64]]:
+        """See RecordFormat."""
+        data = _encoder.encode_lines(_lines(batch, timestamp_type))
+        return data, np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
+
+    def decode(self, raw: bytes, first_offset: int, timestamp_type: int) -> pa.RecordBatch:  # noqa: ARG002
+        """See RecordFormat; the offsets stand in the lines."""
+        try:
+            lines = _decoder.decode_lines(raw)
+            return batch_from_columns(
+                [line.offset for line in lines],
+                [line.timestamp for line in lines],
+                [_type_id(line, timestamp_type) for line in lines],
+                [_bytes(line.key, line.key_base64) for line in lines],
+                [_bytes(line.value, line.value_base64) for line in lines],
+                [_header_pairs(line.headers) for line in lines],
+            )
+        except (ValueError, OverflowError, pa.ArrowException) as error:
+            raise CorruptBlock("a block holds a line that is not a record", why=str(error)) from error
+
+
+def _lines(batch: pa.RecordBatch, timestamp_type: int) -> list[RecordLine]:
+    offsets = batch.column("offset").to_pylist()
+    timestamps = batch.column("timestamp").to_pylist()
+    keys, values = _texts(batch.column("key")), _texts(batch.column("value"))
+    lines = [
+        RecordLine(offset, timestamp, key=key, value=value)
+        for offset, timestamp, key, value in zip(offsets, timestamps, keys, values, strict=True)
+    ]
+    _set_base64(lines, "key", keys, batch.column("key"))
+    _set_base64(lines, "value", values, batch.column("value"))
+    for line, type_id in zip(lines, batch.column("timestamp_type").to_pylist(), strict=True):
+        if type_id != timestamp_type:
+            line.timestamp_type = TIMESTAMP_TYPES[type_id]
+    for line, headers in zip(lines, header_rows(batch), strict=True):
+        if headers:
+            line.headers = [_header_line(key, value) for key, value in headers]
+    return lines
+
+
+def _texts(column: pa.Array) -> Sequence[Text]:
+    """Each value as text, None for null, UNSET where the bytes are not UTF-8."""
+    try:
+        texts: list[Text] = column.cast(pa.string()).to_pylist()
+    except pa.ArrowInvalid:
+        texts = [_text(content) for content in column.to_pylist()]
+    return texts
+
+
+def _text(content: bytes | None) -> Text:
+    if content is None:
+        return None
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return UNSET
+
+
+def _set_base64(lines: list[RecordLine], field: str, texts: Sequence[Text], column: pa.Array) -> None:
+    for row, text in enumerate(texts):
+        if text is UNSET:
+            setattr(lines[row], f"{field}_base64", column[row].as_py())
+
+
+def _header_line(key: str, value: bytes | None) -> HeaderLine:
+    text = _text(value)
+    if text is UNSET and value is not None:
+        return HeaderLine(key, value_base64=value)
+    return HeaderLine(key, text)
+
+
+def _type_id(line: RecordLine, timestamp_type: int) -> int:
+    if isinstance(line.timestamp_type, UnsetType):
+        return timestamp_type
+    try:
+        return TIMESTAMP_TYPE_IDS[line.timestamp_type]
+    except KeyError:
+        raise ValueError(f"unknown timestamp type {line.timestamp_type!r}") from None
+
+
+def _bytes(text: Text, content: Base64) -> bytes | None:
+    if isinstance(text, UnsetType) == isinstance(content, UnsetType):
+        raise ValueError("a key or value must stand exactly once, as text or as base64")
+    if not isinstance(content, UnsetType):
+        return content
+    return text.encode() if isinstance(text, str) else None
+
+
+def _header_pairs(headers: list[HeaderLine] | UnsetType) -> Headers:
+    if isinstance(headers, UnsetType):
+        return ()
+    return [(header.key, _bytes(header.value, header.value_base64)) for header in headers]
+
+
+def json_object(record: Any, **where: Any) -> dict[str, Any]:
+    """A record as the plain object that `replayer` prints: `where` first, then the fields of the line.
+
+    The timestamp type is always named here.
+    """
+    line = RecordLine(record.offset, record.timestamp, TIMESTAMP_TYPES[record.timestamp_type])
+    for field in ("key", "value"):
+        content = getattr(record, field)
+        text = _text(content)
+        setattr(line, field if text is not UNSET else f"{field}_base64", text if text is not UNSET else content)
+    if record.headers:
+        line.headers = [_header_line(key, value) for key, value in record.headers]
+    fields: dict[str, Any] = msgspec.to_builtins(line)
+    return where | fields

@@ -1,0 +1,65 @@
+"""Record format `text`: the value and a newline, as the ancestor wrote it."""
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import CorruptBlock
+from ..records import Record, batch_from_columns, has_headers, iter_records
+
+NO_TIMESTAMP = -1
+NO_TIMESTAMP_TYPE = -1
+
+
+class TextLines:
+    """Values only: no null, newline, key or header; a reader counts offsets from the block's first."""
+
+    name = "text"
+    needs_contiguous_blocks = True
+
+    def objections(self, batch: pa.RecordBatch) -> dict[int, str]:
+        """See RecordFormat."""
+        values = batch.column("value")
+        if (
+            values.null_count == 0
+            and batch.column("key").null_count == batch.num_rows
+            and not has_headers(batch)
+            and not pc.any(pc.match_substring(values, b"\n")).as_py()
+        ):
+            return {}
+        reasons = {row: _objection(record) for row, record in enumerate(iter_records(batch))}
+        return {row: reason for row, reason in reasons.items() if reason}
+
+    def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> tuple[bytes, npt.NDArray[np.int64]]:  # noqa: ARG002
+        """See RecordFormat."""
+        values = batch.column("value")
+        lengths = pc.binary_length(values).to_numpy(zero_copy_only=False).astype(np.int64) + 1
+        data = b"".join([value + b"\n" for value in values.to_pylist()])
+        return data, np.cumsum(lengths)
+
+    def decode(self, raw: bytes, first_offset: int, timestamp_type: int) -> pa.RecordBatch:  # noqa: ARG002
+        """See RecordFormat; timestamps are not in the bytes, so they come as -1."""
+        if not raw.endswith(b"\n"):
+            raise CorruptBlock("a text block does not end with a newline")
+        values = raw[:-1].split(b"\n")
+        count = len(values)
+        return batch_from_columns(
+            range(first_offset, first_offset + count),
+            [NO_TIMESTAMP] * count,
+            [NO_TIMESTAMP_TYPE] * count,
+            [None] * count,
+            values,
+            [None] * count,
+        )
+
+
+def _objection(record: Record) -> str:
+    """Why a record cannot be a line of text; empty when it can."""
+    if record.value is None:
+        return "cannot hold a null value"
+    if b"\n" in record.value:
+        return "cannot hold a value with a newline"
+    if record.key is not None:
+        return "cannot hold a key"
+    return "cannot hold headers" if record.headers else ""

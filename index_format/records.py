@@ -1,0 +1,108 @@
+"""Records as Arrow: the one schema that travels from Kafka to the encoder and from the decoder to every sink."""
+
+import hashlib
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+TIMESTAMP_TYPES = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
+"""Kafka's timestamp type ids and names (org.apache.kafka.common.record.TimestampType)."""
+TIMESTAMP_TYPE_IDS = {name: number for number, name in TIMESTAMP_TYPES.items()}
+
+HEADER_TYPE = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
+SCHEMA = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.int64(), nullable=False),
+        pa.field("timestamp_type", pa.int8(), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", pa.list_(pa.field("item", HEADER_TYPE, nullable=False)), nullable=False),
+    ]
+)
+"""One row a record. timestamp is ms since the epoch, -1 for none; headers are empty rather than null."""
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Record(NamedTuple):
+    """One record of a topic-partition, its fields as in `SCHEMA`."""
+
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+def batch_from_columns(
+    offsets: Sequence[int],
+    timestamps: Sequence[int],
+    timestamp_types: Sequence[int],
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    headers: Sequence[Headers | None],
+) -> pa.RecordBatch:
+    """Columns of equal length as one batch of `SCHEMA`; a None among the headers stands for no headers."""
+    header_type = SCHEMA.field("headers").type
+    if any(headers):
+        header_column = pa.array([row or [] for row in headers], header_type)
+    else:
+        no_headers = pa.array([0], pa.int32()).take(pa.array([0] * (len(headers) + 1), pa.int32()))
+        header_column = pa.ListArray.from_arrays(no_headers, pa.array([], HEADER_TYPE), type=header_type)
+    return pa.record_batch(
+        [
+            pa.array(offsets, pa.int64()),
+            pa.array(timestamps, pa.int64()),
+            pa.array(timestamp_types, pa.int8()),
+            pa.array(keys, pa.binary()),
+            pa.array(values, pa.binary()),
+            header_column,
+        ],
+        schema=SCHEMA,
+    )
+
+
+def batch_from_records(records: Sequence[Record]) -> pa.RecordBatch:
+    """The same from single records."""
+    columns: list[Any] = list(zip(*records, strict=True)) if records else [()] * len(SCHEMA)
+    return batch_from_columns(*columns)
+
+
+def has_headers(batch: pa.RecordBatch) -> bool:
+    """Whether any record of the batch has a header."""
+    return len(batch.column("headers").flatten()) > 0
+
+
+def header_rows(batch: pa.RecordBatch) -> list[Headers]:
+    """The headers of each record as (key, value) pairs in order."""
+    if not has_headers(batch):
+        return [()] * batch.num_rows
+    return [[(header["key"], header["value"]) for header in row] for row in batch.column("headers").to_pylist()]
+
+
+def iter_records(batch: pa.RecordBatch) -> Iterator[Record]:
+    """The rows of a batch as single records."""
+    columns = [batch.column(name).to_pylist() for name in SCHEMA.names[:-1]]
+    return map(Record, *columns, header_rows(batch))
+
+
+def record_hash(record: Record) -> str:
+    """SHA-256 of a record in an unambiguous binary form, as lower-case hex (FORMAT.md, "tail_hash")."""
+    return hashlib.sha256(canonical_bytes(record)).hexdigest()
+
+
+def canonical_bytes(record: Record) -> bytes:
+    """A record as length-prefixed big-endian binary: equal exactly when the records are equal."""
+    parts = [struct.pack(">qqb", record.offset, record.timestamp, record.timestamp_type)]
+    parts += [_field(record.key), _field(record.value), struct.pack(">I", len(record.headers))]
+    for key, value in record.headers:
+        parts += [_field(key.encode()), _field(value)]
+    return b"".join(parts)
+
+
+def _field(content: bytes | None) -> bytes:
+    return b"\x00" if content is None else b"\x01" + struct.pack(">Q", len(content)) + content

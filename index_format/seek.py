@@ -1,0 +1,70 @@
+"""Turning an offset or a timestamp into the object and the block that hold it.
+
+The same three functions serve every level: catalog references, chunk entries and blocks are all spans in offset
+order. Timestamps may go backwards inside a log, so a time seek asks for the first span whose maximum reaches the time:
+that is the position at which the running maximum crosses it, and Kafka's own answer to offsetsForTimes.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
+
+from .chunk_index import BlockEntry, Gap
+from .marker import Span
+
+S = TypeVar("S", bound=Span)
+
+
+class ByteRange(NamedTuple):
+    """Bytes [start, end) of an object."""
+
+    start: int
+    end: int
+
+
+def span_at_or_after(spans: Sequence[S], offset: int) -> S | None:
+    """The first span that ends above `offset`: it holds the offset, or the first record after it."""
+    position = bisect_right(spans, offset, key=lambda span: span.next_offset)
+    return spans[position] if position < len(spans) else None
+
+
+def span_for_time(spans: Sequence[S], timestamp: int) -> S | None:
+    """The first span with a record at or after `timestamp` (ms)."""
+    return next((span for span in spans if span.max_timestamp >= timestamp), None)
+
+
+def block_at_or_after(blocks: Sequence[BlockEntry], offset: int) -> int | None:
+    """The number of the first block with a record at or above `offset`."""
+    position = bisect_right(blocks, offset - 1, key=lambda block: block.last_record_offset)
+    return position if position < len(blocks) else None
+
+
+def block_for_time(blocks: Sequence[BlockEntry], timestamp: int) -> int | None:
+    """The number of the first block with a record at or after `timestamp` (ms)."""
+    return next((number for number, block in enumerate(blocks) if block.max_timestamp >= timestamp), None)
+
+
+def blocks_between(blocks: Sequence[BlockEntry], start: int, end: int) -> range:
+    """The numbers of the blocks that may hold records of offsets [start, end)."""
+    first = bisect_right(blocks, start - 1, key=lambda block: block.last_record_offset)
+    last = bisect_right(blocks, end - 1, key=lambda block: block.first_record_offset)
+    return range(first, max(first, last))
+
+
+def merged_ranges(blocks: Sequence[BlockEntry], max_bytes: int) -> list[range]:
+    """Consecutive blocks grouped so that each group is one range read of at most `max_bytes`, or of one block."""
+    groups: list[range] = []
+    start = 0
+    for number, (block, following) in enumerate(pairwise([*blocks, None])):
+        assert block is not None
+        too_long = following is not None and following.byte_end - blocks[start].byte_offset > max_bytes
+        if following is None or too_long or following.byte_offset != block.byte_end:
+            groups.append(range(start, number + 1))
+            start = number + 1
+    return groups
+
+
+def gap_at(gaps: Sequence[Gap], offset: int) -> Gap | None:
+    """The recorded gap that holds `offset`."""
+    return next((gap for gap in gaps if offset in gap), None)
