@@ -1,0 +1,1 @@
+"""Kafka to chunks: the program `archiver` and all that writes into an archive."""

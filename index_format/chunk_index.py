@@ -1,5 +1,6 @@
 """The chunk index: where each block of a chunk begins and which records it holds (FORMAT.md, "Chunk index")."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated
 
@@ -116,7 +117,7 @@ class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, rename={"blocks": "c
 ANCESTOR_FIELDS = ("byte_length_uncompressed", "num_records", "byte_length", "byte_offset", "first_record_offset")
 
 
-def ancestor_index(index: ChunkIndex) -> bytes:
+def ancestor_index(blocks: Sequence[BlockEntry]) -> bytes:
     """The `.index.json` of profile `seed`: only `chunks` with the ancestor's five fields, compact, in its order."""
-    blocks = [{field: getattr(block, field) for field in ANCESTOR_FIELDS} for block in index.blocks]
-    return msgspec.json.encode({"chunks": blocks})
+    chunks = [{field: getattr(block, field) for field in ANCESTOR_FIELDS} for block in blocks]
+    return msgspec.json.encode({"chunks": chunks})

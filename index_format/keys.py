@@ -21,6 +21,7 @@ _FOLDER = re.compile(rf"topic=({_TOPIC.pattern})(?:~([1-9][0-9]*))?")
 _CONFLICT = r"(?:~e([1-9][0-9]*)-([0-9a-f]{8}))?"
 _STEM = re.compile(rf"([0-9]{{20}}){_CONFLICT}")
 _CATALOG = re.compile(rf"_catalog/([1-9][0-9]*)-([0-9]{{20}}){_CONFLICT}\.json")
+_ANCESTOR_OFFSET = re.compile(rb"-([0-9]{1,19})\.index\.json$")
 _SEED_STEM = re.compile(
     rf"([0-9]{{4,}}-[0-9]{{2}}-[0-9]{{2}}){_CONFLICT}/({_TOPIC.pattern})-([0-9]{{5,}})-([0-9]{{12,}})"
 )
@@ -193,6 +194,15 @@ class SeedLayoutKeys:
     def ancestor_marker(self) -> str:
         """The plain-text marker that readers of the ancestor look for."""
         return f"last_chunk_index.{self.folder.topic}-{self.partition:05d}.txt"
+
+    def ancestor_index_name(self, start: ChunkStart, conflict: Conflict | None = None) -> str:
+        """The sidecar that readers of the ancestor expect beside the data."""
+        return self.data_name(start, INDEX_SUFFIX, conflict)
+
+    def ancestor_position(self, marker_body: bytes) -> int:
+        """The first offset of the chunk that a plain-text marker names; -1 where it names none."""
+        match = _ANCESTOR_OFFSET.search(marker_body.strip())
+        return int(match[1]) if match else -1
 
     def data_name(self, start: ChunkStart, suffix: str, conflict: Conflict | None = None) -> str:
         """See PartitionKeys."""

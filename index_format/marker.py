@@ -241,23 +241,24 @@ def claimed(marker: Marker, *, writer: str, nonce: str, group_id: str, gap: Gap 
     return replace(claim, next_offset=gap.end, gaps=(*marker.gaps, gap))
 
 
-def advanced(marker: Marker, next_offset: int, *, nonce: str, leader_epoch: int | None) -> Marker:
+def advanced(
+    marker: Marker, next_offset: int, *, nonce: str, leader_epoch: int | None, gaps: Sequence[Gap] = ()
+) -> Marker:
     """Progress without records: the newest chunk's next_offset rises with the marker's, or start_offset before any.
 
-    Behind a gap there is nothing to raise: the next chunk will start at the gap's end.
+    Behind a gap there is nothing to raise: the next chunk will start at the gap's end. `gaps` are new ones on the way,
+    in order, such as records that were skipped; the chain rises to the first of them.
     """
     if marker.next_offset is not None and next_offset <= marker.next_offset:
         raise ValueError(f"next_offset may not move from {marker.next_offset} to {next_offset}")
-    moved = replace(marker, nonce=nonce, leader_epoch=leader_epoch)
-    if marker.chain_end != marker.next_offset:
-        return replace(moved, next_offset=next_offset)
-    if not marker.tail:
-        start_offset = marker.start_offset if marker.gaps else next_offset
-        return replace(moved, start_offset=start_offset, next_offset=next_offset)
-    if marker.gaps and marker.gaps[-1].end > marker.tail[-1].next_offset:
-        return replace(moved, next_offset=next_offset)
-    newest = replace(marker.tail[-1], next_offset=next_offset)
-    return replace(moved, next_offset=next_offset, tail=(*marker.tail[:-1], newest))
+    moved = replace(marker, nonce=nonce, leader_epoch=leader_epoch, next_offset=next_offset)
+    end = gaps[0].start if gaps else next_offset
+    if marker.chain_end is None or not (marker.tail or marker.gaps):
+        moved = replace(moved, start_offset=end)
+    elif marker.tail and marker.chain_end == marker.tail[-1].next_offset:
+        newest = replace(marker.tail[-1], next_offset=end)
+        moved = replace(moved, tail=(*marker.tail[:-1], newest))
+    return replace(moved, gaps=(*marker.gaps, *gaps))
 
 
 def folded(marker: Marker) -> tuple[Marker, tuple[PendingCatalog, ...]]:

@@ -29,6 +29,9 @@ class RecordFormat(Protocol):
         Only for batches without objections.
         """
 
+    def count(self, raw: bytes) -> int:
+        """How many records the bytes of a block hold, told without decoding them."""
+
     def decode(self, raw: bytes, first_offset: int, timestamp_type: int) -> pa.RecordBatch:
         """The records of one block whose first offset and timestamp type the chunk index gives.
 

@@ -56,6 +56,10 @@ class JsonLines:
         data = _encoder.encode_lines(_lines(batch, timestamp_type))
         return data, np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
 
+    def count(self, raw: bytes) -> int:
+        """See RecordFormat."""
+        return raw.count(b"\n")
+
     def decode(self, raw: bytes, first_offset: int, timestamp_type: int) -> pa.RecordBatch:  # noqa: ARG002
         """See RecordFormat; the offsets stand in the lines."""
         try:

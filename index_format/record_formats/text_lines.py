@@ -38,6 +38,10 @@ class TextLines:
         data = b"".join([value + b"\n" for value in values.to_pylist()])
         return data, np.cumsum(lengths)
 
+    def count(self, raw: bytes) -> int:
+        """See RecordFormat."""
+        return raw.count(b"\n")
+
     def decode(self, raw: bytes, first_offset: int, timestamp_type: int) -> pa.RecordBatch:  # noqa: ARG002
         """See RecordFormat; timestamps are not in the bytes, so they come as -1."""
         if not raw.endswith(b"\n"):

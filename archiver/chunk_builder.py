@@ -1,0 +1,132 @@
+"""An open chunk: batches go in, blocks go into its buffer file, a finished chunk comes out."""
+
+import pyarrow as pa
+
+from index_format.blocks import BlockBuilder, Compressor, RawBlock, member_crc32
+from index_format.chunk_index import BlockEntry, Gap
+from index_format.errors import UnencodableRecord
+from index_format.keys import ChunkStart
+from index_format.record_formats import RecordFormat
+from index_format.records import TIMESTAMP_TYPES, Record, iter_records, record_hash
+
+from .buffer import BufferFile
+from .protocol.commit import FinishedChunk
+from .roll_policy import OpenChunkFacts
+
+
+class ChunkBuilder:
+    """Builds one chunk from consecutive records of a partition. Not safe for use by two threads at once."""
+
+    def __init__(
+        self,
+        *,
+        record_format: RecordFormat,
+        compressor: Compressor,
+        block_bytes: int,
+        bad_records_are_skipped: bool,
+        buffer: BufferFile,
+        start_offset: int,
+        opened_at: float,
+    ) -> None:
+        """`start_offset` is where the chain so far ends; `opened_at` in seconds of a monotonic clock."""
+        self._format = record_format
+        self._compressor = compressor
+        self._block_bytes = block_bytes
+        self._skips_bad = bad_records_are_skipped
+        self._buffer = buffer
+        self._start_offset = start_offset
+        self._opened_at = opened_at
+        self._builder: BlockBuilder | None = None
+        self._blocks: list[BlockEntry] = []
+        self._gaps: list[Gap] = []
+        self._timestamp_type = 0
+        self._first: tuple[int, int] | None = None
+        self._last: Record | None = None
+        self._leader_epoch: int | None = None
+        self._num_records = 0
+
+    @property
+    def facts(self) -> OpenChunkFacts:
+        """What the roll policy decides on."""
+        return OpenChunkFacts(self._buffer.size, self._num_records, self._opened_at)
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """The offsets inside the chunk that were skipped."""
+        return tuple(self._gaps)
+
+    @property
+    def skipped(self) -> int:
+        """Records left out because the record format cannot hold them."""
+        return sum(gap.end - gap.start for gap in self._gaps)
+
+    def add(self, batch: pa.RecordBatch, leader_epoch: int | None) -> None:
+        """Append records; raises UnencodableRecord (unless bad records are skipped) or BufferFailed."""
+        batch = self._without_bad(batch)
+        if batch.num_rows == 0:
+            return
+        if self._builder is None:
+            self._timestamp_type = batch.column("timestamp_type")[0].as_py()
+            self._builder = BlockBuilder(self._format, self._timestamp_type, self._block_bytes)
+            self._first = (batch.column("offset")[0].as_py(), batch.column("timestamp")[0].as_py())
+        for block in self._builder.add(batch):
+            self._write(block)
+        self._last = next(iter(iter_records(batch.slice(batch.num_rows - 1))))
+        self._leader_epoch = leader_epoch
+        self._num_records += batch.num_rows
+
+    def add_gap(self, gap: Gap) -> None:
+        """Note offsets inside the chunk that were skipped."""
+        self._gaps.append(gap)
+
+    def finish(self, next_offset: int) -> FinishedChunk:
+        """The complete chunk; only once it holds a record. Raises BufferFailed."""
+        if self._builder is None or self._first is None or self._last is None:
+            raise ValueError("a chunk without records cannot be finished")
+        last_block = self._builder.finish()
+        if last_block is not None:
+            self._write(last_block)
+        first_offset, first_timestamp = self._first
+        return FinishedChunk(
+            body=self._buffer.finish(),
+            start=ChunkStart(self._start_offset, first_offset, first_timestamp),
+            next_offset=next_offset,
+            blocks=tuple(self._blocks),
+            gaps=tuple(self._gaps),
+            timestamp_type=TIMESTAMP_TYPES[self._timestamp_type],
+            leader_epoch=self._leader_epoch,
+            tail_hash=record_hash(self._last),
+        )
+
+    def discard(self) -> None:
+        """Give the buffer back."""
+        self._buffer.discard()
+
+    def _without_bad(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        objections = self._format.objections(batch)
+        if not objections:
+            return batch
+        offsets = batch.column("offset").to_pylist()
+        if not self._skips_bad:
+            row, reason = next(iter(objections.items()))
+            raise UnencodableRecord(offsets[row], f"record format {self._format.name} {reason}")
+        self._gaps += [Gap(offsets[row], offsets[row] + 1, "skipped") for row in objections]
+        return batch.filter(pa.array([row not in objections for row in range(batch.num_rows)]))
+
+    def _write(self, block: RawBlock) -> None:
+        member = self._compressor.compress(block.raw)
+        summary = block.summary
+        self._blocks.append(
+            BlockEntry(
+                byte_length_uncompressed=len(block.raw),
+                num_records=summary.num_records,
+                byte_length=len(member),
+                byte_offset=self._buffer.size,
+                first_record_offset=summary.first_offset,
+                last_record_offset=summary.last_offset,
+                min_timestamp=summary.min_timestamp,
+                max_timestamp=summary.max_timestamp,
+                crc32=member_crc32(member),
+            )
+        )
+        self._buffer.append(member)

@@ -1,0 +1,85 @@
+"""What can go wrong while archiving, each with its exit code (the base and its tree: index_format.errors).
+
+::
+
+    UsageError            2   an option or a configuration that cannot be
+    NotPermitted         12   credentials or permissions, of broker or store
+    BrokerUnreachable     1   no broker answered within the deadline
+    NoSuchTopic           2   a named topic that the cluster does not have
+    StoreError            1   the store refuses or fails for good
+    ├── StoreUnavailable  1   it may answer later; the request may or may not have been carried out
+    ├── BufferFailed      1   the local buffer could not be written; the chunk is read from Kafka again
+    └── StoreUnfit        1   it breaks a promise that commits rest on, such as conditional writes
+    OwnedByAnother       11   another writer owns the partition
+    └── Fenced           11   another writer claimed it while this one worked
+    Diverged              1   the log no longer agrees with the archive; nothing is written
+    GapRefused            1   records were lost to retention and --on-gap is stop
+    UnreadableRecord      1   a record that the client cannot hand over
+    ShuttingDown          -   raised inside work that a shutdown abandons; no program ends with it
+"""
+
+from index_format.errors import BlockgzError
+
+
+class UsageError(BlockgzError):
+    """An option or a configuration that cannot be."""
+
+    exit_code = 2
+
+
+class NotPermitted(BlockgzError):
+    """Credentials or permissions are missing or wrong."""
+
+    exit_code = 12
+
+
+class BrokerUnreachable(BlockgzError):
+    """No broker answered within the deadline."""
+
+
+class NoSuchTopic(BlockgzError):
+    """A named topic that the cluster does not have."""
+
+    exit_code = 2
+
+
+class StoreError(BlockgzError):
+    """The store refuses or fails for good."""
+
+
+class StoreUnavailable(StoreError):
+    """The store may answer later; whether the request was carried out is unknown."""
+
+
+class BufferFailed(StoreError):
+    """The local buffer could not be written or read back."""
+
+
+class StoreUnfit(StoreError):
+    """The store breaks a promise that commits rest on."""
+
+
+class OwnedByAnother(BlockgzError):
+    """Another writer owns the partition."""
+
+    exit_code = 11
+
+
+class Fenced(OwnedByAnother):
+    """Another writer claimed the partition while this one worked."""
+
+
+class Diverged(BlockgzError):
+    """The log no longer agrees with what was archived from it."""
+
+
+class GapRefused(BlockgzError):
+    """Records were lost to retention and the policy is to stop."""
+
+
+class UnreadableRecord(BlockgzError):
+    """A record that the client cannot hand over."""
+
+
+class ShuttingDown(BlockgzError):
+    """Raised inside work that a shutdown abandons."""

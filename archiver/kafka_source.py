@@ -1,0 +1,234 @@
+"""The archiver's consumer: directly assigned partitions, as Arrow batches."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from index_format.errors import BlockgzError
+from index_format.records import Record, batch_from_columns, iter_records
+
+from .errors import BrokerUnreachable, UnreadableRecord
+from .kafka_settings import BROKER_DEADLINE_SECONDS, kafka_failure, make_client
+from .protocol.operations import LogBounds
+
+MESSAGES_A_POLL = 1000
+POLL_SECONDS = 0.1
+NO_TIMESTAMP = -1
+Message = Any
+"""confluent_kafka.Message, whose stubs allow None where a delivered message has none."""
+Partition = tuple[str, int]
+"""Topic and partition."""
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """Consecutive records of a partition."""
+
+    partition: Partition
+    batch: pa.RecordBatch
+    leader_epoch: int | None
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class EndReached:
+    """The partition has no readable record at or above `position` for now; control records below it are passed."""
+
+    partition: Partition
+    position: int
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A record that the client cannot hand over."""
+
+    partition: Partition
+    offset: int
+    error: UnreadableRecord
+
+
+@dataclass(frozen=True)
+class PartitionFailed:
+    """The client gave up on a partition, such as when retention passed the position."""
+
+    partition: Partition
+    error: BlockgzError
+
+
+Event = Fetched | EndReached | Unreadable | PartitionFailed
+
+
+class KafkaSource:
+    """One consumer; all methods belong to one thread."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        """Raises UsageError for settings that librdkafka refuses."""
+        self._consumer: Consumer = make_client(Consumer, dict(settings))
+
+    def assign(self, positions: Mapping[Partition, int]) -> None:
+        """Consume these partitions too, each from its position."""
+        self._consumer.incremental_assign([TopicPartition(*partition, at) for partition, at in positions.items()])
+
+    def release(self, partitions: Sequence[Partition]) -> None:
+        """Consume these partitions no longer."""
+        self._consumer.incremental_unassign([TopicPartition(*partition) for partition in partitions])
+
+    def pause(self, partitions: Sequence[Partition]) -> None:
+        """Fetch nothing from these partitions until they are resumed."""
+        self._consumer.pause([TopicPartition(*partition) for partition in partitions])
+
+    def resume(self, partitions: Sequence[Partition]) -> None:
+        """Fetch from these partitions again."""
+        self._consumer.resume([TopicPartition(*partition) for partition in partitions])
+
+    def poll(self) -> list[Event]:
+        """What arrived within a tenth of a second, in offset order per partition."""
+        events: list[Event] = []
+        waiting: dict[Partition, list[Message]] = defaultdict(list)
+        message: Message
+        for message in self._consumer.consume(MESSAGES_A_POLL, POLL_SECONDS):
+            error = message.error()
+            if error is None:
+                waiting[message.topic(), message.partition()].append(message)
+                continue
+            if message.topic() is None or error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):
+                continue
+            partition = (message.topic(), message.partition())
+            if partition in waiting:
+                events += _fetched(partition, waiting.pop(partition))
+            events.append(_event_of(partition, message, error))
+        for partition, messages in waiting.items():
+            events += _fetched(partition, messages)
+        return events
+
+    def close(self) -> None:
+        """Leave; the consumer is gone afterwards."""
+        self._consumer.close()
+
+
+class KafkaLog:
+    """Bounds and single records of logs, for recovery; safe for use by several threads, one after the other."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        """Raises UsageError for settings that librdkafka refuses."""
+        self._settings = dict(settings)
+        self._consumer: Consumer = make_client(Consumer, self._settings)
+
+    def bounds(self, partition: Partition) -> LogBounds:
+        """The log's low watermark and its end: the last stable offset under read_committed."""
+        try:
+            low, high = self._consumer.get_watermark_offsets(
+                TopicPartition(*partition), timeout=BROKER_DEADLINE_SECONDS, cached=False
+            )
+        except KafkaException as error:
+            raise kafka_failure(error.args[0], f"the bounds of {_name(partition)} cannot be read") from error
+        return LogBounds(low, high)
+
+    def record_at(self, partition: Partition, offset: int) -> Record | None:
+        """The record at that offset, or None where the log holds none there any more."""
+        self._consumer.assign([TopicPartition(*partition, offset)])
+        try:
+            while True:
+                messages = self._consumer.consume(1, BROKER_DEADLINE_SECONDS)
+                if not messages:
+                    raise kafka_failure(
+                        KafkaError(KafkaError._TIMED_OUT), f"the record at {_name(partition)}:{offset} cannot be read"
+                    )
+                error = messages[0].error()
+                if error is None:
+                    batch = _batch(messages)
+                    return next(iter(iter_records(batch))) if messages[0].offset() == offset else None
+                if error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
+                    return None
+                if error.code() not in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):
+                    raise kafka_failure(error, f"the record at {_name(partition)}:{offset} cannot be read")
+        finally:
+            self._consumer.unassign()
+
+    def close(self) -> None:
+        """Leave; the consumer is gone afterwards."""
+        self._consumer.close()
+
+
+def _fetched(partition: Partition, messages: Sequence[Message]) -> list[Event]:
+    try:
+        return [_fetched_run(partition, messages)]
+    except SystemError:
+        return _around_unreadable(partition, messages)
+
+
+def _fetched_run(partition: Partition, messages: Sequence[Message]) -> Fetched:
+    batch = _batch(messages)
+    return Fetched(partition, batch, messages[-1].leader_epoch(), batch.nbytes)
+
+
+def _around_unreadable(partition: Partition, messages: Sequence[Message]) -> list[Event]:
+    """The runs between messages whose headers the client refuses to hand over, and those messages by offset."""
+    events: list[Event] = []
+    run: list[Message] = []
+    for message in messages:
+        try:
+            message.headers()
+        except SystemError as error:
+            if run:
+                events.append(_fetched_run(partition, run))
+                run = []
+            events.append(
+                Unreadable(
+                    partition,
+                    message.offset(),
+                    UnreadableRecord(
+                        f"the record at {_name(partition)}:{message.offset()} cannot be read by the Kafka client",
+                        why=f"a header key is not UTF-8 ({error})",
+                        remedy="--on-bad-record skip archives the others and records a gap",
+                    ),
+                )
+            )
+        else:
+            run.append(message)
+    if run:
+        events.append(_fetched_run(partition, run))
+    return events
+
+
+def _batch(messages: Sequence[Message]) -> pa.RecordBatch:
+    timestamps = [message.timestamp() for message in messages]
+    return batch_from_columns(
+        [message.offset() for message in messages],
+        [time if kind else NO_TIMESTAMP for kind, time in timestamps],
+        # librdkafka counts the types from 0, Kafka from -1.
+        [kind - 1 for kind, _ in timestamps],
+        [message.key() for message in messages],
+        [message.value() for message in messages],
+        [message.headers() for message in messages],
+    )
+
+
+def _event_of(partition: Partition, message: Message, error: KafkaError) -> Event:
+    if error.code() == KafkaError._PARTITION_EOF:
+        return EndReached(partition, message.offset())
+    what = f"{_name(partition)} cannot be read"
+    if error.code() == KafkaError._AUTO_OFFSET_RESET:
+        # Retention passed the position, or the log shrank; taking the partition over again finds out which.
+        return PartitionFailed(partition, BrokerUnreachable(what, why=error.str()))
+    return PartitionFailed(partition, kafka_failure(error, what))
+
+
+def _name(partition: Partition) -> str:
+    return f"{partition[0]}:{partition[1]}"
+
+
+__all__ = [
+    "EndReached",
+    "Event",
+    "Fetched",
+    "KafkaLog",
+    "KafkaSource",
+    "Partition",
+    "PartitionFailed",
+    "Unreadable",
+]

@@ -1,0 +1,372 @@
+"""One partition on its way into the archive: an inbox, an open chunk, and at most one commit in flight.
+
+The consumer thread offers events and never waits. A worker thread encodes and compresses; another commits, while the
+next chunk is being built.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import astuple, dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from index_format import marker as markers
+from index_format.blocks import Compressor
+from index_format.chunk_index import Gap
+from index_format.errors import BlockgzError
+from index_format.marker import Marker
+from index_format.record_formats import RecordFormat
+
+from .buffer import BufferFolder
+from .chunk_builder import ChunkBuilder
+from .errors import Diverged
+from .kafka_source import EndReached, Fetched, Unreadable
+from .protocol.commit import PartitionIdentity, commit_chunk, commit_progress
+from .protocol.driver import Driver
+from .protocol.objects import Held
+from .protocol.operations import Protocol
+from .protocol.recovery import Claimed
+from .roll_policy import RollLimits, RollReason, roll_reason, rows_until_full
+
+
+@dataclass(frozen=True)
+class ChunkSettings:
+    """How chunks of every partition are made."""
+
+    record_format: RecordFormat
+    compressor: Compressor
+    block_bytes: int
+    limits: RollLimits
+    bad_records_are_skipped: bool
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed: `now` in seconds of the service's monotonic clock."""
+
+    now: float
+
+
+@dataclass(frozen=True)
+class Flush:
+    """End and commit whatever is open."""
+
+    reason: RollReason
+
+
+PartitionEvent = Fetched | EndReached | Unreadable | Tick | Flush
+
+
+@dataclass
+class PartitionCounts:
+    """What this process archived of the partition since it claimed it."""
+
+    records: int = 0
+    chunks: int = 0
+    stored_bytes: int = 0
+    dropped_duplicates: int = 0
+    skipped: int = 0
+
+    def __add__(self, other: "PartitionCounts") -> "PartitionCounts":
+        return PartitionCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+
+
+class PartitionArchiver:
+    """Takes events of one claimed partition; safe for use by one offering thread and the executors' threads."""
+
+    def __init__(
+        self,
+        identity: PartitionIdentity,
+        claimed: Claimed,
+        settings: ChunkSettings,
+        *,
+        buffer: BufferFolder,
+        driver: Driver,
+        builders: Executor,
+        committers: Executor,
+        clock: Callable[[], float],
+        end_offset: int | None,
+    ) -> None:
+        """`end_offset`: archive nothing at or above it; None follows the log."""
+        self._identity = identity
+        self._settings = settings
+        self._buffer = buffer
+        self._driver = driver
+        self._builders = builders
+        self._committers = committers
+        self._clock = clock
+        self._end_offset = end_offset
+        self._guard = threading.Lock()
+        self._inbox: deque[PartitionEvent] = deque()
+        self._inbox_bytes = 0
+        self._building = False
+        self._committing = False
+        self._held: Held = claimed.held
+        self._chunk: ChunkBuilder | None = None
+        self._pending: deque[PendingCommit] = deque()
+        self._chain_end = claimed.held.marker.chain_end
+        self._position = claimed.position
+        self._leader_epoch = claimed.held.marker.leader_epoch
+        self._progressed_at = clock()
+        self._closed = False
+        self.failure: BlockgzError | None = None
+        """Why the partition stopped; set once."""
+        self.counts = PartitionCounts()
+
+    @property
+    def held(self) -> Held:
+        """The marker as last committed by this writer."""
+        return self._held
+
+    @property
+    def position(self) -> int:
+        """The offset up to which records were taken into chunks."""
+        return self._position
+
+    @property
+    def inbox_bytes(self) -> int:
+        """Bytes that were offered and not yet taken into a chunk."""
+        return self._inbox_bytes
+
+    @property
+    def open_bytes(self) -> int:
+        """Compressed bytes of the open chunk."""
+        chunk = self._chunk
+        return chunk.facts.compressed_bytes if chunk else 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything offered was handled and no commit runs; true after a failure."""
+        with self._guard:
+            return not (self._inbox or self._building or self._committing or self._pending)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the partition was archived up to its end offset."""
+        return self._end_offset is not None and self._position >= self._end_offset
+
+    def offer(self, event: PartitionEvent) -> None:
+        """Hand over an event; never waits. Nothing is taken after a failure or `close`."""
+        with self._guard:
+            if self.failure is not None or self._closed:
+                return
+            self._inbox.append(event)
+            self._inbox_bytes += event.num_bytes if isinstance(event, Fetched) else 0
+        self._start_building()
+
+    def close(self) -> None:
+        """Forget the partition: nothing more is written, the open chunk's buffer is given back."""
+        with self._guard:
+            self._closed = True
+            self._inbox.clear()
+            self._inbox_bytes = 0
+            if not self._building:
+                self._drop_open_chunk()
+            if not self._committing:
+                self._discard_pending()
+
+    def _start_building(self) -> None:
+        with self._guard:
+            if self._building or self._is_stalled or not self._inbox:
+                return
+            self._building = True
+        self._builders.submit(self._build)
+
+    def _build(self) -> None:
+        """Handle events until none is left or a second finished chunk would have to wait."""
+        while True:
+            with self._guard:
+                if self._closed or self.failure is not None:
+                    self._inbox.clear()
+                    self._inbox_bytes = 0
+                    self._drop_open_chunk()
+                if self._is_stalled or not self._inbox:
+                    self._building = False
+                    return
+                event = self._inbox.popleft()
+            try:
+                self._handle(event)
+            except BlockgzError as error:
+                self._fail(error)
+            except Exception as error:  # a fault of ours must stop the partition, never vanish in a thread
+                self._fail(BlockgzError(f"{self._name}: internal error", why=repr(error)))
+                raise
+            if isinstance(event, Fetched):
+                with self._guard:
+                    self._inbox_bytes = max(0, self._inbox_bytes - event.num_bytes)
+
+    def _handle(self, event: PartitionEvent) -> None:
+        match event:
+            case Fetched():
+                self._take(event)
+            case EndReached(position=position):
+                self._position = max(self._position, position)
+            case Unreadable(offset=offset, error=error):
+                if not self._settings.bad_records_are_skipped:
+                    raise error
+                self._open_chunk().add_gap(Gap(offset, offset + 1, "skipped"))
+                self._position = max(self._position, offset + 1)
+                self.counts.skipped += 1
+            case Tick(now=now):
+                self._roll_when_due(now)
+            case Flush():
+                self._roll_or_progress()
+
+    def _take(self, fetched: Fetched) -> None:
+        batch = self._wanted(fetched)
+        while batch.num_rows:
+            chunk = self._open_chunk()
+            room = rows_until_full(chunk.facts.num_records, self._settings.limits)
+            part = batch if room is None else batch.slice(0, room)
+            skipped_before = chunk.skipped
+            chunk.add(part, fetched.leader_epoch)
+            self.counts.skipped += chunk.skipped - skipped_before
+            self._position = part.column("offset")[part.num_rows - 1].as_py() + 1
+            batch = batch.slice(part.num_rows)
+            self._roll_when_due(self._clock())
+        if fetched.leader_epoch is not None:
+            self._leader_epoch = fetched.leader_epoch
+
+    def _wanted(self, fetched: Fetched) -> pa.RecordBatch:
+        """The records at or above the position and below the end offset; see the guard in docs/commit.md."""
+        batch = fetched.batch
+        offsets = batch.column("offset")
+        if offsets[0].as_py() < self._position:
+            if None not in (fetched.leader_epoch, self._leader_epoch) and fetched.leader_epoch != self._leader_epoch:
+                raise Diverged(
+                    f"{self._name}: offset {offsets[0].as_py()} came again under leader epoch {fetched.leader_epoch}",
+                    why=f"the log was truncated below offset {self._position}, which was already read",
+                    remedy="find out what happened to the topic; nothing more is archived from it",
+                )
+            batch = batch.filter(pc.greater_equal(offsets, self._position))
+            self.counts.dropped_duplicates += fetched.batch.num_rows - batch.num_rows
+        if self._end_offset is not None and fetched.batch.num_rows:
+            batch = batch.filter(pc.less(batch.column("offset"), self._end_offset))
+            last = offsets[len(offsets) - 1].as_py()
+            if batch.num_rows == 0 and last >= self._end_offset:
+                self._position = max(self._position, self._end_offset)
+        return batch
+
+    def _open_chunk(self) -> ChunkBuilder:
+        if self._chunk is None:
+            if self._chain_end is None:
+                self._chain_end = self._position
+            self._chunk = ChunkBuilder(
+                record_format=self._settings.record_format,
+                compressor=self._settings.compressor,
+                block_bytes=self._settings.block_bytes,
+                bad_records_are_skipped=self._settings.bad_records_are_skipped,
+                buffer=self._buffer.new_file(),
+                start_offset=self._chain_end,
+                opened_at=self._clock(),
+            )
+        return self._chunk
+
+    def _roll_when_due(self, now: float) -> None:
+        if self._chunk is not None:
+            if roll_reason(self._chunk.facts, self._settings.limits, now):
+                self._roll()
+        elif now - self._progressed_at >= self._settings.limits.chunk_interval_seconds:
+            self._progressed_at = now
+            self._roll_or_progress()
+
+    def _roll_or_progress(self) -> None:
+        if self._chunk is not None and self._chunk.facts.num_records:
+            self._roll()
+            return
+        with self._guard:
+            busy = self._committing or self._pending
+        marker = self._held.marker
+        if busy or (marker.next_offset is not None and self._position <= marker.next_offset):
+            return
+        position, gaps = self._position, self._chunk.gaps if self._chunk else ()
+        moved = markers.advanced(marker, position, nonce="preview", leader_epoch=None, gaps=gaps)
+        self._drop_open_chunk()
+        self._chain_end = moved.chain_end
+        self._queue(PendingCommit(None, lambda held: commit_progress(self._identity, held, position, gaps)))
+
+    def _roll(self) -> None:
+        assert self._chunk is not None
+        finished = self._chunk.finish(self._position)
+        self._chain_end = finished.next_offset
+        self._queue(PendingCommit(self._chunk, lambda held: commit_chunk(self._identity, held, finished)))
+        self._chunk = None
+
+    def _queue(self, commit: "PendingCommit") -> None:
+        with self._guard:
+            self._pending.append(commit)
+            if self._committing:
+                return
+            self._committing = True
+        self._committers.submit(self._commit_all)
+
+    def _commit_all(self) -> None:
+        while True:
+            with self._guard:
+                if self._closed or self.failure is not None:
+                    self._discard_pending()
+                if not self._pending:
+                    self._committing = False
+                    break
+                commit = self._pending[0]
+            try:
+                before = self._held.marker
+                self._held = self._driver.run(commit.protocol(self._held))
+                self._count(before)
+            except BlockgzError as error:
+                self._fail(error)
+            except Exception as error:  # see _build
+                self._fail(BlockgzError(f"{self._name}: internal error", why=repr(error)))
+                raise
+            else:
+                with self._guard:
+                    self._pending.popleft()
+                commit.discard()
+        self._start_building()
+
+    def _count(self, before: Marker) -> None:
+        now = self._held.marker
+        if now.last_chunk_index != before.last_chunk_index and now.tail:
+            self.counts.chunks += 1
+            self.counts.records += now.tail[-1].num_records
+            self.counts.stored_bytes += now.tail[-1].bytes
+
+    def _fail(self, error: BlockgzError) -> None:
+        with self._guard:
+            if self.failure is None and not self._closed:
+                self.failure = error
+
+    def _drop_open_chunk(self) -> None:
+        if self._chunk is not None:
+            self._chunk.discard()
+            self._chunk = None
+
+    def _discard_pending(self) -> None:
+        for commit in self._pending:
+            commit.discard()
+        self._pending.clear()
+
+    @property
+    def _is_stalled(self) -> bool:
+        """A chunk waits for the commit in flight, so that no more are built for now."""
+        return len(self._pending) > 1
+
+    @property
+    def _name(self) -> str:
+        return f"{self._identity.topic}:{self._identity.keys.partition}"
+
+
+class PendingCommit(NamedTuple):
+    """What waits to be committed: a finished chunk's buffer, None for progress without records; and how."""
+
+    chunk: ChunkBuilder | None
+    protocol: Callable[[Held], Protocol[Held]]
+
+    def discard(self) -> None:
+        """Give the buffer back."""
+        if self.chunk is not None:
+            self.chunk.discard()

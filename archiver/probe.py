@@ -1,0 +1,77 @@
+"""Does the store keep the promises that commits rest on? Asked with scratch objects before the first claim."""
+
+import hashlib
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from .errors import StoreUnfit
+from .stores import FileBody, Store
+
+RACERS = 32
+OVER_ONE_PART_BYTES = 16 * 1024 * 1024 + 1
+
+
+def probe(store: Store, *, multipart: bool) -> None:
+    """Raises StoreUnfit where a conditional write that must be refused is accepted.
+
+    `multipart`: the store writes large objects in parts, so that their completion is probed too.
+    """
+    folder = f".probe-{uuid.uuid4().hex}/"
+    keys = {name: folder + name for name in ("create", "swap", "race", "parts")}
+    try:
+        _probe_create(store, keys["create"])
+        _probe_swap(store, keys["swap"])
+        _probe_race(store, keys["race"])
+        if multipart:
+            _probe_parts(store, keys["parts"])
+    finally:
+        for key in keys.values():
+            store.delete(key)
+
+
+def _probe_create(store: Store, key: str) -> None:
+    if not store.put_if_absent(key, b"first", "probe-1"):
+        raise _unfit(store, "refused to create a new object")
+    if store.put_if_absent(key, b"second", "probe-2"):
+        raise _unfit(store, "ignored If-None-Match: * on an existing object")
+
+
+def _probe_swap(store: Store, key: str) -> None:
+    first = store.compare_and_swap(key, b"first", None)
+    if first is None:
+        raise _unfit(store, "refused to create a new object")
+    if store.compare_and_swap(key, b"again", None) is not None:
+        raise _unfit(store, "ignored If-None-Match: * on an existing object")
+    second = store.compare_and_swap(key, b"second", first)
+    if second is None:
+        raise _unfit(store, "refused If-Match with the object's own ETag")
+    if store.compare_and_swap(key, b"third", first) is not None:
+        raise _unfit(store, "ignored a stale If-Match")
+
+
+def _probe_race(store: Store, key: str) -> None:
+    with ThreadPoolExecutor(RACERS) as racers:
+        wins = list(racers.map(lambda n: store.put_if_absent(key, b"%d" % n, f"probe-{n}"), range(RACERS)))
+    if sum(wins) != 1:
+        raise _unfit(store, f"let {sum(wins)} of {RACERS} concurrent conditional writes win")
+
+
+def _probe_parts(store: Store, key: str) -> None:
+    content = bytes(OVER_ONE_PART_BYTES)
+    store.put_if_absent(key, b"first", "probe-1")
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "parts"
+        path.write_bytes(content)
+        body = FileBody(path, len(content), hashlib.sha256(content).hexdigest())
+        if store.put_if_absent(key, body, "probe-2"):
+            raise _unfit(store, "ignored If-None-Match: * on CompleteMultipartUpload")
+
+
+def _unfit(store: Store, what: str) -> StoreUnfit:
+    return StoreUnfit(
+        f"{store.url} cannot hold an archive safely: it {what}",
+        why="without working conditional writes two writers, or one that came back, can overwrite each other",
+        remedy="use a store with conditional writes, or --single-writer if only one process ever writes there",
+    )

@@ -1,0 +1,148 @@
+"""Taking a partition over: the only recovery there is. Nothing is listed, adopted or repaired."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from index_format import marker as markers
+from index_format.chunk_index import Gap
+from index_format.marker import Marker
+from index_format.records import Record, record_hash
+
+from ..errors import Diverged, Fenced, GapRefused, OwnedByAnother
+from .commit import PartitionIdentity
+from .objects import Held, read_marker, swap_marker
+from .operations import LogBounds, NewToken, Protocol, ReadLogBounds, ReadLogRecord, Wait
+
+
+@dataclass(frozen=True)
+class TakeoverPolicy:
+    """What an operator decides in advance."""
+
+    gaps_are_recorded: bool
+    """False: stop where retention ate records that were never archived."""
+    other_groups_are_replaced: bool
+    """True: claim partitions that another deployment's group holds."""
+
+
+class Claimed(NamedTuple):
+    """A partition that this writer may commit to."""
+
+    held: Held
+    position: int
+    """Where to consume from."""
+    gap: Gap | None
+    """What this claim recorded as lost."""
+    tail_was_compacted: bool
+    """The last archived record is gone from the log, so that it could not be compared."""
+
+
+def take_over(identity: PartitionIdentity, writer: str, policy: TakeoverPolicy) -> Protocol[Claimed]:
+    """Claim the partition: read the marker, compare it with the log, raise the epoch by compare-and-swap.
+
+    The log is asked before the claim, so that a process that may not read it fences nobody. Raises Diverged,
+    GapRefused or OwnedByAnother, which claim nothing.
+    """
+    tries = 0
+    while True:
+        held = yield from read_marker(identity.keys.marker)
+        if held is not None:
+            _check_identity(identity, held.marker, policy)
+        bounds: LogBounds = yield ReadLogBounds()
+        gap = gap_before(held.marker, bounds, identity) if held else None
+        if gap is not None and not policy.gaps_are_recorded:
+            raise GapRefused(
+                f"{_name(identity)}: records at offsets {gap.start} to {gap.end - 1} were never archived",
+                why="retention removed them from the log first",
+                remedy="run with --on-gap record to go on with the gap recorded",
+            )
+        compacted = False
+        if held is not None:
+            compacted = yield from _compare_tail(identity, held.marker, bounds)
+        nonce: str = yield NewToken()
+        claim = _claim(identity, held, writer, nonce, gap)
+        try:
+            now_held = yield from swap_marker(identity.keys.marker, claim, held.etag if held else None)
+        except Fenced as error:
+            tries += 1
+            yield Wait(tries, error.what)
+            continue
+        position = claim.next_offset if claim.next_offset is not None else bounds.low
+        return Claimed(now_held, position, gap, compacted)
+
+
+def gap_before(marker: Marker, bounds: LogBounds, identity: PartitionIdentity) -> Gap | None:
+    """What retention took before it was archived; raises Diverged where the log ends below the archive."""
+    position = marker.next_offset
+    if position is None:
+        return None
+    if bounds.high < position:
+        raise Diverged(
+            f"{_name(identity)} ends at offset {bounds.high}, but the archive already holds it up to {position}",
+            why="the log was truncated or replaced, or this is another cluster",
+            remedy="archive into another --archive, or find out what happened to the topic; nothing was changed",
+        )
+    return Gap(position, bounds.low, "retention") if bounds.low > position else None
+
+
+def _claim(identity: PartitionIdentity, held: Held | None, writer: str, nonce: str, gap: Gap | None) -> Marker:
+    if held is not None:
+        return markers.claimed(held.marker, writer=writer, nonce=nonce, group_id=identity.group_id, gap=gap)
+    return Marker(
+        archive_id=identity.archive_id,
+        topic=identity.topic,
+        topic_id=identity.topic_id,
+        partition=identity.keys.partition,
+        group_id=identity.group_id,
+        epoch=1,
+        writer=writer,
+        nonce=nonce,
+    )
+
+
+def _check_identity(identity: PartitionIdentity, marker: Marker, policy: TakeoverPolicy) -> None:
+    if (marker.archive_id, marker.topic, marker.partition) != (
+        identity.archive_id,
+        identity.topic,
+        identity.keys.partition,
+    ):
+        raise Diverged(
+            f"{identity.keys.marker} belongs to {marker.topic}:{marker.partition} of archive {marker.archive_id}",
+            why=f"expected {_name(identity)} of archive {identity.archive_id}",
+            remedy="the objects of two archives were mixed; restore the right ones",
+        )
+    if None not in (marker.topic_id, identity.topic_id) and marker.topic_id != identity.topic_id:
+        raise Diverged(
+            f"topic {identity.topic} is not the one that was archived",
+            why=f"its topic id is {identity.topic_id}, the archive's is {marker.topic_id}: "
+            "it was deleted and created again",
+            remedy="archive the new topic into another --archive",
+        )
+    if marker.group_id != identity.group_id and not policy.other_groups_are_replaced:
+        raise OwnedByAnother(
+            f"{_name(identity)} is archived by consumer group {marker.group_id!r}",
+            why=f"this process runs as group {identity.group_id!r}; two deployments would fence each other for ever",
+            remedy=f"use --group-id {marker.group_id}, or --takeover once the other deployment is stopped",
+        )
+
+
+def _compare_tail(identity: PartitionIdentity, marker: Marker, bounds: LogBounds) -> Protocol[bool]:
+    """Whether the last archived record is gone from the log; raises Diverged where it is another one by now."""
+    if not marker.tail or marker.tail_hash is None:
+        return False
+    offset = marker.tail[-1].last_offset
+    if offset < bounds.low:
+        return False
+    record: Record | None = yield ReadLogRecord(offset)
+    if record is None:
+        return True
+    if record_hash(record) != marker.tail_hash:
+        raise Diverged(
+            f"{_name(identity)}: the record at offset {offset} is not the one that was archived",
+            why="the log was truncated and written again, or this is another cluster",
+            remedy="archive into another --archive, or find out what happened to the topic; nothing was changed",
+        )
+    return False
+
+
+def _name(identity: PartitionIdentity) -> str:
+    return f"{identity.topic}:{identity.keys.partition}"

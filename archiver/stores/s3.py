@@ -1,0 +1,256 @@
+"""S3 and its work-alikes: conditional PUTs, and multipart uploads completed on a condition.
+
+If-None-Match and If-Match are those of RFC 9110 as S3 documents them for PutObject and CompleteMultipartUpload.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectionError,
+    HTTPClientError,
+    NoCredentialsError,
+    NoRegionError,
+    PartialCredentialsError,
+)
+
+from ..errors import BufferFailed, NotPermitted, StoreError, StoreUnavailable, UsageError
+from . import Body, FileBody, ObjectHead, StoredObject
+
+if TYPE_CHECKING:
+    from types_boto3_s3.client import S3Client
+    from types_boto3_s3.type_defs import CompletedPartTypeDef
+
+ATTEMPT = "blockgz-attempt"
+PART_BYTES = 16 * 1024 * 1024
+PARTS_AT_ONCE = 4
+MAX_CONNECTIONS = 32
+CONNECT_SECONDS = 5
+READ_SECONDS = 60
+TRANSIENT = {
+    "408",
+    "429",
+    "500",
+    "502",
+    "503",
+    "504",
+    "InternalError",
+    "OperationAborted",
+    "RequestTimeout",
+    "RequestTimeTooSkewed",
+    "ServiceUnavailable",
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequests",
+}
+DENIED = {
+    "401",
+    "403",
+    "AccessDenied",
+    "AllAccessDisabled",
+    "ExpiredToken",
+    "Forbidden",
+    "InvalidAccessKeyId",
+    "InvalidToken",
+    "SignatureDoesNotMatch",
+}
+
+
+class S3Store:
+    """An archive under a prefix of a bucket."""
+
+    def __init__(self, bucket: str, prefix: str, *, endpoint_url: str | None, region: str | None) -> None:
+        self._bucket = bucket
+        self.prefix = prefix
+        try:
+            self._client: S3Client = boto3.session.Session().client(
+                "s3",
+                endpoint_url=endpoint_url,
+                region_name=region,
+                config=Config(
+                    max_pool_connections=MAX_CONNECTIONS,
+                    connect_timeout=CONNECT_SECONDS,
+                    read_timeout=READ_SECONDS,
+                    retries={"mode": "standard", "max_attempts": 3},
+                    s3={"addressing_style": "path" if endpoint_url else "auto"},
+                    request_checksum_calculation="when_required",
+                    response_checksum_validation="when_required",
+                ),
+            )
+        except (ValueError, BotoCoreError) as error:
+            raise UsageError(
+                "the S3 client cannot be set up", why=str(error), remedy="check --endpoint-url and --region"
+            ) from error
+        self._parts = ThreadPoolExecutor(PARTS_AT_ONCE, thread_name_prefix="upload-part")
+
+    @property
+    def url(self) -> str:
+        """See Store."""
+        return f"s3://{self._bucket}/{self.prefix}".rstrip("/")
+
+    def get(self, key: str) -> StoredObject | None:
+        """See Store."""
+        with self._errors(key):
+            try:
+                answer = self._client.get_object(Bucket=self._bucket, Key=self.prefix + key)
+                return StoredObject(answer["Body"].read(), answer["ETag"])
+            except ClientError as error:
+                if _code(error) in ("NoSuchKey", "404"):
+                    return None
+                raise
+
+    def head(self, key: str) -> ObjectHead | None:
+        """See Store."""
+        with self._errors(key):
+            try:
+                answer = self._client.head_object(Bucket=self._bucket, Key=self.prefix + key)
+                return ObjectHead(answer["ContentLength"], answer.get("Metadata", {}).get(ATTEMPT))
+            except ClientError as error:
+                if _code(error) in ("NoSuchKey", "404"):
+                    return None
+                raise
+
+    def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:
+        """See Store; bodies over one part go up in parallel parts that appear together."""
+        where: dict[str, Any] = {"Bucket": self._bucket, "Key": self.prefix + key}
+        with self._errors(key):
+            try:
+                if isinstance(body, FileBody) and body.size > PART_BYTES:
+                    self._upload_parts(where, body, attempt)
+                else:
+                    content = body if isinstance(body, bytes) else _read_checked(body)
+                    self._client.put_object(**where, Body=content, IfNoneMatch="*", Metadata={ATTEMPT: attempt})
+            except ClientError as error:
+                if _code(error) in ("PreconditionFailed", "412"):
+                    return False
+                if _code(error) in ("ConditionalRequestConflict", "409", "NoSuchUpload"):
+                    raise StoreUnavailable(f"{key} was being written by another request", why=str(error)) from error
+                raise
+        return True
+
+    def compare_and_swap(self, key: str, body: bytes, expected: str | None) -> str | None:
+        """See Store."""
+        condition: dict[str, Any] = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
+        with self._errors(key):
+            try:
+                answer = self._client.put_object(Bucket=self._bucket, Key=self.prefix + key, Body=body, **condition)
+            except ClientError as error:
+                if _code(error) in ("PreconditionFailed", "412", "NoSuchKey", "404"):
+                    return None
+                if _code(error) in ("ConditionalRequestConflict", "409"):
+                    raise StoreUnavailable(f"{key} was being written by another request", why=str(error)) from error
+                raise
+        return answer["ETag"]
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """See Store."""
+        with self._errors(prefix):
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=self.prefix + prefix
+            )
+            for page in pages:
+                for item in page.get("Contents", []):
+                    yield item["Key"].removeprefix(self.prefix)
+
+    def delete(self, key: str) -> None:
+        """See Store."""
+        with self._errors(key):
+            self._client.delete_object(Bucket=self._bucket, Key=self.prefix + key)
+
+    def _upload_parts(self, where: dict[str, Any], body: FileBody, attempt: str) -> None:
+        upload = self._client.create_multipart_upload(**where, Metadata={ATTEMPT: attempt})["UploadId"]
+        try:
+            numbers = range(1, -(-body.size // PART_BYTES) + 1)
+            with body.path.open("rb") as file:
+                _check(body, hashlib.file_digest(file, "sha256").hexdigest())
+            parts: list[CompletedPartTypeDef] = list(
+                self._parts.map(lambda number: self._upload_part(where, upload, body.path, number), numbers)
+            )
+            self._client.complete_multipart_upload(
+                **where, UploadId=upload, MultipartUpload={"Parts": parts}, IfNoneMatch="*"
+            )
+        except BaseException:
+            self._abort(where, upload)
+            raise
+
+    def _upload_part(self, where: dict[str, Any], upload: str, path: Path, number: int) -> "CompletedPartTypeDef":
+        with path.open("rb") as file:
+            file.seek((number - 1) * PART_BYTES)
+            content = file.read(PART_BYTES)
+        answer = self._client.upload_part(**where, UploadId=upload, PartNumber=number, Body=content)
+        return {"ETag": answer["ETag"], "PartNumber": number}
+
+    def _abort(self, where: dict[str, Any], upload: str) -> None:
+        """Give the parts back; what cannot be given back now is left to the bucket's lifecycle rule."""
+        try:
+            self._client.abort_multipart_upload(**where, UploadId=upload)
+        except (BotoCoreError, ClientError):
+            return
+
+    @contextmanager
+    def _errors(self, key: str) -> Iterator[None]:
+        """Botocore's errors as the seam's."""
+        try:
+            yield
+        except (NoCredentialsError, PartialCredentialsError) as error:
+            raise NotPermitted(
+                "no AWS credentials were found",
+                why=str(error),
+                remedy="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or a role",
+            ) from error
+        except NoRegionError as error:
+            raise UsageError("no AWS region is set", why=str(error), remedy="give --region or AWS_REGION") from error
+        except (ConnectionError, HTTPClientError) as error:
+            raise StoreUnavailable(
+                f"{self.url} does not answer", why=str(error), remedy="check --endpoint-url and the network"
+            ) from error
+        except ClientError as error:
+            raise self._client_error(error, key) from error
+        except BotoCoreError as error:
+            raise StoreError(f"{self.url}/{key}: the request failed", why=str(error)) from error
+
+    def _client_error(self, error: ClientError, key: str) -> Exception:
+        code, status = _code(error), str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
+        if code == "NoSuchBucket":
+            return StoreError(
+                f"there is no bucket {self._bucket!r}",
+                why=str(error),
+                remedy=f"create it (aws s3 mb s3://{self._bucket}) or correct --archive",
+            )
+        if code in DENIED or status in ("401", "403"):
+            return NotPermitted(
+                f"access to {self.url}/{key} was denied",
+                why=f"{error}; a missing object answers like this too where s3:ListBucket is not granted",
+                remedy="grant s3:GetObject, s3:PutObject and s3:ListBucket to these credentials, or use others",
+            )
+        if code in TRANSIENT or status in TRANSIENT:
+            return StoreUnavailable(f"{self.url} answered {code}", why=str(error))
+        return StoreError(f"{self.url}/{key}: the request was refused", why=str(error))
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def _read_checked(body: FileBody) -> bytes:
+    content = body.path.read_bytes()
+    _check(body, hashlib.sha256(content).hexdigest())
+    return content
+
+
+def _check(body: FileBody, sha256: str) -> None:
+    if sha256 != body.sha256:
+        raise BufferFailed(
+            f"the buffer file {body.path} changed after it was written",
+            why="its SHA-256 is not the one of the bytes that were written",
+            remedy="check the disk of --buffer-dir; the chunk is read from Kafka again",
+        )

@@ -1,0 +1,72 @@
+"""Fixtures of the system tests: servers that live as long as the session, and names that nobody else uses."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from system_test.support.environment import PartMissingError
+from system_test.support.kafka_broker import KafkaBroker
+from system_test.support.object_store import MotoServer, VersityGateway
+
+Server = TypeVar("Server", bound=AbstractContextManager[object])
+
+_HERE = Path(__file__).parent
+_TEST_SECONDS = 300
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Time the tests alone: a fixture may have to fetch or build its server first, and has deadlines of its own."""
+    for item in items:
+        if _HERE in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_TEST_SECONDS, func_only=True))
+
+
+@contextmanager
+def _required() -> Iterator[None]:
+    """A missing part skips the test; with BLOCKGZ_REQUIRE_ALL=1 it fails."""
+    try:
+        yield
+    except PartMissingError as error:
+        if os.environ.get("BLOCKGZ_REQUIRE_ALL") == "1":
+            pytest.fail(f"required here, but missing: {error}", pytrace=False)
+        pytest.skip(f"missing: {error}")
+
+
+def _served(kind: type[Server]) -> Iterator[Server]:
+    with _required():
+        server = kind()
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[KafkaBroker]:
+    """The running broker; a test that stops it starts it again."""
+    yield from _served(KafkaBroker)
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[MotoServer]:
+    """The running moto server."""
+    yield from _served(MotoServer)
+
+
+@pytest.fixture(scope="session")
+def versitygw() -> Iterator[VersityGateway]:
+    """The running Versity gateway."""
+    yield from _served(VersityGateway)
+
+
+@pytest.fixture
+def topic_name(request: pytest.FixtureRequest) -> str:
+    """A topic name with the test's name in it that no other test has."""
+    readable = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name).strip("-")[:60]
+    return f"{readable}-{uuid.uuid4().hex[:8]}"

@@ -1,0 +1,191 @@
+"""A real Apache Kafka broker: KRaft mode, one process that is broker and controller, jars from Maven Central."""
+
+from __future__ import annotations
+
+import base64
+import tempfile
+import uuid
+from pathlib import Path
+from types import TracebackType
+
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
+
+from system_test.support.environment import accepts_connections, cache_folder, filled_once, free_port, run_tool, tool
+from system_test.support.server_process import ServerProcess
+
+KAFKA_VERSION = "4.1.2"
+_SLF4J_VERSION = "1.7.36"
+_START_SECONDS = 90.0
+_DOWNLOAD_SECONDS = 900.0
+
+_POM = f"""<project>
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>blockgz</groupId><artifactId>system-test-broker</artifactId><version>1</version><packaging>pom</packaging>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{KAFKA_VERSION}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>{_SLF4J_VERSION}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+_SETTINGS = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "auto.create.topics.enable": "false",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    # A killed broker that comes back waits until the controller has given up its last life: 9 s by default.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+    "group.initial.rebalance.delay.ms": "0",
+    "message.max.bytes": str(32 << 20),
+    "replica.fetch.max.bytes": str(32 << 20),
+    "socket.request.max.bytes": str(128 << 20),
+    # Retention and compaction at the pace of a test: the defaults are minutes.
+    "log.initial.task.delay.ms": "500",
+    "log.retention.check.interval.ms": "1000",
+    "log.segment.delete.delay.ms": "100",
+    "log.cleaner.backoff.ms": "200",
+    "log.cleaner.threads": "1",
+    "log.cleaner.dedupe.buffer.size": str(16 << 20),
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+    "log.index.size.max.bytes": str(1 << 20),
+}
+
+
+def kafka_jars() -> Path:
+    """The folder with the broker's jars, resolved by Maven once and kept in the cache.
+
+    PartMissingError without Maven or when the download fails.
+    """
+
+    def download(folder: Path) -> None:
+        with tempfile.TemporaryDirectory() as scratch:
+            pom = Path(scratch) / "pom.xml"
+            pom.write_text(_POM)
+            goal = ["dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
+            quiet = ["--quiet", "--batch-mode", "--no-transfer-progress", "-Dstyle.color=never"]
+            run_tool([tool("mvn"), *quiet, "--file", str(pom), *goal], seconds=_DOWNLOAD_SECONDS)
+
+    return filled_once(cache_folder() / f"kafka-{KAFKA_VERSION}" / "libs", download)
+
+
+class KafkaBroker:
+    """A broker on free ports of 127.0.0.1 with a data folder of its own; it keeps both over stop, kill and start.
+
+    As a context manager it is started, and in the end stopped and its folder deleted.
+    """
+
+    def __init__(self) -> None:
+        self._java = tool("java")
+        self._jars = kafka_jars()
+        self._folder = tempfile.TemporaryDirectory(prefix="blockgz-kafka-")
+        home = Path(self._folder.name)
+        self._port = free_port()
+        self._controller_port = free_port(self._port)
+        self._configuration = home / "server.properties"
+        self._data = home / "data"
+        self._server: ServerProcess | None = None
+        self.bootstrap = f"127.0.0.1:{self._port}"
+        self.log = home / "broker.log"
+
+    def start(self) -> None:
+        """Start (formatting the data folder the first time) and wait until the broker answers. It must not run."""
+        if self.running:
+            raise RuntimeError("the broker runs already")
+        if not self._data.exists():
+            self._format()
+        self._server = ServerProcess(self._command("kafka.Kafka", str(self._configuration), heap="512m"), self.log)
+        self._server.wait_ready(self._answers, _START_SECONDS)
+
+    def stop(self) -> None:
+        """Shut down in good order; harmless when it does not run."""
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+    def kill(self) -> None:
+        """SIGKILL: the log is left as it is at this moment."""
+        if self._server is not None:
+            self._server.kill()
+            self._server = None
+
+    def restart(self) -> None:
+        """Stop in good order, if it runs, and start on the same port and data."""
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """Freeze the process: clients see timeouts, not closed connections."""
+        if self._server is not None:
+            self._server.pause()
+
+    def resume(self) -> None:
+        """Let a frozen process go on."""
+        if self._server is not None:
+            self._server.resume()
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self._server is not None and self._server.alive
+
+    def __enter__(self) -> KafkaBroker:
+        try:
+            self.start()
+        except BaseException:
+            self._folder.cleanup()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self._folder.cleanup()
+
+    def _format(self) -> None:
+        settings = {
+            **_SETTINGS,
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{self._controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
+            "log.dirs": str(self._data),
+        }
+        self._configuration.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        arguments = ("format", f"--cluster-id={cluster_id}", f"--config={self._configuration}")
+        run_tool(
+            self._command("kafka.tools.StorageTool", *arguments, heap="128m", flags=("-XX:TieredStopAtLevel=1",)),
+            seconds=_START_SECONDS,
+        )
+
+    def _command(self, main: str, *arguments: str, heap: str, flags: tuple[str, ...] = ()) -> list[str]:
+        logging = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true")
+        memory = (f"-Xmx{heap}", "-XX:+UseSerialGC", "-Xshare:auto")
+        return [self._java, *memory, *flags, *logging, "-cp", f"{self._jars}/*", main, *arguments]
+
+    def _answers(self) -> bool:
+        if not accepts_connections(self._port):
+            return False
+        try:
+            with KafkaAdminClient(bootstrap_servers=self.bootstrap, bootstrap_timeout_ms=5000) as admin:
+                return bool(admin.describe_cluster()["brokers"])
+        except KafkaError:
+            return False

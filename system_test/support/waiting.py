@@ -1,0 +1,35 @@
+"""Waiting on a condition with a deadline: the only way in which the system tests wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_FIRST_PAUSE = 0.01
+_LONGEST_PAUSE = 0.25
+
+
+class DeadlineExceededError(AssertionError):
+    """The awaited condition did not come true in time; the message says what was awaited."""
+
+
+def wait_until(predicate: Callable[[], T | None], seconds: float, what: str) -> T:
+    """Ask until the answer is truthy and return it.
+
+    The predicate is asked at least once. Raises DeadlineExceededError, which names `what`, when `seconds` have
+    passed; what the predicate raises goes through.
+    """
+    deadline = time.monotonic() + seconds
+    pause = _FIRST_PAUSE
+    while True:
+        answer = predicate()
+        if answer:
+            return answer
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise DeadlineExceededError(f"waited {seconds:g} s in vain for {what}")
+        time.sleep(min(pause, left))
+        pause = min(pause * 1.5, _LONGEST_PAUSE)
