@@ -41,6 +41,8 @@ TICK_SECONDS = 0.5
 FIRST_BACKOFF_SECONDS = 0.2
 LONGEST_BACKOFF_SECONDS = 30.0
 PAUSE_SECONDS = 0.005
+SINGLE_READS = {"queued.max.messages.kbytes": 1024, "fetch.wait.max.ms": 10}
+"""A fetch that waits at the end of one log would hold up the look-up in the next."""
 BUFFER_PRESSURE = 0.8
 """At this share of the buffer budget the largest open chunk ends early."""
 PASSING = (BrokerUnreachable, BufferFailed)
@@ -89,12 +91,12 @@ class ArchiverService:
             config.kafka,
             group_id=config.group_id,
             isolation_level=config.isolation_level,
-            queue_bytes=config.memory // 4,
+            queue_bytes=config.memory // 8,
         )
         self._source = KafkaSource(settings)
         self._log_guard = threading.Lock()
-        self._log = KafkaLog(settings | {"queued.max.messages.kbytes": 1024})
-        self._uncommitted = KafkaLog(settings | {"isolation.level": "read_uncommitted"})
+        self._log = KafkaLog(settings | SINGLE_READS)
+        self._uncommitted = KafkaLog(settings | SINGLE_READS | {"isolation.level": "read_uncommitted"})
         self._takers = ThreadPoolExecutor(TAKEOVERS_AT_ONCE, thread_name_prefix="take-over")
         self._builders = ThreadPoolExecutor(BUILDERS, thread_name_prefix="build")
         self._committers = ThreadPoolExecutor(COMMITTERS, thread_name_prefix="commit")
@@ -245,7 +247,7 @@ class ArchiverService:
     def _has_room(self) -> bool:
         """Whether more may be fetched: what was handed over and what is buffered lie inside their budgets."""
         waiting = sum(archiver.inbox_bytes for archiver in self._active.values())
-        return waiting < self._config.memory // 4 and self._buffer.used_bytes < self._config.buffer_bytes
+        return waiting < self._config.memory // 8 and self._buffer.used_bytes < self._config.buffer_bytes
 
     def _dispatch(self, event: Event) -> None:
         archiver = self._active.get(event.partition)

@@ -1,8 +1,259 @@
-"""`archiver demo`."""
+"""`archiver demo`: the main job end to end, each step a command that the user could have typed."""
+
+import base64
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import click
+import orjson
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from index_format.errors import BlockgzError
+
+from ..demo_records import MEAN_SPACING_MS, DemoRecord, demo_records
+from ..kafka_demo import PARTITIONS, DemoCluster, mock_cluster, own_topics, produce
+from .outcome import EXIT_CODES
+from .run import kafka_properties
+
+RECORDS = 20_000
+PREVIEW_LINES = 6
+COMMAND_SECONDS = 300
+SPARE_MS = 60_000
+"""The newest record stays this far in the past, so that no broker calls it a record of the future."""
 
 
-@click.command()
-def demo() -> None:
-    """The main job end to end with nothing installed."""
+class DemoMismatch(BlockgzError):
+    """A step of the demo did not give what was produced."""
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  archiver demo
+  archiver demo --keep ./demo-archive
+  archiver demo -b localhost:9092
+
+"""
+    + EXIT_CODES
+)
+@click.option("-b", "--bootstrap-server", "bootstrap", help="A cluster to use instead of the one in this process.")
+@click.option("-X", "kafka", multiple=True, metavar="PROP=VALUE", help="A librdkafka setting; may be repeated.")
+@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Leave the archive in this new folder.")
+def demo(*, bootstrap: str | None, kafka: tuple[str, ...], keep: Path | None) -> None:
+    """Archive a topic, look records up, replay it as of a point in time, and prove the copy equal.
+
+    Needs nothing installed: the broker runs inside this process and the archive is a folder. With -b the topics are
+    made on that cluster and deleted afterwards.
+    """
+    if keep is not None and keep.exists() and any(keep.iterdir()):
+        raise click.UsageError(f"--keep {keep} is not empty")
+    properties = kafka_properties(kafka)
+    with _archive_folder(keep) as folder:
+        if bootstrap is None:
+            with mock_cluster() as cluster:
+                _Demo(cluster, folder, {}).tell()
+        else:
+            with own_topics(bootstrap, properties, uuid.uuid4().hex[:8]) as cluster:
+                _Demo(cluster, folder, properties).tell()
+
+
+@contextmanager
+def _archive_folder(keep: Path | None) -> Iterator[Path]:
+    if keep is not None:
+        yield keep.absolute()
+        return
+    with tempfile.TemporaryDirectory(prefix="blockgz-demo-") as folder:
+        yield Path(folder) / "archive"
+
+
+class _Demo:
+    def __init__(self, cluster: DemoCluster, folder: Path, kafka: dict[str, str]) -> None:
+        self._cluster = cluster
+        self._folder = folder
+        self._kafka = kafka
+        self._connection = ["-b", cluster.bootstrap]
+        for name, value in kafka.items():
+            self._connection += ["-X", f"{name}={value}"]
+        self._archive = ["-a", str(folder)]
+        self._screen = Console(highlight=False, soft_wrap=True)
+        self._steps: list[tuple[str, str, float]] = []
+        newest = int(time.time() * 1000) - SPARE_MS
+        self._records = list(demo_records(RECORDS, PARTITIONS, newest - (RECORDS + 3) * MEAN_SPACING_MS))
+        self._offsets: dict[int, list[int]] = {}
+        self._moment = self._records[RECORDS * 2 // 3].timestamp
+
+    def tell(self) -> None:
+        """Run all steps and print the table; raises where one of them does not match."""
+        self._step(f"produce {RECORDS:,} records into {PARTITIONS} partitions", self._produce)
+        self._step("archive the topic into a folder", self._archive_topic)
+        self._step("look at the files", self._show_files)
+        self._step("fetch three records by offset", self._fetch_three)
+        self._step("seek a time", self._seek)
+        self._step("replay as of that time into another topic", self._replay)
+        self._step("verify the copy record by record", self._verify_copy)
+        self._step("verify the archive: every checksum, every record, the source", self._verify_archive)
+        table = Table("step", "result", "seconds", box=None, pad_edge=False, title=None)
+        table.columns[2].justify = "right"
+        for title, result, seconds in self._steps:
+            table.add_row(title, result, f"{seconds:.1f}")
+        table.add_row("all", "everything matches", f"{sum(seconds for _, _, seconds in self._steps):.1f}", style="bold")
+        self._screen.print()
+        self._screen.print(table)
+
+    def _step(self, title: str, action: Callable[[], str]) -> None:
+        self._screen.print(f"\n{len(self._steps) + 1}. {title[0].upper()}{title[1:]}", style="bold", markup=False)
+        started = time.monotonic()
+        result = action()
+        self._steps.append((title, result, time.monotonic() - started))
+
+    def _produce(self) -> str:
+        self._offsets = produce(self._cluster.bootstrap, self._kafka, self._cluster.topic, self._records)
+        total = sum(len(record.value or b"") for record in self._records)
+        self._say(
+            f"orders of a shop, {total / 1e6:.1f} MB of values; every hundredth a tombstone, without key, with four "
+            "headers (one key three times, one value null), binary, or empty"
+        )
+        return f"{sum(map(len, self._offsets.values())):,} records in topic {self._cluster.topic}"
+
+    def _archive_topic(self) -> str:
+        topic = self._cluster.topic
+        options = ["--once", "--block-bytes", "64KiB", "--json"]
+        result = self._run_json("archiver", "run", topic, *self._connection, *self._archive, *options)
+        stored = sum(partition["stored_bytes"] for partition in result["partitions"])
+        self._expect("archived records", result["records"], RECORDS)
+        return f"{result['records']:,} records in {stored / 1e6:.1f} MB"
+
+    def _show_files(self) -> str:
+        files = sorted(path for path in self._folder.rglob("*") if path.is_file())
+        visible = [path for path in files if not any(part.startswith(".") for part in path.parts)]
+        for path in visible:
+            self._say(f"{path.stat().st_size:>9,}  {path.relative_to(self._folder)}")
+        chunk = next(path for path in visible if path.suffix == ".gz")
+        index = orjson.loads(chunk.with_name(chunk.name.replace(".gz", ".index.json")).read_bytes())
+        index["chunks"] = [*index["chunks"][:2], f"… {len(index['chunks'])} blocks in all"]
+        self._say(f"\nthe index of {chunk.relative_to(self._folder)}:")
+        self._say(orjson.dumps(index).decode())
+        self._say("")
+        lines = self._run("sh", "-c", f"zcat {shlex.quote(str(chunk))} | head -2").splitlines()
+        for line in lines:
+            orjson.loads(line)
+        return f"{len(visible)} files; zcat prints JSON lines"
+
+    def _fetch_three(self) -> str:
+        fetched = size = 0
+        for partition, share in ((0, 0.1), (1, 0.5), (3, 0.9)):
+            number = int(len(self._offsets[partition]) * share)
+            offset = self._offsets[partition][number]
+            where = f"{self._cluster.topic}:{partition}:{offset}"
+            answer = self._run_json("replayer", "get", where, *self._archive, "--stats", "--json")
+            self._expect_record(answer["record"], partition, number)
+            stats = answer["stats"]
+            self._say(
+                f"{stats['requests']} requests: {stats['data_bytes_fetched']:,} bytes of a chunk of "
+                f"{stats['chunk_bytes']:,}, the rest of {stats['bytes_fetched']:,} is marker and index"
+            )
+            fetched, size = fetched + stats["data_bytes_fetched"], size + stats["chunk_bytes"]
+        return f"3 of 3 right, {fetched / size:.1%} of the chunks' bytes read"
+
+    def _seek(self) -> str:
+        moment = _rfc3339(self._moment)
+        where = f"{self._cluster.topic}:2"
+        line = self._run_json("replayer", "cat", where, *self._archive, "--from", moment, "-n", "1", "--json")
+        number = self._first_at_or_after(2, self._moment)
+        self._expect_record(line, 2, number)
+        return f"offset {line['offset']} is the first at or after {moment}"
+
+    def _replay(self) -> str:
+        target = ["--to-topic", self._cluster.restored_topic, "--at", _rfc3339(self._moment), "--yes", "--json"]
+        result = self._run_json("replayer", "replay", self._cluster.topic, *self._archive, *self._connection, *target)
+        wanted = sum(self._first_at_or_after(partition, self._moment) for partition in range(PARTITIONS))
+        self._expect("replayed records", result["records"], wanted)
+        return f"{result['records']:,} records"
+
+    def _verify_copy(self) -> str:
+        options = ["--against-topic", self._cluster.restored_topic, "--at", _rfc3339(self._moment), "--json"]
+        return self._verify(*self._connection, *options)
+
+    def _verify_archive(self) -> str:
+        self._verify("--deep", "--records", "--json")
+        return self._verify(*self._connection, "--against-topic", self._cluster.topic, "--json")
+
+    def _verify(self, *options: str) -> str:
+        result = self._run_json("replayer", "verify", self._cluster.topic, *self._archive, *options)
+        self._expect("verdict", result["verdict"], "OK")
+        return f"OK, {sum(partition['records'] for partition in result['partitions']):,} records"
+
+    def _first_at_or_after(self, partition: int, moment: int) -> int:
+        """How many records of the partition were produced before the first at or after the moment."""
+        timestamps = [record.timestamp for record in self._of(partition)]
+        return next((number for number, time_ms in enumerate(timestamps) if time_ms >= moment), len(timestamps))
+
+    def _of(self, partition: int) -> list[DemoRecord]:
+        return [record for record in self._records if record.partition == partition]
+
+    def _expect_record(self, line: dict[str, Any], partition: int, number: int) -> None:
+        produced = self._of(partition)[number]
+        self._expect("offset", line["offset"], self._offsets[partition][number])
+        self._expect("timestamp", line["timestamp"], produced.timestamp)
+        self._expect("key", _content(line, "key"), produced.key)
+        self._expect("value", _content(line, "value"), produced.value)
+        headers = [(header["key"], _content(header, "value")) for header in line.get("headers", [])]
+        self._expect("headers", headers, produced.headers)
+
+    def _expect(self, what: str, found: Any, produced: Any) -> None:
+        if found != produced:
+            raise DemoMismatch(f"{what}: expected {produced!r}, found {found!r}", why="this is a fault of blockgz")
+
+    def _run_json(self, program: str, *arguments: str) -> dict[str, Any]:
+        output = self._run(program, *arguments)
+        result: dict[str, Any] = orjson.loads(output)
+        return result
+
+    def _run(self, program: str, *arguments: str) -> str:
+        """Show the command and the head of its output; gives its whole output."""
+        shown = arguments[-1] if program == "sh" else shlex.join((program, *arguments))
+        self._screen.print(Text(f"$ {shown}", style="cyan"))
+        command = [program] if program == "sh" else [sys.executable, "-m", program]
+        done = subprocess.run(
+            [*command, *arguments], capture_output=True, text=True, check=False, timeout=COMMAND_SECONDS
+        )
+        self._preview((done.stderr + done.stdout).splitlines())
+        if done.returncode:
+            raise DemoMismatch(
+                f"the command ended with exit code {done.returncode}", why=" ".join(done.stderr.split())[-500:]
+            )
+        return done.stdout
+
+    def _preview(self, lines: Sequence[str]) -> None:
+        width = max(40, shutil.get_terminal_size().columns - 4)
+        for line in lines[:PREVIEW_LINES]:
+            self._say(line if len(line) <= width * 3 else line[: width * 3] + " …")
+        if len(lines) > PREVIEW_LINES:
+            self._say(f"… {len(lines) - PREVIEW_LINES} more lines")
+
+    def _say(self, text: str) -> None:
+        self._screen.print(Text(text, style="dim"))
+
+
+def _content(fields: dict[str, Any], name: str) -> bytes | None:
+    if f"{name}_base64" in fields:
+        return base64.b64decode(fields[f"{name}_base64"], validate=True)
+    text: str | None = fields[name]
+    return None if text is None else text.encode()
+
+
+def _rfc3339(timestamp_ms: int) -> str:
+    moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

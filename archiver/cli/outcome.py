@@ -47,8 +47,8 @@ class OutcomeGroup(click.Group):
 def error_lines(error: BlockgzError) -> list[str]:
     """What happened, why, and what to do, each on a line of its own."""
     lines = [f"error: {error.what}"]
-    lines += [f"  why: {one_line(error.why)}"] if error.why else []
-    lines += [f"  try: {error.remedy}"] if error.remedy else []
+    lines += [f"why:   {one_line(error.why)}"] if error.why else []
+    lines += [f"do:    {error.remedy}"] if error.remedy else []
     return lines
 
 
@@ -59,7 +59,7 @@ def one_line(text: str) -> str:
 
 def _usage_lines(error: click.ClickException) -> list[str]:
     command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "archiver"
-    return [f"error: {one_line(error.format_message())}", f"  try: {command} --help"]
+    return [f"error: {one_line(error.format_message())}", f"do:    see {command} --help"]
 
 
 def _print(lines: list[str]) -> None:
