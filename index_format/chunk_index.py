@@ -7,17 +7,15 @@ from typing import Annotated
 import msgspec
 
 from . import objects
-from .objects import Count, Name, Offset, Sha256, Timestamp
-
-GAP_REASONS = ("retention", "skipped", "unverified")
+from .objects import Count, Name, Offset, Sha256, Timestamp, Word
 
 
 class Gap(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
-    """A run of offsets [start, end) that the archive lost or never saw."""
+    """A run of offsets [start, end) that the archive lost or never saw; the reason is an open enumeration."""
 
     start: Offset
     end: Offset
-    reason: str
+    reason: Word
 
     def __post_init__(self) -> None:
         if self.end <= self.start:
@@ -25,6 +23,14 @@ class Gap(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
 
     def __contains__(self, offset: int) -> bool:
         return self.start <= offset < self.end
+
+
+def check_gaps(gaps: Sequence[Gap], end: int | None) -> None:
+    """Raises ValueError unless the gaps stand in order, apart from each other, and below `end`."""
+    if any(before.end > after.start for before, after in pairwise(gaps)):
+        raise ValueError("the gaps are not in order")
+    if gaps and (end is None or gaps[-1].end > end):
+        raise ValueError(f"the last gap ends at {gaps[-1].end}, above next_offset")
 
 
 class BlockEntry(msgspec.Struct, frozen=True):
@@ -72,10 +78,10 @@ class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, rename={"blocks": "c
     topic_id: str | None
     partition: Count
     epoch: Count
-    record_format: Name
-    codec: Name
-    isolation_level: Name
-    timestamp_type: Name
+    record_format: Word
+    codec: Word
+    isolation_level: Word
+    timestamp_type: Word
     start_offset: Offset
     next_offset: Offset
     first_offset: Offset
@@ -107,6 +113,7 @@ class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, rename={"blocks": "c
             block.max_timestamp for block in blocks
         ):
             raise ValueError("min_timestamp and max_timestamp are not those of the blocks")
+        check_gaps(self.gaps, self.next_offset)
 
     @property
     def raw_bytes(self) -> int:

@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 
 from . import objects
-from .objects import Name
+from .objects import Name, Word
 
 
 class ArchiveInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,7 +15,7 @@ class ArchiveInfo(msgspec.Struct, frozen=True, kw_only=True):
     version: int = objects.VERSION
     archive_id: Name
     cluster_id: str | None
-    layout: Name
+    layout: Word
 
 
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):

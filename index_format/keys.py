@@ -17,13 +17,14 @@ SEED_INDEX_SUFFIX = ".meta.json"
 SEED_HOME = "_blockgz/"
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_FOLDER = re.compile(rf"topic=({_TOPIC.pattern})(?:~([1-9][0-9]*))?")
-_CONFLICT = r"(?:~e([1-9][0-9]*)-([0-9a-f]{8}))?"
+_FOLDER = re.compile(rf"topic=({_TOPIC.pattern})(?:~([1-9][0-9]{{0,8}}))?")
+_CONFLICT = r"(?:~e([1-9][0-9]{0,18})-([0-9a-f]{8}))?"
 _STEM = re.compile(rf"([0-9]{{20}}){_CONFLICT}")
-_CATALOG = re.compile(rf"_catalog/([1-9][0-9]*)-([0-9]{{20}}){_CONFLICT}\.json")
+_CATALOG = re.compile(rf"_catalog/([1-9][0-9]?)-([0-9]{{20}}){_CONFLICT}\.json")
 _ANCESTOR_OFFSET = re.compile(rb"-([0-9]{1,19})\.index\.json$")
 _SEED_STEM = re.compile(
-    rf"([0-9]{{4,}}-[0-9]{{2}}-[0-9]{{2}}){_CONFLICT}/({_TOPIC.pattern})-([0-9]{{5,}})-([0-9]{{12,}})"
+    rf"([0-9]{{4}}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])){_CONFLICT}"
+    rf"/({_TOPIC.pattern})-([0-9]{{5,10}})-([0-9]{{12,19}})"
 )
 
 
@@ -71,7 +72,10 @@ def parse_topic_folder(name: str) -> TopicFolder:
     """The incarnation that `orders` or `orders~2` names; raises BadName."""
     match = _FOLDER.fullmatch(f"topic={name}")
     if not match:
-        raise BadName(f"{name[:80]!r} is not a topic or one of its incarnations")
+        raise BadName(
+            f"{name[:80]!r} is not a topic or one of its incarnations",
+            why="it is written orders, or orders~2 for the second incarnation",
+        )
     return _same(TopicFolder(match[1], int(match[2] or 1)), name)
 
 
@@ -259,7 +263,10 @@ def _same(folder: TopicFolder, name: str) -> TopicFolder:
         # `orders~1` names the first incarnation where a newer one exists; its folder is plain.
         return folder
     if str(folder) != name:
-        raise BadName(f"{name[:80]!r} is not a topic or one of its incarnations")
+        raise BadName(
+            f"{name[:80]!r} is not a topic or one of its incarnations",
+            why="it is written orders, or orders~2 for the second incarnation",
+        )
     return folder
 
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from . import objects
-from .chunk_index import ChunkIndex, Gap
+from .chunk_index import ChunkIndex, Gap, check_gaps
 from .errors import MalformedObject
 from .keys import catalog_name
 from .objects import Count, Name, Offset, Sha256, Timestamp
@@ -20,6 +20,8 @@ from .objects import Count, Name, Offset, Sha256, Timestamp
 FAN_OUT = 64
 MAX_GAPS_IN_MARKER = 256
 MAX_LEVELS = 16
+
+LeaderEpoch = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class Span(Protocol):
@@ -60,6 +62,8 @@ class ChunkEntry(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.start_offset <= self.first_offset <= self.last_offset < self.next_offset:
             raise ValueError(f"{self.name}: offsets lie outside [{self.start_offset}, {self.next_offset})")
+        if not 1 <= self.num_records <= self.last_offset - self.first_offset + 1:
+            raise ValueError(f"{self.name}: {self.num_records} records do not fit in its offsets")
 
 
 class CatalogReference(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,7 +138,7 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
     nonce: Name
     start_offset: Offset | None = None
     next_offset: Offset | None = None
-    leader_epoch: int | None = None
+    leader_epoch: LeaderEpoch | None = None
     tail_hash: Sha256 | None = None
     last_chunk_index: Name | None = None
     tail: Annotated[tuple[ChunkEntry, ...], msgspec.Meta(max_length=FAN_OUT)] = ()
@@ -149,8 +153,13 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
         if (self.next_offset is None) != (self.start_offset is None):
             raise ValueError("start_offset and next_offset must both be set or both be null")
         _check_order(self.spans, "marker")
+        if self.start_offset is not None and self.next_offset is not None and self.start_offset > self.next_offset:
+            raise ValueError("start_offset lies above next_offset")
         if self.spans and (self.next_offset is None or self.next_offset < self.spans[-1].next_offset):
             raise ValueError("next_offset lies below the newest chunk's")
+        if self.spans and (self.start_offset is None or self.start_offset > self.spans[0].start_offset):
+            raise ValueError("start_offset lies above the oldest chunk's")
+        check_gaps(self.gaps, self.next_offset)
         if self.tail and self.last_chunk_index != self.tail[-1].name:
             raise ValueError("last_chunk_index is not the newest chunk's")
 
@@ -196,13 +205,28 @@ def decode_catalog(body: bytes, reference: CatalogReference, level: int) -> Cata
         if level == 1
         else objects.decode(body, ReferenceCatalog, reference.name)
     )
-    first, last = catalog.entries[0], catalog.entries[-1]
-    if catalog.level != level or (first.start_offset, last.next_offset) != (
-        reference.start_offset,
-        reference.next_offset,
-    ):
-        raise MalformedObject(f"catalog {reference.name} is not what its reference says", why="level or offsets differ")
+    if catalog.level != level or reference_to(catalog, reference.name, body) != reference:
+        raise MalformedObject(
+            f"catalog {reference.name} is not what its reference says",
+            why="level, offsets, timestamps or counts differ",
+        )
     return catalog
+
+
+def reference_to(catalog: Catalog, name: str, body: bytes) -> CatalogReference:
+    """The reference to a catalog that is stored as `body` under `name`."""
+    entries = catalog.entries
+    return CatalogReference(
+        name=name,
+        start_offset=entries[0].start_offset,
+        next_offset=entries[-1].next_offset,
+        min_timestamp=min(entry.min_timestamp for entry in entries),
+        max_timestamp=max(entry.max_timestamp for entry in entries),
+        num_records=sum(entry.num_records for entry in entries),
+        num_chunks=sum(entry.num_chunks if isinstance(entry, CatalogReference) else 1 for entry in entries),
+        bytes=sum(entry.bytes for entry in entries),
+        sha256=hashlib.sha256(body).hexdigest(),
+    )
 
 
 def entry_of(index: ChunkIndex, name: str, body: bytes) -> ChunkEntry:
@@ -251,14 +275,23 @@ def advanced(
     """
     if marker.next_offset is not None and next_offset <= marker.next_offset:
         raise ValueError(f"next_offset may not move from {marker.next_offset} to {next_offset}")
-    moved = replace(marker, nonce=nonce, leader_epoch=leader_epoch, next_offset=next_offset)
+    if gaps and marker.next_offset is not None and gaps[0].start < marker.next_offset:
+        raise ValueError(f"a gap from {gaps[0].start} lies below next_offset {marker.next_offset}")
     end = gaps[0].start if gaps else next_offset
-    if marker.chain_end is None or not (marker.tail or marker.gaps):
-        moved = replace(moved, start_offset=end)
-    elif marker.tail and marker.chain_end == marker.tail[-1].next_offset:
-        newest = replace(marker.tail[-1], next_offset=end)
-        moved = replace(moved, tail=(*marker.tail[:-1], newest))
-    return replace(moved, gaps=(*marker.gaps, *gaps))
+    start_offset, tail = marker.start_offset, marker.tail
+    if not (marker.spans or marker.gaps):
+        start_offset = end
+    elif tail and marker.chain_end == tail[-1].next_offset:
+        tail = (*tail[:-1], replace(tail[-1], next_offset=end))
+    return replace(
+        marker,
+        nonce=nonce,
+        leader_epoch=leader_epoch,
+        start_offset=start_offset,
+        next_offset=next_offset,
+        tail=tail,
+        gaps=(*marker.gaps, *gaps),
+    )
 
 
 def folded(marker: Marker) -> tuple[Marker, tuple[PendingCatalog, ...]]:
@@ -274,7 +307,7 @@ def folded(marker: Marker) -> tuple[Marker, tuple[PendingCatalog, ...]]:
     if len(gaps) > MAX_GAPS_IN_MARKER:
         folded_gaps = tuple(gap for gap in gaps if gap.end <= marker.tail[-1].next_offset)
         gaps = gaps[len(folded_gaps) :]
-    catalog = _pending(ChunkCatalog(level=1, entries=marker.tail, gaps=folded_gaps), len(marker.tail))
+    catalog = _pending(ChunkCatalog(level=1, entries=marker.tail, gaps=folded_gaps))
     pending.append(catalog)
     for level in range(len(catalogs) + 1):
         if level == len(catalogs):
@@ -284,8 +317,7 @@ def folded(marker: Marker) -> tuple[Marker, tuple[PendingCatalog, ...]]:
             catalogs[level] = (*full, catalog.reference)
             break
         catalogs[level] = (catalog.reference,)
-        num_chunks = sum(reference.num_chunks for reference in full)
-        catalog = _pending(ReferenceCatalog(level=level + 2, entries=full), num_chunks)
+        catalog = _pending(ReferenceCatalog(level=level + 2, entries=full))
         pending.append(catalog)
     return replace(marker, tail=(), catalogs=tuple(catalogs), gaps=gaps), tuple(pending)
 
@@ -302,9 +334,16 @@ def with_catalog_name(marker: Marker, pending: PendingCatalog, name: str) -> Mar
 def appended(
     marker: Marker, entry: ChunkEntry, gaps: Sequence[Gap], *, nonce: str, leader_epoch: int | None, tail_hash: str
 ) -> Marker:
-    """The marker with one more chunk in its tail; `gaps` are those inside the chunk. Needs room: see `folded`."""
+    """The marker with one more chunk in its tail; `gaps` are those inside the chunk. Needs room: see `folded`.
+
+    Raises ValueError for a chunk that does not start where the chain ends, or that holds what was passed already.
+    """
+    if len(marker.tail) >= FAN_OUT:
+        raise ValueError("the tail is full: fold it first")
     if marker.chain_end is not None and entry.start_offset != marker.chain_end:
         raise ValueError(f"chunk {entry.name} starts at {entry.start_offset}, not at {marker.chain_end}")
+    if marker.next_offset is not None and entry.first_offset < marker.next_offset:
+        raise ValueError(f"chunk {entry.name} begins at {entry.first_offset}, below next_offset {marker.next_offset}")
     return replace(
         marker,
         nonce=nonce,
@@ -318,19 +357,9 @@ def appended(
     )
 
 
-def _pending(catalog: Catalog, num_chunks: int) -> PendingCatalog:
+def _pending(catalog: Catalog) -> PendingCatalog:
     body = encode(catalog)
-    entries = catalog.entries
-    position = entries[0].start_offset
-    reference = CatalogReference(
-        name=catalog_name(catalog.level, position),
-        start_offset=position,
-        next_offset=entries[-1].next_offset,
-        min_timestamp=min(entry.min_timestamp for entry in entries),
-        max_timestamp=max(entry.max_timestamp for entry in entries),
-        num_records=sum(entry.num_records for entry in entries),
-        num_chunks=num_chunks,
-        bytes=sum(entry.bytes for entry in entries),
-        sha256=hashlib.sha256(body).hexdigest(),
+    position = catalog.entries[0].start_offset
+    return PendingCatalog(
+        catalog.level, position, body, reference_to(catalog, catalog_name(catalog.level, position), body)
     )
-    return PendingCatalog(catalog.level, position, body, reference)

@@ -13,8 +13,11 @@ MAX_OBJECT_BYTES = 64 * 1024 * 1024
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Timestamp = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f\x7f-\x9f]+\Z")]
+"""Printed in errors and made into keys, so it holds no control characters."""
+Word = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
+"""A value of an open enumeration; the suffix of a data name is made of two of them."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -23,15 +26,21 @@ class Head(msgspec.Struct):
     """The two fields that every object of the format opens with."""
 
     format: str
-    version: int
+    version: Count
 
 
 _encoder = msgspec.json.Encoder()
 
 
 def encode(value: msgspec.Struct) -> bytes:
-    """The object as compact JSON in the order of its fields."""
-    return _encoder.encode(value)
+    """The object as compact JSON in the order of its fields; raises TooLarge for one that `decode` would refuse."""
+    body = _encoder.encode(value)
+    if len(body) > MAX_OBJECT_BYTES:
+        raise TooLarge(
+            f"a {type(value).__name__} of {len(body)} bytes cannot be stored",
+            why=f"readers refuse objects of over {MAX_OBJECT_BYTES} bytes",
+        )
+    return body
 
 
 def decode(body: bytes, kind: type[T], name: str) -> T:

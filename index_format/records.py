@@ -3,6 +3,7 @@
 import hashlib
 import struct
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -78,10 +79,15 @@ def has_headers(batch: pa.RecordBatch) -> bool:
 
 
 def header_rows(batch: pa.RecordBatch) -> list[Headers]:
-    """The headers of each record as (key, value) pairs in order."""
+    """The headers of each record as a tuple of (key, value) pairs in order."""
     if not has_headers(batch):
         return [()] * batch.num_rows
-    return [[(header["key"], header["value"]) for header in row] for row in batch.column("headers").to_pylist()]
+    column = batch.column("headers")
+    flat = column.flatten()
+    pairs = tuple(zip(flat.field("key").to_pylist(), flat.field("value").to_pylist(), strict=True))
+    ends = column.offsets.to_pylist()
+    first = ends[0]
+    return [pairs[start - first : end - first] for start, end in pairwise(ends)]
 
 
 def iter_records(batch: pa.RecordBatch) -> Iterator[Record]:

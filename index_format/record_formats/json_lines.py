@@ -72,7 +72,7 @@ class JsonLines:
                 [_bytes(line.value, line.value_base64) for line in lines],
                 [_header_pairs(line.headers) for line in lines],
             )
-        except (ValueError, OverflowError, pa.ArrowException) as error:
+        except (ValueError, OverflowError, RecursionError, pa.ArrowException) as error:
             raise CorruptBlock("a block holds a line that is not a record", why=str(error)) from error
 
 

@@ -1,0 +1,411 @@
+"""Opening an archive and its partitions: marker, catalogs and indexes, each checked against what led to it."""
+
+import asyncio
+import re
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from index_format import objects
+from index_format.blocks import DEFAULT_MAX_BLOCK_BYTES
+from index_format.chunk_index import ChunkIndex, Gap
+from index_format.errors import BadName, BlockgzError, MalformedObject
+from index_format.keys import (
+    INDEX_SUFFIX,
+    LAYOUTS,
+    MARKER_OBJECT,
+    SEED_HOME,
+    SEED_INDEX_SUFFIX,
+    PartitionKeys,
+    TopicFolder,
+    archive_key,
+    data_suffix,
+    is_catalog_name,
+    parse_topic_folder,
+    topic_home,
+)
+from index_format.marker import (
+    Catalog,
+    CatalogReference,
+    ChunkEntry,
+    Marker,
+    Span,
+    decode_catalog,
+    decode_index,
+    decode_marker,
+)
+from index_format.seek import span_at_or_after, span_for_time
+
+from .errors import AccessDenied, NoArchiveThere, NotInArchive, ObjectMissing
+from .prefetch import prefetched
+from .stores import ObjectReader
+
+CONCURRENT_CATALOGS = 16
+CONCURRENT_MARKERS = 32
+REMEMBERED_CHUNKS = 16
+
+INDEX_SUFFIXES = {"topic": INDEX_SUFFIX, "seed": SEED_INDEX_SUFFIX}
+_PARTITION = re.compile(r"partition=([0-9]{5,10})")
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A committed chunk: its entry in the chain, its index, and the key of its data."""
+
+    entry: ChunkEntry
+    index: ChunkIndex
+    data_key: str
+
+
+class LeveledSpan(NamedTuple):
+    """A chunk entry (level 0) or a reference to a catalog of that level."""
+
+    span: Span
+    level: int
+
+
+class ArchivedPartition:
+    """One partition as one version of its marker describes it; later commits are not seen.
+
+    `topic` is the plain name, `keys.folder` the incarnation (`orders~2`).
+    """
+
+    def __init__(self, reader: ObjectReader, keys: PartitionKeys, marker: Marker, max_block_bytes: int) -> None:
+        self.reader = reader
+        self.keys = keys
+        self.marker = marker
+        self.max_block_bytes = max_block_bytes
+        self._levels = {ref.name: level for level, refs in enumerate(marker.catalogs, 1) for ref in refs}
+        self._catalogs: dict[str, Catalog] = {}
+        self._chunks: OrderedDict[str, Chunk] = OrderedDict()
+
+    def __str__(self) -> str:
+        return f"{self.keys.folder}:{self.partition}"
+
+    @property
+    def topic(self) -> str:
+        """The topic's name in Kafka."""
+        return self.keys.folder.topic
+
+    @property
+    def partition(self) -> int:
+        """The partition's number."""
+        return self.keys.partition
+
+    @property
+    def start_offset(self) -> int:
+        """The first archived position; 0 where nothing is archived yet."""
+        return self.marker.start_offset or 0
+
+    @property
+    def next_offset(self) -> int:
+        """The position after the last archived one; 0 where nothing is archived yet."""
+        return self.marker.next_offset or 0
+
+    @property
+    def num_records(self) -> int:
+        """Records in all committed chunks, from the marker alone."""
+        folded = sum(reference.num_records for level in self.marker.catalogs for reference in level)
+        return folded + sum(entry.num_records for entry in self.marker.tail)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the data of all committed chunks as stored, from the marker alone."""
+        folded = sum(reference.bytes for level in self.marker.catalogs for reference in level)
+        return folded + sum(entry.bytes for entry in self.marker.tail)
+
+    @property
+    def num_chunks(self) -> int:
+        """Committed chunks, from the marker alone."""
+        return sum(reference.num_chunks for level in self.marker.catalogs for reference in level) + len(
+            self.marker.tail
+        )
+
+    @property
+    def spans(self) -> tuple[LeveledSpan, ...]:
+        """What the marker itself lists, in offset order."""
+        return tuple(LeveledSpan(span, self._levels.get(span.name, 0)) for span in self.marker.spans)
+
+    async def entries(self, start: int, end: int) -> AsyncIterator[ChunkEntry]:
+        """The chunks that may hold records of offsets [start, end), in order; reads the catalogs on the way."""
+        async for entry in self._walk(self.spans, start, end):
+            yield entry
+
+    async def gaps(self) -> tuple[Gap, ...]:
+        """All recorded gaps in offset order; reads all catalogs, because old gaps fold into them."""
+        references = [span for span in self.spans if span.level]
+        folded = await asyncio.gather(*(self._gaps_below(span) for span in references))
+        return tuple(sorted({*self.marker.gaps, *(gap for gaps in folded for gap in gaps)}, key=lambda gap: gap.start))
+
+    async def chunk(self, entry: ChunkEntry) -> Chunk:
+        """The chunk of an entry with its index, checked against it; the newest few are remembered."""
+        remembered = self._chunks.get(entry.name)
+        if remembered is not None:
+            self._chunks.move_to_end(entry.name)
+            return remembered
+        name = self.keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[self.keys.layout])
+        stored = await self.reader.get(self.keys.chunks + name, objects.MAX_OBJECT_BYTES)
+        index = decode_index(stored.body, entry, self.topic, self.partition)
+        suffix = data_suffix(index.record_format, index.codec)
+        data_name = self.keys.check_name(index.data.name, index.start_offset, suffix)
+        chunk = Chunk(entry, index, self.keys.chunks + data_name)
+        self._chunks[entry.name] = chunk
+        if len(self._chunks) > REMEMBERED_CHUNKS:
+            self._chunks.popitem(last=False)
+        return chunk
+
+    async def chunk_at_or_after(self, offset: int) -> ChunkEntry | None:
+        """The first chunk that ends above `offset`."""
+        return await self._descend(lambda spans: span_at_or_after(spans, offset))
+
+    async def chunk_before(self, offset: int) -> ChunkEntry | None:
+        """The last chunk that starts below `offset`."""
+        return await self._descend(lambda spans: next((s for s in reversed(spans) if s.start_offset < offset), None))
+
+    async def chunk_for_time(self, timestamp: int) -> ChunkEntry | None:
+        """The first chunk with a record at or after `timestamp` (ms)."""
+        return await self._descend(lambda spans: span_for_time(spans, timestamp))
+
+    async def catalog(self, reference: CatalogReference, level: int) -> Catalog:
+        """The catalog of a reference, checked against it and remembered."""
+        remembered = self._catalogs.get(reference.name)
+        if remembered is not None:
+            return remembered
+        if not is_catalog_name(reference.name, level, reference.start_offset):
+            raise MalformedObject(
+                f"the name {reference.name[:120]!r} does not belong into {self.keys.home}",
+                why="names in an archive are derived, never free",
+            )
+        stored = await self.reader.get(self.keys.home + reference.name, objects.MAX_OBJECT_BYTES)
+        catalog = decode_catalog(stored.body, reference, level)
+        self._catalogs[reference.name] = catalog
+        return catalog
+
+    async def _descend(self, pick: Callable[[Sequence[Span]], Span | None]) -> ChunkEntry | None:
+        span = pick(self.marker.spans)
+        level = self._levels.get(span.name, 0) if span is not None else 0
+        while isinstance(span, CatalogReference):
+            catalog = await self.catalog(span, level)
+            reference, span = span, pick(catalog.entries)
+            if span is None:
+                raise MalformedObject(f"catalog {reference.name} is not what its reference says", why="bounds differ")
+            level -= 1
+        assert span is None or isinstance(span, ChunkEntry)
+        return span
+
+    async def _walk(self, spans: Iterable[LeveledSpan], start: int, end: int) -> AsyncIterator[ChunkEntry]:
+        wanted = [each for each in spans if each.span.next_offset > start and each.span.start_offset < end]
+        opened = prefetched(_each(wanted), self._opened, cost=lambda _: 1, budget=CONCURRENT_CATALOGS)
+        async for each in opened:
+            if isinstance(each, ChunkEntry):
+                yield each
+            else:
+                async for entry in self._walk(_below(each), start, end):
+                    yield entry
+
+    async def _opened(self, leveled: LeveledSpan) -> ChunkEntry | Catalog:
+        span, level = leveled
+        if isinstance(span, CatalogReference):
+            return await self.catalog(span, level)
+        assert isinstance(span, ChunkEntry)
+        return span
+
+    async def _gaps_below(self, leveled: LeveledSpan) -> list[Gap]:
+        assert isinstance(leveled.span, CatalogReference)
+        catalog = await self.catalog(leveled.span, leveled.level)
+        gaps = list(catalog.gaps)
+        if leveled.level > 1:
+            for below in await asyncio.gather(*(self._gaps_below(span) for span in _below(catalog))):
+                gaps += below
+        return gaps
+
+
+def _below(catalog: Catalog) -> list[LeveledSpan]:
+    return [LeveledSpan(entry, catalog.level - 1) for entry in catalog.entries]
+
+
+async def _each(spans: Iterable[LeveledSpan]) -> AsyncIterator[LeveledSpan]:
+    for span in spans:
+        yield span
+
+
+class Archive:
+    """An archive at one address."""
+
+    def __init__(self, reader: ObjectReader, max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES) -> None:
+        self.reader = reader
+        self.max_block_bytes = max_block_bytes
+        self._layouts = tuple(LAYOUTS)
+
+    @property
+    def layout(self) -> str:
+        """The archive's layout, once something of it has been found; the default one before."""
+        return self._layouts[0]
+
+    async def topics(self) -> tuple[str, ...]:
+        """The names of all archived topics, without older incarnations; raises NoArchiveThere."""
+        return tuple(sorted({folder.topic for folder in await self._topic_folders()}))
+
+    async def all_incarnations(self) -> tuple[str, ...]:
+        """Every incarnation of every topic, by a name that means it: `orders`, or `orders~1` where there are more."""
+        folders = await self._topic_folders()
+        several = {folder.topic for folder in folders if folder.incarnation > 1}
+        return tuple(f"{topic}~{incarnation}" if topic in several else topic for topic, incarnation in sorted(folders))
+
+    async def incarnations(self, topic: str) -> tuple[TopicFolder, ...]:
+        """The archived incarnations of a plain topic name, oldest first; raises NotInArchive or NoArchiveThere."""
+        folders = await self._topic_folders()
+        mine = sorted(folder for folder in folders if folder.topic == topic)
+        if not mine:
+            raise NotInArchive(
+                f"topic {topic} is not in the archive",
+                why=f"{self.reader.address} holds {_listed(sorted({folder.topic for folder in folders}))}",
+                remedy="name one of those, or archive the topic first: archiver run TOPIC --once",
+            )
+        return tuple(mine)
+
+    async def partitions(self, topic: str) -> tuple[int, ...]:
+        """The numbers of the topic's archived partitions; raises NotInArchive or NoArchiveThere.
+
+        A plain name means the newest incarnation that has a partition.
+        """
+        return await self._partitions_in(await self.folder_of(topic))
+
+    async def folder_of(self, topic: str) -> TopicFolder:
+        """The incarnation that `orders` or `orders~2` means; raises NotInArchive or NoArchiveThere."""
+        folder = parse_topic_folder(topic)
+        incarnations = await self.incarnations(folder.topic)
+        if "~" not in topic:
+            for newest in reversed(incarnations):
+                if await self._partitions_in(newest):
+                    return newest
+        if folder not in incarnations:
+            raise NotInArchive(f"{topic} is not in the archive", why=f"there is {_listed(map(str, incarnations))}")
+        return folder
+
+    async def partition_keys(self, topic: str, partition: int) -> PartitionKeys:
+        """Where the objects of a partition are, whether or not it has a marker."""
+        return LAYOUTS[self.layout](await self.folder_of(topic), partition)
+
+    async def open_partition(self, topic: str, partition: int) -> ArchivedPartition:
+        """The partition of `orders`, the newest incarnation, or of the one that `orders~2` names. One request.
+
+        Raises NotInArchive or NoArchiveThere (found out by listing, then only), ObjectMissing where there is a
+        partition without its marker, AccessDenied, or a FormatError.
+        """
+        folder, pinned = parse_topic_folder(topic), "~" in topic
+        found = await self._read_marker(folder, partition)
+        if found is None and not pinned:
+            found = await self._read_marker(folder._replace(incarnation=2), partition)
+            if found is None:
+                newest = (await self.incarnations(folder.topic))[-1]
+                found = await self._read_marker(newest, partition) if newest.incarnation > 2 else None
+        while found is not None and not pinned and found.marker.successor is not None:
+            successor = _successor(found)
+            found = await self._read_marker(successor, partition)
+            if found is None:
+                raise NotInArchive(
+                    f"partition {partition} of {topic} is not in the archive",
+                    why=f"the topic was created again as {successor}, and nothing of this partition is archived since",
+                    remedy=f"name the incarnation before, such as {folder.topic}~{successor.incarnation - 1}",
+                )
+        if found is None:
+            raise await self._no_partition(topic, partition)
+        return found
+
+    async def open_topic(self, topic: str, partitions: Sequence[int] | None = None) -> tuple[ArchivedPartition, ...]:
+        """The named partitions, or all that are archived, in order of their numbers."""
+        numbers = await self.partitions(topic) if partitions is None else sorted(set(partitions))
+        limit = asyncio.Semaphore(CONCURRENT_MARKERS)
+
+        async def opened(number: int) -> ArchivedPartition:
+            async with limit:
+                return await self.open_partition(topic, number)
+
+        return tuple(await asyncio.gather(*(opened(number) for number in numbers)))
+
+    async def _read_marker(self, folder: TopicFolder, partition: int) -> ArchivedPartition | None:
+        denied: AccessDenied | None = None
+        for layout in self._layouts:
+            keys: PartitionKeys = LAYOUTS[layout](folder, partition)
+            try:
+                stored = await self.reader.get(keys.marker, objects.MAX_OBJECT_BYTES)
+            except ObjectMissing:
+                continue
+            except AccessDenied as error:
+                denied = denied or error
+                continue
+            self._layouts = (layout,)
+            marker = decode_marker(stored.body, keys.marker)
+            if (marker.topic, marker.partition) != (folder.topic, partition):
+                raise MalformedObject(
+                    f"{keys.marker} is not this partition's marker", why=f"it says {marker.topic}:{marker.partition}"
+                )
+            return ArchivedPartition(self.reader, keys, marker, self.max_block_bytes)
+        if denied is not None:
+            raise denied
+        return None
+
+    async def _topic_folders(self) -> tuple[TopicFolder, ...]:
+        for layout in self._layouts:
+            home = SEED_HOME if layout == "seed" else ""
+            names = await self.reader.folders(home)
+            folders = tuple(folder for name in names if (folder := _topic_folder(name)) is not None)
+            if folders or await self._has_archive_object(layout):
+                self._layouts = (layout,)
+                return folders
+        raise NoArchiveThere(
+            f"there is no archive at {self.reader.address}",
+            why="it holds neither _archive.json nor a topic",
+            remedy="check -a/--archive, or make one: archiver run TOPIC --once -a ADDRESS",
+        )
+
+    async def _has_archive_object(self, layout: str) -> bool:
+        try:
+            await self.reader.size(archive_key(layout))
+        except ObjectMissing:
+            return False
+        return True
+
+    async def _partitions_in(self, folder: TopicFolder) -> tuple[int, ...]:
+        names = await self.reader.folders(topic_home(self.layout, folder))
+        numbers = [int(match[1]) for name in names if (match := _PARTITION.fullmatch(name))]
+        return tuple(sorted(numbers))
+
+    async def _no_partition(self, topic: str, partition: int) -> BlockgzError:
+        numbers = await self.partitions(topic)
+        if partition in numbers:
+            return ObjectMissing(f"{MARKER_OBJECT} of {topic}:{partition}")
+        return NotInArchive(
+            f"partition {partition} of {topic} is not in the archive",
+            why=f"there is {_listed(map(str, numbers))}",
+            remedy="name one of those",
+        )
+
+
+def _successor(partition: ArchivedPartition) -> TopicFolder:
+    name = partition.marker.successor or ""
+    try:
+        folder = parse_topic_folder(name)
+    except BadName as error:
+        raise MalformedObject(f"{partition.keys.marker} names a successor that is none", why=error.what) from error
+    here = partition.keys.folder
+    if folder.topic != here.topic or folder.incarnation <= here.incarnation:
+        raise MalformedObject(f"{partition.keys.marker} names a successor that is none", why=f"it says {name[:80]!r}")
+    return folder
+
+
+def _topic_folder(name: str) -> TopicFolder | None:
+    try:
+        return parse_topic_folder(name.removeprefix("topic=")) if name.startswith("topic=") else None
+    except BadName:
+        return None
+
+
+def _listed(names: Iterable[str], limit: int = 20) -> str:
+    """Names for an error's reason, not too many."""
+    all_names = list(names)
+    shown = ", ".join(all_names[:limit])
+    more = f" and {len(all_names) - limit} more" if len(all_names) > limit else ""
+    return f"{shown}{more}" if shown else "nothing yet"

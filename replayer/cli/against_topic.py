@@ -1,0 +1,208 @@
+"""`replayer verify --against-topic`."""
+
+import asyncio
+import gc
+from collections.abc import Sequence
+from typing import Any
+
+import click
+import msgspec
+
+from index_format.record_formats.json_lines import json_object
+from index_format.records import Record
+
+from ..comparison import (
+    ComparisonReport,
+    PartitionComparison,
+    Progress,
+    Relation,
+    compare_copy,
+    compare_source,
+    relation_of,
+)
+from ..errors import NoSuchTopic
+from ..kafka_admin import KafkaAdmin
+from ..kafka_reader import KafkaReader
+from ..republish_sources import describe_source
+from ..selection import Selection
+from ..topic_facts import TopicFacts, Watermarks
+from ..verify import Verdict
+from .options import ArchiveOptions, KafkaOptions, RangeOptions, TopicArgument, open_archive, select
+from .progress import record_progress
+from .tables import print_table
+
+FAILED = 3
+SHOWN_CHARACTERS = 200
+EMPTY = Watermarks(0, 0)
+
+
+def verify_against(
+    topic: TopicArgument,
+    against: str,
+    positions: RangeOptions,
+    kafka: KafkaOptions,
+    archive: ArchiveOptions,
+    *,
+    as_json: bool,
+) -> int:
+    """Compares, prints the report, and gives the exit code."""
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 50)
+    report = asyncio.run(_compare(topic, against, positions, kafka, archive, as_json))
+    if as_json:
+        click.echo(msgspec.json.encode(_report_json(report, topic.topic, against, archive)))
+    else:
+        _print(report, topic.topic, against)
+    return FAILED if report.verdict is Verdict.FAILURE else 0
+
+
+async def _compare(
+    topic: TopicArgument,
+    against: str,
+    positions: RangeOptions,
+    kafka: KafkaOptions,
+    options: ArchiveOptions,
+    as_json: bool,
+) -> ComparisonReport:
+    admin = await asyncio.to_thread(KafkaAdmin, kafka.properties)
+    facts = await asyncio.to_thread(admin.topic, against)
+    if facts is None:
+        raise NoSuchTopic(
+            f"the cluster has no topic {against!r}",
+            why=f"it has {', '.join(admin.topics[:10]) or 'no topics'}",
+            remedy="check the name and -b",
+        )
+    async with open_archive(options) as archive:
+        selections = await select(archive, topic, positions)
+        relation = _relation(selections, facts)
+        isolation = await _isolation_level(selections, relation)
+        watermarks = await asyncio.to_thread(admin.watermarks, against, range(facts.num_partitions), isolation)
+        report = ComparisonReport(relation)
+        if topic.partitions is None:
+            report.warnings += _unarchived(selections, facts, watermarks)
+        total = sum([(await describe_source(selection)).records for selection in selections])
+        reader = await asyncio.to_thread(KafkaReader, kafka.properties, isolation)
+        try:
+            with record_progress("comparing", total, as_json=as_json) as advance:
+                for selection in selections:
+                    bounds = watermarks.get(selection.partition.partition, EMPTY)
+                    report.partitions.append(
+                        await _compare_partition(relation, selection, facts, bounds, reader, advance)
+                    )
+        finally:
+            await asyncio.to_thread(reader.close)
+    return report
+
+
+async def _compare_partition(
+    relation: Relation,
+    selection: Selection,
+    facts: TopicFacts,
+    bounds: Watermarks,
+    reader: KafkaReader,
+    progress: Progress,
+) -> PartitionComparison:
+    if relation is Relation.SOURCE:
+        return await compare_source(selection, facts, bounds, reader, progress)
+    return await compare_copy(selection, facts.name, bounds, reader, progress)
+
+
+def _relation(selections: Sequence[Selection], facts: TopicFacts) -> Relation:
+    if not selections:
+        return Relation.COPY
+    newest = selections[0].partition
+    return relation_of(newest.topic, newest.marker.topic_id, facts)
+
+
+async def _isolation_level(selections: Sequence[Selection], relation: Relation) -> str:
+    """What the source was read with; a copy holds no transactions of the source."""
+    if relation is Relation.SOURCE:
+        for partition, offsets in selections:
+            async for entry in partition.entries(*offsets):
+                return (await partition.chunk(entry)).index.isolation_level
+    return "read_committed"
+
+
+def _unarchived(selections: Sequence[Selection], facts: TopicFacts, watermarks: dict[int, Watermarks]) -> list[str]:
+    archived = {selection.partition.partition for selection in selections}
+    return [
+        f"{facts.name}:{partition} holds records and is not in the archive"
+        for partition, bounds in watermarks.items()
+        if partition not in archived and bounds.end > bounds.low
+    ]
+
+
+def _print(report: ComparisonReport, topic: str, against: str) -> None:
+    columns = ("PARTITION", "VERDICT", "EQUAL", "ARCHIVED", "FOUND", "DIFFERENT", "MISSING", "EXTRA")
+    rows = [
+        (
+            each.partition,
+            each.verdict.value,
+            each.records,
+            each.archived,
+            each.found,
+            each.differing,
+            each.missing,
+            each.extra,
+        )
+        for each in report.partitions
+    ]
+    what = "the topic that was archived" if report.relation is Relation.SOURCE else "a copy"
+    print_table(columns, rows, title=f"archive of {topic} against topic {against}, {what}")
+    for each in report.partitions:
+        for excused in each.excused:
+            click.echo(f"WARNING {topic}:{each.partition} {excused.start}..{excused.end}: {excused.reason}")
+        if each.zero_timestamps:
+            click.echo(f"partition {each.partition}: {each.zero_timestamps} records with timestamp 0 came with 1")
+        difference = each.first_difference
+        if difference is not None:
+            fields = f" in {', '.join(difference.fields)}" if difference.fields else ""
+            click.echo(f"FAILURE partition {each.partition}: first difference{fields}")
+            click.echo(f"  archive: {_shown(difference.archived)}")
+            click.echo(f"  topic:   {_shown(difference.found)}")
+    for warning in report.warnings:
+        click.echo(f"WARNING {warning}")
+    click.echo(report.verdict.value)
+
+
+def _shown(record: Record | None) -> str:
+    if record is None:
+        return "no such record"
+    text = msgspec.json.encode(json_object(record)).decode()
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}… ({len(text)} characters)"
+
+
+def _report_json(report: ComparisonReport, topic: str, against: str, options: ArchiveOptions) -> dict[str, Any]:
+    return {
+        "verdict": report.verdict.value,
+        "archive": str(options.address),
+        "against_topic": against,
+        "relation": report.relation.value,
+        "records": sum(each.records for each in report.partitions),
+        "partitions": [_partition_json(each, topic) for each in report.partitions],
+        "warnings": report.warnings,
+    }
+
+
+def _partition_json(each: PartitionComparison, topic: str) -> dict[str, Any]:
+    difference = each.first_difference
+    return {
+        "topic": topic,
+        "partition": each.partition,
+        "verdict": each.verdict.value,
+        "records": each.records,
+        "archived": each.archived,
+        "found": each.found,
+        "differing": each.differing,
+        "missing": each.missing,
+        "extra": each.extra,
+        "zero_timestamps": each.zero_timestamps,
+        "excused": [{"from": e.start, "to": e.end, "reason": e.reason} for e in each.excused],
+        "first_difference": None
+        if difference is None
+        else {
+            "fields": difference.fields,
+            "archived": None if difference.archived is None else json_object(difference.archived),
+            "found": None if difference.found is None else json_object(difference.found),
+        },
+    }

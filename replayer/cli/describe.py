@@ -1,0 +1,78 @@
+"""`replayer describe`."""
+
+import asyncio
+from dataclasses import asdict
+from typing import Any
+
+import click
+import msgspec
+
+from ..archive import ArchivedPartition
+from ..summary import summarize
+from .ls import offsets_text, time_text
+from .options import ArchiveOptions, TopicArgument, archive_options, json_option, open_archive, parse_topic
+from .program import closing
+from .tables import bytes_text, print_table
+
+
+@click.command(
+    "describe",
+    epilog=closing("replayer describe orders -a ./archive", "replayer describe orders:3 --json -a ./archive"),
+)
+@click.argument("topic", metavar="TOPIC[:P[,P-P]]")
+@json_option
+@archive_options
+def command(topic: str, as_json: bool, archive: ArchiveOptions) -> None:
+    """Show each partition of a topic: offsets, chunks, gaps, and who writes it."""
+    wanted = parse_topic(topic)
+    partitions = asyncio.run(_describe(archive, wanted))
+    if as_json:
+        whole = {"archive": str(archive.address), "topic": wanted.topic, "partitions": partitions}
+        click.echo(msgspec.json.encode(whole))
+        return
+    columns = ("PARTITION", "RECORDS", "CHUNKS", "SIZE", "OFFSETS", "FROM", "TO", "GAPS", "EPOCH", "GROUP", "WRITER")
+    print_table(columns, [_row(partition) for partition in partitions])
+    for partition in partitions:
+        for gap in partition["gaps"]:
+            click.echo(f"partition {partition['partition']}: gap {gap['from']}..{gap['to']} ({gap['reason']})")
+
+
+async def _describe(options: ArchiveOptions, topic: TopicArgument) -> list[dict[str, Any]]:
+    async with open_archive(options) as archive:
+        partitions = await archive.open_topic(topic.topic, topic.partitions)
+        return [await _description(partition) for partition in partitions]
+
+
+async def _description(partition: ArchivedPartition) -> dict[str, Any]:
+    marker = partition.marker
+    return asdict(summarize(partition)) | {
+        "gaps": msgspec.to_builtins(await partition.gaps()),
+        "layout": partition.keys.layout,
+        "folder": str(partition.keys.folder),
+        "marker": partition.keys.marker,
+        "last_chunk_index": marker.last_chunk_index,
+        "catalogs": [len(level) for level in marker.catalogs],
+        "archive_id": marker.archive_id,
+        "topic_id": marker.topic_id,
+        "group_id": marker.group_id,
+        "epoch": marker.epoch,
+        "writer": marker.writer,
+        "leader_epoch": marker.leader_epoch,
+        "successor": marker.successor,
+    }
+
+
+def _row(partition: dict[str, Any]) -> tuple[str | int, ...]:
+    return (
+        partition["partition"],
+        partition["records"],
+        partition["chunks"],
+        bytes_text(partition["bytes"]),
+        offsets_text(partition["start_offset"], partition["next_offset"]),
+        time_text(partition["min_timestamp_ms"]),
+        time_text(partition["max_timestamp_ms"]),
+        len(partition["gaps"]),
+        partition["epoch"],
+        partition["group_id"],
+        partition["writer"],
+    )

@@ -1,0 +1,75 @@
+"""`replayer ls`."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import click
+import msgspec
+
+from ..summary import PartitionSummary, summarize
+from .get import timestamp_text
+from .options import ArchiveOptions, archive_options, json_option, open_archive
+from .program import closing
+from .tables import bytes_text, print_table
+
+
+@click.command("ls", epilog=closing("replayer ls -a ./archive", "replayer ls --json -a s3://bucket/prefix"))
+@json_option
+@archive_options
+def command(as_json: bool, archive: ArchiveOptions) -> None:
+    """List the topics of the archive, with what is archived of each."""
+    topics = asyncio.run(_topics(archive))
+    if as_json:
+        listing = [{"topic": topic, **totals(parts), "partitions": parts} for topic, parts in topics.items()]
+        click.echo(msgspec.json.encode({"archive": str(archive.address), "topics": listing}))
+        return
+    rows = [_row(topic, partitions) for topic, partitions in topics.items()]
+    print_table(("TOPIC", "PARTITIONS", "RECORDS", "CHUNKS", "SIZE", "OFFSETS", "FROM", "TO"), rows)
+
+
+async def _topics(options: ArchiveOptions) -> dict[str, list[PartitionSummary]]:
+    async with open_archive(options) as archive:
+        return {
+            topic: [summarize(partition) for partition in await archive.open_topic(topic)]
+            for topic in await archive.topics()
+        }
+
+
+def totals(partitions: Sequence[PartitionSummary]) -> dict[str, Any]:
+    """Sums and bounds over partitions."""
+    earliest = [p.min_timestamp_ms for p in partitions if p.min_timestamp_ms is not None]
+    latest = [p.max_timestamp_ms for p in partitions if p.max_timestamp_ms is not None]
+    return {
+        "records": sum(p.records for p in partitions),
+        "chunks": sum(p.chunks for p in partitions),
+        "bytes": sum(p.bytes for p in partitions),
+        "min_timestamp_ms": min(earliest, default=None),
+        "max_timestamp_ms": max(latest, default=None),
+    }
+
+
+def offsets_text(start_offset: int | None, next_offset: int | None) -> str:
+    """Archived positions as `0..301`, the end excluded."""
+    return "-" if start_offset is None else f"{start_offset}..{next_offset}"
+
+
+def time_text(timestamp_ms: int | None) -> str:
+    """A timestamp for a table."""
+    return "-" if timestamp_ms is None else timestamp_text(timestamp_ms)
+
+
+def _row(topic: str, partitions: Sequence[PartitionSummary]) -> tuple[str | int, ...]:
+    sums = totals(partitions)
+    starts = [p.start_offset for p in partitions if p.start_offset is not None]
+    ends = [p.next_offset for p in partitions if p.next_offset is not None]
+    return (
+        topic,
+        len(partitions),
+        sums["records"],
+        sums["chunks"],
+        bytes_text(sums["bytes"]),
+        offsets_text(min(starts, default=None), max(ends, default=None)),
+        time_text(sums["min_timestamp_ms"]),
+        time_text(sums["max_timestamp_ms"]),
+    )

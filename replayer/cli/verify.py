@@ -1,0 +1,196 @@
+"""`replayer verify`."""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from ..verify import (
+    ArchiveReport,
+    Damage,
+    Depth,
+    PartitionReport,
+    Verdict,
+    expected_bytes,
+    verify_identity,
+    verify_partition,
+)
+from ..verify import Progress as OnProgress
+from .against_topic import verify_against
+from .options import (
+    ArchiveOptions,
+    KafkaOptions,
+    RangeOptions,
+    TopicArgument,
+    archive_options,
+    json_option,
+    kafka_options,
+    open_archive,
+    parse_topic,
+    range_options,
+    with_partitions,
+)
+from .program import closing
+from .tables import print_table
+
+FAILED = 3
+
+
+@click.command(
+    "verify",
+    epilog=closing(
+        "replayer verify -a ./archive",
+        "replayer verify orders --deep -a s3://bucket/prefix",
+        "replayer verify orders:0-3 --records --json -a ./archive",
+        "replayer verify orders --against-topic orders -b localhost:9092 -a ./archive",
+        "replayer verify orders --against-topic orders-copy --at 2026-11-20T12:00:00Z -b localhost:9092 -a ./archive",
+    ),
+)
+@click.argument("topics", metavar="[TOPIC[:P[,P-P]]...]", nargs=-1)
+@click.option("--deep", is_flag=True, envvar="BLOCKGZ_DEEP", show_envvar=True, help="Read all data: checksums, counts.")
+@click.option(
+    "--records", is_flag=True, envvar="BLOCKGZ_RECORDS", show_envvar=True, help="Decode every record as well."
+)
+@click.option(
+    "--against-topic",
+    envvar="BLOCKGZ_AGAINST_TOPIC",
+    show_envvar=True,
+    metavar="TOPIC",
+    help="Compare every record with this topic: the archived one itself, or a copy.",
+)
+@click.option(
+    "--partitions",
+    envvar="BLOCKGZ_PARTITIONS",
+    show_envvar=True,
+    metavar="P,P-P",
+    help="With --against-topic: only these partitions.",
+)
+@range_options
+@json_option
+@kafka_options
+@archive_options
+def command(
+    topics: tuple[str, ...],
+    deep: bool,
+    records: bool,
+    against_topic: str | None,
+    partitions: str | None,
+    selection: RangeOptions,
+    as_json: bool,
+    kafka: KafkaOptions,
+    archive: ArchiveOptions,
+) -> int:
+    """Check that the archive is whole: its chain, catalogs, indexes and sizes; with --deep all of its data.
+
+    Finds all damage in one go and names the offsets that are lost. Gaps that the archiver recorded are a WARNING.
+
+    With --against-topic, compare what the archive holds of one topic, or the part of it that --from, --to and --at
+    select, with a topic record by record.
+    """
+    if against_topic is not None:
+        if deep or records:
+            raise click.UsageError("--against-topic reads every record anyway: run it without --deep and --records")
+        if len(topics) != 1:
+            raise click.UsageError("--against-topic compares one archived topic: name it")
+        wanted = with_partitions(parse_topic(topics[0]), partitions)
+        return verify_against(wanted, against_topic, selection, kafka, archive, as_json=as_json)
+    if partitions is not None or selection != RangeOptions(None, None):
+        raise click.UsageError("--partitions, --from, --to and --at go with --against-topic")
+    depth = Depth.RECORDS if records else Depth.BLOCKS if deep else Depth.STRUCTURE
+    report = asyncio.run(_verify(archive, [parse_topic(topic) for topic in topics], depth))
+    if as_json:
+        click.echo(msgspec.json.encode(_as_json(report, archive, depth)))
+    else:
+        _print(report)
+    return FAILED if report.verdict is Verdict.FAILURE else 0
+
+
+async def _verify(options: ArchiveOptions, wanted: list[TopicArgument], depth: Depth) -> ArchiveReport:
+    report = ArchiveReport()
+    async with open_archive(options) as archive:
+        arguments = wanted or [TopicArgument(topic, None) for topic in await archive.all_incarnations()]
+        report.damage += await verify_identity(archive, [argument.topic for argument in arguments])
+        places = [
+            (argument.topic, number)
+            for argument in arguments
+            for number in argument.partitions or await archive.partitions(argument.topic)
+        ]
+        total = sum([await expected_bytes(archive, *place) for place in places])
+        with _progress(total) as on_progress:
+            for topic, number in places:
+                report.partitions.append(await verify_partition(archive, topic, number, depth, on_progress))
+    return report
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[OnProgress]:
+    """A bar on stderr where that is a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("verify", total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def _as_json(report: ArchiveReport, options: ArchiveOptions, depth: Depth) -> dict[str, Any]:
+    return {
+        "verdict": report.verdict.value,
+        "archive": str(options.address),
+        "depth": depth.name.lower(),
+        "partitions": [_partition_json(partition) for partition in report.partitions],
+        "damage": [_damage_json(damage) for damage in report.damage],
+    }
+
+
+def _partition_json(report: PartitionReport) -> dict[str, Any]:
+    return {
+        "topic": report.topic,
+        "partition": report.partition,
+        "verdict": report.verdict.value,
+        "records": report.records,
+        "chunks": report.chunks,
+        "first_offset": report.first_offset,
+        "next_offset": report.next_offset,
+        "gaps": msgspec.to_builtins(report.gaps),
+        "lost": [{"from": lost.start, "to": lost.end, "reason": lost.reason} for lost in report.lost],
+        "damage": [_damage_json(damage) for damage in report.damage],
+    }
+
+
+def _damage_json(damage: Damage) -> dict[str, str]:
+    return {"object": damage.key, "reason": damage.reason}
+
+
+def _print(report: ArchiveReport) -> None:
+    columns = ("TOPIC", "PARTITION", "VERDICT", "RECORDS", "CHUNKS", "NEXT OFFSET", "GAPS", "LOST")
+    rows = [
+        (
+            partition.topic,
+            partition.partition,
+            partition.verdict.value,
+            partition.records,
+            partition.chunks,
+            "-" if partition.next_offset is None else str(partition.next_offset),
+            len(partition.gaps),
+            len(partition.lost),
+        )
+        for partition in report.partitions
+    ]
+    print_table(columns, rows)
+    for partition in report.partitions:
+        place = f"{partition.topic}:{partition.partition}"
+        for gap in partition.gaps:
+            click.echo(f"WARNING {place} recorded gap {gap.start}..{gap.end}: {gap.reason}")
+        for damage in partition.damage:
+            click.echo(f"FAILURE {place} {damage.key}: {damage.reason}")
+        for lost in partition.lost:
+            click.echo(f"FAILURE {place} lost {lost.start}..{lost.end}: {lost.reason}")
+    for damage in report.damage:
+        click.echo(f"FAILURE {damage.key}: {damage.reason}")
+    click.echo(report.verdict.value)

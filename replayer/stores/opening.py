@@ -1,0 +1,22 @@
+"""Choosing the store by the address."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from index_format.addresses import Address, LocalAddress
+
+from . import ObjectReader
+from .local import LocalReader
+from .s3 import open_s3
+
+
+@asynccontextmanager
+async def open_reader(
+    address: Address, *, endpoint_url: str | None = None, region: str | None = None
+) -> AsyncIterator[ObjectReader]:
+    """The store at the address, closed at the end; the keyword arguments are for S3 alone."""
+    if isinstance(address, LocalAddress):
+        yield LocalReader(address)
+        return
+    async with open_s3(address, endpoint_url=endpoint_url, region=region) as reader:
+        yield reader

@@ -1,0 +1,34 @@
+"""What a marker alone tells of its partition."""
+
+from dataclasses import dataclass
+
+from .archive import ArchivedPartition
+
+
+@dataclass(frozen=True)
+class PartitionSummary:
+    """Sums over the committed chunks; bytes as stored, timestamps in ms, None where nothing is archived yet."""
+
+    partition: int
+    records: int
+    chunks: int
+    bytes: int
+    start_offset: int | None
+    next_offset: int | None
+    min_timestamp_ms: int | None
+    max_timestamp_ms: int | None
+
+
+def summarize(partition: ArchivedPartition) -> PartitionSummary:
+    """The summary of a partition; no request."""
+    spans = partition.marker.spans
+    return PartitionSummary(
+        partition=partition.partition,
+        records=partition.num_records,
+        chunks=partition.num_chunks,
+        bytes=partition.num_bytes,
+        start_offset=partition.marker.start_offset,
+        next_offset=partition.marker.next_offset,
+        min_timestamp_ms=min((span.min_timestamp for span in spans), default=None),
+        max_timestamp_ms=max((span.max_timestamp for span in spans), default=None),
+    )

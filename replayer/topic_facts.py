@@ -1,0 +1,73 @@
+"""What the cluster tells of a topic, as far as replays and comparisons depend on it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Watermarks(NamedTuple):
+    """Offsets [low, end) of a partition that can be read; under read_committed the end is the last stable offset."""
+
+    low: int
+    end: int
+
+
+@dataclass(frozen=True)
+class TopicConfig:
+    """A topic's configuration; times in ms, None for no limit."""
+
+    cleanup_policy: frozenset[str]
+    retention_ms: int | None
+    retention_bytes: int | None
+    timestamp_type: str
+    timestamp_before_max_ms: int | None
+    timestamp_after_max_ms: int | None
+    max_message_bytes: int | None
+
+    @property
+    def deletes(self) -> bool:
+        """Whether old records are deleted."""
+        return "delete" in self.cleanup_policy
+
+    @property
+    def compacts(self) -> bool:
+        """Whether records with the same key are merged."""
+        return "compact" in self.cleanup_policy
+
+
+@dataclass(frozen=True)
+class TopicFacts:
+    """A topic that exists; None for what the broker does not tell."""
+
+    name: str
+    num_partitions: int
+    topic_id: str | None
+    config: TopicConfig | None
+
+
+UNLIMITED = 2**63 - 1
+"""Kafka's own word for no limit in settings that have no -1."""
+
+
+def parse_config(values: Mapping[str, str]) -> TopicConfig:
+    """A topic's configuration from the names and values that Kafka gives; what is not there is Kafka's default."""
+    return TopicConfig(
+        cleanup_policy=frozenset(part.strip() for part in values.get("cleanup.policy", "delete").split(",")),
+        retention_ms=_limit(values.get("retention.ms")),
+        retention_bytes=_limit(values.get("retention.bytes")),
+        timestamp_type=values.get("message.timestamp.type", "CreateTime"),
+        timestamp_before_max_ms=_limit(
+            values.get("message.timestamp.before.max.ms", values.get("message.timestamp.difference.max.ms"))
+        ),
+        timestamp_after_max_ms=_limit(
+            values.get("message.timestamp.after.max.ms", values.get("message.timestamp.difference.max.ms"))
+        ),
+        max_message_bytes=_limit(values.get("max.message.bytes")),
+    )
+
+
+def _limit(text: str | None) -> int | None:
+    if text is None or not text.lstrip("-").isdigit():
+        return None
+    number = int(text)
+    return number if 0 <= number < UNLIMITED else None

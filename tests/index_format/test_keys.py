@@ -1,0 +1,273 @@
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from index_format.errors import BadName, MalformedObject
+from index_format.keys import (
+    INDEX_SUFFIX,
+    LAYOUTS,
+    SEED_INDEX_SUFFIX,
+    ChunkStart,
+    Conflict,
+    SeedLayoutKeys,
+    TopicFolder,
+    TopicLayoutKeys,
+    archive_key,
+    catalog_name,
+    check_topic,
+    data_suffix,
+    is_catalog_name,
+    parse_topic_folder,
+    topic_home,
+    utc_date,
+)
+
+from .builders import MAX_INT64, MIN_INT64
+
+topics = st.from_regex(r"[a-zA-Z0-9._-]{1,249}", fullmatch=True).filter(lambda name: name not in (".", ".."))
+folders = st.builds(TopicFolder, topics, st.sampled_from([1, 2, 10, 999_999_999]))
+partitions = st.integers(0, 2**31 - 1)
+offsets = st.one_of(st.integers(0, 100), st.integers(0, MAX_INT64))
+times = st.one_of(st.just(-1), st.integers(0, 4_000_000_000_000), st.integers(MIN_INT64, MAX_INT64))
+conflicts = st.one_of(
+    st.none(), st.builds(Conflict, st.integers(1, MAX_INT64), st.from_regex(r"[0-9a-f]{8}", fullmatch=True))
+)
+suffixes = st.sampled_from([".gz", ".zst", ".arrows.gz", INDEX_SUFFIX, SEED_INDEX_SUFFIX])
+
+
+@st.composite
+def starts(draw: st.DrawFn) -> ChunkStart:
+    position = draw(offsets)
+    return ChunkStart(position, draw(st.integers(position, MAX_INT64)), draw(times))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@given(folder=folders, partition=partitions, start=starts(), suffix=suffixes, conflict=conflicts)
+def test_names_come_back(
+    layout: str, folder: TopicFolder, partition: int, start: ChunkStart, suffix: str, conflict: Conflict | None
+) -> None:
+    keys = LAYOUTS[layout](folder, partition)
+    name = keys.data_name(start, suffix, conflict)
+    assert keys.check_name(name, start.position, suffix) == name
+    assert keys.index_name(start, conflict) != keys.data_name(start, ".gz", conflict)
+    assert name.isascii() and ".." not in name.replace(folder.topic, "") and not name.startswith("/")
+    if conflict:
+        assert name != keys.data_name(start, suffix)
+    if start.position:
+        with pytest.raises(MalformedObject):
+            keys.check_name(name, start.first_offset + 1, suffix)
+    with pytest.raises(MalformedObject):
+        keys.check_name(name, start.position, ".other")
+
+
+@given(folders, partitions)
+def test_homes(folder: TopicFolder, partition: int) -> None:
+    for layout, keys_of in LAYOUTS.items():
+        keys = keys_of(folder, partition)
+        assert keys.home.startswith(topic_home(layout, folder)) and keys.home.endswith("/")
+        assert keys.marker == keys.home + "last_chunk_index.json"
+        assert keys.layout == layout
+
+
+@given(folders)
+def test_folders_come_back(folder: TopicFolder) -> None:
+    assert parse_topic_folder(str(folder)) == folder
+
+
+def test_incarnations() -> None:
+    assert parse_topic_folder("orders") == TopicFolder("orders", 1)
+    assert parse_topic_folder("orders~1") == TopicFolder("orders", 1)
+    assert parse_topic_folder("orders~2") == TopicFolder("orders", 2)
+    assert str(TopicFolder("orders", 1)) == "orders"
+    assert str(TopicFolder("orders", 2)) == "orders~2"
+
+
+BAD_TOPICS = [
+    "",
+    ".",
+    "..",
+    "a b",
+    "a/b",
+    "../a",
+    "a\n",
+    "\n",
+    "é",
+    "a~b",
+    "x" * 250,
+    "a\x00",
+    "topic=a",
+    "*",
+    "\u0661",
+]
+
+
+@pytest.mark.parametrize("name", BAD_TOPICS, ids=ascii)
+def test_topic_names_that_kafka_refuses(name: str) -> None:
+    with pytest.raises(BadName) as caught:
+        check_topic(name)
+    assert caught.value.exit_code == 2
+    with pytest.raises(BadName):
+        parse_topic_folder(name)
+    with pytest.raises(BadName):
+        str(TopicFolder(name))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "orders~",
+        "orders~0",
+        "orders~01",
+        "orders~-1",
+        "orders~x",
+        "orders~2~3",
+        "orders~2\n",
+        "~2",
+        "..~2",
+        "orders~" + "9" * 10,
+        "o~" + "9" * 5000,
+    ],
+)
+def test_incarnations_that_are_none(name: str) -> None:
+    with pytest.raises(BadName) as caught:
+        parse_topic_folder(name)
+    assert len(caught.value.what) < 200
+
+
+def test_the_layout_of_topics() -> None:
+    keys = TopicLayoutKeys(TopicFolder("orders", 2), 3)
+    start = ChunkStart(17, 20, 0)
+    assert keys.marker == "topic=orders~2/partition=00003/last_chunk_index.json"
+    assert keys.chunks == keys.home
+    assert keys.data_name(start, ".gz") == "00000000000000000017.gz"
+    assert keys.index_name(start) == "00000000000000000017.index.json"
+    assert keys.index_name(start, Conflict(7, "ab12cd34")) == "00000000000000000017~e7-ab12cd34.index.json"
+    assert (archive_key("topic"), archive_key("seed")) == ("_archive.json", "_blockgz/_archive.json")
+
+
+def test_the_layout_of_the_seed() -> None:
+    keys = SeedLayoutKeys(TopicFolder("bar"), 0)
+    start = ChunkStart(0, 5, 1_456_315_200_000)
+    assert keys.data_name(start, ".gz") == "2016-02-24/bar-00000-000000000005.gz"
+    assert keys.ancestor_index_name(start) == "2016-02-24/bar-00000-000000000005.index.json"
+    assert keys.index_name(start) == "2016-02-24/bar-00000-000000000005.meta.json"
+    assert keys.data_name(start, ".gz", Conflict(7, "ab12cd34")) == "2016-02-24~e7-ab12cd34/bar-00000-000000000005.gz"
+    assert keys.ancestor_marker == "last_chunk_index.bar-00000.txt"
+    assert keys.chunks == ""
+    assert keys.home == "_blockgz/topic=bar/partition=00000/"
+
+
+@given(folders, partitions, starts(), conflicts)
+def test_the_ancestors_marker_tells_a_position(
+    folder: TopicFolder, partition: int, start: ChunkStart, conflict: Conflict | None
+) -> None:
+    keys = SeedLayoutKeys(folder, partition)
+    body = f"any/prefix/{keys.ancestor_index_name(start, conflict)}".encode()
+    for written in (body, body + b"\n", b" " + body):
+        assert keys.ancestor_position(written) == start.first_offset
+
+
+TRICKS = ["", "/", "..", ".", "../x", "/etc/passwd", "a/../b", "\x00", "\n", "~", ".gz", ".index.json"]
+GOOD = "00000000000000000017"
+SEED = "2016-02-24/bar-00000-000000000017"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *TRICKS,
+        *(f"{GOOD}{trick}" for trick in TRICKS if trick != ".gz"),
+        *(f"{trick}{GOOD}.gz" for trick in TRICKS if trick),
+        f"{GOOD}.gz\n",
+        f"{GOOD}.gz.gz",
+        f"{GOOD}.GZ",
+        f"{GOOD}.index.json",
+        "00000000000000000018.gz",
+        "0000000000000000017.gz",
+        "000000000000000000017.gz",
+        "17.gz",
+        "-0000000000000000017.gz",
+        "0000000000000000001\u0667.gz",
+        f"{GOOD}~e0-ab12cd34.gz",
+        f"{GOOD}~e01-ab12cd34.gz",
+        f"{GOOD}~e1-AB12CD34.gz",
+        f"{GOOD}~e1-ab12cd3.gz",
+        f"{GOOD}~e1-ab12cd345.gz",
+        f"{GOOD}~e1.gz",
+        f"{GOOD}~e{'9' * 5000}-ab12cd34.gz",
+        f"topic=orders/partition=00003/{GOOD}.gz",
+    ],
+    ids=ascii,
+)
+def test_names_that_are_not_derived(name: str) -> None:
+    with pytest.raises(MalformedObject) as caught:
+        TopicLayoutKeys(TopicFolder("orders"), 3).check_name(name, 17, ".gz")
+    assert len(caught.value.what) < 300 and "\n" not in caught.value.what
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *TRICKS,
+        *(f"{SEED}{trick}" for trick in TRICKS if trick != ".gz"),
+        *(f"{trick}{SEED}.gz" for trick in TRICKS if trick),
+        f"{SEED}.gz.gz",
+        SEED,
+        "2016-02-24/baz-00000-000000000017.gz",
+        "2016-02-24/bar-00001-000000000017.gz",
+        "2016-02-24/bar-00000-000000000016.gz",
+        "2016-02-24/bar-00000-0000000000017.gz",
+        "2016-02-24/bar-00000-00000000017.gz",
+        "2016-02-24/bar-0000-000000000017.gz",
+        "2016-02-24/bar-00000-" + "9" * 20 + ".gz",
+        "2016-2-24/bar-00000-000000000017.gz",
+        "12016-02-24/bar-00000-000000000017.gz",
+        "2016-13-24/bar-00000-000000000017.gz",
+        "2016-00-24/bar-00000-000000000017.gz",
+        "2016-02-32/bar-00000-000000000017.gz",
+        "2016-02-24/../bar-00000-000000000017.gz",
+        "2016-02-24~e0-ab12cd34/bar-00000-000000000017.gz",
+        "2016-02-24~e1/bar-00000-000000000017.gz",
+    ],
+    ids=ascii,
+)
+def test_seed_names_that_are_not_derived(name: str) -> None:
+    with pytest.raises(MalformedObject):
+        SeedLayoutKeys(TopicFolder("bar"), 0).check_name(name, 17, ".gz")
+
+
+@given(st.integers(1, 16), offsets, conflicts)
+def test_catalog_names_come_back(level: int, position: int, conflict: Conflict | None) -> None:
+    name = catalog_name(level, position, conflict)
+    assert is_catalog_name(name, level, position)
+    assert not is_catalog_name(name, level + 1, position)
+    assert not is_catalog_name(name, level, position + 1)
+    for trick in (f"../{name}", f"{name}/", name.replace("_catalog/", ""), f"{name}\n", name.replace("/", "/../"), ""):
+        assert not is_catalog_name(trick, level, position)
+
+
+@pytest.mark.parametrize(
+    ("record_format", "codec", "suffix"),
+    [
+        ("json", "gzip", ".gz"),
+        ("text", "gzip", ".gz"),
+        ("arrow", "gzip", ".arrows.gz"),
+        ("json", "zstd", ".zst"),
+        ("json", "lz9", ".lz9"),
+    ],
+)
+def test_suffixes(record_format: str, codec: str, suffix: str) -> None:
+    assert data_suffix(record_format, codec) == suffix
+
+
+@given(st.integers(0, 253_402_300_799_999))
+def test_dates_are_utc(timestamp: int) -> None:
+    expected = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=timestamp)
+    assert utc_date(timestamp) == expected.date().isoformat()
+
+
+def test_dates_have_bounds() -> None:
+    assert utc_date(-1) == utc_date(MIN_INT64) == utc_date(0) == "1970-01-01"
+    assert utc_date(MAX_INT64) == date.max.isoformat()

@@ -1,0 +1,186 @@
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from index_format import objects
+from index_format.chunk_index import ChunkIndex
+from index_format.errors import BlockgzError, FormatError, MalformedObject, TooLarge, UnsupportedVersion
+from index_format.identity import ArchiveInfo, TopicInfo
+from index_format.marker import ChunkCatalog, Marker, ReferenceCatalog, encode
+
+from .builders import MAX_INT64, block_at, chunk_entry, index_of, marker_of
+
+INFO = TopicInfo(topic="orders", topic_id=None, incarnation=1)
+EXAMPLES: list[msgspec.Struct] = [
+    INFO,
+    ArchiveInfo(archive_id="a", cluster_id=None, layout="topic"),
+    index_of([block_at(0), block_at(1)], bytes(200)),
+    marker_of(),
+    ChunkCatalog(level=1, entries=(chunk_entry(0, 5),)),
+]
+
+
+def refused(body: bytes, kind: type[msgspec.Struct] = TopicInfo) -> FormatError:
+    with pytest.raises(FormatError) as caught:
+        objects.decode(body, kind, "_topic.json")
+    error = caught.value
+    assert "_topic.json" in error.what
+    assert "\n" not in error.what + error.why
+    assert len(error.what) + len(error.why) < 600
+    return error
+
+
+def topic_json(**fields: Any) -> bytes:
+    return json.dumps(json.loads(objects.encode(INFO)) | fields).encode()
+
+
+@pytest.mark.parametrize("value", EXAMPLES, ids=lambda each: type(each).__name__)
+def test_objects_come_back(value: msgspec.Struct) -> None:
+    body = objects.encode(value)
+    assert objects.decode(body, type(value), "it") == value
+    assert objects.encode(objects.decode(body, type(value), "it")) == body
+    assert list(json.loads(body))[:2] == ["format", "version"]
+    assert b": " not in body and b"\n" not in body
+
+
+@pytest.mark.parametrize("value", EXAMPLES, ids=lambda each: type(each).__name__)
+def test_every_truncation_is_refused(value: msgspec.Struct) -> None:
+    body = objects.encode(value)
+    for length in range(len(body)):
+        with pytest.raises(MalformedObject):
+            objects.decode(body[:length], type(value), "it")
+
+
+def test_unknown_fields_are_ignored_at_every_level() -> None:
+    index = index_of([block_at(0), block_at(1)], bytes(200))
+    plain = json.loads(objects.encode(index))
+    plain |= {"new": {"deep": [1.5, None, "é"]}, "data": plain["data"] | {"new": 1}}
+    plain["chunks"] = [block | {"new": []} for block in plain["chunks"]]
+    assert objects.decode(json.dumps(plain).encode(), ChunkIndex, "it") == index
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b" ",
+        b"null",
+        b"[]",
+        b'"x"',
+        b"{}",
+        b"{" * 100_000,
+        b"[" * 100_000 + b"]" * 100_000,
+        b'{"format":"block-gzip-topic","version":1,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"x":' * 50_000 + b"1" + b"}" * 50_000,
+        b"\xff\xfe",
+        b"\x00" * 100,
+        b"\x1f\x8b\x08\x00",
+        b"\xef\xbb\xbf" + objects.encode(INFO),
+        objects.encode(INFO) + b"x",
+        objects.encode(INFO) * 2,
+        objects.encode(INFO).decode().encode("utf-16"),
+        topic_json(topic=""),
+        topic_json(topic=None),
+        topic_json(topic=7),
+        topic_json(topic="x" * 1025),
+        topic_json(topic="two\nlines"),
+        topic_json(topic="\x1b[2J"),
+        topic_json(topic="\x85"),
+        topic_json(topic_id=7),
+        topic_json(incarnation=0),
+        topic_json(incarnation=True),
+        topic_json(incarnation=1.0),
+        topic_json(incarnation="1"),
+        topic_json(incarnation=None),
+        topic_json(incarnation=2**31 + 1),
+        topic_json(incarnation=10**4000),
+        topic_json().replace(b'"incarnation": 1', b'"incarnation": NaN'),
+        topic_json().replace(b'"incarnation": 1', b'"incarnation": Infinity'),
+        topic_json().replace(b'"incarnation": 1', b'"incarnation": 1e2'),
+        topic_json().replace(b'"incarnation": 1', b'"incarnation": 01'),
+        topic_json().replace(b'"incarnation": 1', b'"incarnation": ' + b"9" * 100_000),
+        topic_json().replace(b"orders", b"\xff"),
+        topic_json().replace(b"orders", b"\\ud800"),
+        topic_json(format="block-gzip"),
+        topic_json(format="x" * 10_000),
+        topic_json(format="a\nb"),
+        topic_json(format=1),
+        topic_json(version="1"),
+        topic_json(version=True),
+        topic_json(version=1.0),
+        topic_json(version=None),
+        topic_json(version=-1),
+        topic_json(version=10**4000),
+    ],
+    ids=lambda body: body[:60].decode(errors="replace"),
+)
+def test_damage_is_refused(body: bytes) -> None:
+    assert isinstance(refused(body), MalformedObject)
+
+
+@pytest.mark.parametrize("version", [0, 2, 99, MAX_INT64])
+def test_other_versions_are_refused_by_name(version: int) -> None:
+    error = refused(b'{"format":"block-gzip-topic","version":%d,"all":"else differs"}' % version)
+    assert isinstance(error, UnsupportedVersion)
+    assert error.what == f"_topic.json has version {version}"
+    assert error.remedy == "use a newer release of blockgz"
+    assert error.exit_code == 1
+
+
+def test_the_last_of_duplicate_keys_counts_and_is_checked() -> None:
+    body = topic_json()[:-1]
+    assert objects.decode(body + b',"topic":"other"}', TopicInfo, "it").topic == "other"
+    refused(body + b',"topic":null}')
+    refused(body + b',"format":"block-gzip"}')
+    refused(body + b',"version":2}')
+
+
+@pytest.mark.parametrize("field", ["format", "version", "topic", "topic_id", "incarnation"])
+def test_required_fields(field: str) -> None:
+    plain = json.loads(topic_json())
+    del plain[field]
+    refused(json.dumps(plain).encode())
+
+
+def test_size_is_capped_before_parsing() -> None:
+    error = refused(b" " * objects.MAX_OBJECT_BYTES + b"x")
+    assert isinstance(error, TooLarge)
+    assert error.exit_code == 3
+
+
+def test_what_readers_refuse_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(objects.encode(INFO))
+    monkeypatch.setattr(objects, "MAX_OBJECT_BYTES", size)
+    assert objects.decode(objects.encode(INFO), TopicInfo, "it") == INFO
+    monkeypatch.setattr(objects, "MAX_OBJECT_BYTES", size - 1)
+    with pytest.raises(TooLarge, match="TopicInfo"):
+        objects.encode(INFO)
+
+
+@pytest.mark.parametrize("kind", [ArchiveInfo, ChunkIndex, Marker, ChunkCatalog, ReferenceCatalog])
+def test_kinds_are_not_mistaken_for_each_other(kind: type[msgspec.Struct]) -> None:
+    assert "is not a" in refused(objects.encode(INFO), kind).what
+
+
+def test_a_marker_of_every_field_comes_back() -> None:
+    marker = marker_of(
+        topic_id="id",
+        epoch=MAX_INT64,
+        start_offset=0,
+        next_offset=5,
+        leader_epoch=-1,
+        tail_hash="0" * 64,
+        last_chunk_index=chunk_entry(0, 5).name,
+        tail=(chunk_entry(0, 5),),
+        catalogs=((),),
+        successor="orders~2",
+    )
+    assert objects.decode(encode(marker), Marker, "it") == marker
+
+
+def test_errors_carry_what_why_and_remedy() -> None:
+    error = BlockgzError("what", why="why", remedy="remedy")
+    assert (str(error), error.what, error.why, error.remedy, error.exit_code) == ("what", "what", "why", "remedy", 1)
+    assert issubclass(FormatError, ValueError)

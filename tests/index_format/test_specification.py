@@ -1,0 +1,114 @@
+"""The examples in FORMAT.md are true: they parse, and they agree with each other and with the code."""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from index_format import objects
+from index_format.blocks import DEFAULT_MAX_BLOCK_BYTES, RECORD_FOOTPRINT, ZlibCompressor
+from index_format.chunk_index import BlockEntry, ChunkIndex
+from index_format.identity import ArchiveInfo, TopicInfo
+from index_format.keys import LAYOUTS
+from index_format.marker import (
+    FAN_OUT,
+    MAX_GAPS_IN_MARKER,
+    CatalogReference,
+    ChunkCatalog,
+    ChunkEntry,
+    Marker,
+    decode_catalog,
+    decode_index,
+)
+from index_format.record_formats import RECORD_FORMATS, record_format
+from index_format.records import TIMESTAMP_TYPES, canonical_bytes, iter_records, record_hash
+from tests.golden.test_ancestor import same_zlib
+
+from .builders import chunk_of, record
+
+TEXT = (Path(__file__).parents[2] / "FORMAT.md").read_text()
+EXAMPLES = re.findall(r"^```json\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+KINDS: dict[str, Any] = {
+    kind.__struct_defaults__[0]: kind for kind in (ArchiveInfo, TopicInfo, ChunkIndex, Marker, ChunkCatalog)
+}
+
+
+def objects_in_examples() -> dict[str, Any]:
+    found = {}
+    for example in EXAMPLES:
+        if '"format"' in example:
+            body = json.dumps(json.loads(example), separators=(",", ":"), ensure_ascii=False).encode()
+            found[json.loads(example)["format"]] = body
+    return found
+
+
+OBJECTS = objects_in_examples()
+LINES = [example for example in EXAMPLES if '"format"' not in example]
+
+
+def test_every_kind_of_object_has_an_example() -> None:
+    assert set(OBJECTS) == set(KINDS)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_objects_parse_and_show_every_field_in_its_order(name: str) -> None:
+    assert objects.encode(objects.decode(OBJECTS[name], KINDS[name], name)) == OBJECTS[name]
+
+
+def test_the_marker_leads_to_the_other_examples() -> None:
+    marker = objects.decode(OBJECTS["block-gzip-marker"], Marker, "the marker")
+    index = decode_index(OBJECTS["block-gzip"], marker.tail[0], "orders", 3)
+    assert index.gaps == marker.gaps
+    reference = marker.catalogs[0][0]
+    assert decode_catalog(OBJECTS["block-gzip-catalog"], reference, 1).entries[-1].name == index.previous
+
+
+@pytest.mark.parametrize("example", LINES)
+def test_lines_are_records(example: str) -> None:
+    fmt = record_format("json")
+    assert fmt.encode(fmt.decode(example.encode(), 0, 0), 0)[0] == example.encode()
+
+
+ROWS = [
+    record(40 + number, b'{"total":%d}' % (number * 7), b"%d" % number, timestamp=1_760_000_000_000 + number * 1000)
+    for number in (0, 1, 2, 4, 5)
+]
+
+
+@same_zlib
+def test_the_index_is_that_of_real_records() -> None:
+    written = objects.decode(OBJECTS["block-gzip"], ChunkIndex, "the index")
+    index, data = chunk_of(ROWS, block_bytes=250, compressor=ZlibCompressor(6))
+    assert (index.blocks, hashlib.sha256(data).hexdigest()) == (written.blocks, written.data.sha256)
+    assert data[114:220] == ZlibCompressor(6).compress(LINES[1].encode())
+
+
+def test_the_tail_hash_is_that_of_the_last_record() -> None:
+    last = list(iter_records(record_format("json").decode(LINES[1].encode(), 0, 0)))[-1]
+    (written,) = re.findall(r"^```hex\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+    assert canonical_bytes(last) == bytes.fromhex(written)
+    assert json.loads(OBJECTS["block-gzip-marker"])["tail_hash"] == record_hash(last)
+
+
+def test_numbers_and_names_in_the_text_are_those_of_the_code() -> None:
+    text = " ".join(TEXT.split())
+    sentences = [
+        f"up to {FAN_OUT} older entries",
+        f"{FAN_OUT + FAN_OUT**2 + FAN_OUT**3:,} chunks",
+        f"more than {MAX_GAPS_IN_MARKER} have gathered",
+        f"no JSON object above {objects.MAX_OBJECT_BYTES >> 20} MiB",
+        f"({DEFAULT_MAX_BLOCK_BYTES >> 20} MiB unless it is raised)",
+        f"a record per {RECORD_FOOTPRINT} bytes",
+        "record formats " + " and ".join(f"`{name}`" for name in sorted(RECORD_FORMATS)),
+        "layouts " + " and ".join(f"`{name}`" for name in sorted(LAYOUTS, reverse=True)),
+        *(f"`{name}`" for name in TIMESTAMP_TYPES.values()),
+    ]
+    assert [sentence for sentence in sentences if sentence not in text] == []
+
+
+@pytest.mark.parametrize("kind", [ChunkIndex, Marker, BlockEntry, ChunkEntry, CatalogReference])
+def test_every_field_is_mentioned(kind: Any) -> None:
+    assert [name for name in kind.__struct_encode_fields__ if f'"{name}"' not in TEXT] == []

@@ -1,0 +1,239 @@
+"""Writes archives straight into a directory, with nothing but the format: what a committed chain looks like."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from index_format import objects
+from index_format.blocks import BlockBuilder, IsalCompressor, RawBlock, member_crc32
+from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Gap, ancestor_index
+from index_format.identity import ArchiveInfo, TopicInfo
+from index_format.keys import (
+    INDEX_SUFFIX,
+    LAYOUTS,
+    ChunkStart,
+    Conflict,
+    PartitionKeys,
+    TopicFolder,
+    archive_key,
+    data_suffix,
+    topic_home,
+)
+from index_format.marker import ChunkEntry, Marker, advanced, appended, claimed, encode, entry_of, folded
+from index_format.record_formats import record_format
+from index_format.records import TIMESTAMP_TYPES, Record, batch_from_records, record_hash
+
+ARCHIVE_ID = "archive-1"
+CREATE_TIME = 0
+COMPRESSOR = IsalCompressor(1)
+
+
+def records(offsets: Iterable[int], *, timestamps: Sequence[int] | None = None, value_bytes: int = 20) -> list[Record]:
+    """Records at those offsets: lifelike, with a null key here and a null value there."""
+    made = []
+    for row, offset in enumerate(offsets):
+        timestamp = 1_760_000_000_000 + offset if timestamps is None else timestamps[row]
+        value = None if offset % 7 == 3 else (f"value of {offset} " + "x" * value_bytes).encode()
+        headers = (("h", b"v"), ("h", None)) if offset % 5 == 0 else ()
+        made.append(Record(offset, timestamp, CREATE_TIME, None if offset % 3 == 0 else b"%d" % offset, value, headers))
+    return made
+
+
+@dataclass
+class ArchiveWriter:
+    """One archive in a directory."""
+
+    root: Path
+    layout: str = "topic"
+    topics: set[TopicFolder] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        info = ArchiveInfo(archive_id=ARCHIVE_ID, cluster_id=None, layout=self.layout)
+        self.put(archive_key(self.layout), objects.encode(info))
+
+    def put(self, key: str, body: bytes) -> None:
+        """Stores an object."""
+        path = self.root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(body)
+
+    def partition(
+        self, topic: str, partition: int, *, incarnation: int = 1, record_format: str = "json"
+    ) -> "PartitionWriter":
+        """A writer of one partition, claimed."""
+        folder = TopicFolder(topic, incarnation)
+        if folder not in self.topics:
+            self.topics.add(folder)
+            info = TopicInfo(topic=topic, topic_id=f"id-{incarnation}", incarnation=incarnation)
+            self.put(topic_home(self.layout, folder) + "_topic.json", objects.encode(info))
+        writer = PartitionWriter(self, LAYOUTS[self.layout](folder, partition), record_format)
+        writer.store_marker()
+        return writer
+
+
+@dataclass
+class PartitionWriter:
+    """Commits chunks to one partition."""
+
+    archive: ArchiveWriter
+    keys: PartitionKeys
+    record_format: str
+    marker: Marker = field(init=False)
+    records: list[Record] = field(default_factory=list)
+    """Everything committed so far."""
+    indexes: list[ChunkIndex] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.marker = Marker(
+            archive_id=ARCHIVE_ID,
+            topic=self.keys.folder.topic,
+            topic_id=f"id-{self.keys.folder.incarnation}",
+            partition=self.keys.partition,
+            group_id="blockgz",
+            epoch=1,
+            writer="writer-1",
+            nonce="nonce-1",
+        )
+
+    def store_marker(self) -> None:
+        """Stores the marker as it is."""
+        self.archive.put(self.keys.marker, encode(self.marker))
+
+    def commit(
+        self,
+        chunk: Sequence[Record],
+        *,
+        next_offset: int | None = None,
+        block_bytes: int = 200,
+        gaps: Sequence[Gap] = (),
+        conflict: Conflict | None = None,
+    ) -> ChunkIndex:
+        """Writes a chunk as the archiver would: data, index, catalogs, marker."""
+        self.marker, pending = folded(self.marker)
+        for catalog in pending:
+            self.archive.put(self.keys.home + catalog.reference.name, catalog.body)
+        before = self.marker.gaps[-1:] if self.marker.spans or self.marker.gaps else ()
+        recorded = [gap for gap in before if gap.end == self.marker.chain_end and gap.end > self._last_end()]
+        position = self.marker.chain_end if self.marker.chain_end is not None else chunk[0].offset
+        index, data = self._chunk(chunk, position, next_offset or chunk[-1].offset + 1, (*recorded, *gaps), block_bytes)
+        start = ChunkStart(position, chunk[0].offset, chunk[0].timestamp)
+        suffix = data_suffix(self.record_format, "gzip")
+        name = self.keys.data_name(start, suffix, conflict)
+        index = replace(index, data=replace(index.data, name=name))
+        self.archive.put(self.keys.chunks + name, data)
+        body = objects.encode(index)
+        index_name = self.keys.index_name(start, conflict)
+        self.archive.put(self.keys.chunks + index_name, body)
+        if self.keys.layout == "seed":
+            self.archive.put(self.keys.chunks + name.removesuffix(".gz") + INDEX_SUFFIX, ancestor_index(index.blocks))
+        self.marker = appended(
+            self.marker,
+            entry_of(index, index_name, body),
+            gaps,
+            nonce=f"nonce-{index.next_offset}",
+            leader_epoch=0,
+            tail_hash=record_hash(chunk[-1]),
+        )
+        self.records += chunk
+        self.indexes.append(index)
+        self.store_marker()
+        return index
+
+    def pretend(self, offsets: Iterable[int]) -> None:
+        """Commits a chunk of one record for each offset to the chain alone: index and data are never written."""
+        for offset in offsets:
+            self.marker, pending = folded(self.marker)
+            for catalog in pending:
+                self.archive.put(self.keys.home + catalog.reference.name, catalog.body)
+            name = self.keys.index_name(ChunkStart(offset, offset, offset))
+            entry = ChunkEntry(
+                name=name,
+                start_offset=offset,
+                next_offset=offset + 1,
+                first_offset=offset,
+                last_offset=offset,
+                num_records=1,
+                bytes=100,
+                raw_bytes=100,
+                min_timestamp=offset,
+                max_timestamp=offset,
+                sha256="0" * 64,
+            )
+            self.marker = appended(self.marker, entry, (), nonce=f"nonce-{offset}", leader_epoch=0, tail_hash="0" * 64)
+        self.store_marker()
+
+    def lose(self, end: int, reason: str = "retention") -> None:
+        """Records a gap from next_offset to `end`, as a claim does that finds records gone."""
+        assert self.marker.next_offset is not None
+        gap = Gap(self.marker.next_offset, end, reason)
+        self.marker = claimed(self.marker, writer="writer-2", nonce=f"claim-{end}", group_id="blockgz", gap=gap)
+        self.store_marker()
+
+    def advance(self, next_offset: int) -> None:
+        """Progress without records."""
+        self.marker = advanced(self.marker, next_offset, nonce=f"advance-{next_offset}", leader_epoch=0)
+        self.store_marker()
+
+    def hand_over(self, successor: str) -> None:
+        """The last swap of an old incarnation's marker."""
+        self.marker = replace(self.marker, successor=successor)
+        self.store_marker()
+
+    def _last_end(self) -> int:
+        spans = self.marker.spans
+        return spans[-1].next_offset if spans else 0
+
+    def _chunk(
+        self, chunk: Sequence[Record], position: int, next_offset: int, gaps: Sequence[Gap], block_bytes: int
+    ) -> tuple[ChunkIndex, bytes]:
+        blocks: list[BlockEntry] = []
+        data = b""
+        for raw, summary in self._blocks(chunk, block_bytes):
+            member = COMPRESSOR.compress(raw)
+            blocks.append(
+                BlockEntry(
+                    byte_length_uncompressed=len(raw),
+                    num_records=summary.num_records,
+                    byte_length=len(member),
+                    byte_offset=len(data),
+                    first_record_offset=summary.first_offset,
+                    last_record_offset=summary.last_offset,
+                    min_timestamp=summary.min_timestamp,
+                    max_timestamp=summary.max_timestamp,
+                    crc32=member_crc32(member),
+                )
+            )
+            data += member
+        index = ChunkIndex(
+            archive_id=ARCHIVE_ID,
+            topic=self.keys.folder.topic,
+            topic_id=self.marker.topic_id,
+            partition=self.keys.partition,
+            epoch=self.marker.epoch,
+            record_format=self.record_format,
+            codec="gzip",
+            isolation_level="read_committed",
+            timestamp_type=TIMESTAMP_TYPES[CREATE_TIME],
+            start_offset=position,
+            next_offset=next_offset,
+            first_offset=blocks[0].first_record_offset,
+            last_offset=blocks[-1].last_record_offset,
+            num_records=len(chunk),
+            min_timestamp=min(block.min_timestamp for block in blocks),
+            max_timestamp=max(block.max_timestamp for block in blocks),
+            data=DataObject("unnamed", len(data), hashlib.sha256(data).hexdigest()),
+            previous=self.marker.last_chunk_index,
+            gaps=tuple(gaps),
+            blocks=tuple(blocks),
+        )
+        return index, data
+
+    def _blocks(self, chunk: Sequence[Record], block_bytes: int) -> Iterator[RawBlock]:
+        builder = BlockBuilder(record_format(self.record_format), CREATE_TIME, block_bytes)
+        yield from builder.add(batch_from_records(chunk))
+        last = builder.finish()
+        assert last is not None
+        yield last

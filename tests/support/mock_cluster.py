@@ -1,0 +1,49 @@
+"""librdkafka's in-process mock cluster: a broker for clients of this machine, with nothing installed.
+
+It makes topics of four partitions when a client asks for them by name, keeps what is produced, and tells neither
+configurations nor topic ids (those requests time out).
+"""
+
+import logging
+from collections.abc import Sequence
+
+from confluent_kafka import Producer
+
+from index_format.records import Record
+
+PARTITIONS = 4
+
+_silent = logging.getLogger("tests.mock_cluster")
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False
+
+
+class MockCluster:
+    """One broker, alive as long as this object."""
+
+    def __init__(self) -> None:
+        self._host = Producer({"test.mock.num.brokers": 1, "logger": _silent})
+        (broker,) = self._host.list_topics(timeout=10).brokers.values()
+        self.bootstrap_servers = f"{broker.host}:{broker.port}"
+        self._producer = Producer({"bootstrap.servers": self.bootstrap_servers, "logger": _silent})
+
+    def create_topic(self, topic: str) -> None:
+        """A topic of four empty partitions."""
+        self._producer.list_topics(topic, timeout=10)
+
+    def produce(self, topic: str, partition: int, records: Sequence[Record]) -> None:
+        """Appends records as they are, apart from their offsets; their timestamps must not be 0."""
+        self.create_topic(topic)
+        failures: list[object] = []
+        for record in records:
+            self._producer.produce(
+                topic,
+                record.value,
+                record.key,
+                partition,
+                on_delivery=lambda error, _: failures.append(error) if error else None,
+                timestamp=record.timestamp,
+                headers=list(record.headers),
+            )
+        assert self._producer.flush(10) == 0
+        assert not failures, failures

@@ -1,0 +1,44 @@
+"""An S3 API in this process, for as long as a test module runs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import boto3
+from moto.server import ThreadedMotoServer
+
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """Its endpoint URL."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
+
+
+class Bucket:
+    """A bucket's back door."""
+
+    def __init__(self, endpoint_url: str, name: str) -> None:
+        self.name = name
+        self._client = boto3.client(
+            "s3",
+            endpoint_url=endpoint_url,
+            region_name="us-east-1",
+            aws_access_key_id="testing",
+            aws_secret_access_key="testing",
+        )
+        self._client.create_bucket(Bucket=name)
+
+    def put(self, key: str, body: bytes) -> None:
+        """Stores an object."""
+        self._client.put_object(Bucket=self.name, Key=key, Body=body)
+
+    def close(self) -> None:
+        """Lets go of the connections."""
+        self._client.close()

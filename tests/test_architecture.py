@@ -1,0 +1,82 @@
+"""Who may import what; the contracts of import-linter are run as well."""
+
+import ast
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("archiver", "index_format", "replayer")
+NAMELESS = {"utils", "util", "helpers", "helper", "common", "manager", "managers", "misc"}
+
+
+def modules() -> list[Path]:
+    return sorted(path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+
+def imported(module: Path) -> Iterator[str]:
+    """The top-level packages that a module imports, wherever in it the import stands."""
+    for node in ast.walk(ast.parse((ROOT / module).read_text(), str(module))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield (node.module or "").partition(".")[0]
+
+
+def importers(*libraries: str) -> set[Path]:
+    return {module for module in modules() if set(libraries) & set(imported(module))}
+
+
+def test_only_kafka_modules_speak_to_kafka() -> None:
+    found = importers("confluent_kafka")
+    assert found
+    assert not {module for module in found if not module.name.startswith("kafka_") or module.parts[0] == "index_format"}
+
+
+@pytest.mark.parametrize(("library", "home"), [("boto3", "archiver/stores"), ("aiobotocore", "replayer/stores")])
+def test_each_program_has_one_way_to_s3(library: str, home: str) -> None:
+    found = importers(library)
+    assert found
+    assert not {module for module in found if not module.is_relative_to(home)}
+
+
+def test_botocore_is_known_to_stores_only() -> None:
+    assert not {module for module in importers("botocore") if "stores" not in module.parts}
+
+
+def test_only_the_command_lines_know_of_terminals() -> None:
+    found = importers("click", "rich")
+    assert found
+    assert not {module for module in found if module.parts[1] != "cli"}
+
+
+def test_only_spark_modules_import_spark() -> None:
+    assert not {module for module in importers("pyspark") if "spark" not in module.parts}
+
+
+def test_modules_are_named_for_what_they_hold() -> None:
+    names = {part.removesuffix(".py") for module in modules() for part in module.parts}
+    assert not names & NAMELESS
+
+
+def test_the_programs_exist() -> None:
+    setup = ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    lines = setup["options.entry_points"]["console_scripts"].split("\n")
+    scripts = dict(line.replace(" ", "").split("=") for line in lines if line)
+    assert set(scripts) == {"archiver", "replayer"}
+    for name, target in scripts.items():
+        module, _, function = target.partition(":")
+        assert callable(getattr(importlib.import_module(module), function))
+        assert (ROOT / name / "__main__.py").is_file(), f"python -m {name}"
+
+
+def test_the_import_contracts_hold() -> None:
+    program = Path(sys.executable).with_name("lint-imports")
+    run = subprocess.run([program, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert run.returncode == 0, run.stdout + run.stderr
