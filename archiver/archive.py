@@ -39,18 +39,22 @@ def open_archive(store: Store, *, layout: str, cluster_id: str | None) -> Archiv
     return info
 
 
-def open_topic(store: Store, *, layout: str, topic: str, topic_id: str | None) -> TopicInfo:
-    """The identity of a topic's folder, created where there is none; raises Diverged for another topic id."""
+def find_incarnation(store: Store, *, layout: str, topic: str, topic_id: str | None) -> TopicFolder:
+    """The folder of the topic with that id: the first one free, or the one settled for it before.
+
+    An unknown id never differs: it means the newest incarnation there is.
+    """
     folder = TopicFolder(topic)
-    fresh = TopicInfo(topic=topic, topic_id=topic_id, incarnation=folder.incarnation)
-    info = _settle(store, topic_home(layout, folder) + TOPIC_OBJECT, objects.encode(fresh), TopicInfo)
-    if None not in (topic_id, info.topic_id) and topic_id != info.topic_id:
-        raise Diverged(
-            f"topic {topic} is not the one that was archived",
-            why=f"its topic id is {topic_id}, the archive's is {info.topic_id}: it was deleted and created again",
-            remedy="archive the new topic into another --archive",
-        )
-    return info
+    while True:
+        fresh = TopicInfo(topic=topic, topic_id=topic_id, incarnation=folder.incarnation)
+        info = _settle(store, topic_home(layout, folder) + TOPIC_OBJECT, objects.encode(fresh), TopicInfo)
+        following = folder._replace(incarnation=folder.incarnation + 1)
+        if topic_id is None:
+            if store.head(topic_home(layout, following) + TOPIC_OBJECT) is None:
+                return folder
+        elif info.topic_id in (None, topic_id):
+            return folder
+        folder = following
 
 
 def _settle(store: Store, key: str, fresh: bytes, kind: type[T]) -> T:

@@ -6,8 +6,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from index_format.keys import check_topic
-
 from .errors import UsageError
 
 _SIZES = {"B": 1, "kB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
@@ -43,6 +41,9 @@ KAFKA_RESERVED = {
     "isolation.level": "it is part of the archive's promise; use --isolation-level",
     "enable.partition.eof": "--once and idle progress need to see the end of a partition",
     "group.id": "use --group-id",
+    "group.instance.id": "use --group-instance-id",
+    "group.protocol": "use --group-protocol",
+    "partition.assignment.strategy": "partitions move one by one only with cooperative-sticky, which is set",
     "bootstrap.servers": "use -b",
 }
 """librdkafka settings that nobody may override, each with the reason."""
@@ -57,7 +58,10 @@ class RunConfig(BaseModel):
     bootstrap_servers: str = Field(min_length=1)
     topics: Annotated[tuple[str, ...], Field(min_length=1)]
     once: bool = False
+    exclude: tuple[str, ...] = ()
     group_id: str = Field("blockgz-archiver", min_length=1)
+    group_protocol: Literal["classic", "consumer"] = "classic"
+    group_instance_id: str | None = None
     kafka: dict[str, str] = Field(default_factory=dict)
     endpoint_url: str | None = None
     region: str | None = None
@@ -81,8 +85,6 @@ class RunConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> "RunConfig":
-        for topic in self.topics:
-            check_topic(topic)
         for name, reason in KAFKA_RESERVED.items():
             if name in self.kafka:
                 raise ValueError(f"-X {name} may not be set: {reason}")

@@ -11,7 +11,9 @@
     ├── BufferFailed      1   the local buffer could not be written; the chunk is read from Kafka again
     └── StoreUnfit        1   it breaks a promise that commits rest on, such as conditional writes
     OwnedByAnother       11   another writer owns the partition
-    └── Fenced           11   another writer claimed it while this one worked
+    ├── Fenced           11   another writer claimed it while this one worked
+    └── AssignmentLost   11   the consumer group or the cluster took it away before a commit
+    PartitionUnavailable  1   a partition that cannot be read right now
     Diverged              1   the log no longer agrees with the archive; nothing is written
     GapRefused            1   records were lost to retention and --on-gap is stop
     UnreadableRecord      1   a record that the client cannot hand over
@@ -67,6 +69,14 @@ class OwnedByAnother(BlockgzError):
 
 class Fenced(OwnedByAnother):
     """Another writer claimed the partition while this one worked."""
+
+
+class AssignmentLost(OwnedByAnother):
+    """The partition is no longer this process's, or its topic was created anew, as a commit was due."""
+
+
+class PartitionUnavailable(BlockgzError):
+    """A partition that cannot be read right now: deleted, passed by retention, without a leader."""
 
 
 class Diverged(BlockgzError):

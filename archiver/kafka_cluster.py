@@ -6,7 +6,6 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from .errors import NoSuchTopic
 from .kafka_settings import BROKER_DEADLINE_SECONDS, kafka_failure, make_client
 
 IDENTITY_DEADLINE_SECONDS = 3.0
@@ -21,24 +20,13 @@ class KafkaCluster:
         self._admin: AdminClient = make_client(AdminClient, dict(settings))
         self._bootstrap = settings["bootstrap.servers"]
 
-    def partitions(self, topics: Sequence[str]) -> dict[str, int]:
-        """Topic -> number of partitions. Raises NoSuchTopic, BrokerUnreachable or NotPermitted."""
+    def topics(self) -> dict[str, int]:
+        """All topics with their numbers of partitions. Raises BrokerUnreachable or NotPermitted."""
         try:
             known = self._admin.list_topics(timeout=BROKER_DEADLINE_SECONDS).topics
         except KafkaException as error:
             raise kafka_failure(error.args[0], f"cannot reach a broker at {self._bootstrap}") from error
-        for topic in topics:
-            if topic not in known:
-                names = sorted(name for name in known if not name.startswith("__"))
-                raise NoSuchTopic(
-                    f"the cluster has no topic {topic!r}",
-                    why=f"it has {', '.join(names[:10]) or 'no topics'}{' …' if len(names) > 10 else ''}",
-                    remedy="check the name and -b, or create the topic first",
-                )
-            refusal = known[topic].error
-            if refusal is not None:
-                raise kafka_failure(refusal, f"topic {topic!r} cannot be described")
-        return {topic: len(known[topic].partitions) for topic in topics}
+        return {name: len(topic.partitions) for name, topic in known.items() if topic.error is None}
 
     def cluster_id(self) -> str | None:
         """The cluster's id, or None where the broker does not tell it."""

@@ -8,6 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from index_format.errors import BlockgzError
 
+from .config import RunConfig
 from .errors import BrokerUnreachable, NotPermitted, StoreError, UsageError
 
 BROKER_DEADLINE_SECONDS = 10.0
@@ -30,9 +31,7 @@ def client_settings(bootstrap_servers: str, extra: dict[str, str]) -> dict[str, 
     return {"bootstrap.servers": bootstrap_servers, "client.id": "blockgz-archiver", **extra, "logger": _silent}
 
 
-def consumer_settings(
-    bootstrap_servers: str, extra: dict[str, str], *, group_id: str, isolation_level: str, queue_bytes: int
-) -> dict[str, Any]:
+def consumer_settings(config: RunConfig, *, queue_bytes: int) -> dict[str, Any]:
     """The archiver's consumer: nothing is committed or reset behind its back; `queue_bytes` bounds prefetching."""
     return {
         "fetch.queue.backoff.ms": 10,
@@ -40,14 +39,23 @@ def consumer_settings(
         "queued.max.messages.kbytes": max(1024, queue_bytes // 1024),
         "fetch.message.max.bytes": 8 * 1024**2,
         "check.crcs": True,
-        **client_settings(bootstrap_servers, extra),
-        "group.id": group_id,
+        "topic.metadata.refresh.interval.ms": 30_000,
+        **_group_settings(config),
+        **client_settings(config.bootstrap_servers, config.kafka),
+        "group.id": config.group_id,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "error",
         "enable.partition.eof": True,
-        "isolation.level": isolation_level,
+        "isolation.level": config.isolation_level,
     }
+
+
+def _group_settings(config: RunConfig) -> dict[str, Any]:
+    static = {"group.instance.id": config.group_instance_id} if config.group_instance_id else {}
+    if config.group_protocol == "consumer":
+        return {"group.protocol": "consumer", **static}
+    return {"partition.assignment.strategy": "cooperative-sticky", **static}
 
 
 def make_client(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any:

@@ -1,9 +1,10 @@
 """The archiver's consumer: directly assigned partitions, as Arrow batches."""
 
+import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -11,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from index_format.errors import BlockgzError
 from index_format.records import Record, batch_from_columns, iter_records
 
-from .errors import BrokerUnreachable, UnreadableRecord
+from .errors import NotPermitted, PartitionUnavailable, UnreadableRecord
 from .kafka_settings import BROKER_DEADLINE_SECONDS, kafka_failure, make_client
 from .protocol.operations import LogBounds
 
@@ -62,28 +63,73 @@ class PartitionFailed:
 Event = Fetched | EndReached | Unreadable | PartitionFailed
 
 
+class GroupListener(Protocol):
+    """What the consumer group does to this process's partitions; called inside `poll`."""
+
+    def assigned(self, partitions: Sequence[Partition]) -> None:
+        """These partitions are this process's now; `KafkaSource.consume` starts them."""
+
+    def revoked(self, partitions: Sequence[Partition]) -> None:
+        """These go to another process once this call returns."""
+
+    def lost(self, partitions: Sequence[Partition]) -> None:
+        """These are another process's already."""
+
+
 class KafkaSource:
     """One consumer; all methods belong to one thread."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         """Raises UsageError for settings that librdkafka refuses."""
         self._consumer: Consumer = make_client(Consumer, dict(settings))
+        self._consuming: set[Partition] = set()
 
-    def assign(self, positions: Mapping[Partition, int]) -> None:
+    def subscribe(self, topics: Sequence[str], listener: GroupListener) -> None:
+        """Share the topics' partitions with the other members of the group."""
+
+        def assigned(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+            # Taken note of only; each partition is consumed when its claim succeeded, from where the archive ends.
+            consumer.incremental_assign([])
+            listener.assigned(_plain(partitions))
+
+        def revoked(_: Consumer, partitions: list[TopicPartition]) -> None:
+            listener.revoked(_plain(partitions))
+            self._forget(_plain(partitions))
+
+        def lost(_: Consumer, partitions: list[TopicPartition]) -> None:
+            listener.lost(_plain(partitions))
+            self._forget(_plain(partitions))
+
+        self._consumer.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=lost)
+
+    def consume(self, positions: Mapping[Partition, int]) -> None:
         """Consume these partitions too, each from its position."""
         self._consumer.incremental_assign([TopicPartition(*partition, at) for partition, at in positions.items()])
+        self._consuming.update(positions)
 
     def release(self, partitions: Sequence[Partition]) -> None:
-        """Consume these partitions no longer."""
-        self._consumer.incremental_unassign([TopicPartition(*partition) for partition in partitions])
+        """Consume these partitions no longer; they stay this process's in the group."""
+        if self._consuming.intersection(partitions):
+            self._forget(partitions)
 
-    def pause(self, partitions: Sequence[Partition]) -> None:
-        """Fetch nothing from these partitions until they are resumed."""
-        self._consumer.pause([TopicPartition(*partition) for partition in partitions])
+    def pause(self) -> None:
+        """Fetch nothing until `resume`; polling goes on."""
+        self._consumer.pause([TopicPartition(*partition) for partition in self._consuming])
 
-    def resume(self, partitions: Sequence[Partition]) -> None:
-        """Fetch from these partitions again."""
-        self._consumer.resume([TopicPartition(*partition) for partition in partitions])
+    def resume(self) -> None:
+        """Fetch again."""
+        self._consumer.resume([TopicPartition(*partition) for partition in self._consuming])
+
+    def commit(self, positions: Mapping[Partition, int]) -> None:
+        """Tell the group how far the archive is, for lag tools; advisory, not waited for."""
+        self._consumer.commit(
+            offsets=[TopicPartition(*partition, at) for partition, at in positions.items()], asynchronous=True
+        )
+
+    def _forget(self, partitions: Sequence[Partition]) -> None:
+        leaving = self._consuming.intersection(partitions)
+        self._consumer.incremental_unassign([TopicPartition(*partition) for partition in leaving])
+        self._consuming -= leaving
 
     def poll(self) -> list[Event]:
         """What arrived within a tenth of a second, in offset order per partition."""
@@ -111,47 +157,66 @@ class KafkaSource:
 
 
 class KafkaLog:
-    """Bounds and single records of logs, for recovery; safe for use by several threads, one after the other."""
+    """Bounds and single records of logs, for recovery; many threads may ask, one question is answered at a time."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         """Raises UsageError for settings that librdkafka refuses."""
-        self._settings = dict(settings)
-        self._consumer: Consumer = make_client(Consumer, self._settings)
+        self._consumer: Consumer = make_client(Consumer, dict(settings))
+        self._guard = threading.Lock()
 
     def bounds(self, partition: Partition) -> LogBounds:
         """The log's low watermark and its end: the last stable offset under read_committed."""
         try:
-            low, high = self._consumer.get_watermark_offsets(
-                TopicPartition(*partition), timeout=BROKER_DEADLINE_SECONDS, cached=False
-            )
+            with self._guard:
+                low, high = self._consumer.get_watermark_offsets(
+                    TopicPartition(*partition), timeout=BROKER_DEADLINE_SECONDS, cached=False
+                )
         except KafkaException as error:
             raise kafka_failure(error.args[0], f"the bounds of {_name(partition)} cannot be read") from error
         return LogBounds(low, high)
 
     def record_at(self, partition: Partition, offset: int) -> Record | None:
         """The record at that offset, or None where the log holds none there any more."""
-        self._consumer.assign([TopicPartition(*partition, offset)])
-        try:
-            while True:
-                messages = self._consumer.consume(1, BROKER_DEADLINE_SECONDS)
-                if not messages:
-                    raise kafka_failure(
-                        KafkaError(KafkaError._TIMED_OUT), f"the record at {_name(partition)}:{offset} cannot be read"
-                    )
-                error = messages[0].error()
-                if error is None:
-                    batch = _batch(messages)
-                    return next(iter(iter_records(batch))) if messages[0].offset() == offset else None
-                if error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
-                    return None
-                if error.code() not in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):
-                    raise kafka_failure(error, f"the record at {_name(partition)}:{offset} cannot be read")
-        finally:
-            self._consumer.unassign()
+        with self._guard:
+            self._consumer.assign([TopicPartition(*partition, offset)])
+            try:
+                return self._first_record(partition, offset)
+            finally:
+                self._consumer.unassign()
 
     def close(self) -> None:
         """Leave; the consumer is gone afterwards."""
         self._consumer.close()
+
+    def _first_record(self, partition: Partition, offset: int) -> Record | None:
+        what = f"the record at {_name(partition)}:{offset} cannot be read"
+        while True:
+            messages = self._consumer.consume(1, BROKER_DEADLINE_SECONDS)
+            if not messages:
+                raise kafka_failure(KafkaError(KafkaError._TIMED_OUT), what)
+            error = messages[0].error()
+            if error is None:
+                return next(iter_records(_batch(messages))) if messages[0].offset() == offset else None
+            if error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
+                return None
+            if error.code() not in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):
+                raise kafka_failure(error, what)
+
+
+@dataclass(frozen=True)
+class PartitionLog:
+    """One partition's log for the protocols."""
+
+    log: KafkaLog
+    partition: Partition
+
+    def bounds(self) -> LogBounds:
+        """See KafkaLog."""
+        return self.log.bounds(self.partition)
+
+    def record_at(self, offset: int) -> Record | None:
+        """See KafkaLog."""
+        return self.log.record_at(self.partition, offset)
 
 
 def _fetched(partition: Partition, messages: Sequence[Message]) -> list[Event]:
@@ -211,11 +276,15 @@ def _batch(messages: Sequence[Message]) -> pa.RecordBatch:
 def _event_of(partition: Partition, message: Message, error: KafkaError) -> Event:
     if error.code() == KafkaError._PARTITION_EOF:
         return EndReached(partition, message.offset())
-    what = f"{_name(partition)} cannot be read"
-    if error.code() == KafkaError._AUTO_OFFSET_RESET:
-        # Retention passed the position, or the log shrank; taking the partition over again finds out which.
-        return PartitionFailed(partition, BrokerUnreachable(what, why=error.str()))
-    return PartitionFailed(partition, kafka_failure(error, what))
+    failure = kafka_failure(error, f"{_name(partition)} cannot be read")
+    if isinstance(failure, NotPermitted):
+        return PartitionFailed(partition, failure)
+    # Taking the partition over again finds out what happened to it: retention, truncation, another leader, a new topic.
+    return PartitionFailed(partition, PartitionUnavailable(failure.what, why=failure.why))
+
+
+def _plain(partitions: Sequence[TopicPartition]) -> list[Partition]:
+    return [(partition.topic, partition.partition) for partition in partitions]
 
 
 def _name(partition: Partition) -> str:
@@ -230,5 +299,6 @@ __all__ = [
     "KafkaSource",
     "Partition",
     "PartitionFailed",
+    "PartitionLog",
     "Unreadable",
 ]

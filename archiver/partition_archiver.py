@@ -128,6 +128,11 @@ class PartitionArchiver:
         return self._position
 
     @property
+    def committed(self) -> int | None:
+        """The offset up to which the archive holds the partition; None before the first commit."""
+        return self._held.marker.next_offset
+
+    @property
     def inbox_bytes(self) -> int:
         """Bytes that were offered and not yet taken into a chunk."""
         return self._inbox_bytes
@@ -191,9 +196,9 @@ class PartitionArchiver:
             try:
                 self._handle(event)
             except BlockgzError as error:
-                self._fail(error)
+                self.fail(error)
             except Exception as error:  # a fault of ours must stop the partition, never vanish in a thread
-                self._fail(BlockgzError(f"{self._name}: internal error", why=repr(error)))
+                self.fail(BlockgzError(f"{self._name}: internal error", why=repr(error)))
                 raise
             if isinstance(event, Fetched):
                 with self._guard:
@@ -318,9 +323,9 @@ class PartitionArchiver:
                 self._held = self._driver.run(commit.protocol(self._held))
                 self._count(before)
             except BlockgzError as error:
-                self._fail(error)
+                self.fail(error)
             except Exception as error:  # see _build
-                self._fail(BlockgzError(f"{self._name}: internal error", why=repr(error)))
+                self.fail(BlockgzError(f"{self._name}: internal error", why=repr(error)))
                 raise
             else:
                 with self._guard:
@@ -335,7 +340,8 @@ class PartitionArchiver:
             self.counts.records += now.tail[-1].num_records
             self.counts.stored_bytes += now.tail[-1].bytes
 
-    def _fail(self, error: BlockgzError) -> None:
+    def fail(self, error: BlockgzError) -> None:
+        """Stop the partition: nothing more is taken or committed, what is open is given back."""
         with self._guard:
             if self.failure is None and not self._closed:
                 self.failure = error

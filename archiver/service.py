@@ -1,78 +1,54 @@
-"""The archiving service: takes partitions over, feeds them from one consumer, ends them in order."""
+"""The archiving service: one consumer feeding the partitions that this process owns."""
 
 import logging
 import random
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 
-from index_format.blocks import COMPRESSORS
-from index_format.errors import BlockgzError
-from index_format.keys import LAYOUTS, TopicFolder
-from index_format.record_formats import record_format
-from index_format.records import Record
+from index_format.identity import ArchiveInfo
 
-from .archive import open_archive, open_topic
+from .archive import open_archive
 from .buffer import BufferFolder
 from .config import RunConfig
-from .errors import BrokerUnreachable, BufferFailed, ShuttingDown, StoreUnavailable
+from .errors import NoSuchTopic, ShuttingDown, StoreUnavailable
 from .kafka_cluster import KafkaCluster
 from .kafka_settings import client_settings, consumer_settings
-from .kafka_source import Event, KafkaLog, KafkaSource, Partition, PartitionFailed
-from .partition_archiver import ChunkSettings, Flush, PartitionArchiver, PartitionCounts, Tick
+from .kafka_source import KafkaLog, KafkaSource, Partition, PartitionLog
+from .ownership import Ownership, PartitionReport, Workshop
+from .partition_archiver import Flush
 from .probe import probe
-from .protocol.commit import PartitionIdentity
-from .protocol.driver import Driver
-from .protocol.operations import LogBounds
-from .protocol.recovery import Claimed, TakeoverPolicy, take_over
-from .roll_policy import RollLimits, RollReason
+from .roll_policy import RollReason
 from .stores import Store
+from .topic_selection import TopicSelection
+from .topics import TopicDirectory
 
 log = logging.getLogger("blockgz.archiver")
 
-CODEC = "gzip"
 TAKEOVERS_AT_ONCE = 8
 BUILDERS = 2
 COMMITTERS = 4
 TICK_SECONDS = 0.5
+PAUSE_SECONDS = 0.005
+STALL_SECONDS = 10.0
+"""So long the consumer is left alone for want of room; then its partitions are paused and polling goes on."""
+GROUP_COMMIT_SECONDS = 5.0
+TOPIC_REFRESH_SECONDS = 30.0
 FIRST_BACKOFF_SECONDS = 0.2
 LONGEST_BACKOFF_SECONDS = 30.0
-PAUSE_SECONDS = 0.005
-SINGLE_READS = {"queued.max.messages.kbytes": 1024, "fetch.wait.max.ms": 10}
-"""A fetch that waits at the end of one log would hold up the look-up in the next."""
+TRIES_OF_ONCE = 30
+MEMORY_SHARES = 8
+"""Shares of the memory budget: one for librdkafka's queue, one for what was handed over; the rest for work on it."""
 BUFFER_PRESSURE = 0.8
 """At this share of the buffer budget the largest open chunk ends early."""
-PASSING = (BrokerUnreachable, BufferFailed)
-"""Failures after which a partition is taken over again."""
-TRIES_OF_ONCE = 30
-RESTARTS_IN_A_ROW = 5
-"""So often a partition is taken over anew after a passing failure before `--once` gives up on it."""
-
-
-@dataclass
-class PartitionReport:
-    """What a run did to one partition."""
-
-    partition: Partition
-    end_offset: int | None
-    """Where `--once` stops: the last stable offset when the run started."""
-    high_watermark: int | None
-    """Above end_offset lie records of open transactions."""
-    counts: PartitionCounts = field(default_factory=PartitionCounts)
-    next_offset: int | None = None
-    failure: BlockgzError | None = None
-
-    def add(self, archiver: PartitionArchiver) -> None:
-        """Note what one owner of the partition archived."""
-        self.counts += archiver.counts
-        self.next_offset = archiver.held.marker.next_offset
+SINGLE_READS = {"queued.max.messages.kbytes": 1024, "fetch.wait.max.ms": 10}
+"""A fetch that waits at the end of one log would hold up the look-up in the next."""
 
 
 class ArchiverService:
-    """One process's share of the work: all partitions of the named topics, assigned directly."""
+    """One process's share of the work: by consumer group, or with `--once` every partition of the topics."""
 
     def __init__(
         self, config: RunConfig, store: Store, buffer: BufferFolder, clock: Callable[[], float] = time.monotonic
@@ -81,34 +57,28 @@ class ArchiverService:
         self._store = store
         self._buffer = buffer
         self._clock = clock
-        self._writer = str(uuid.uuid4())
+        self._selection = TopicSelection(config.topics, config.exclude)
         self._stopping = threading.Event()
         self._abandoned = threading.Event()
-        clients = client_settings(config.bootstrap_servers, config.kafka)
-        self._cluster = KafkaCluster(clients)
-        settings = consumer_settings(
-            config.bootstrap_servers,
-            config.kafka,
-            group_id=config.group_id,
-            isolation_level=config.isolation_level,
-            queue_bytes=config.memory // 8,
-        )
+        self._cluster = KafkaCluster(client_settings(config.bootstrap_servers, config.kafka))
+        settings = consumer_settings(config, queue_bytes=config.memory // MEMORY_SHARES)
         self._source = KafkaSource(settings)
-        self._log_guard = threading.Lock()
         self._log = KafkaLog(settings | SINGLE_READS)
-        self._uncommitted = KafkaLog(settings | SINGLE_READS | {"isolation.level": "read_uncommitted"})
         self._takers = ThreadPoolExecutor(TAKEOVERS_AT_ONCE, thread_name_prefix="take-over")
         self._builders = ThreadPoolExecutor(BUILDERS, thread_name_prefix="build")
         self._committers = ThreadPoolExecutor(COMMITTERS, thread_name_prefix="commit")
-        self._identities: dict[Partition, PartitionIdentity] = {}
-        self._claims: dict[Partition, Future[Claimed]] = {}
-        self._active: dict[Partition, PartitionArchiver] = {}
-        self._ending: set[Partition] = set()
-        self._restarts: dict[Partition, int] = {}
-        self._retry_at: dict[Partition, float] = {}
-        self._ticked_at = clock()
-        self.reports: dict[Partition, PartitionReport] = {}
+        self._ownership: Ownership | None = None
+        self._topics: Sequence[str] = ()
+        self._refresh: Future[list[str]] | None = None
+        self._refreshed_at = self._ticked_at = self._committed_at = clock()
+        self._group_positions: dict[Partition, int] = {}
+        self._room_since: float | None = None
+        self._paused = False
+
+    @property
+    def reports(self) -> dict[Partition, PartitionReport]:
         """What was done so far; complete after `run`."""
+        return self._ownership.reports if self._ownership else {}
 
     def stop(self) -> None:
         """End `run` in order: what is open is flushed and committed. Safe to call from a signal handler."""
@@ -120,220 +90,196 @@ class ArchiverService:
         Raises what keeps the whole run from starting; the failure of one partition stands in its report.
         """
         try:
-            self._prepare()
-            while not self._stopping.is_set() and (self._claims or self._active or self._retry_at):
-                self._step()
-            self._flush_all()
+            ownership = self._ownership = self._prepare()
+            if self._config.once:
+                self._acquire_all(ownership)
+            else:
+                self._source.subscribe(self._topics, _Rebalances(self, ownership))
+            while not self._stopping.is_set() and not (self._config.once and ownership.is_over):
+                self._step(ownership)
+            self.give_up(ownership, list(ownership.reports))
         finally:
             self._close()
 
-    def _prepare(self) -> None:
-        topics = self._config.topics
-        counts = self._cluster.partitions(topics)
+    def give_up(self, ownership: Ownership, partitions: Sequence[Partition]) -> None:
+        """Flush and commit partitions that leave, within the grace time, and tell the group how far they came."""
+        leaving = {partition: ownership.active[partition] for partition in partitions if partition in ownership.active}
+        ownership.give_up(partitions, self._config.grace, self._pause_briefly)
+        self._commit_group_positions({partition: archiver.committed for partition, archiver in leaving.items()})
+
+    def _prepare(self) -> Ownership:
+        self._topics = self._select()
         cluster_id = self._takers.submit(self._cluster.cluster_id)
-        topic_ids = self._cluster.topic_ids(topics)
         if not self._config.single_writer:
             probe(self._store, multipart=self._store.url.startswith("s3:"))
-        layout = self._config.layout
-        archive = open_archive(self._store, layout=layout, cluster_id=cluster_id.result())
-        for topic, num_partitions in counts.items():
-            topic_id = topic_ids[topic]
-            if topic_id is None:
-                log.warning("topic_id_unknown topic=%s; a re-created topic cannot be told from the old one", topic)
-            open_topic(self._store, layout=layout, topic=topic, topic_id=topic_id)
-            for number in range(num_partitions):
-                self._identities[topic, number] = PartitionIdentity(
-                    keys=LAYOUTS[layout](TopicFolder(topic), number),
-                    archive_id=archive.archive_id,
-                    topic_id=topic_id,
-                    group_id=self._config.group_id,
-                    record_format=self._config.record_format,
-                    codec=CODEC,
-                    isolation_level=self._config.isolation_level,
-                    key_prefix=self._store.prefix,
-                )
-        for partition in self._identities:
-            self._start_report(partition)
-            self._start_claim(partition)
+        archive = open_archive(self._store, layout=self._config.layout, cluster_id=cluster_id.result())
+        return Ownership(self._workshop(archive))
 
-    def _start_report(self, partition: Partition) -> None:
-        end_offset = high_watermark = None
-        if self._config.once:
-            end_offset = self._log.bounds(partition).high
-            high_watermark = self._uncommitted.bounds(partition).high
-        self.reports[partition] = PartitionReport(partition, end_offset, high_watermark)
-
-    def _start_claim(self, partition: Partition) -> None:
-        identity = self._identities[partition]
-        policy = TakeoverPolicy(
-            gaps_are_recorded=self._config.on_gap == "record", other_groups_are_replaced=self._config.takeover
+    def _workshop(self, archive: ArchiveInfo) -> Workshop:
+        return Workshop(
+            config=self._config,
+            archive_id=archive.archive_id,
+            store=self._store,
+            buffer=self._buffer,
+            topics=TopicDirectory(self._store, self._cluster, archive),
+            log_of=lambda partition: PartitionLog(self._log, partition),
+            writer=str(uuid.uuid4()),
+            back_off=self._back_off,
+            clock=self._clock,
+            takers=self._takers,
+            builders=self._builders,
+            committers=self._committers,
         )
-        driver = self._driver(partition)
-        self._claims[partition] = self._takers.submit(lambda: driver.run(take_over(identity, self._writer, policy)))
 
-    def _driver(self, partition: Partition) -> Driver:
-        return Driver(self._store, _PartitionLog(self._log, partition, self._log_guard), self._back_off, lambda: True)
+    def _select(self) -> list[str]:
+        """The topics to archive now; raises NoSuchTopic for a named one that is missing, or where none is selected."""
+        known = self._cluster.topics()
+        missing = self._selection.names - known.keys()
+        selected = self._selection(known)
+        if missing or (not selected and self._config.once):
+            names = sorted(name for name in known if not name.startswith("__"))
+            wanted = f"topic {sorted(missing)[0]!r}" if missing else f"topic like {', '.join(self._config.topics)}"
+            raise NoSuchTopic(
+                f"the cluster has no {wanted}",
+                why=f"it has {', '.join(names[:10]) or 'no topics'}{' …' if len(names) > 10 else ''}",
+                remedy="check the name and -b, or create the topic first",
+            )
+        return selected
+
+    def _acquire_all(self, ownership: Ownership) -> None:
+        """Take over every partition up to its end now: `--once` asks no group."""
+        uncommitted = KafkaLog(
+            consumer_settings(self._config, queue_bytes=0) | SINGLE_READS | {"isolation.level": "read_uncommitted"}
+        )
+        known = self._cluster.topics()
+        for topic in self._topics:
+            for number in range(known[topic]):
+                partition = (topic, number)
+                end, high = self._log.bounds(partition).high, uncommitted.bounds(partition).high
+                ownership.acquire(partition, end, high)
+        uncommitted.close()
+
+    def _step(self, ownership: Ownership) -> None:
+        begun = ownership.begin()
+        if begun:
+            self._source.consume(begun)
+            if self._paused:
+                self._source.pause()
+        self._poll(ownership)
+        now = self._clock()
+        if now - self._ticked_at >= TICK_SECONDS:
+            self._ticked_at = now
+            ownership.tick(now)
+            self._relieve_buffer(ownership)
+            if not self._config.once:
+                self._keep_group_informed(ownership, now)
+                self._refresh_topics(ownership, now)
+        self._source.release(ownership.review())
+
+    def _poll(self, ownership: Ownership) -> None:
+        """Fetch while there is room; without room for long, pause but poll, so that the group keeps this member."""
+        now = self._clock()
+        if self._has_room(ownership):
+            self._room_since = now
+            if self._paused:
+                self._source.resume()
+                self._paused = False
+        elif not self._paused:
+            if self._room_since is not None and now - self._room_since < STALL_SECONDS:
+                self._pause_briefly()
+                return
+            log.warning("paused; records and buffer fill their budgets, the store may be slow")
+            self._source.pause()
+            self._paused = True
+        for event in self._source.poll():
+            ownership.offer(event)
+
+    def _has_room(self, ownership: Ownership) -> bool:
+        """Whether more may be fetched: what was handed over and what is buffered lie inside their budgets."""
+        waiting = sum(archiver.inbox_bytes for archiver in ownership.active.values())
+        in_memory = waiting < self._config.memory // MEMORY_SHARES
+        return in_memory and self._buffer.used_bytes < self._config.buffer_bytes
+
+    def _relieve_buffer(self, ownership: Ownership) -> None:
+        if ownership.active and self._buffer.used_bytes >= self._config.buffer_bytes * BUFFER_PRESSURE:
+            largest = max(ownership.active.values(), key=lambda archiver: archiver.open_bytes)
+            if largest.open_bytes:
+                largest.offer(Flush(RollReason.BUFFER))
+
+    def _keep_group_informed(self, ownership: Ownership, now: float) -> None:
+        if now - self._committed_at >= GROUP_COMMIT_SECONDS:
+            self._committed_at = now
+            self._commit_group_positions(
+                {partition: archiver.committed for partition, archiver in ownership.active.items()}
+            )
+
+    def _commit_group_positions(self, positions: dict[Partition, int | None]) -> None:
+        """Advisory, for lag tools: the archive's markers alone say what is archived."""
+        news = {
+            partition: position
+            for partition, position in positions.items()
+            if position is not None and self._group_positions.get(partition) != position
+        }
+        if news and not self._config.once:
+            self._group_positions |= news
+            self._source.commit(news)
+
+    def _refresh_topics(self, ownership: Ownership, now: float) -> None:
+        """Subscribe to topics that came or went since."""
+        if self._refresh is None:
+            if now - self._refreshed_at >= TOPIC_REFRESH_SECONDS:
+                self._refresh = self._takers.submit(lambda: self._selection(self._cluster.topics()))
+            return
+        if not self._refresh.done():
+            return
+        self._refreshed_at = now
+        refresh, self._refresh = self._refresh, None
+        if refresh.exception() is not None:
+            log.warning("topics_unknown cause=%s", refresh.exception())
+            return
+        topics = refresh.result()
+        if topics and topics != self._topics:
+            log.info("subscribed topics=%s", ",".join(topics))
+            self._topics = topics
+            self._source.subscribe(topics, _Rebalances(self, ownership))
 
     def _back_off(self, attempt: int, cause: str) -> None:
         """Wait with full jitter before another try at the store; raises ShuttingDown when the run ends meanwhile."""
         if self._config.once and attempt > TRIES_OF_ONCE:
             raise StoreUnavailable(f"{self._store.url} failed {attempt} times in a row", why=cause)
-        log.warning("store_retry attempt=%d cause=%s", attempt, cause)
+        log.warning("retry attempt=%d cause=%s", attempt, cause)
         longest = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2**attempt)
         if self._abandoned.wait(random.uniform(0, longest)):
             raise ShuttingDown("the run ended before the store answered", why=cause)
 
-    def _step(self) -> None:
-        self._begin_claimed()
-        if self._has_room():
-            for event in self._source.poll():
-                self._dispatch(event)
-        else:
-            self._stopping.wait(PAUSE_SECONDS)
-        now = self._clock()
-        if now - self._ticked_at >= TICK_SECONDS:
-            self._ticked_at = now
-            self._tick(now)
-        for partition, archiver in list(self._active.items()):
-            self._review(partition, archiver)
-
-    def _begin_claimed(self) -> None:
-        """Start consuming partitions whose claim has succeeded; retry or give up those whose claim failed."""
-        positions: dict[Partition, int] = {}
-        for partition, claim in list(self._claims.items()):
-            if not claim.done():
-                continue
-            del self._claims[partition]
-            try:
-                claimed = claim.result()
-            except BlockgzError as error:
-                self._failed(partition, error)
-                continue
-            self._announce(partition, claimed)
-            positions[partition] = claimed.position
-            self._active[partition] = self._partition_archiver(partition, claimed)
-        if positions:
-            self._source.assign(positions)
-
-    def _partition_archiver(self, partition: Partition, claimed: Claimed) -> PartitionArchiver:
-        config = self._config
-        return PartitionArchiver(
-            self._identities[partition],
-            claimed,
-            ChunkSettings(
-                record_format=record_format(config.record_format),
-                compressor=COMPRESSORS[config.gzip_library](config.compression_level),
-                block_bytes=config.block_bytes,
-                limits=RollLimits(config.chunk_bytes, config.chunk_records, config.chunk_interval),
-                bad_records_are_skipped=config.on_bad_record == "skip",
-            ),
-            buffer=self._buffer,
-            driver=self._driver(partition),
-            builders=self._builders,
-            committers=self._committers,
-            clock=self._clock,
-            end_offset=self.reports[partition].end_offset,
-        )
-
-    def _announce(self, partition: Partition, claimed: Claimed) -> None:
-        epoch = claimed.held.marker.epoch
-        log.info("claimed topic=%s partition=%d epoch=%d position=%d", *partition, epoch, claimed.position)
-        if claimed.gap is not None:
-            gap = claimed.gap
-            log.warning("gap topic=%s partition=%d from=%d to=%d reason=retention", *partition, gap.start, gap.end)
-        if claimed.tail_was_compacted:
-            log.warning("tail_unverified topic=%s partition=%d; the log compacted it away", *partition)
-
-    def _has_room(self) -> bool:
-        """Whether more may be fetched: what was handed over and what is buffered lie inside their budgets."""
-        waiting = sum(archiver.inbox_bytes for archiver in self._active.values())
-        return waiting < self._config.memory // 8 and self._buffer.used_bytes < self._config.buffer_bytes
-
-    def _dispatch(self, event: Event) -> None:
-        archiver = self._active.get(event.partition)
-        if archiver is None:
-            return
-        if isinstance(event, PartitionFailed):
-            self._end(event.partition, archiver)
-            self._failed(event.partition, event.error)
-        else:
-            archiver.offer(event)
-
-    def _tick(self, now: float) -> None:
-        for partition in [partition for partition, due in self._retry_at.items() if due <= now]:
-            del self._retry_at[partition]
-            self._start_claim(partition)
-        for archiver in self._active.values():
-            archiver.offer(Tick(now))
-        if self._active and self._buffer.used_bytes >= self._config.buffer_bytes * BUFFER_PRESSURE:
-            largest = max(self._active.values(), key=lambda archiver: archiver.open_bytes)
-            if largest.open_bytes:
-                largest.offer(Flush(RollReason.BUFFER))
-
-    def _review(self, partition: Partition, archiver: PartitionArchiver) -> None:
-        """End a partition that failed or is archived up to its end."""
-        if archiver.failure is not None:
-            self._end(partition, archiver)
-            self._failed(partition, archiver.failure)
-        elif archiver.is_drained and archiver.is_idle:
-            if partition in self._ending:
-                self._end(partition, archiver)
-            else:
-                self._ending.add(partition)
-                archiver.offer(Flush(RollReason.FLUSH))
-        if archiver.counts.chunks:
-            self._restarts.pop(partition, None)
-
-    def _failed(self, partition: Partition, error: BlockgzError) -> None:
-        """Take the partition over again where that may help, else leave it with its failure."""
-        tries = self._restarts[partition] = self._restarts.get(partition, 0) + 1
-        if isinstance(error, PASSING) and not (self._config.once and tries > RESTARTS_IN_A_ROW):
-            log.warning("restart topic=%s partition=%d try=%d cause=%s", *partition, tries, error.what)
-            self._retry_at[partition] = self._clock() + min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2**tries)
-            return
-        log.error("stopped topic=%s partition=%d cause=%s", *partition, error.what)
-        self.reports[partition].failure = error
-
-    def _end(self, partition: Partition, archiver: PartitionArchiver) -> None:
-        del self._active[partition]
-        self._ending.discard(partition)
-        self._source.release([partition])
-        archiver.close()
-        self.reports[partition].add(archiver)
-
-    def _flush_all(self) -> None:
-        """Commit what is open, within the grace time; what is not committed by then is archived by the next run."""
-        for archiver in self._active.values():
-            archiver.offer(Flush(RollReason.FLUSH))
-        give_up = self._clock() + self._config.grace
-        while not all(archiver.is_idle for archiver in self._active.values()) and self._clock() < give_up:
-            self._abandoned.wait(PAUSE_SECONDS)
-        for partition, archiver in list(self._active.items()):
-            if not archiver.is_idle:
-                log.warning("abandoned topic=%s partition=%d; the next run archives the rest", *partition)
-            self._end(partition, archiver)
+    def _pause_briefly(self) -> None:
+        self._abandoned.wait(PAUSE_SECONDS)
 
     def _close(self) -> None:
         self._abandoned.set()
+        self._source.close()
         for pool in (self._takers, self._builders, self._committers):
             pool.shutdown(wait=True, cancel_futures=True)
-        for client in (self._source, self._log, self._uncommitted):
-            client.close()
+        self._log.close()
         self._buffer.close()
 
 
-class _PartitionLog:
-    """One partition's log for the protocols; the clients behind it serve one question at a time."""
+class _Rebalances:
+    """The consumer group's decisions, carried out on this process's partitions."""
 
-    def __init__(self, log: KafkaLog, partition: Partition, guard: threading.Lock) -> None:
-        self._log = log
-        self._partition = partition
-        self._guard = guard
+    def __init__(self, service: ArchiverService, ownership: Ownership) -> None:
+        self._service = service
+        self._ownership = ownership
 
-    def bounds(self) -> LogBounds:
-        with self._guard:
-            return self._log.bounds(self._partition)
+    def assigned(self, partitions: Sequence[Partition]) -> None:
+        log.info("assigned partitions=%d", len(partitions))
+        for partition in partitions:
+            self._ownership.acquire(partition)
 
-    def record_at(self, offset: int) -> Record | None:
-        with self._guard:
-            return self._log.record_at(self._partition, offset)
+    def revoked(self, partitions: Sequence[Partition]) -> None:
+        log.info("revoked partitions=%d", len(partitions))
+        self._service.give_up(self._ownership, partitions)
+
+    def lost(self, partitions: Sequence[Partition]) -> None:
+        log.warning("lost partitions=%d", len(partitions))
+        self._ownership.lose(partitions)

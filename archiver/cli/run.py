@@ -17,7 +17,8 @@ from index_format.errors import BlockgzError
 from ..buffer import BufferFolder
 from ..config import RunConfig, parse_duration, parse_size, run_config
 from ..errors import UsageError
-from ..service import ArchiverService, PartitionReport
+from ..ownership import PartitionReport
+from ..service import ArchiverService
 from ..stores.opening import default_buffer_root, open_store
 from .outcome import EXIT_CODES, INTERRUPTED, error_lines
 
@@ -70,6 +71,9 @@ Examples:
 @click.option("--endpoint-url", help="Of an S3 work-alike.")
 @click.option("--region", help="AWS region.")
 @click.option("--group-id", help="Consumer group that owns the archive. [blockgz-archiver]")
+@click.option("--exclude", multiple=True, metavar="PATTERN", help="Topics to leave out: names, globs or ~regex.")
+@click.option("--group-protocol", type=click.Choice(["classic", "consumer"]), help="consumer is KIP-848. [classic]")
+@click.option("--group-instance-id", help="Static member id: a restart in time moves no partitions.")
 @click.option("--layout", type=click.Choice(["topic", "seed"]), help="Names of objects. [topic]")
 @click.option("--record-format", type=click.Choice(["json", "text"]), help="Records inside a block. [json]")
 @click.option("--isolation-level", type=click.Choice(["read_committed", "read_uncommitted"]), help="[read_committed]")

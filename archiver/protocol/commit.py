@@ -11,10 +11,10 @@ from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Gap, an
 from index_format.keys import ChunkStart, Conflict, PartitionKeys, SeedLayoutKeys, catalog_name, data_suffix
 from index_format.marker import Marker
 
-from ..errors import OwnedByAnother, StoreUnavailable
+from ..errors import AssignmentLost, StoreUnavailable
 from ..stores import Body, FileBody, StoredObject
 from .objects import Held, store_once, swap_marker
-from .operations import CompareAndSwap, Get, NewToken, Protocol, StillAssigned
+from .operations import CompareAndSwap, Get, NewToken, Protocol, StillAssigned, patiently
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,19 @@ def commit_progress(
 
 
 def _swap_if_assigned(keys: PartitionKeys, marker: Marker, held: Held) -> Protocol[Held]:
-    mine: bool = yield StillAssigned()
-    if not mine:
-        raise OwnedByAnother(
-            f"{keys.folder.topic}:{keys.partition} was assigned to another process",
-            why="the consumer group moved the partition before this chunk was committed",
-            remedy="nothing to do: its new owner archives the same records again",
-        )
+    yield from check_assignment(keys)
     return (yield from swap_marker(keys.marker, marker, held.etag))
+
+
+def check_assignment(keys: PartitionKeys) -> Protocol[None]:
+    """Raises AssignmentLost where the partition is another process's by now, or its topic another one."""
+    mine: bool = yield from patiently(StillAssigned())
+    if not mine:
+        raise AssignmentLost(
+            f"{keys.folder.topic}:{keys.partition} went to another process or was created anew",
+            why="the consumer group or the cluster changed meanwhile",
+            remedy="nothing to do: whoever owns the partition now archives what is not committed",
+        )
 
 
 def _index(identity: PartitionIdentity, marker: Marker, chunk: FinishedChunk, data_name: str) -> ChunkIndex:

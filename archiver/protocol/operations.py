@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from index_format.records import Record
 
-from ..errors import StoreUnavailable
+from ..errors import BrokerUnreachable, StoreUnavailable
 from ..stores import Body
 
 R = TypeVar("R")
@@ -104,11 +104,11 @@ __all__ = [
 
 
 def patiently(operation: Operation) -> Protocol[Any]:
-    """Ask until the store answers; for reads, which may be repeated without end."""
+    """Ask until store or broker answers; for questions, which may be repeated without end."""
     attempt = 0
     while True:
         try:
             return (yield operation)
-        except StoreUnavailable as error:
+        except (StoreUnavailable, BrokerUnreachable) as error:
             attempt += 1
             yield Wait(attempt, error.what)

@@ -9,9 +9,9 @@ from index_format.marker import Marker
 from index_format.records import Record, record_hash
 
 from ..errors import Diverged, Fenced, GapRefused, OwnedByAnother
-from .commit import PartitionIdentity
+from .commit import PartitionIdentity, check_assignment
 from .objects import Held, read_marker, swap_marker
-from .operations import LogBounds, NewToken, Protocol, ReadLogBounds, ReadLogRecord, Wait
+from .operations import LogBounds, NewToken, Protocol, ReadLogBounds, ReadLogRecord, Wait, patiently
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,19 @@ def take_over(identity: PartitionIdentity, writer: str, policy: TakeoverPolicy) 
         held = yield from read_marker(identity.keys.marker)
         if held is not None:
             _check_identity(identity, held.marker, policy)
-        bounds: LogBounds = yield ReadLogBounds()
-        gap = gap_before(held.marker, bounds, identity) if held else None
+        bounds: LogBounds = yield from patiently(ReadLogBounds())
+        newest = yield from _newest_archived(held.marker if held else None, bounds)
+        yield from check_assignment(identity.keys)
+        gap = None
+        if held is not None:
+            gap = gap_before(held.marker, bounds, identity)
+            _compare_tail(identity, held.marker, newest)
         if gap is not None and not policy.gaps_are_recorded:
             raise GapRefused(
                 f"{_name(identity)}: records at offsets {gap.start} to {gap.end - 1} were never archived",
                 why="retention removed them from the log first",
                 remedy="run with --on-gap record to go on with the gap recorded",
             )
-        compacted = False
-        if held is not None:
-            compacted = yield from _compare_tail(identity, held.marker, bounds)
         nonce: str = yield NewToken()
         claim = _claim(identity, held, writer, nonce, gap)
         try:
@@ -67,7 +69,8 @@ def take_over(identity: PartitionIdentity, writer: str, policy: TakeoverPolicy) 
             yield Wait(tries, error.what)
             continue
         position = claim.next_offset if claim.next_offset is not None else bounds.low
-        return Claimed(now_held, position, gap, compacted)
+        tail_was_compacted = isinstance(newest, Vanished)
+        return Claimed(now_held, position, gap, tail_was_compacted)
 
 
 def gap_before(marker: Marker, bounds: LogBounds, identity: PartitionIdentity) -> Gap | None:
@@ -125,23 +128,28 @@ def _check_identity(identity: PartitionIdentity, marker: Marker, policy: Takeove
         )
 
 
-def _compare_tail(identity: PartitionIdentity, marker: Marker, bounds: LogBounds) -> Protocol[bool]:
-    """Whether the last archived record is gone from the log; raises Diverged where it is another one by now."""
-    if not marker.tail or marker.tail_hash is None:
-        return False
+class Vanished(NamedTuple):
+    """The newest archived record is gone from the log, though the log still reaches below its offset."""
+
+
+def _newest_archived(marker: Marker | None, bounds: LogBounds) -> Protocol[Record | Vanished | None]:
+    """The record in the log at the newest archived offset; None where there is nothing to compare."""
+    if marker is None or not marker.tail or marker.tail_hash is None:
+        return None
     offset = marker.tail[-1].last_offset
-    if offset < bounds.low:
-        return False
-    record: Record | None = yield ReadLogRecord(offset)
-    if record is None:
-        return True
-    if record_hash(record) != marker.tail_hash:
+    if not bounds.low <= offset < bounds.high:
+        return None
+    record: Record | None = yield from patiently(ReadLogRecord(offset))
+    return Vanished() if record is None else record
+
+
+def _compare_tail(identity: PartitionIdentity, marker: Marker, newest: Record | Vanished | None) -> None:
+    if isinstance(newest, Record) and record_hash(newest) != marker.tail_hash:
         raise Diverged(
-            f"{_name(identity)}: the record at offset {offset} is not the one that was archived",
+            f"{_name(identity)}: the record at offset {newest.offset} is not the one that was archived",
             why="the log was truncated and written again, or this is another cluster",
             remedy="archive into another --archive, or find out what happened to the topic; nothing was changed",
         )
-    return False
 
 
 def _name(identity: PartitionIdentity) -> str:

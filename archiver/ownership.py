@@ -1,0 +1,285 @@
+"""The partitions that are this process's: claiming, feeding, restarting and giving them up.
+
+All methods belong to the consumer thread. Claims run in threads of their own; see protocol.recovery.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+
+from index_format.blocks import COMPRESSORS
+from index_format.errors import BlockgzError
+from index_format.keys import LAYOUTS, TopicFolder
+from index_format.record_formats import record_format
+
+from .buffer import BufferFolder
+from .config import RunConfig
+from .errors import AssignmentLost, BrokerUnreachable, BufferFailed, Fenced, PartitionUnavailable, StoreUnavailable
+from .kafka_source import Event, Partition, PartitionFailed
+from .partition_archiver import ChunkSettings, Flush, PartitionArchiver, PartitionCounts, Tick
+from .protocol.commit import PartitionIdentity
+from .protocol.driver import Driver, LogReader
+from .protocol.recovery import Claimed, TakeoverPolicy, take_over
+from .protocol.succession import name_successor
+from .roll_policy import RollLimits, RollReason
+from .stores import Store
+from .topics import TopicDirectory
+
+log = logging.getLogger("blockgz.archiver")
+
+CODEC = "gzip"
+FIRST_BACKOFF_SECONDS = 0.2
+LONGEST_BACKOFF_SECONDS = 30.0
+HEARTBEAT_SECONDS = 3.0
+"""A fenced writer waits this long before it claims again: by then a zombie has learnt that it is none."""
+RESTARTS_IN_A_ROW = 5
+"""So often a partition is taken over anew after a passing failure before `--once` gives up on it."""
+PASSING = (BrokerUnreachable, BufferFailed, PartitionUnavailable, StoreUnavailable)
+"""Failures after which a partition is taken over again."""
+
+
+@dataclass
+class PartitionReport:
+    """What a run did to one partition."""
+
+    partition: Partition
+    end_offset: int | None = None
+    """Where `--once` stops: the last stable offset when the run started."""
+    high_watermark: int | None = None
+    """Above end_offset lie records of open transactions."""
+    counts: PartitionCounts = field(default_factory=PartitionCounts)
+    next_offset: int | None = None
+    failure: BlockgzError | None = None
+
+    def add(self, archiver: PartitionArchiver) -> None:
+        """Note what one owner of the partition archived."""
+        self.counts += archiver.counts
+        self.next_offset = archiver.held.marker.next_offset
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What all partitions of a process share."""
+
+    config: RunConfig
+    archive_id: str
+    store: Store
+    buffer: BufferFolder
+    topics: TopicDirectory
+    log_of: Callable[[Partition], LogReader]
+    writer: str
+    back_off: Callable[[int, str], None]
+    """Waits before another try at the store; raises ShuttingDown when the run ends meanwhile."""
+    clock: Callable[[], float]
+    takers: Executor
+    builders: Executor
+    committers: Executor
+
+
+class Ownership:
+    """One state a partition: being claimed, active, waiting for another claim, or stopped with its failure."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+        self._assigned: set[Partition] = set()
+        self._claims: dict[Partition, Future[tuple[PartitionIdentity, Claimed]]] = {}
+        self._active: dict[Partition, PartitionArchiver] = {}
+        self._ending: set[Partition] = set()
+        self._retry_at: dict[Partition, float] = {}
+        self._tries: dict[Partition, int] = {}
+        self.reports: dict[Partition, PartitionReport] = {}
+        """What was done to every partition that was ever this process's."""
+
+    @property
+    def active(self) -> dict[Partition, PartitionArchiver]:
+        """The partitions that are being archived."""
+        return self._active
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do: every partition is drained, given up or stopped."""
+        return not (self._claims or self._active or self._retry_at)
+
+    @property
+    def unowned(self) -> set[Partition]:
+        """Partitions that are assigned and not archived right now."""
+        return self._assigned - self._active.keys()
+
+    def acquire(self, partition: Partition, end_offset: int | None = None, high_watermark: int | None = None) -> None:
+        """Start to take the partition over; see `begin`."""
+        self._assigned.add(partition)
+        report = self.reports.setdefault(partition, PartitionReport(partition))
+        report.end_offset, report.high_watermark, report.failure = end_offset, high_watermark, None
+        self._start_claim(partition)
+
+    def begin(self) -> dict[Partition, int]:
+        """Partitions whose claim succeeded since the last call, each with the offset to consume from."""
+        positions: dict[Partition, int] = {}
+        for partition in [partition for partition, claim in self._claims.items() if claim.done()]:
+            claim = self._claims.pop(partition)
+            if partition not in self._assigned:
+                continue
+            try:
+                identity, claimed = claim.result()
+            except BlockgzError as error:
+                self._failed(partition, error)
+                continue
+            _announce(identity, claimed)
+            positions[partition] = claimed.position
+            self._active[partition] = self._archiver(partition, identity, claimed)
+        return positions
+
+    def offer(self, event: Event) -> None:
+        """Hand an event to its partition; one of a partition that is not active is dropped."""
+        archiver = self._active.get(event.partition)
+        if archiver is None:
+            return
+        if isinstance(event, PartitionFailed):
+            archiver.fail(event.error)
+        else:
+            archiver.offer(event)
+
+    def tick(self, now: float) -> None:
+        """Let time pass: chunks that are due end, claims that wait are tried again."""
+        for partition in [partition for partition, due in self._retry_at.items() if due <= now]:
+            del self._retry_at[partition]
+            self._start_claim(partition)
+        for archiver in self._active.values():
+            archiver.offer(Tick(now))
+
+    def review(self) -> list[Partition]:
+        """End partitions that failed or are drained; gives those that are to be consumed no longer."""
+        ended = []
+        for partition, archiver in list(self._active.items()):
+            if archiver.failure is not None:
+                ended.append(partition)
+                self._end(partition)
+                self._failed(partition, archiver.failure)
+            elif archiver.is_drained and archiver.is_idle:
+                if partition in self._ending:
+                    ended.append(partition)
+                    self._end(partition)
+                else:
+                    self._ending.add(partition)
+                    archiver.offer(Flush(RollReason.FLUSH))
+            elif archiver.counts.chunks:
+                self._tries.pop(partition, None)
+        return ended
+
+    def give_up(self, partitions: Iterable[Partition], seconds: float, pause: Callable[[], None]) -> None:
+        """Flush and commit up to a deadline, then forget: what is not committed, the next owner archives."""
+        leaving = [partition for partition in partitions if partition in self._assigned]
+        flushing = [self._active[partition] for partition in leaving if partition in self._active]
+        for archiver in flushing:
+            archiver.offer(Flush(RollReason.FLUSH))
+        deadline = self._workshop.clock() + seconds
+        while not all(archiver.is_idle for archiver in flushing) and self._workshop.clock() < deadline:
+            pause()
+        for partition in leaving:
+            if partition in self._active and not self._active[partition].is_idle:
+                log.warning("abandoned topic=%s partition=%d; its next owner archives the rest", *partition)
+        self.lose(leaving)
+
+    def lose(self, partitions: Iterable[Partition]) -> None:
+        """Forget at once and write nothing: they are another process's already."""
+        for partition in partitions:
+            self._assigned.discard(partition)
+            self._retry_at.pop(partition, None)
+            if partition in self._active:
+                self._end(partition)
+
+    def _start_claim(self, partition: Partition) -> None:
+        self._claims[partition] = self._workshop.takers.submit(self._claim, partition)
+
+    def _claim(self, partition: Partition) -> tuple[PartitionIdentity, Claimed]:
+        """Runs in a thread of its own."""
+        workshop, (topic, number) = self._workshop, partition
+        config = workshop.config
+        topic_id, folder = workshop.topics.locate(topic)
+        driver = self._driver(partition, topic_id)
+        layout = LAYOUTS[config.layout]
+        for incarnation in range(1, folder.incarnation):
+            old = layout(TopicFolder(topic, incarnation), number)
+            if driver.run(name_successor(old, str(TopicFolder(topic, incarnation + 1)), workshop.writer)):
+                log.warning("succeeded topic=%s partition=%d by=%s", topic, number, folder)
+        identity = PartitionIdentity(
+            keys=layout(folder, number),
+            archive_id=workshop.archive_id,
+            topic_id=topic_id,
+            group_id=config.group_id,
+            record_format=config.record_format,
+            codec=CODEC,
+            isolation_level=config.isolation_level,
+            key_prefix=workshop.store.prefix,
+        )
+        policy = TakeoverPolicy(gaps_are_recorded=config.on_gap == "record", other_groups_are_replaced=config.takeover)
+        return identity, driver.run(take_over(identity, workshop.writer, policy))
+
+    def _driver(self, partition: Partition, topic_id: str | None) -> Driver:
+        def still_assigned() -> bool:
+            """A topic that was created again since is another one, whatever its offsets look like."""
+            if partition not in self._assigned:
+                return False
+            return topic_id is None or self._workshop.topics.current_id(partition[0]) == topic_id
+
+        def back_off(attempt: int, cause: str) -> None:
+            if partition not in self._assigned:
+                raise AssignmentLost("the partition was given up meanwhile", why=cause)
+            workshop.back_off(attempt, cause)
+
+        workshop = self._workshop
+        return Driver(workshop.store, workshop.log_of(partition), back_off, still_assigned)
+
+    def _archiver(self, partition: Partition, identity: PartitionIdentity, claimed: Claimed) -> PartitionArchiver:
+        workshop = self._workshop
+        config = workshop.config
+        return PartitionArchiver(
+            identity,
+            claimed,
+            ChunkSettings(
+                record_format=record_format(config.record_format),
+                compressor=COMPRESSORS[config.gzip_library](config.compression_level),
+                block_bytes=config.block_bytes,
+                limits=RollLimits(config.chunk_bytes, config.chunk_records, config.chunk_interval),
+                bad_records_are_skipped=config.on_bad_record == "skip",
+            ),
+            buffer=workshop.buffer,
+            driver=self._driver(partition, identity.topic_id),
+            builders=workshop.builders,
+            committers=workshop.committers,
+            clock=workshop.clock,
+            end_offset=self.reports[partition].end_offset,
+        )
+
+    def _failed(self, partition: Partition, error: BlockgzError) -> None:
+        """Take the partition over again where that may help, else leave it with its failure."""
+        tries = self._tries[partition] = self._tries.get(partition, 0) + 1
+        once = self._workshop.config.once
+        passing = isinstance(error, PASSING) or (not once and isinstance(error, Fenced | AssignmentLost))
+        if passing and not (once and tries > RESTARTS_IN_A_ROW):
+            log.warning("restart topic=%s partition=%d try=%d cause=%s", *partition, tries, error.what)
+            least = HEARTBEAT_SECONDS if isinstance(error, Fenced) else 0.0
+            delay = min(LONGEST_BACKOFF_SECONDS, least + FIRST_BACKOFF_SECONDS * 2**tries)
+            self._retry_at[partition] = self._workshop.clock() + delay
+            return
+        log.error("stopped topic=%s partition=%d cause=%s why=%s", *partition, error.what, error.why)
+        self.reports[partition].failure = error
+
+    def _end(self, partition: Partition) -> None:
+        archiver = self._active.pop(partition)
+        self._ending.discard(partition)
+        archiver.close()
+        self.reports[partition].add(archiver)
+
+
+def _announce(identity: PartitionIdentity, claimed: Claimed) -> None:
+    partition = (str(identity.keys.folder), identity.keys.partition)
+    log.info(
+        "claimed topic=%s partition=%d epoch=%d position=%d", *partition, claimed.held.marker.epoch, claimed.position
+    )
+    if claimed.gap is not None:
+        gap = claimed.gap
+        log.warning("gap topic=%s partition=%d from=%d to=%d reason=%s", *partition, gap.start, gap.end, gap.reason)
+    if claimed.tail_was_compacted:
+        log.warning("tail_unverified topic=%s partition=%d; the log compacted it away", *partition)

@@ -1,0 +1,33 @@
+"""Ending the chain of a topic that was deleted and created again: its markers name the folder that follows."""
+
+from msgspec.structs import replace
+
+from index_format.keys import PartitionKeys
+from index_format.marker import claimed
+
+from ..errors import Fenced
+from .objects import read_marker, swap_marker
+from .operations import NewToken, Protocol, Wait
+
+
+def name_successor(old: PartitionKeys, successor: str, writer: str) -> Protocol[bool]:
+    """Give the old incarnation's marker its last swap; whether there was anything left to do.
+
+    The swap raises the epoch, so that a writer that still holds the old chain is fenced. Readers follow the name.
+    """
+    tries = 0
+    while True:
+        held = yield from read_marker(old.marker)
+        if held is None or held.marker.successor is not None:
+            return False
+        nonce: str = yield NewToken()
+        last = replace(
+            claimed(held.marker, writer=writer, nonce=nonce, group_id=held.marker.group_id), successor=successor
+        )
+        try:
+            yield from swap_marker(old.marker, last, held.etag)
+        except Fenced as error:
+            tries += 1
+            yield Wait(tries, error.what)
+            continue
+        return True

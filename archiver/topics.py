@@ -1,0 +1,46 @@
+"""Which folder of the archive a topic lives in: one incarnation for each topic id."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from index_format.identity import ArchiveInfo
+from index_format.keys import TopicFolder
+
+from .archive import find_incarnation
+from .kafka_cluster import KafkaCluster
+from .stores import Store
+
+FRESH_SECONDS = 5.0
+"""Many partitions of a topic are assigned at once; they share one question to the cluster."""
+
+
+class TopicDirectory:
+    """Answers from cluster and archive, each kept for a few seconds; safe for use by many threads."""
+
+    def __init__(
+        self, store: Store, cluster: KafkaCluster, archive: ArchiveInfo, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._archive = archive
+        self._clock = clock
+        self._guard = threading.Lock()
+        self._known: dict[str, tuple[float, str | None, TopicFolder]] = {}
+
+    def locate(self, topic: str) -> tuple[str | None, TopicFolder]:
+        """The topic's id, None where the broker does not tell it, and its folder.
+
+        A topic that was deleted and created again gets a folder of its own. Raises the errors of store and cluster.
+        """
+        with self._guard:
+            known = self._known.get(topic)
+            if known is None or self._clock() - known[0] > FRESH_SECONDS:
+                topic_id = self.current_id(topic)
+                folder = find_incarnation(self._store, layout=self._archive.layout, topic=topic, topic_id=topic_id)
+                known = self._known[topic] = (self._clock(), topic_id, folder)
+            return known[1:]
+
+    def current_id(self, topic: str) -> str | None:
+        """The topic's id now, asked of the cluster."""
+        return self._cluster.topic_ids([topic])[topic]
