@@ -11,7 +11,7 @@ import shutil
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from .errors import BufferFailed
@@ -28,13 +28,12 @@ class BufferFile:
         self._folder = folder
         self._hash = hashlib.sha256()
         self.size = 0
-        with buffer_errors(path):
-            self._file = path.open("xb")
 
     def append(self, block: bytes) -> None:
         """Add one block; raises BufferFailed where the disk does not take it."""
-        with buffer_errors(self._path):
-            self._file.write(block)
+        # Opened for each block: thousands of open chunks would need as many file descriptors.
+        with buffer_errors(self._path), self._path.open("ab") as file:
+            file.write(block)
         self._hash.update(block)
         self.size += len(block)
         self._folder.account(len(block))
@@ -42,7 +41,6 @@ class BufferFile:
     def finish(self) -> FileBody:
         """The whole file, written through to the operating system; raises BufferFailed where bytes are missing."""
         with buffer_errors(self._path):
-            self._file.close()
             stored = self._path.stat().st_size
         if stored != self.size:
             raise BufferFailed(f"the buffer file {self._path} has {stored} bytes", why=f"{self.size} were written")
@@ -50,8 +48,6 @@ class BufferFile:
 
     def discard(self) -> None:
         """Give the space back; safe to call twice."""
-        with suppress(OSError):
-            self._file.close()
         self._path.unlink(missing_ok=True)
         self._folder.account(-self.size)
         self.size = 0

@@ -44,11 +44,29 @@ class ChunkBuilder:
         self._last: Record | None = None
         self._leader_epoch: int | None = None
         self._num_records = 0
+        self._encoded_bytes = 0
+        self._last_record_at = opened_at
 
     @property
     def facts(self) -> OpenChunkFacts:
         """What the roll policy decides on."""
-        return OpenChunkFacts(self._buffer.size, self._num_records, self._opened_at)
+        return OpenChunkFacts(
+            compressed_bytes=self._buffer.size,
+            encoded_bytes=self._encoded_bytes + self.open_block_bytes,
+            num_records=self._num_records,
+            opened_at=self._opened_at,
+            last_record_at=self._last_record_at,
+        )
+
+    @property
+    def open_block_bytes(self) -> int:
+        """Encoded bytes that wait in memory for their block to fill."""
+        return self._builder.open_bytes if self._builder else 0
+
+    @property
+    def first_timestamp(self) -> int | None:
+        """The timestamp of the first record in ms; None while there is none."""
+        return self._first[1] if self._first else None
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
@@ -60,8 +78,8 @@ class ChunkBuilder:
         """Records left out because the record format cannot hold them."""
         return sum(gap.end - gap.start for gap in self._gaps)
 
-    def add(self, batch: pa.RecordBatch, leader_epoch: int | None) -> None:
-        """Append records; raises UnencodableRecord (unless bad records are skipped) or BufferFailed."""
+    def add(self, batch: pa.RecordBatch, leader_epoch: int | None, now: float) -> None:
+        """Append records that came `now`; raises UnencodableRecord (unless bad ones are skipped) or BufferFailed."""
         batch = self._without_bad(batch)
         if batch.num_rows == 0:
             return
@@ -74,18 +92,27 @@ class ChunkBuilder:
         self._last = next(iter(iter_records(batch.slice(batch.num_rows - 1))))
         self._leader_epoch = leader_epoch
         self._num_records += batch.num_rows
+        self._last_record_at = now
 
-    def add_gap(self, gap: Gap) -> None:
-        """Note offsets inside the chunk that were skipped."""
-        self._gaps.append(gap)
+    def skip(self, offset: int) -> None:
+        """Note an offset that is left out; neighbours become one gap."""
+        if self._gaps and self._gaps[-1].end == offset:
+            offset_before = self._gaps.pop().start
+            self._gaps.append(Gap(offset_before, offset + 1, "skipped"))
+        else:
+            self._gaps.append(Gap(offset, offset + 1, "skipped"))
+
+    def end_block(self) -> None:
+        """Move what waits in memory into the buffer, as a block that is smaller than it could be."""
+        block = self._builder.finish() if self._builder else None
+        if block is not None:
+            self._write(block)
 
     def finish(self, next_offset: int) -> FinishedChunk:
         """The complete chunk; only once it holds a record. Raises BufferFailed."""
         if self._builder is None or self._first is None or self._last is None:
             raise ValueError("a chunk without records cannot be finished")
-        last_block = self._builder.finish()
-        if last_block is not None:
-            self._write(last_block)
+        self.end_block()
         first_offset, first_timestamp = self._first
         return FinishedChunk(
             body=self._buffer.finish(),
@@ -110,11 +137,13 @@ class ChunkBuilder:
         if not self._skips_bad:
             row, reason = next(iter(objections.items()))
             raise UnencodableRecord(offsets[row], f"record format {self._format.name} {reason}")
-        self._gaps += [Gap(offsets[row], offsets[row] + 1, "skipped") for row in objections]
+        for row in objections:
+            self.skip(offsets[row])
         return batch.filter(pa.array([row not in objections for row in range(batch.num_rows)]))
 
     def _write(self, block: RawBlock) -> None:
         member = self._compressor.compress(block.raw)
+        self._encoded_bytes += len(block.raw)
         summary = block.summary
         self._blocks.append(
             BlockEntry(

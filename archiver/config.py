@@ -72,6 +72,8 @@ class RunConfig(BaseModel):
     chunk_bytes: Size = Field(128 * 1024**2, ge=1)
     chunk_records: int | None = Field(None, ge=1)
     chunk_interval: Seconds = Field(300, gt=0)
+    chunk_idle: Seconds | None = Field(60, gt=0)
+    chunk_span: Seconds | None = Field(None, gt=0)
     gzip_library: Literal["isal", "zlib"] = "isal"
     gzip_level: int | None = Field(None, ge=0, le=9)
     memory: Size = Field(256 * 1024**2, ge=32 * 1024**2)

@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from index_format import marker as markers
 from index_format.blocks import Compressor
-from index_format.chunk_index import Gap
 from index_format.errors import BlockgzError
 from index_format.marker import Marker
 from index_format.record_formats import RecordFormat
@@ -30,7 +29,7 @@ from .protocol.driver import Driver
 from .protocol.objects import Held
 from .protocol.operations import Protocol
 from .protocol.recovery import Claimed
-from .roll_policy import RollLimits, RollReason, roll_reason, rows_until_full
+from .roll_policy import RollLimits, RollReason, roll_reason, rows_that_fit
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,12 @@ class Flush:
     reason: RollReason
 
 
-PartitionEvent = Fetched | EndReached | Unreadable | Tick | Flush
+@dataclass(frozen=True)
+class EndBlock:
+    """Move the open block out of memory, whatever its size."""
+
+
+PartitionEvent = Fetched | EndReached | Unreadable | Tick | Flush | EndBlock
 
 
 @dataclass
@@ -144,6 +148,12 @@ class PartitionArchiver:
         return chunk.facts.compressed_bytes if chunk else 0
 
     @property
+    def open_block_bytes(self) -> int:
+        """Encoded bytes that wait in memory for their block to fill."""
+        chunk = self._chunk
+        return chunk.open_block_bytes if chunk else 0
+
+    @property
     def is_idle(self) -> bool:
         """Whether everything offered was handled and no commit runs; true after a failure."""
         with self._guard:
@@ -213,28 +223,38 @@ class PartitionArchiver:
             case Unreadable(offset=offset, error=error):
                 if not self._settings.bad_records_are_skipped:
                     raise error
-                self._open_chunk().add_gap(Gap(offset, offset + 1, "skipped"))
+                self._open_chunk().skip(offset)
                 self._position = max(self._position, offset + 1)
                 self.counts.skipped += 1
             case Tick(now=now):
                 self._roll_when_due(now)
             case Flush():
                 self._roll_or_progress()
+            case EndBlock():
+                if self._chunk is not None:
+                    self._chunk.end_block()
 
     def _take(self, fetched: Fetched) -> None:
         batch = self._wanted(fetched)
         while batch.num_rows:
             chunk = self._open_chunk()
-            room = rows_until_full(chunk.facts.num_records, self._settings.limits)
-            part = batch if room is None else batch.slice(0, room)
-            skipped_before = chunk.skipped
-            chunk.add(part, fetched.leader_epoch)
-            self.counts.skipped += chunk.skipped - skipped_before
-            self._position = part.column("offset")[part.num_rows - 1].as_py() + 1
-            batch = batch.slice(part.num_rows)
-            self._roll_when_due(self._clock())
+            timestamps = batch.column("timestamp").to_numpy()
+            fitting = rows_that_fit(timestamps, chunk.facts.num_records, chunk.first_timestamp, self._settings.limits)
+            if fitting:
+                self._add(chunk, batch.slice(0, fitting), fetched.leader_epoch)
+                batch = batch.slice(fitting)
+            if fitting < len(timestamps) and chunk.facts.num_records:
+                self._roll()
+            else:
+                self._roll_when_due(self._clock())
         if fetched.leader_epoch is not None:
             self._leader_epoch = fetched.leader_epoch
+
+    def _add(self, chunk: ChunkBuilder, batch: pa.RecordBatch, leader_epoch: int | None) -> None:
+        skipped_before = chunk.skipped
+        chunk.add(batch, leader_epoch, self._clock())
+        self.counts.skipped += chunk.skipped - skipped_before
+        self._position = batch.column("offset")[batch.num_rows - 1].as_py() + 1
 
     def _wanted(self, fetched: Fetched) -> pa.RecordBatch:
         """The records at or above the position and below the end offset; see the guard in docs/commit.md."""

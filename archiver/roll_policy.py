@@ -1,7 +1,10 @@
-"""When an open chunk ends: a pure decision over sizes and times."""
+"""When an open chunk ends: pure decisions over sizes and times."""
 
 from dataclasses import dataclass
 from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
 
 
 class RollReason(Enum):
@@ -10,26 +13,38 @@ class RollReason(Enum):
     BYTES = "bytes"
     RECORDS = "records"
     INTERVAL = "interval"
+    IDLE = "idle"
+    SPAN = "span"
     BUFFER = "buffer"
     FLUSH = "flush"
 
 
 @dataclass(frozen=True)
 class RollLimits:
-    """Bounds of one chunk: compressed bytes, records, seconds since its first record. None: no bound."""
+    """Bounds of one chunk: compressed bytes, records, seconds since its first record, ms of record time.
+
+    None: no bound. A chunk that got no record for `chunk_idle_seconds` ends too, unless it is tiny: a partition with a
+    record now and then gets a chunk every `chunk_interval_seconds`, not one a record.
+    """
 
     chunk_bytes: int
-    chunk_records: int | None
     chunk_interval_seconds: float
+    chunk_records: int | None = None
+    chunk_idle_seconds: float | None = None
+    chunk_span_ms: int | None = None
+    tiny_bytes: int = 1024 * 1024
+    """Encoded bytes below which idling ends no chunk."""
 
 
 @dataclass(frozen=True)
 class OpenChunkFacts:
-    """What a roll is decided on. Compressed bytes; times in seconds of one monotonic clock."""
+    """What a roll is decided on. Bytes; times in seconds of one monotonic clock."""
 
     compressed_bytes: int
+    encoded_bytes: int
     num_records: int
     opened_at: float
+    last_record_at: float
 
 
 def roll_reason(chunk: OpenChunkFacts, limits: RollLimits, now: float) -> RollReason | None:
@@ -42,9 +57,22 @@ def roll_reason(chunk: OpenChunkFacts, limits: RollLimits, now: float) -> RollRe
         return RollReason.RECORDS
     if now - chunk.opened_at >= limits.chunk_interval_seconds:
         return RollReason.INTERVAL
-    return None
+    idle = limits.chunk_idle_seconds is not None and now - chunk.last_record_at >= limits.chunk_idle_seconds
+    return RollReason.IDLE if idle and chunk.encoded_bytes >= limits.tiny_bytes else None
 
 
-def rows_until_full(num_records: int, limits: RollLimits) -> int | None:
-    """How many more records the chunk takes before it must roll by count; None where it has no such bound."""
-    return None if limits.chunk_records is None else max(0, limits.chunk_records - num_records)
+def rows_that_fit(
+    timestamps: npt.NDArray[np.int64], num_records: int, first_timestamp: int | None, limits: RollLimits
+) -> int:
+    """How many of the next records the chunk takes before it must end by count or by record time; may be 0.
+
+    `timestamps` in ms are those of the records in order; `first_timestamp` is the chunk's, None while it is empty.
+    """
+    fitting = len(timestamps)
+    if limits.chunk_records is not None:
+        fitting = min(fitting, max(0, limits.chunk_records - num_records))
+    if limits.chunk_span_ms is not None and fitting:
+        start = int(timestamps[0]) if first_timestamp is None else first_timestamp
+        beyond = np.flatnonzero(timestamps[:fitting] - start >= limits.chunk_span_ms)
+        fitting = int(beyond[0]) if len(beyond) else fitting
+    return fitting

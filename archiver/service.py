@@ -18,7 +18,7 @@ from .kafka_cluster import KafkaCluster
 from .kafka_settings import client_settings, consumer_settings
 from .kafka_source import KafkaLog, KafkaSource, Partition, PartitionLog
 from .ownership import Ownership, PartitionReport, Workshop
-from .partition_archiver import Flush
+from .partition_archiver import EndBlock, Flush
 from .probe import probe
 from .roll_policy import RollReason
 from .stores import Store
@@ -40,7 +40,8 @@ FIRST_BACKOFF_SECONDS = 0.2
 LONGEST_BACKOFF_SECONDS = 30.0
 TRIES_OF_ONCE = 30
 MEMORY_SHARES = 8
-"""Shares of the memory budget: one for librdkafka's queue, one for what was handed over; the rest for work on it."""
+"""Shares of the memory budget: one for librdkafka's queue, one for what was handed over, one for open blocks; the rest
+for work on them, where a record stands several times over."""
 BUFFER_PRESSURE = 0.8
 """At this share of the buffer budget the largest open chunk ends early."""
 SINGLE_READS = {"queued.max.messages.kbytes": 1024, "fetch.wait.max.ms": 10}
@@ -171,6 +172,7 @@ class ArchiverService:
             self._ticked_at = now
             ownership.tick(now)
             self._relieve_buffer(ownership)
+            self._relieve_memory(ownership)
             if not self._config.once:
                 self._keep_group_informed(ownership, now)
                 self._refresh_topics(ownership, now)
@@ -205,6 +207,18 @@ class ArchiverService:
             largest = max(ownership.active.values(), key=lambda archiver: archiver.open_bytes)
             if largest.open_bytes:
                 largest.offer(Flush(RollReason.BUFFER))
+
+    def _relieve_memory(self, ownership: Ownership) -> None:
+        """End the largest open blocks early: thousands of partitions with a block each would fill the memory."""
+        excess = sum(archiver.open_block_bytes for archiver in ownership.active.values())
+        excess -= self._config.memory // MEMORY_SHARES
+        if excess <= 0:
+            return
+        for archiver in sorted(ownership.active.values(), key=lambda archiver: -archiver.open_block_bytes):
+            if excess <= 0:
+                break
+            excess -= archiver.open_block_bytes
+            archiver.offer(EndBlock())
 
     def _keep_group_informed(self, ownership: Ownership, now: float) -> None:
         if now - self._committed_at >= GROUP_COMMIT_SECONDS:
