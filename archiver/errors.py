@@ -3,20 +3,25 @@
 ::
 
     UsageError            2   an option or a configuration that cannot be
+    └── UnresolvedReference 2 a ${…} in the configuration that leads nowhere on this machine
     NotPermitted         12   credentials or permissions, of broker or store
     BrokerUnreachable     1   no broker answered within the deadline
-    NoSuchTopic           2   a named topic that the cluster does not have
+    NoSuchTopic           2   a named topic that the cluster or the archive does not have
+    NotInArchive          4   a named topic that the archive does not have
+    NoArchiveThere       10   nothing at the address says that it is an archive
     StoreError            1   the store refuses or fails for good
     ├── StoreUnavailable  1   it may answer later; the request may or may not have been carried out
     ├── BufferFailed      1   the local buffer could not be written; the chunk is read from Kafka again
     └── StoreUnfit        1   it breaks a promise that commits rest on, such as conditional writes
     OwnedByAnother       11   another writer owns the partition
     ├── Fenced           11   another writer claimed it while this one worked
+    ├── MemberRefused    11   the consumer group refuses this process, for its member id is another's
     └── AssignmentLost   11   the consumer group or the cluster took it away before a commit
     PartitionUnavailable  1   a partition that cannot be read right now
     Diverged              1   the log no longer agrees with the archive; nothing is written
     GapRefused            1   records were lost to retention and --on-gap is stop
     UnreadableRecord      1   a record that the client cannot hand over
+    ServiceUnreachable    1   no running archiver answers at an address
     ShuttingDown          -   raised inside work that a shutdown abandons; no program ends with it
 """
 
@@ -27,6 +32,10 @@ class UsageError(BlockgzError):
     """An option or a configuration that cannot be."""
 
     exit_code = 2
+
+
+class UnresolvedReference(UsageError):
+    """A `${env:…}` or `${file:…}` in the configuration that leads nowhere on this machine."""
 
 
 class NotPermitted(BlockgzError):
@@ -40,9 +49,21 @@ class BrokerUnreachable(BlockgzError):
 
 
 class NoSuchTopic(BlockgzError):
-    """A named topic that the cluster does not have."""
+    """A named topic that the cluster or the archive does not have."""
 
     exit_code = 2
+
+
+class NotInArchive(BlockgzError):
+    """A named topic that the archive does not have."""
+
+    exit_code = 4
+
+
+class NoArchiveThere(BlockgzError):
+    """Nothing at the address says that it is an archive."""
+
+    exit_code = 10
 
 
 class StoreError(BlockgzError):
@@ -71,6 +92,10 @@ class Fenced(OwnedByAnother):
     """Another writer claimed the partition while this one worked."""
 
 
+class MemberRefused(OwnedByAnother):
+    """The consumer group refuses this process as long as another one has its static member id."""
+
+
 class AssignmentLost(OwnedByAnother):
     """The partition is no longer this process's, or its topic was created anew, as a commit was due."""
 
@@ -89,6 +114,10 @@ class GapRefused(BlockgzError):
 
 class UnreadableRecord(BlockgzError):
     """A record that the client cannot hand over."""
+
+
+class ServiceUnreachable(BlockgzError):
+    """No running archiver answers at an address."""
 
 
 class ShuttingDown(BlockgzError):

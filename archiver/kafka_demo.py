@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from .demo_records import DemoRecord
-from .errors import BrokerUnreachable, StoreError
+from .errors import BrokerUnreachable
 from .kafka_settings import BROKER_DEADLINE_SECONDS, client_settings, kafka_failure, make_client
 
 PARTITIONS = 4
@@ -94,5 +94,4 @@ def _result(answer: Any, what: str) -> None:
     try:
         answer.result()
     except KafkaException as error:
-        failure = kafka_failure(error.args[0], what)
-        raise failure if not isinstance(failure, StoreError) else BrokerUnreachable(what, why=failure.why) from error
+        raise kafka_failure(error.args[0], what) from error

@@ -1,15 +1,18 @@
 """librdkafka's settings for the archiver, and its errors as ours."""
 
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from pydantic import SecretStr
 
 from index_format.errors import BlockgzError
 
 from .config import RunConfig
-from .errors import BrokerUnreachable, NotPermitted, StoreError, UsageError
+from .configuration.references import MASK, resolve_references
+from .errors import BrokerUnreachable, NotPermitted, PartitionUnavailable, UnresolvedReference, UsageError
 
 BROKER_DEADLINE_SECONDS = 10.0
 DENIED = {
@@ -19,15 +22,25 @@ DENIED = {
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 }
-UNREACHABLE = {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
+UNREACHABLE = {
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._RESOLVE,
+    KafkaError._TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError._UNKNOWN_TOPIC,
+}
 
 _silent = logging.getLogger("blockgz.librdkafka")
 _silent.addHandler(logging.NullHandler())
 _silent.propagate = False
 
 
-def client_settings(bootstrap_servers: str, extra: dict[str, str]) -> dict[str, Any]:
-    """What every client of this process is made with; librdkafka's own log goes to the logger blockgz.librdkafka."""
+def client_settings(bootstrap_servers: str, extra: Mapping[str, str | SecretStr]) -> dict[str, Any]:
+    """What every client of this process is made with; librdkafka's own log goes to the logger blockgz.librdkafka.
+
+    Secrets stay covered until `make_client`.
+    """
     return {"bootstrap.servers": bootstrap_servers, "client.id": "blockgz-archiver", **extra, "logger": _silent}
 
 
@@ -59,14 +72,63 @@ def _group_settings(config: RunConfig) -> dict[str, Any]:
 
 
 def make_client(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any:
-    """A librdkafka client; raises UsageError for settings that it refuses."""
+    """A librdkafka client, its secrets looked up now; raises UsageError for settings that it refuses."""
+    secrets = {
+        name: resolve_references(value.get_secret_value(), os.environ)
+        for name, value in settings.items()
+        if isinstance(value, SecretStr)
+    }
     try:
-        return kind(settings)
+        return kind(settings | secrets)
     except (KafkaException, TypeError, ValueError) as error:
         reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+        for secret in filter(None, secrets.values()):
+            reason = reason.replace(secret, MASK)
         raise UsageError(
-            "librdkafka refuses these settings", why=reason, remedy="correct -X; the names are librdkafka's own"
-        ) from error
+            "librdkafka refuses these settings",
+            why=reason,
+            remedy="correct -X or kafka in the configuration; the names are librdkafka's own",
+        ) from (None if secrets else error)
+
+
+def check_settings(config: RunConfig, named: Callable[[str], str]) -> None:
+    """Raises UsageError where librdkafka refuses the user's settings; asks no broker.
+
+    `named` says how the user knows one of them. A secret that cannot be looked up here is taken to be right.
+    """
+    settings = consumer_settings(config, queue_bytes=config.memory)
+    del settings["bootstrap.servers"]
+    lost = [name for name, value in settings.items() if isinstance(value, SecretStr) and not _is_there(value)]
+    settings |= dict.fromkeys(lost, "unknown")
+    if lost:
+        settings = {name: value for name, value in settings.items() if not name.startswith("ssl.key")}
+    refusal = _refusal(settings)
+    if refusal is None:
+        return
+    for name in config.kafka:
+        if name in settings and _refusal({other: value for other, value in settings.items() if other != name}) is None:
+            raise UsageError(
+                f"{named(name)}: librdkafka refuses it, or what belongs to it",
+                why=refusal.why,
+                remedy="the names are librdkafka's own, in its CONFIGURATION.md; correct it or leave it out",
+            ) from refusal
+    raise refusal
+
+
+def _is_there(value: SecretStr) -> bool:
+    try:
+        resolve_references(value.get_secret_value(), os.environ)
+    except UnresolvedReference:
+        return False
+    return True
+
+
+def _refusal(settings: dict[str, Any]) -> UsageError | None:
+    try:
+        make_client(Consumer, settings).close()
+    except UsageError as refusal:
+        return refusal
+    return None
 
 
 def kafka_failure(error: KafkaError, what: str) -> BlockgzError:
@@ -77,4 +139,4 @@ def kafka_failure(error: KafkaError, what: str) -> BlockgzError:
         )
     if error.code() in UNREACHABLE or error.retriable():
         return BrokerUnreachable(what, why=error.str(), remedy="check -b and that the broker is up")
-    return StoreError(what, why=error.str())
+    return PartitionUnavailable(what, why=error.str())

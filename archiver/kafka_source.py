@@ -3,6 +3,7 @@
 import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from index_format.errors import BlockgzError
 from index_format.records import Record, batch_from_columns, iter_records
 
-from .errors import NotPermitted, PartitionUnavailable, UnreadableRecord
+from .errors import MemberRefused, NotPermitted, PartitionUnavailable, UnreadableRecord
 from .kafka_settings import BROKER_DEADLINE_SECONDS, kafka_failure, make_client
 from .protocol.operations import LogBounds
 
@@ -132,7 +133,10 @@ class KafkaSource:
         self._consuming -= leaving
 
     def poll(self) -> list[Event]:
-        """What arrived within a tenth of a second, in offset order per partition."""
+        """What arrived within a tenth of a second, in offset order per partition.
+
+        Raises MemberRefused where the group has no place for this consumer any more; only a new one may join again.
+        """
         events: list[Event] = []
         waiting: dict[Partition, list[Message]] = defaultdict(list)
         message: Message
@@ -141,6 +145,12 @@ class KafkaSource:
             if error is None:
                 waiting[message.topic(), message.partition()].append(message)
                 continue
+            if error.code() == KafkaError._FATAL:
+                raise MemberRefused(
+                    "the consumer group refuses this process",
+                    why=error.str(),
+                    remedy="give every process a --group-instance-id of its own",
+                )
             if message.topic() is None or error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):
                 continue
             partition = (message.topic(), message.partition())
@@ -172,6 +182,8 @@ class KafkaLog:
                     TopicPartition(*partition), timeout=BROKER_DEADLINE_SECONDS, cached=False
                 )
         except KafkaException as error:
+            if error.args[0].code() in (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC):
+                self._refresh(partition[0])
             raise kafka_failure(error.args[0], f"the bounds of {_name(partition)} cannot be read") from error
         return LogBounds(low, high)
 
@@ -187,6 +199,11 @@ class KafkaLog:
     def close(self) -> None:
         """Leave; the consumer is gone afterwards."""
         self._consumer.close()
+
+    def _refresh(self, topic: str) -> None:
+        """Have librdkafka look at the topic again: it was told of fewer partitions, or of none."""
+        with suppress(KafkaException), self._guard:
+            self._consumer.list_topics(topic, timeout=BROKER_DEADLINE_SECONDS)
 
     def _first_record(self, partition: Partition, offset: int) -> Record | None:
         what = f"the record at {_name(partition)}:{offset} cannot be read"

@@ -3,10 +3,12 @@
 All methods belong to the consumer thread. Claims run in threads of their own; see protocol.recovery.
 """
 
-import logging
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
 
 from index_format.blocks import COMPRESSORS
 from index_format.errors import BlockgzError
@@ -17,6 +19,7 @@ from .buffer import BufferFolder
 from .config import RunConfig
 from .errors import AssignmentLost, BrokerUnreachable, BufferFailed, Fenced, PartitionUnavailable, StoreUnavailable
 from .kafka_source import Event, Partition, PartitionFailed
+from .logs import LogEvent, log
 from .partition_archiver import ChunkSettings, Flush, PartitionArchiver, PartitionCounts, Tick
 from .protocol.commit import PartitionIdentity
 from .protocol.driver import Driver, LogReader
@@ -25,8 +28,6 @@ from .protocol.succession import name_successor
 from .roll_policy import RollLimits, RollReason
 from .stores import Store
 from .topics import TopicDirectory
-
-log = logging.getLogger("blockgz.archiver")
 
 CODEC = "gzip"
 FIRST_BACKOFF_SECONDS = 0.2
@@ -50,12 +51,47 @@ class PartitionReport:
     """Above end_offset lie records of open transactions."""
     counts: PartitionCounts = field(default_factory=PartitionCounts)
     next_offset: int | None = None
+    newest_ms: int | None = None
+    """The timestamp up to which the archive holds records, as of the last owner's end."""
     failure: BlockgzError | None = None
+    lost_offsets: int = 0
+    """Offsets that claims recorded as gaps, because the log had deleted them."""
+    retries: int = 0
+    """Waits before another try at store or broker."""
+    restarts: int = 0
+    """Times the partition was taken over anew after a failure."""
+    fenced: int = 0
+    """Times another writer took the partition over while this one worked."""
 
     def add(self, archiver: PartitionArchiver) -> None:
         """Note what one owner of the partition archived."""
         self.counts += archiver.counts
-        self.next_offset = archiver.held.marker.next_offset
+        marker = archiver.held.marker
+        self.next_offset, self.newest_ms = marker.next_offset, marker.newest_timestamp
+
+
+class PartitionState(StrEnum):
+    """Where a partition that is or was this process's stands."""
+
+    CLAIMING = "claiming"
+    ARCHIVING = "archiving"
+    WAITING = "waiting"
+    """Something failed; the partition is taken over again soon."""
+    STOPPED = "stopped"
+    """Something failed that another try cannot mend."""
+    DONE = "done"
+    """`--once` reached its end."""
+    RELEASED = "released"
+    """It went to another process, or is given back at the end."""
+
+
+class PartitionView(NamedTuple):
+    """A partition as other threads may look at it."""
+
+    state: PartitionState
+    report: PartitionReport
+    counts: PartitionCounts
+    archiver: PartitionArchiver | None
 
 
 @dataclass(frozen=True)
@@ -78,7 +114,7 @@ class Workshop:
 
 
 class Ownership:
-    """One state a partition: being claimed, active, waiting for another claim, or stopped with its failure."""
+    """One state a partition; see PartitionState."""
 
     def __init__(self, workshop: Workshop) -> None:
         self._workshop = workshop
@@ -88,6 +124,7 @@ class Ownership:
         self._ending: set[Partition] = set()
         self._retry_at: dict[Partition, float] = {}
         self._tries: dict[Partition, int] = {}
+        self._ending_guard = threading.Lock()
         self.reports: dict[Partition, PartitionReport] = {}
         """What was done to every partition that was ever this process's."""
 
@@ -97,14 +134,37 @@ class Ownership:
         return self._active
 
     @property
+    def assigned(self) -> set[Partition]:
+        """The partitions that are this process's now; a copy."""
+        return set(self._assigned)
+
+    @property
     def is_over(self) -> bool:
         """Whether nothing is left to do: every partition is drained, given up or stopped."""
         return not (self._claims or self._active or self._retry_at)
 
-    @property
-    def unowned(self) -> set[Partition]:
-        """Partitions that are assigned and not archived right now."""
-        return self._assigned - self._active.keys()
+    def views(self) -> list[PartitionView]:
+        """Every partition that was ever this process's, as it stands. Safe to call from any thread."""
+        with self._ending_guard:
+            active, waiting, assigned = dict(self._active), dict(self._retry_at), set(self._assigned)
+            views = []
+            for partition, report in list(self.reports.items()):
+                archiver = active.get(partition)
+                if archiver is not None:
+                    state = PartitionState.ARCHIVING
+                elif partition not in assigned:
+                    state = PartitionState.RELEASED
+                elif report.failure is not None:
+                    state = PartitionState.STOPPED
+                elif partition in waiting:
+                    state = PartitionState.WAITING
+                elif report.end_offset is not None and partition not in self._claims:
+                    state = PartitionState.DONE
+                else:
+                    state = PartitionState.CLAIMING
+                counts = report.counts + archiver.counts if archiver is not None else report.counts
+                views.append(PartitionView(state, report, counts, archiver))
+            return views
 
     def acquire(self, partition: Partition, end_offset: int | None = None, high_watermark: int | None = None) -> None:
         """Start to take the partition over; see `begin`."""
@@ -126,6 +186,8 @@ class Ownership:
                 self._failed(partition, error)
                 continue
             _announce(identity, claimed)
+            if claimed.gap is not None:
+                self.reports[partition].lost_offsets += claimed.gap.end - claimed.gap.start
             positions[partition] = claimed.position
             self._active[partition] = self._archiver(partition, identity, claimed)
         return positions
@@ -178,7 +240,7 @@ class Ownership:
             pause()
         for partition in leaving:
             if partition in self._active and not self._active[partition].is_idle:
-                log.warning("abandoned topic=%s partition=%d; its next owner archives the rest", *partition)
+                log.warning(LogEvent.ABANDONED, topic=partition[0], partition=partition[1])
         self.lose(leaving)
 
     def lose(self, partitions: Iterable[Partition]) -> None:
@@ -202,7 +264,7 @@ class Ownership:
         for incarnation in range(1, folder.incarnation):
             old = layout(TopicFolder(topic, incarnation), number)
             if driver.run(name_successor(old, str(TopicFolder(topic, incarnation + 1)), workshop.writer)):
-                log.warning("succeeded topic=%s partition=%d by=%s", topic, number, folder)
+                log.warning(LogEvent.SUCCEEDED, topic=topic, partition=number, folder=str(folder))
         identity = PartitionIdentity(
             keys=layout(folder, number),
             archive_id=workshop.archive_id,
@@ -226,6 +288,8 @@ class Ownership:
         def back_off(attempt: int, cause: str) -> None:
             if partition not in self._assigned:
                 raise AssignmentLost("the partition was given up meanwhile", why=cause)
+            self.reports[partition].retries += 1
+            log.warning(LogEvent.RETRY, topic=partition[0], partition=partition[1], attempt=attempt, cause=cause)
             workshop.back_off(attempt, cause)
 
         workshop = self._workshop
@@ -261,31 +325,41 @@ class Ownership:
     def _failed(self, partition: Partition, error: BlockgzError) -> None:
         """Take the partition over again where that may help, else leave it with its failure."""
         tries = self._tries[partition] = self._tries.get(partition, 0) + 1
+        report = self.reports[partition]
+        report.fenced += isinstance(error, Fenced)
         once = self._workshop.config.once
         passing = isinstance(error, PASSING) or (not once and isinstance(error, Fenced | AssignmentLost))
         if passing and not (once and tries > RESTARTS_IN_A_ROW):
-            log.warning("restart topic=%s partition=%d try=%d cause=%s", *partition, tries, error.what)
+            report.restarts += 1
+            log.warning(
+                LogEvent.RESTART,
+                topic=partition[0],
+                partition=partition[1],
+                attempt=tries,
+                cause=error.what,
+                why=error.why,
+            )
             least = HEARTBEAT_SECONDS if isinstance(error, Fenced) else 0.0
             delay = min(LONGEST_BACKOFF_SECONDS, least + FIRST_BACKOFF_SECONDS * 2**tries)
             self._retry_at[partition] = self._workshop.clock() + delay
             return
-        log.error("stopped topic=%s partition=%d cause=%s why=%s", *partition, error.what, error.why)
-        self.reports[partition].failure = error
+        log.error(LogEvent.STOPPED, topic=partition[0], partition=partition[1], cause=error.what, why=error.why)
+        report.failure = error
 
     def _end(self, partition: Partition) -> None:
-        archiver = self._active.pop(partition)
         self._ending.discard(partition)
-        archiver.close()
-        self.reports[partition].add(archiver)
+        with self._ending_guard:
+            archiver = self._active.pop(partition)
+            archiver.close()
+            self.reports[partition].add(archiver)
 
 
 def _announce(identity: PartitionIdentity, claimed: Claimed) -> None:
-    partition = (str(identity.keys.folder), identity.keys.partition)
+    topic, number, gap = str(identity.keys.folder), identity.keys.partition, claimed.gap
     log.info(
-        "claimed topic=%s partition=%d epoch=%d position=%d", *partition, claimed.held.marker.epoch, claimed.position
+        LogEvent.CLAIMED, topic=topic, partition=number, epoch=claimed.held.marker.epoch, position=claimed.position
     )
-    if claimed.gap is not None:
-        gap = claimed.gap
-        log.warning("gap topic=%s partition=%d from=%d to=%d reason=%s", *partition, gap.start, gap.end, gap.reason)
+    if gap is not None:
+        log.warning(LogEvent.GAP, topic=topic, partition=number, start=gap.start, end=gap.end, reason=gap.reason)
     if claimed.tail_was_compacted:
-        log.warning("tail_unverified topic=%s partition=%d; the log compacted it away", *partition)
+        log.warning(LogEvent.TAIL_UNVERIFIED, topic=topic, partition=number)

@@ -24,12 +24,13 @@ from .buffer import BufferFolder
 from .chunk_builder import ChunkBuilder
 from .errors import Diverged
 from .kafka_source import EndReached, Fetched, Unreadable
+from .logs import LogEvent, log
 from .protocol.commit import PartitionIdentity, commit_chunk, commit_progress
 from .protocol.driver import Driver
 from .protocol.objects import Held
 from .protocol.operations import Protocol
 from .protocol.recovery import Claimed
-from .roll_policy import RollLimits, RollReason, roll_reason, rows_that_fit
+from .roll_policy import OpenChunkFacts, RollLimits, RollReason, roll_reason, rows_that_fit
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,10 @@ class PartitionCounts:
 
     records: int = 0
     chunks: int = 0
+    commits: int = 0
+    """Swaps of the marker: of chunks, and of progress without records."""
+    commit_seconds: float = 0.0
+    """Time that commits took, uploads and retries included."""
     stored_bytes: int = 0
     dropped_duplicates: int = 0
     skipped: int = 0
@@ -152,6 +157,20 @@ class PartitionArchiver:
         """Encoded bytes that wait in memory for their block to fill."""
         chunk = self._chunk
         return chunk.open_block_bytes if chunk else 0
+
+    @property
+    def open_chunk(self) -> OpenChunkFacts | None:
+        """The chunk that takes records now; None while none came since the last one ended."""
+        chunk = self._chunk
+        facts = chunk.facts if chunk else None
+        return facts if facts and facts.num_records else None
+
+    @property
+    def oldest_uncommitted_ms(self) -> int | None:
+        """The timestamp of the first record that was taken into a chunk and is not committed."""
+        with self._guard:
+            chunks = [commit.chunk for commit in self._pending]
+        return next((chunk.first_timestamp for chunk in (*chunks, self._chunk) if chunk is not None), None)
 
     @property
     def is_idle(self) -> bool:
@@ -339,9 +358,9 @@ class PartitionArchiver:
                     break
                 commit = self._pending[0]
             try:
-                before = self._held.marker
+                before, begun = self._held.marker, self._clock()
                 self._held = self._driver.run(commit.protocol(self._held))
-                self._count(before)
+                self._count(before, self._clock() - begun)
             except BlockgzError as error:
                 self.fail(error)
             except Exception as error:  # see _build
@@ -353,12 +372,24 @@ class PartitionArchiver:
                 commit.discard()
         self._start_building()
 
-    def _count(self, before: Marker) -> None:
+    def _count(self, before: Marker, seconds: float) -> None:
         now = self._held.marker
+        self.counts.commits += 1
+        self.counts.commit_seconds += seconds
         if now.last_chunk_index != before.last_chunk_index and now.tail:
+            chunk = now.tail[-1]
             self.counts.chunks += 1
-            self.counts.records += now.tail[-1].num_records
-            self.counts.stored_bytes += now.tail[-1].bytes
+            self.counts.records += chunk.num_records
+            self.counts.stored_bytes += chunk.bytes
+            log.info(
+                LogEvent.COMMITTED,
+                topic=str(self._identity.keys.folder),
+                partition=self._identity.keys.partition,
+                next_offset=now.next_offset,
+                records=chunk.num_records,
+                stored_bytes=chunk.bytes,
+                seconds=round(seconds, 3),
+            )
 
     def fail(self, error: BlockgzError) -> None:
         """Stop the partition: nothing more is taken or committed, what is open is given back."""

@@ -1,31 +1,34 @@
 """The archiving service: one consumer feeding the partitions that this process owns."""
 
-import logging
 import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from importlib.metadata import version
 
 from index_format.identity import ArchiveInfo
 
 from .archive import open_archive
 from .buffer import BufferFolder
 from .config import RunConfig
-from .errors import NoSuchTopic, ShuttingDown, StoreUnavailable
+from .errors import MemberRefused, NoSuchTopic, ShuttingDown, StoreUnavailable
 from .kafka_cluster import KafkaCluster
 from .kafka_settings import client_settings, consumer_settings
 from .kafka_source import KafkaLog, KafkaSource, Partition, PartitionLog
+from .logs import LogEvent, log
+from .observing.snapshot import ServiceSnapshot, partition_snapshots
+from .observing.watermarks import Watermarks
 from .ownership import Ownership, PartitionReport, Workshop
 from .partition_archiver import EndBlock, Flush
 from .probe import probe
+from .protocol.operations import LogBounds
 from .roll_policy import RollReason
 from .stores import Store
+from .topic_configs import TopicConfigs
 from .topic_selection import TopicSelection
 from .topics import TopicDirectory
-
-log = logging.getLogger("blockgz.archiver")
 
 TAKEOVERS_AT_ONCE = 8
 BUILDERS = 2
@@ -36,6 +39,8 @@ STALL_SECONDS = 10.0
 """So long the consumer is left alone for want of room; then its partitions are paused and polling goes on."""
 GROUP_COMMIT_SECONDS = 5.0
 TOPIC_REFRESH_SECONDS = 30.0
+REJOIN_SECONDS = 1.0
+TOPIC_CONFIG_SECONDS = 300.0
 FIRST_BACKOFF_SECONDS = 0.2
 LONGEST_BACKOFF_SECONDS = 30.0
 TRIES_OF_ONCE = 30
@@ -44,6 +49,10 @@ MEMORY_SHARES = 8
 for work on them, where a record stands several times over."""
 BUFFER_PRESSURE = 0.8
 """At this share of the buffer budget the largest open chunk ends early."""
+GIVEN_UP = (
+    "the store is not asked whether it keeps writers apart: a second process, or one that was thought dead and came "
+    "back, can overwrite markers and chunks, and records get lost or doubled"
+)
 SINGLE_READS = {"queued.max.messages.kbytes": 1024, "fetch.wait.max.ms": 10}
 """A fetch that waits at the end of one log would hold up the look-up in the next."""
 
@@ -62,16 +71,21 @@ class ArchiverService:
         self._stopping = threading.Event()
         self._abandoned = threading.Event()
         self._cluster = KafkaCluster(client_settings(config.bootstrap_servers, config.kafka))
-        settings = consumer_settings(config, queue_bytes=config.memory // MEMORY_SHARES)
-        self._source = KafkaSource(settings)
-        self._log = KafkaLog(settings | SINGLE_READS)
+        self._source_settings = consumer_settings(config, queue_bytes=config.memory // MEMORY_SHARES)
+        self._source = KafkaSource(self._source_settings)
+        self._log = KafkaLog(self._source_settings | SINGLE_READS)
         self._takers = ThreadPoolExecutor(TAKEOVERS_AT_ONCE, thread_name_prefix="take-over")
         self._builders = ThreadPoolExecutor(BUILDERS, thread_name_prefix="build")
         self._committers = ThreadPoolExecutor(COMMITTERS, thread_name_prefix="commit")
         self._ownership: Ownership | None = None
         self._topics: Sequence[str] = ()
         self._refresh: Future[list[str]] | None = None
-        self._refreshed_at = self._ticked_at = self._committed_at = clock()
+        self._refreshed_at = self._ticked_at = self._committed_at = self._stepped_at = clock()
+        self._configs: TopicConfigs | None = None
+        self._config_keeping: Future[None] | None = None
+        self._configs_kept_at: dict[str, float] = {}
+        self._watermarks = Watermarks(self._assigned, self._ask_bounds, clock)
+        self._joined = False
         self._group_positions: dict[Partition, int] = {}
         self._room_since: float | None = None
         self._paused = False
@@ -80,6 +94,28 @@ class ArchiverService:
     def reports(self) -> dict[Partition, PartitionReport]:
         """What was done so far; complete after `run`."""
         return self._ownership.reports if self._ownership else {}
+
+    def snapshot(self) -> ServiceSnapshot:
+        """What there is to tell of this process now. Safe to call from any thread, asks nobody."""
+        ownership = self._ownership
+        views = ownership.views() if ownership else []
+        archivers = [view.archiver for view in views if view.archiver is not None]
+        now = self._clock()
+        return ServiceSnapshot(
+            version=version("blockgz"),
+            archive=self._store.url,
+            group_id=self._config.group_id,
+            joined=self._joined,
+            heartbeat_age_seconds=now - self._stepped_at,
+            paused=self._paused,
+            memory_budget=self._config.memory,
+            waiting_bytes=sum(archiver.inbox_bytes for archiver in archivers),
+            open_block_bytes=sum(archiver.open_block_bytes for archiver in archivers),
+            buffer_budget=self._config.buffer_bytes,
+            buffer_bytes=self._buffer.used_bytes,
+            watermarks_age_seconds=self._watermarks.age_seconds,
+            partitions=partition_snapshots(views, self._watermarks.bounds, now=now, wall_ms=round(time.time() * 1000)),
+        )
 
     def stop(self) -> None:
         """End `run` in order: what is open is flushed and committed. Safe to call from a signal handler."""
@@ -92,15 +128,38 @@ class ArchiverService:
         """
         try:
             ownership = self._ownership = self._prepare()
+            if self._config.http is not None:
+                self._watermarks.start()
             if self._config.once:
+                self._keep_topic_configs(self._topics, self._clock())
                 self._acquire_all(ownership)
+                self._joined = True
             else:
                 self._source.subscribe(self._topics, _Rebalances(self, ownership))
             while not self._stopping.is_set() and not (self._config.once and ownership.is_over):
-                self._step(ownership)
+                try:
+                    self._step(ownership)
+                except MemberRefused as error:
+                    self._join_again(ownership, error)
             self.give_up(ownership, list(ownership.reports))
         finally:
             self._close()
+
+    def _join_again(self, ownership: Ownership, refusal: MemberRefused) -> None:
+        """In the KIP-848 protocol a static id is free again once the session of its last owner has ended.
+
+        In the classic one its newest owner is right, so that the refusal is raised: this process is a zombie.
+        """
+        if self._config.group_protocol == "classic":
+            raise refusal
+        log.warning(LogEvent.LOST, partitions=len(ownership.assigned), cause=refusal.why)
+        self.note_lost()
+        ownership.lose(list(ownership.assigned))
+        self._source.close()
+        self._stopping.wait(REJOIN_SECONDS)
+        self._source = KafkaSource(self._source_settings)
+        self._paused = False
+        self._source.subscribe(self._topics, _Rebalances(self, ownership))
 
     def give_up(self, ownership: Ownership, partitions: Sequence[Partition]) -> None:
         """Flush and commit partitions that leave, within the grace time, and tell the group how far they came."""
@@ -108,21 +167,33 @@ class ArchiverService:
         ownership.give_up(partitions, self._config.grace, self._pause_briefly)
         self._commit_group_positions({partition: archiver.committed for partition, archiver in leaving.items()})
 
+    def note_joined(self) -> None:
+        """The group told this process its partitions, be they none."""
+        self._joined = True
+
+    def note_lost(self) -> None:
+        """The group went on without this process, which joins it anew."""
+        self._joined = False
+
     def _prepare(self) -> Ownership:
         self._topics = self._select()
         cluster_id = self._takers.submit(self._cluster.cluster_id)
-        if not self._config.single_writer:
+        if self._config.single_writer:
+            log.warning(LogEvent.SINGLE_WRITER, store=self._store.url, given_up=GIVEN_UP)
+        else:
             probe(self._store, multipart=self._store.url.startswith("s3:"))
         archive = open_archive(self._store, layout=self._config.layout, cluster_id=cluster_id.result())
-        return Ownership(self._workshop(archive))
+        topics = TopicDirectory(self._store, self._cluster, archive)
+        self._configs = TopicConfigs(self._store, archive.layout, topics.locate, self._cluster.describe)
+        return Ownership(self._workshop(archive, topics))
 
-    def _workshop(self, archive: ArchiveInfo) -> Workshop:
+    def _workshop(self, archive: ArchiveInfo, topics: TopicDirectory) -> Workshop:
         return Workshop(
             config=self._config,
             archive_id=archive.archive_id,
             store=self._store,
             buffer=self._buffer,
-            topics=TopicDirectory(self._store, self._cluster, archive),
+            topics=topics,
             log_of=lambda partition: PartitionLog(self._log, partition),
             writer=str(uuid.uuid4()),
             back_off=self._back_off,
@@ -161,6 +232,7 @@ class ArchiverService:
         uncommitted.close()
 
     def _step(self, ownership: Ownership) -> None:
+        self._stepped_at = self._clock()
         begun = ownership.begin()
         if begun:
             self._source.consume(begun)
@@ -173,6 +245,7 @@ class ArchiverService:
             ownership.tick(now)
             self._relieve_buffer(ownership)
             self._relieve_memory(ownership)
+            self._keep_topic_configs({topic for topic, _ in ownership.assigned}, now)
             if not self._config.once:
                 self._keep_group_informed(ownership, now)
                 self._refresh_topics(ownership, now)
@@ -186,11 +259,12 @@ class ArchiverService:
             if self._paused:
                 self._source.resume()
                 self._paused = False
+                log.info(LogEvent.RESUMED)
         elif not self._paused:
             if self._room_since is not None and now - self._room_since < STALL_SECONDS:
                 self._pause_briefly()
                 return
-            log.warning("paused; records and buffer fill their budgets, the store may be slow")
+            log.warning(LogEvent.PAUSED, buffer_bytes=self._buffer.used_bytes)
             self._source.pause()
             self._paused = True
         for event in self._source.poll():
@@ -249,28 +323,49 @@ class ArchiverService:
         self._refreshed_at = now
         refresh, self._refresh = self._refresh, None
         if refresh.exception() is not None:
-            log.warning("topics_unknown cause=%s", refresh.exception())
+            log.warning(LogEvent.TOPICS_UNKNOWN, cause=str(refresh.exception()))
             return
         topics = refresh.result()
         if topics and topics != self._topics:
-            log.info("subscribed topics=%s", ",".join(topics))
+            log.info(LogEvent.SUBSCRIBED, topics=",".join(topics))
             self._topics = topics
             self._source.subscribe(topics, _Rebalances(self, ownership))
+
+    def _keep_topic_configs(self, topics: Iterable[str], now: float) -> None:
+        """Store what these topics are like, in a thread and not too often."""
+        if self._configs is None or (self._config_keeping is not None and not self._config_keeping.done()):
+            return
+        due = [
+            topic
+            for topic in sorted(topics)
+            if now - self._configs_kept_at.get(topic, -TOPIC_CONFIG_SECONDS) >= TOPIC_CONFIG_SECONDS
+        ]
+        if due:
+            self._configs_kept_at |= dict.fromkeys(due, now)
+            self._config_keeping = self._takers.submit(self._configs.keep, due)
+
+    def _assigned(self) -> set[Partition]:
+        return self._ownership.assigned if self._ownership else set()
+
+    def _ask_bounds(self, partitions: Collection[Partition]) -> dict[Partition, LogBounds]:
+        return self._cluster.bounds(partitions, self._config.isolation_level)
 
     def _back_off(self, attempt: int, cause: str) -> None:
         """Wait with full jitter before another try at the store; raises ShuttingDown when the run ends meanwhile."""
         if self._config.once and attempt > TRIES_OF_ONCE:
             raise StoreUnavailable(f"{self._store.url} failed {attempt} times in a row", why=cause)
-        log.warning("retry attempt=%d cause=%s", attempt, cause)
         longest = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2**attempt)
         if self._abandoned.wait(random.uniform(0, longest)):
             raise ShuttingDown("the run ended before the store answered", why=cause)
 
     def _pause_briefly(self) -> None:
+        self._stepped_at = self._clock()
         self._abandoned.wait(PAUSE_SECONDS)
 
     def _close(self) -> None:
         self._abandoned.set()
+        self._store.close()
+        self._watermarks.close()
         self._source.close()
         for pool in (self._takers, self._builders, self._committers):
             pool.shutdown(wait=True, cancel_futures=True)
@@ -286,14 +381,16 @@ class _Rebalances:
         self._ownership = ownership
 
     def assigned(self, partitions: Sequence[Partition]) -> None:
-        log.info("assigned partitions=%d", len(partitions))
+        log.info(LogEvent.ASSIGNED, partitions=len(partitions))
+        self._service.note_joined()
         for partition in partitions:
             self._ownership.acquire(partition)
 
     def revoked(self, partitions: Sequence[Partition]) -> None:
-        log.info("revoked partitions=%d", len(partitions))
+        log.info(LogEvent.REVOKED, partitions=len(partitions))
         self._service.give_up(self._ownership, partitions)
 
     def lost(self, partitions: Sequence[Partition]) -> None:
-        log.warning("lost partitions=%d", len(partitions))
+        log.warning(LogEvent.LOST, partitions=len(partitions), cause="the group went on without this process")
+        self._service.note_lost()
         self._ownership.lose(partitions)

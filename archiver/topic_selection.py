@@ -19,6 +19,8 @@ class TopicSelection:
         self.names = frozenset(check_topic(pattern) for pattern in patterns if is_name(pattern))
         """The topics that are named in full."""
         self._matchers = [_matcher(pattern) for pattern in patterns if not is_name(pattern)]
+        self.is_of_names = not self._matchers
+        """Whether nothing but named topics can be meant."""
         self._excluded = [_matcher(pattern) for pattern in excluded]
 
     def __call__(self, topics: Iterable[str]) -> list[str]:

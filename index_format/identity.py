@@ -1,15 +1,15 @@
-"""Who an archive and a topic folder belong to: write-once objects (FORMAT.md, "Objects")."""
+"""Who an archive and a topic folder belong to, and what the topic was like (FORMAT.md, "Objects")."""
 
 from typing import Annotated
 
 import msgspec
 
 from . import objects
-from .objects import Name, Word
+from .objects import Count, Name, Word
 
 
 class ArchiveInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """`_archive.json`: one cluster an archive; null where the broker did not tell its id."""
+    """`_archive.json`, write-once: one cluster an archive; null where the broker did not tell its id."""
 
     format: str = "block-gzip-archive"
     version: int = objects.VERSION
@@ -19,10 +19,25 @@ class ArchiveInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """`_topic.json`: which topic id lives in this folder; null where the broker did not tell it."""
+    """`_topic.json`, write-once: which topic id lives in this folder; null where the broker did not tell it."""
 
     format: str = "block-gzip-topic"
     version: int = objects.VERSION
     topic: Name
     topic_id: str | None
     incarnation: Annotated[int, msgspec.Meta(ge=1, le=2**31)]
+
+
+class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`_topic_config.json`: the topic as last seen, to make it again; null where the broker did not tell."""
+
+    format: str = "block-gzip-topic-config"
+    version: int = objects.VERSION
+    topic: Name
+    topic_id: str | None
+    partitions: Count
+    replication_factor: Count | None
+    config: dict[str, str] | None
+    """What was set for the topic itself."""
+    defaults: dict[str, str] | None
+    """What is in effect beyond that: the cluster's and Kafka's own defaults."""

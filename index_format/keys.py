@@ -4,6 +4,8 @@ All keys are relative to the archive's root; a store puts its own prefix before 
 """
 
 import re
+from collections.abc import Iterable
+from enum import Enum
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -11,6 +13,7 @@ import numpy as np
 from .errors import BadName, MalformedObject
 
 ARCHIVE_OBJECT = "_archive.json"
+TOPIC_CONFIG_OBJECT = "_topic_config.json"
 MARKER_OBJECT = "last_chunk_index.json"
 INDEX_SUFFIX = ".index.json"
 SEED_INDEX_SUFFIX = ".meta.json"
@@ -21,6 +24,8 @@ _FOLDER = re.compile(rf"topic=({_TOPIC.pattern})(?:~([1-9][0-9]{{0,8}}))?")
 _CONFLICT = r"(?:~e([1-9][0-9]{0,18})-([0-9a-f]{8}))?"
 _STEM = re.compile(rf"([0-9]{{20}}){_CONFLICT}")
 _CATALOG = re.compile(rf"_catalog/([1-9][0-9]?)-([0-9]{{20}}){_CONFLICT}\.json")
+_PARTITION_FOLDER = re.compile(r"partition=([0-9]{5,10})")
+_PARTITION_OBJECT = re.compile(rf"{_FOLDER.pattern}/partition=([0-9]{{5,10}})/(.+)")
 _ANCESTOR_OFFSET = re.compile(rb"-([0-9]{1,19})\.index\.json$")
 _SEED_STEM = re.compile(
     rf"([0-9]{{4}}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])){_CONFLICT}"
@@ -66,6 +71,24 @@ def check_topic(topic: str) -> str:
             why="Kafka allows 1 to 249 of a-z A-Z 0-9 . _ -, and neither '.' nor '..'",
         )
     return topic
+
+
+def topic_folders(names: Iterable[str]) -> list[TopicFolder]:
+    """The topics among the names of an archive's folders, each incarnation, in order; other names are passed over."""
+    found = []
+    for name in names:
+        match = _FOLDER.fullmatch(name)
+        if match and match[1] not in (".", ".."):
+            folder = TopicFolder(match[1], int(match[2] or 1))
+            found += [folder] if f"topic={folder}" == name else []
+    return sorted(found)
+
+
+def partition_folders(layout: str, folder: TopicFolder, names: Iterable[str]) -> list["PartitionKeys"]:
+    """The partitions among the names of a topic's sub-folders, in order; other names are passed over."""
+    matches = [match for name in names if (match := _PARTITION_FOLDER.fullmatch(name))]
+    numbers = sorted(int(match[1]) for match in matches if match[0] == f"partition={int(match[1]):05d}")
+    return [LAYOUTS[layout](folder, number) for number in numbers]
 
 
 def parse_topic_folder(name: str) -> TopicFolder:
@@ -245,6 +268,97 @@ def topic_home(layout: str, folder: TopicFolder) -> str:
 def data_suffix(record_format: str, codec: str) -> str:
     """What the name of a chunk's data ends with."""
     return (".arrows" if record_format == "arrow" else "") + {"gzip": ".gz", "zstd": ".zst"}.get(codec, f".{codec}")
+
+
+class ObjectKind(Enum):
+    """What an object of a partition is, other than its marker."""
+
+    DATA = "data"
+    INDEX = "index"
+    ANCESTOR_INDEX = "ancestor index"
+    """Layout `seed`: the sidecar for readers of the ancestor."""
+    CATALOG = "catalog"
+
+
+class ObjectKey(NamedTuple):
+    """What the key of a partition's object says about it."""
+
+    key: str
+    kind: ObjectKind
+    folder: TopicFolder
+    """Layout `seed`: the first incarnation for all but catalogs, whatever incarnation wrote them."""
+    partition: int
+    number: int
+    """The start position in the name; layout `seed`: the first record's offset, but for catalogs."""
+    level: int
+    """Of a catalog; 0 for all others."""
+    stem: str
+    """The key without what its kind adds; data and sidecar of one chunk share it."""
+
+
+def parse_key(layout: str, key: str) -> ObjectKey | None:
+    """What a key in an archive of that layout names; None for all but chunks and catalogs, and for free names."""
+    seed = layout == "seed"
+    home = SEED_HOME if seed else ""
+    match = _PARTITION_OBJECT.fullmatch(key.removeprefix(home)) if key.startswith(home) else None
+    if match:
+        folder, partition, name = TopicFolder(match[1], int(match[2] or 1)), int(match[3]), match[4]
+        try:
+            keys = LAYOUTS[layout](folder, partition)
+            if keys.home + name != key:
+                return None
+        except BadName:
+            return None
+        catalog = _catalog_key(keys, name)
+        return catalog if catalog or seed else _chunk_key(keys, name)
+    return _seed_chunk_key(key) if seed else None
+
+
+def topic_of(key: str) -> str | None:
+    """The topic whose object a key of either layout names, marker and catalogs included; None for all other keys."""
+    match = _FOLDER.match(key.removeprefix(SEED_HOME))
+    if match and key.removeprefix(SEED_HOME)[match.end() :].startswith("/"):
+        return match[1]
+    stem = _SEED_STEM.match(key)
+    return stem[4] if stem else None
+
+
+_CHUNK_SUFFIXES = tuple(data_suffix(form, codec) for form in ("json", "arrow") for codec in ("gzip", "zstd"))
+
+
+def _catalog_key(keys: PartitionKeys, name: str) -> ObjectKey | None:
+    match = _CATALOG.fullmatch(name)
+    if not match:
+        return None
+    level, position = int(match[1]), int(match[2])
+    if catalog_name(level, position, _conflict(match[3], match[4])) != name:
+        return None
+    key = keys.home + name
+    return ObjectKey(key, ObjectKind.CATALOG, keys.folder, keys.partition, position, level, key)
+
+
+def _chunk_key(keys: PartitionKeys, name: str) -> ObjectKey | None:
+    for suffix, kind in [(INDEX_SUFFIX, ObjectKind.INDEX), *((each, ObjectKind.DATA) for each in _CHUNK_SUFFIXES)]:
+        match = _STEM.fullmatch(name.removesuffix(suffix)) if name.endswith(suffix) else None
+        if match and int(match[1]) < 2**63:
+            key = keys.home + name
+            return ObjectKey(key, kind, keys.folder, keys.partition, int(match[1]), 0, key.removesuffix(suffix))
+    return None
+
+
+def _seed_chunk_key(key: str) -> ObjectKey | None:
+    suffixes = [(SEED_INDEX_SUFFIX, ObjectKind.INDEX), (INDEX_SUFFIX, ObjectKind.ANCESTOR_INDEX)]
+    for suffix, kind in [*suffixes, *((each, ObjectKind.DATA) for each in _CHUNK_SUFFIXES)]:
+        match = _SEED_STEM.fullmatch(key.removesuffix(suffix)) if key.endswith(suffix) else None
+        if match:
+            _, _, _, topic, partition, first_offset = match.groups()
+            if topic in (".", "..") or not key.endswith(
+                f"/{topic}-{int(partition):05d}-{int(first_offset):012d}{suffix}"
+            ):
+                return None
+            stem = key.removesuffix(suffix)
+            return ObjectKey(key, kind, TopicFolder(topic), int(partition), int(first_offset), 0, stem)
+    return None
 
 
 def utc_date(timestamp_ms: int) -> str:

@@ -170,6 +170,30 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
         return (*references, *self.tail)
 
     @property
+    def num_records(self) -> int:
+        """Records in all committed chunks."""
+        return sum(reference.num_records for reference in self._folded) + sum(entry.num_records for entry in self.tail)
+
+    @property
+    def num_chunks(self) -> int:
+        """Committed chunks."""
+        return sum(reference.num_chunks for reference in self._folded) + len(self.tail)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the data of all committed chunks, as stored."""
+        return sum(reference.bytes for reference in self._folded) + sum(entry.bytes for entry in self.tail)
+
+    @property
+    def newest_timestamp(self) -> int | None:
+        """The highest timestamp in the newest chunk; None where there is none."""
+        return self.tail[-1].max_timestamp if self.tail else None
+
+    @property
+    def _folded(self) -> list[CatalogReference]:
+        return [reference for level in self.catalogs for reference in level]
+
+    @property
     def chain_end(self) -> int | None:
         """Where the next chunk starts: the newest chunk's next_offset, or the end of a gap behind it."""
         ends = [span.next_offset for span in self.spans[-1:]] + [gap.end for gap in self.gaps[-1:]]

@@ -2,16 +2,23 @@
 
 import click
 
+from .config import config_group
 from .demo import demo
-from .outcome import OutcomeGroup, with_environment
+from .gc import gc
+from .outcome import OutcomeGroup, closing, completed
 from .run import run
+from .status import status
 
 
-@click.group(cls=OutcomeGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=OutcomeGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog=closing("archiver run orders -b localhost:9092 -a ./archive --once", "archiver config init > archiver.yaml"),
+)
 @click.version_option(package_name="blockgz")
 def main() -> None:
     """Archive Kafka topics as Block-GZIP chunks."""
 
 
-for command in (run, demo):
-    main.add_command(with_environment(command))
+for command in (run, status, demo, gc, config_group):
+    main.add_command(completed(command))

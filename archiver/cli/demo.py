@@ -22,10 +22,12 @@ from rich.text import Text
 
 from index_format.errors import BlockgzError
 
+from ..config import is_secret
+from ..configuration.references import MASK
 from ..demo_records import MEAN_SPACING_MS, DemoRecord, demo_records
 from ..kafka_demo import PARTITIONS, DemoCluster, mock_cluster, own_topics, produce
-from .outcome import EXIT_CODES
-from .run import kafka_properties
+from .config_options import kafka_properties
+from .outcome import closing
 
 RECORDS = 20_000
 PREVIEW_LINES = 6
@@ -39,14 +41,7 @@ class DemoMismatch(BlockgzError):
 
 
 @click.command(
-    epilog="""\b
-Examples:
-  archiver demo
-  archiver demo --keep ./demo-archive
-  archiver demo -b localhost:9092
-
-"""
-    + EXIT_CODES
+    epilog=closing("archiver demo", "archiver demo --keep ./demo-archive", "archiver demo -b localhost:9092")
 )
 @click.option("-b", "--bootstrap-server", "bootstrap", help="A cluster to use instead of the one in this process.")
 @click.option("-X", "kafka", multiple=True, metavar="PROP=VALUE", help="A librdkafka setting; may be repeated.")
@@ -223,7 +218,7 @@ class _Demo:
 
     def _run(self, program: str, *arguments: str) -> str:
         """Show the command and the head of its output; gives its whole output."""
-        shown = arguments[-1] if program == "sh" else shlex.join((program, *arguments))
+        shown = arguments[-1] if program == "sh" else shlex.join((program, *map(_without_secret, arguments)))
         self._screen.print(Text(f"$ {shown}", style="cyan"))
         command = [program] if program == "sh" else [sys.executable, "-m", program]
         done = subprocess.run(
@@ -245,6 +240,11 @@ class _Demo:
 
     def _say(self, text: str) -> None:
         self._screen.print(Text(text, style="dim"))
+
+
+def _without_secret(argument: str) -> str:
+    name, separator, value = argument.partition("=")
+    return f"{name}={MASK}" if separator and is_secret(name, value) else argument
 
 
 def _content(fields: dict[str, Any], name: str) -> bytes | None:

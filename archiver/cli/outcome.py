@@ -2,6 +2,9 @@
 
 import os
 import sys
+import traceback
+from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import click
@@ -11,9 +14,19 @@ from index_format.errors import BlockgzError
 INTERRUPTED = 130
 EXIT_CODES = """\b
 Exit codes:
-  0 ok · 1 failed · 2 usage or configuration · 3 finished, but part of the work failed
-  11 partition owned by another writer · 12 credentials or permissions · 130 interrupted
+    0  ok
+    1  failed
+    2  usage or configuration
+    3  finished, but part of the work failed
+    4  not in the archive
+   10  no archive there
+   11  partition owned by another writer
+   12  credentials or permissions
+  130  interrupted
 """
+
+debug: ContextVar[bool] = ContextVar("debug", default=False)
+"""Whether failures show their traceback: set by `--debug`."""
 
 
 class OutcomeGroup(click.Group):
@@ -22,33 +35,45 @@ class OutcomeGroup(click.Group):
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run and exit; see click.Command.main."""
         kwargs["standalone_mode"] = False
+        debug.set(False)
         try:
             code = super().main(*args, **kwargs)
+            sys.stdout.flush()
         except click.exceptions.Exit as end:
             sys.exit(end.exit_code)
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            sys.exit(2)
         except click.ClickException as error:
             _print(_usage_lines(error))
-            sys.exit(2 if isinstance(error, click.UsageError) else error.exit_code)
+            sys.exit(2)
         except (click.Abort, KeyboardInterrupt):
             _print(["interrupted"])
             sys.exit(INTERRUPTED)
         except BlockgzError as error:
-            if os.environ.get("BLOCKGZ_DEBUG"):
-                raise
             _print(error_lines(error))
             sys.exit(error.exit_code)
         except BrokenPipeError:
             # The reader of our output went away; nothing is left to say, not even at interpreter exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(0)
+        except Exception as error:  # the last resort, so that nobody sees a traceback unasked
+            _print(
+                [
+                    f"error: {type(error).__name__}: {one_line(str(error))}",
+                    "why:   this is a fault of the program",
+                    "do:    run it again with --debug and report the traceback",
+                ]
+            )
+            sys.exit(1)
         sys.exit(code if isinstance(code, int) else 0)
 
 
 def error_lines(error: BlockgzError) -> list[str]:
     """What happened, why, and what to do, each on a line of its own."""
-    lines = [f"error: {error.what}"]
+    lines = [f"error: {one_line(error.what)}"]
     lines += [f"why:   {one_line(error.why)}"] if error.why else []
-    lines += [f"do:    {error.remedy}"] if error.remedy else []
+    lines += [f"do:    {one_line(error.remedy)}"] if error.remedy else []
     return lines
 
 
@@ -57,20 +82,49 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+def closing(*examples: str) -> str:
+    """The end of a help page: examples and exit codes."""
+    return "\n".join(["\b", "Examples:", *(f"  {example}" for example in examples), "", EXIT_CODES])
+
+
 def _usage_lines(error: click.ClickException) -> list[str]:
     command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "archiver"
-    return [f"error: {one_line(error.format_message())}", f"do:    see {command} --help"]
+    return [
+        f"error: {one_line(error.format_message())}",
+        "why:   the command line cannot be used as it is",
+        f"do:    see {command} --help",
+    ]
 
 
-def _print(lines: list[str]) -> None:
+def _print(lines: Sequence[str]) -> None:
     for line in lines:
         click.echo(line, err=True)
+    if debug.get():
+        traceback.print_exc()
 
 
-def with_environment(command: click.Command) -> click.Command:
-    """The command with an environment variable for every option: BLOCKGZ_ and its long name in capitals."""
+def completed(command: click.Command) -> click.Command:
+    """The command, and those inside a group, with `--debug` and an environment variable for every option.
+
+    The variable is BLOCKGZ_ and the long name in capitals, where the option names none.
+    """
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            completed(inner)
+        return command
+    command.params.append(
+        click.Option(
+            ["--debug"],
+            is_flag=True,
+            expose_value=False,
+            is_eager=True,
+            callback=lambda _ctx, _param, value: debug.set(value),
+            help="Show tracebacks.",
+        )
+    )
     for param in command.params:
         if isinstance(param, click.Option):
             name = max(param.opts, key=len).lstrip("-").replace("-", "_").upper()
-            param.envvar = "BLOCKGZ_" + {"X": "KAFKA"}.get(name, name)
+            param.envvar = param.envvar or "BLOCKGZ_" + {"X": "KAFKA_PROPERTIES"}.get(name, name)
+            param.show_envvar = True
     return command

@@ -3,7 +3,6 @@
 import logging
 import signal
 import sys
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -15,113 +14,53 @@ from rich.table import Table
 from index_format.errors import BlockgzError
 
 from ..buffer import BufferFolder
-from ..config import RunConfig, parse_duration, parse_size, run_config
-from ..errors import UsageError
+from ..config import RunConfig
+from ..configuration.origins import KAFKA_PREFIX
+from ..configuration.resolution import Resolved
+from ..http.server import serving
+from ..kafka_settings import check_settings
+from ..logs import log_to
 from ..ownership import PartitionReport
 from ..service import ArchiverService
 from ..stores.opening import default_buffer_root, open_store
-from .outcome import EXIT_CODES, INTERRUPTED, error_lines
+from .config_options import config_options
+from .outcome import INTERRUPTED, closing, error_lines
 
 PARTLY_FAILED = 3
 
 
-class SizeType(click.ParamType[int]):
-    """`128MiB` as bytes."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See click.ParamType."""
-        try:
-            return parse_size(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-class DurationType(click.ParamType[float]):
-    """`5m` as seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See click.ParamType."""
-        try:
-            return parse_duration(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-SIZE, DURATION = SizeType(), DurationType()
-
-
 @click.command(
-    epilog="""\b
-Examples:
-  archiver run orders payments -b localhost:9092 -a s3://backup/kafka --once
-  archiver run orders -b localhost:9092 -a ./archive --chunk-interval 1m
-
-"""
-    + EXIT_CODES
+    epilog=closing(
+        "archiver run orders payments -b localhost:9092 -a s3://backup/kafka --once",
+        "archiver run 'orders-*' '~eu[.].+' -b localhost:9092 -a ./archive --exclude '*-test' --chunk-interval 1m",
+        "archiver run -C archiver.yaml --workers 4",
+    )
 )
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
-@click.option("--once", is_flag=True, help="Drain to the last stable offsets taken at the start, then exit.")
-@click.option("-b", "--bootstrap-server", "bootstrap_servers", required=True, help="HOST:PORT of a broker.")
-@click.option("-a", "--archive", required=True, help="s3://bucket/prefix, file:///dir or ./dir.")
-@click.option("-X", "kafka", multiple=True, metavar="PROP=VALUE", help="A librdkafka setting; may be repeated.")
-@click.option("--endpoint-url", help="Of an S3 work-alike.")
-@click.option("--region", help="AWS region.")
-@click.option("--group-id", help="Consumer group that owns the archive. [blockgz-archiver]")
-@click.option("--exclude", multiple=True, metavar="PATTERN", help="Topics to leave out: names, globs or ~regex.")
-@click.option("--group-protocol", type=click.Choice(["classic", "consumer"]), help="consumer is KIP-848. [classic]")
-@click.option("--group-instance-id", help="Static member id: a restart in time moves no partitions.")
-@click.option("--layout", type=click.Choice(["topic", "seed"]), help="Names of objects. [topic]")
-@click.option("--record-format", type=click.Choice(["json", "text"]), help="Records inside a block. [json]")
-@click.option("--isolation-level", type=click.Choice(["read_committed", "read_uncommitted"]), help="[read_committed]")
-@click.option("--block-bytes", type=SIZE, help="Encoded bytes of a block at most. [1MiB]")
-@click.option("--chunk-bytes", type=SIZE, help="Roll at this compressed size. [128MiB]")
-@click.option("--chunk-records", type=int, help="Roll at this many records.")
-@click.option("--chunk-interval", type=DURATION, help="Roll at this age. [5m]")
-@click.option("--gzip-library", type=click.Choice(["isal", "zlib"]), help="[isal]")
-@click.option("--gzip-level", type=int, help="isal 0 to 3, zlib 0 to 9. [isal 1, zlib 6]")
-@click.option("--memory", type=SIZE, help="Budget for records in memory. [256MiB]")
-@click.option("--buffer-dir", type=click.Path(path_type=Path), help="Where open chunks wait.")
-@click.option("--buffer-bytes", type=SIZE, help="Budget of that folder. [10GiB]")
-@click.option("--grace", type=DURATION, help="Time to flush and commit at shutdown. [25s]")
-@click.option("--on-gap", type=click.Choice(["record", "stop"]), help="Records lost to retention. [record]")
-@click.option("--on-bad-record", type=click.Choice(["stop", "skip"]), help="Records that cannot be archived. [stop]")
-@click.option("--single-writer", is_flag=True, help="Trust that only one process writes: no probe of the store.")
-@click.option("--takeover", is_flag=True, help="Claim partitions that another group archives.")
+@config_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("-v", "--verbose", is_flag=True, help="Log claims and commits.")
-def run(*, as_json: bool, verbose: bool, kafka: tuple[str, ...], **options: Any) -> int:
+def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
     """Archive topics: follow for ever, or drain them once.
 
-    Every option has an environment variable: BLOCKGZ_ and its long name in capitals.
+    TOPIC is a name, a glob or ~regex; BLOCKGZ_TOPICS holds them with spaces between.
+    Every field of a configuration file is an option here and an environment variable: flags come first, then the
+    environment, then the file of -C, then the defaults. `archiver config show` says what is in force.
     """
-    _log_to_stderr(logging.INFO if verbose else logging.WARNING)
-    config = run_config(kafka=kafka_properties(kafka), **options)
+    config = resolved.config
+    log_to(sys.stderr, level=logging.INFO if verbose else logging.WARNING, log_format=config.log_format)
+    check_settings(config, lambda name: resolved.named(KAFKA_PREFIX + name))
     store = open_store(config.archive, endpoint_url=config.endpoint_url, region=config.region)
     buffer = BufferFolder(config.buffer_dir or default_buffer_root(config.archive))
     service = ArchiverService(config, store, buffer)
     signals = _stop_on_signals(service)
-    service.run()
+    with serving(config.http, service.snapshot):
+        service.run()
     reports = list(service.reports.values())
     if as_json:
         click.echo(orjson.dumps(result_object(config, reports)).decode())
     else:
         _print_result(reports)
     return INTERRUPTED if signal.SIGINT in signals else _exit_code(reports)
-
-
-def kafka_properties(pairs: tuple[str, ...]) -> dict[str, str]:
-    """Librdkafka settings from `name=value` pairs; raises UsageError."""
-    properties = {}
-    for pair in pairs:
-        name, separator, value = pair.partition("=")
-        if not separator or not name:
-            raise UsageError(f"-X {pair!r} is not PROP=VALUE", remedy="write -X security.protocol=SSL")
-        properties[name.strip()] = value
-    return properties
 
 
 def result_object(config: RunConfig, reports: list[PartitionReport]) -> dict[str, Any]:
@@ -186,12 +125,3 @@ def _stop_on_signals(service: ArchiverService) -> set[int]:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
     return received
-
-
-def _log_to_stderr(level: int) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger = logging.getLogger("blockgz.archiver")
-    logger.handlers[:] = [handler]
-    logger.setLevel(level)
-    logger.propagate = False

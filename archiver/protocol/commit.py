@@ -66,11 +66,15 @@ def commit_chunk(identity: PartitionIdentity, held: Held, chunk: FinishedChunk) 
     if isinstance(keys, SeedLayoutKeys):
         sidecar = ancestor_index(chunk.blocks)
         parts.append((lambda conflict: keys.ancestor_index_name(chunk.start, conflict), sidecar))
-    data_conflict = yield from store_once(parts, marker.epoch)
+    # In layout seed, the incarnations of a topic share the names of chunks; plain ones are the first's.
+    shared = isinstance(keys, SeedLayoutKeys) and keys.folder.incarnation > 1
+    data_conflict = yield from store_once(parts, marker.epoch, names_are_shared=shared)
     index = _index(identity, marker, chunk, keys.data_name(chunk.start, identity.suffix, data_conflict))
     body = objects.encode(index)
     index_conflict = yield from store_once(
-        [(lambda conflict: keys.chunks + keys.index_name(chunk.start, conflict), body)], marker.epoch
+        [(lambda conflict: keys.chunks + keys.index_name(chunk.start, conflict), body)],
+        marker.epoch,
+        names_are_shared=shared,
     )
     entry = markers.entry_of(index, keys.index_name(chunk.start, index_conflict), body)
     room, pending = markers.folded(marker)

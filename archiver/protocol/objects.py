@@ -25,21 +25,29 @@ class Held(NamedTuple):
 KeyOf = Callable[[Conflict | None], str]
 
 
-def store_once(parts: Sequence[tuple[KeyOf, Body]], epoch: int) -> Protocol[Conflict | None]:
+def store_once(
+    parts: Sequence[tuple[KeyOf, Body]], epoch: int, *, names_are_shared: bool = False
+) -> Protocol[Conflict | None]:
     """Store bodies under their plain keys, or all under conflict keys where a dead writer's orphan took one of them.
 
-    Nothing is overwritten, adopted or deleted. Returns what distinguishes the keys that were used.
+    Nothing is overwritten, adopted or deleted. `names_are_shared`: the plain keys are another chain's as well, so that
+    they are not asked for: garbage collection may have freed them, and its requests may arrive late. Returns what
+    distinguishes the keys that were used.
     """
     attempt: str = yield NewToken()
-    conflict: Conflict | None = None
+    conflict: Conflict | None = (yield from _new_conflict(epoch)) if names_are_shared else None
     while True:
         for key_of, body in parts:
             if not (yield from _store_at(key_of(conflict), body, attempt)):
                 break
         else:
             return conflict
-        token: str = yield NewToken()
-        conflict = Conflict(epoch, token.replace("-", "")[:8])
+        conflict = yield from _new_conflict(epoch)
+
+
+def _new_conflict(epoch: int) -> Protocol[Conflict]:
+    token: str = yield NewToken()
+    return Conflict(epoch, token.replace("-", "")[:8])
 
 
 def _store_at(key: str, body: Body, attempt: str) -> Protocol[bool]:

@@ -1,8 +1,12 @@
 """The store seam of the archiver: what commits need from an object store, in the words of the commit protocol."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
+
+PROBE_FOLDER = re.compile(r"\.probe-[0-9a-f]{32}/")
+"""Where a probe keeps its scratch objects, in the archive's root."""
 
 
 class StoredObject(NamedTuple):
@@ -17,6 +21,28 @@ class ObjectHead(NamedTuple):
 
     size: int
     attempt: str | None
+
+
+class ListedObject(NamedTuple):
+    """One object of a listing: bytes, and seconds since 1970 by the store's own clock."""
+
+    key: str
+    size: int
+    modified: float
+
+
+class Leftover(NamedTuple):
+    """What a writer that died left behind, other than objects: never part of an archive."""
+
+    kind: Literal["temporary file", "probe object", "unfinished upload"]
+    key: str
+    """The key that was to be written."""
+    size: int | None
+    """Bytes; None where the store does not tell."""
+    modified: float
+    """When it was begun, or last written to, by the store's own clock."""
+    token: str
+    """What tells it from others of the same key: the file's name, the upload's id; empty for an object."""
 
 
 class FileBody(NamedTuple):
@@ -56,8 +82,30 @@ class Store(Protocol):
     def compare_and_swap(self, key: str, body: bytes, expected: str | None) -> str | None:
         """Replace version `expected` (None: no object yet) and give the new etag; None where it is another by now."""
 
-    def list(self, prefix: str) -> Iterator[str]:
-        """Keys that start with `prefix`; for tools, never for commits."""
+    def list(self, prefix: str) -> Iterator[ListedObject]:
+        """Objects whose keys start with `prefix`; for tools, never for commits."""
 
     def delete(self, key: str) -> None:
         """Remove an object of a probe or of garbage collection; a missing one is no error."""
+
+    def close(self) -> None:
+        """Give up: uploads that are under way end with ShuttingDown and are aborted; nothing more may be written."""
+
+
+class ToolStore(Store, Protocol):
+    """What the tools ask beyond that."""
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        """Names directly below `prefix` (empty, or ending in a slash) that have objects below them; no dot names."""
+
+    def clock(self) -> float:
+        """The store's own time, in seconds since 1970."""
+
+    def leftovers(self) -> Iterator[Leftover]:
+        """What writers left behind, dead or alive: only its age tells."""
+
+    def discard(self, leftover: Leftover) -> None:
+        """Remove a leftover; a missing one is no error."""
+
+    def expires_uploads(self) -> bool:
+        """Whether the store itself removes uploads that nobody completes."""

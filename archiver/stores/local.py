@@ -4,6 +4,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import time
 import uuid
@@ -12,10 +13,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..errors import NotPermitted, StoreError, StoreUnavailable
-from . import Body, FileBody, ObjectHead, StoredObject
+from . import PROBE_FOLDER, Body, FileBody, Leftover, ListedObject, ObjectHead, StoredObject
 
 LOCK_DEADLINE_SECONDS = 10.0
 LOCK_PAUSE_SECONDS = 0.02
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{32}\.tmp")
 
 
 class LocalStore:
@@ -78,14 +80,17 @@ class LocalStore:
                 _sync_folder(path.parent)
         return hashlib.sha256(body).hexdigest()
 
-    def list(self, prefix: str) -> Iterator[str]:
+    def list(self, prefix: str) -> Iterator[ListedObject]:
         """See Store; temporary, lock and buffer files, which start with a dot, are left out."""
-        for folder, subfolders, names in os.walk(self._root / Path(prefix).parent if "/" in prefix else self._root):
+        for folder, subfolders, names in os.walk(self._root / prefix.rpartition("/")[0]):
             subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
             for name in sorted(names):
-                key = (Path(folder) / name).relative_to(self._root).as_posix()
+                path = Path(folder) / name
+                key = path.relative_to(self._root).as_posix()
                 if key.startswith(prefix) and not name.startswith("."):
-                    yield key
+                    with _file_errors(path), suppress(FileNotFoundError):
+                        status = path.stat()
+                        yield ListedObject(key, status.st_size, _last_touched(status))
 
     def delete(self, key: str) -> None:
         """See Store."""
@@ -95,6 +100,61 @@ class LocalStore:
             _lock_of(path).unlink(missing_ok=True)
             with suppress(OSError):
                 path.parent.rmdir()
+
+    def close(self) -> None:
+        """See Store; a file is written in one go, so there is nothing to give up."""
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        """See ToolStore."""
+        path = self._root / prefix
+        with _file_errors(path):
+            if path.is_dir():
+                yield from sorted(
+                    each.name for each in path.iterdir() if each.is_dir() and not each.name.startswith(".")
+                )
+
+    def clock(self) -> float:
+        """See ToolStore: that of the file system, which may be another machine's."""
+        path = self._root / ".clock"
+        with _file_errors(path), self._temporary(path, b"") as temporary:
+            return temporary.stat().st_mtime
+
+    def leftovers(self) -> Iterator[Leftover]:
+        """See ToolStore: temporary files, and what is left of probes. The buffer's owners clean up after themselves."""
+        for folder, subfolders, names in os.walk(self._root):
+            subfolders[:] = [
+                name for name in subfolders if not name.startswith(".") or PROBE_FOLDER.fullmatch(name + "/")
+            ]
+            for name in names:
+                path = Path(folder) / name
+                with _file_errors(path), suppress(FileNotFoundError):
+                    leftover = self._leftover(path)
+                    if leftover:
+                        yield leftover
+
+    def _leftover(self, path: Path) -> Leftover | None:
+        folder = path.parent.relative_to(self._root)
+        temporary, status = _TEMPORARY.fullmatch(path.name), path.stat()
+        if temporary:
+            key = (folder / temporary[1]).as_posix()
+            return Leftover("temporary file", key, status.st_size, _last_touched(status), path.name)
+        if PROBE_FOLDER.fullmatch(f"{folder.as_posix()}/") and not path.name.startswith("."):
+            key = (folder / path.name).as_posix()
+            return Leftover("probe object", key, status.st_size, _last_touched(status), "")
+        return None
+
+    def discard(self, leftover: Leftover) -> None:
+        """See ToolStore."""
+        path = self._root / leftover.key
+        if not leftover.token:
+            self.delete(leftover.key)
+            return
+        with _file_errors(path):
+            path.with_name(leftover.token).unlink(missing_ok=True)
+
+    def expires_uploads(self) -> bool:
+        """See ToolStore: there are none."""
+        return True
 
     @contextmanager
     def _temporary(self, path: Path, body: Body) -> Iterator[Path]:
@@ -120,6 +180,11 @@ class LocalStore:
             with suppress(FileExistsError):
                 child.mkdir()
             _sync_folder(child.parent)
+
+
+def _last_touched(status: os.stat_result) -> float:
+    """A linked file keeps the mtime of the buffer that it was made from; its ctime is that of the link."""
+    return max(status.st_mtime, status.st_ctime)
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

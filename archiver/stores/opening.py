@@ -4,17 +4,28 @@ from pathlib import Path
 
 from index_format.addresses import LocalAddress, parse_address
 
-from . import Store
+from ..errors import NoArchiveThere
+from . import ToolStore
 from .local import LocalStore
 from .s3 import S3Store
 
 
-def open_store(address: str, *, endpoint_url: str | None, region: str | None) -> Store:
+def open_store(address: str, *, endpoint_url: str | None, region: str | None) -> ToolStore:
     """The store at `s3://bucket/prefix`, `file:///dir` or `./dir`; a missing folder is created, a bucket is not."""
     parsed = parse_address(address)
     if isinstance(parsed, LocalAddress):
         return LocalStore(local_root(parsed))
     return S3Store(parsed.bucket, parsed.prefix, endpoint_url=endpoint_url, region=region)
+
+
+def open_existing_store(address: str, *, endpoint_url: str | None, region: str | None) -> ToolStore:
+    """The same for tools, which create nothing; raises NoArchiveThere where there is no such folder."""
+    parsed = parse_address(address)
+    if isinstance(parsed, LocalAddress) and not local_root(parsed).is_dir():
+        raise NoArchiveThere(
+            f"there is no archive at {address}", why="there is no such folder", remedy="check -a/--archive"
+        )
+    return open_store(address, endpoint_url=endpoint_url, region=region)
 
 
 def local_root(address: LocalAddress) -> Path:

@@ -4,9 +4,11 @@ If-None-Match and If-Match are those of RFC 9110 as S3 documents them for PutObj
 """
 
 import hashlib
+import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +24,8 @@ from botocore.exceptions import (
     PartialCredentialsError,
 )
 
-from ..errors import BufferFailed, NotPermitted, StoreError, StoreUnavailable, UsageError
-from . import Body, FileBody, ObjectHead, StoredObject
+from ..errors import BufferFailed, NotPermitted, ShuttingDown, StoreError, StoreUnavailable, UsageError
+from . import PROBE_FOLDER, Body, FileBody, Leftover, ListedObject, ObjectHead, StoredObject
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
@@ -35,6 +37,8 @@ PARTS_AT_ONCE = 4
 MAX_CONNECTIONS = 32
 CONNECT_SECONDS = 5
 READ_SECONDS = 60
+REPEATS = 3
+"""By the client itself, with pauses of up to some seconds; after that the protocol decides."""
 TRANSIENT = {
     "408",
     "429",
@@ -80,7 +84,7 @@ class S3Store:
                     max_pool_connections=MAX_CONNECTIONS,
                     connect_timeout=CONNECT_SECONDS,
                     read_timeout=READ_SECONDS,
-                    retries={"mode": "standard", "max_attempts": 3},
+                    retries={"mode": "standard", "max_attempts": REPEATS},
                     s3={"addressing_style": "path" if endpoint_url else "auto"},
                     request_checksum_calculation="when_required",
                     response_checksum_validation="when_required",
@@ -91,6 +95,7 @@ class S3Store:
                 "the S3 client cannot be set up", why=str(error), remedy="check --endpoint-url and --region"
             ) from error
         self._parts = ThreadPoolExecutor(PARTS_AT_ONCE, thread_name_prefix="upload-part")
+        self._closed = threading.Event()
 
     @property
     def url(self) -> str:
@@ -151,7 +156,7 @@ class S3Store:
                 raise
         return answer["ETag"]
 
-    def list(self, prefix: str) -> Iterator[str]:
+    def list(self, prefix: str) -> Iterator[ListedObject]:
         """See Store."""
         with self._errors(prefix):
             pages = self._client.get_paginator("list_objects_v2").paginate(
@@ -159,30 +164,116 @@ class S3Store:
             )
             for page in pages:
                 for item in page.get("Contents", []):
-                    yield item["Key"].removeprefix(self.prefix)
+                    key = item["Key"].removeprefix(self.prefix)
+                    yield ListedObject(key, item["Size"], item["LastModified"].timestamp())
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        """See ToolStore."""
+        whole = self.prefix + prefix
+        with self._errors(prefix):
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=whole, Delimiter="/"
+            )
+            for page in pages:
+                for item in page.get("CommonPrefixes", []):
+                    name = item["Prefix"].removeprefix(whole).rstrip("/")
+                    if not name.startswith("."):
+                        yield name
 
     def delete(self, key: str) -> None:
         """See Store."""
         with self._errors(key):
             self._client.delete_object(Bucket=self._bucket, Key=self.prefix + key)
 
-    def _upload_parts(self, where: dict[str, Any], body: FileBody, attempt: str) -> None:
-        upload = self._client.create_multipart_upload(**where, Metadata={ATTEMPT: attempt})["UploadId"]
+    def close(self) -> None:
+        """See Store; each upload under way ends after the parts that are on the wire."""
+        self._closed.set()
+
+    def clock(self) -> float:
+        """See ToolStore: the Date of an answer, to the second."""
+        with self._errors(""):
+            answer = self._client.list_objects_v2(Bucket=self._bucket, Prefix=self.prefix, MaxKeys=1)
+        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date", "")
         try:
-            numbers = range(1, -(-body.size // PART_BYTES) + 1)
+            return parsedate_to_datetime(date).timestamp()
+        except ValueError:
+            raise StoreError(f"{self.url} does not tell its time", why=f"its answer is dated {date!r}") from None
+
+    def leftovers(self) -> Iterator[Leftover]:
+        """See ToolStore: what is left of probes, and uploads that nobody completed, other programs' among them."""
+        for found in self.list(".probe-"):
+            if PROBE_FOLDER.match(found.key):
+                yield Leftover("probe object", found.key, found.size, found.modified, "")
+        with self._errors(""):
+            pages = self._client.get_paginator("list_multipart_uploads").paginate(
+                Bucket=self._bucket, Prefix=self.prefix
+            )
+            for page in pages:
+                for upload in page.get("Uploads", []):
+                    key = upload["Key"].removeprefix(self.prefix)
+                    begun = upload["Initiated"].timestamp()
+                    yield Leftover("unfinished upload", key, None, begun, upload["UploadId"])
+
+    def discard(self, leftover: Leftover) -> None:
+        """See ToolStore."""
+        if not leftover.token:
+            self.delete(leftover.key)
+            return
+        with self._errors(leftover.key):
+            try:
+                self._client.abort_multipart_upload(
+                    Bucket=self._bucket, Key=self.prefix + leftover.key, UploadId=leftover.token
+                )
+            except ClientError as error:
+                if _code(error) not in ("NoSuchUpload", "404"):
+                    raise
+
+    def expires_uploads(self) -> bool:
+        """See ToolStore: by an enabled lifecycle rule that covers the prefix."""
+        with self._errors(""):
+            try:
+                rules = self._client.get_bucket_lifecycle_configuration(Bucket=self._bucket)["Rules"]
+            except ClientError as error:
+                if _code(error) == "NoSuchLifecycleConfiguration":
+                    return False
+                raise
+        return any(
+            rule["Status"] == "Enabled"
+            and "AbortIncompleteMultipartUpload" in rule
+            and self.prefix.startswith(rule.get("Filter", {}).get("Prefix", rule.get("Prefix", "")))
+            for rule in rules
+        )
+
+    def _upload_parts(self, where: dict[str, Any], body: FileBody, attempt: str) -> None:
+        self._check_open()
+        upload = self._client.create_multipart_upload(**where, Metadata={ATTEMPT: attempt})["UploadId"]
+        parts: list[Future[CompletedPartTypeDef]] = []
+        try:
             with body.path.open("rb") as file:
                 _check(body, hashlib.file_digest(file, "sha256").hexdigest())
-            parts: list[CompletedPartTypeDef] = list(
-                self._parts.map(lambda number: self._upload_part(where, upload, body.path, number), numbers)
-            )
+            parts += [
+                self._parts.submit(self._upload_part, where, upload, body.path, number)
+                for number in range(1, -(-body.size // PART_BYTES) + 1)
+            ]
+            uploaded = [part.result() for part in parts]
+            self._check_open()
             self._client.complete_multipart_upload(
-                **where, UploadId=upload, MultipartUpload={"Parts": parts}, IfNoneMatch="*"
+                **where, UploadId=upload, MultipartUpload={"Parts": uploaded}, IfNoneMatch="*"
             )
         except BaseException:
+            # A part that arrives after the abort would stay, and cost, for ever.
+            for part in parts:
+                part.cancel()
+            wait(parts)
             self._abort(where, upload)
             raise
 
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise ShuttingDown("the upload was given up", why="the program ends")
+
     def _upload_part(self, where: dict[str, Any], upload: str, path: Path, number: int) -> "CompletedPartTypeDef":
+        self._check_open()
         with path.open("rb") as file:
             file.seek((number - 1) * PART_BYTES)
             content = file.read(PART_BYTES)
@@ -190,7 +281,7 @@ class S3Store:
         return {"ETag": answer["ETag"], "PartNumber": number}
 
     def _abort(self, where: dict[str, Any], upload: str) -> None:
-        """Give the parts back; what cannot be given back now is left to the bucket's lifecycle rule."""
+        """Give the parts back; what cannot be given back now is left to `archiver gc` or a lifecycle rule."""
         try:
             self._client.abort_multipart_upload(**where, UploadId=upload)
         except (BotoCoreError, ClientError):

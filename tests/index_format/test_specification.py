@@ -11,7 +11,7 @@ import pytest
 from index_format import objects
 from index_format.blocks import DEFAULT_MAX_BLOCK_BYTES, RECORD_FOOTPRINT, ZlibCompressor
 from index_format.chunk_index import BlockEntry, ChunkIndex
-from index_format.identity import ArchiveInfo, TopicInfo
+from index_format.identity import ArchiveInfo, TopicConfig, TopicInfo
 from index_format.keys import LAYOUTS
 from index_format.marker import (
     FAN_OUT,
@@ -32,7 +32,7 @@ from .builders import chunk_of, record
 TEXT = (Path(__file__).parents[2] / "FORMAT.md").read_text()
 EXAMPLES = re.findall(r"^```json\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
 KINDS: dict[str, Any] = {
-    kind.__struct_defaults__[0]: kind for kind in (ArchiveInfo, TopicInfo, ChunkIndex, Marker, ChunkCatalog)
+    kind.__struct_defaults__[0]: kind for kind in (ArchiveInfo, TopicInfo, TopicConfig, ChunkIndex, Marker, ChunkCatalog)
 }
 
 

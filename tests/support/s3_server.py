@@ -39,6 +39,10 @@ class Bucket:
         """Stores an object."""
         self._client.put_object(Bucket=self.name, Key=key, Body=body)
 
+    def begin_upload(self, key: str) -> None:
+        """Begins a multipart upload that nobody completes."""
+        self._client.create_multipart_upload(Bucket=self.name, Key=key)
+
     def close(self) -> None:
         """Lets go of the connections."""
         self._client.close()

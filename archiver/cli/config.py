@@ -1,0 +1,100 @@
+"""`archiver config`: print, check and explain configurations."""
+
+import os
+from pathlib import Path
+
+import click
+import orjson
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..configuration.checking import check_config_file
+from ..configuration.kinds import FIELDS, value_text
+from ..configuration.origins import KAFKA_PREFIX
+from ..configuration.resolution import Resolved
+from ..configuration.template import json_schema, yaml_template
+from ..errors import UsageError
+from ..kafka_settings import check_settings
+from .config_options import config_file_option, config_options, print_notes
+from .outcome import closing
+
+WIDTH = 1000
+"""Of tables: lines are never broken, so that they can be searched."""
+
+
+@click.group(
+    "config",
+    epilog=closing(
+        "archiver config init > archiver.yaml", "archiver config check archiver.yaml", "archiver run -C archiver.yaml"
+    ),
+)
+def config_group() -> None:
+    """Print, check and explain configuration files."""
+
+
+@config_group.command(
+    epilog=closing("archiver config init > archiver.yaml"),
+)
+def init() -> None:
+    """Print a YAML file with every field, its meaning and its default."""
+    click.echo(yaml_template(), nl=False)
+
+
+@config_group.command(
+    epilog=closing("archiver config check archiver.yaml", "archiver config check connector.json"),
+)
+@click.argument("file", required=False)
+@config_file_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def check(*, file: str | None, config: str | None, as_json: bool) -> None:
+    """Read a file as `archiver run -C` does and say ok, or what is wrong (exit 2); asks no broker and no store.
+
+    What may be missing on this machine, such as a secret, is a warning.
+    """
+    name = file or config
+    if name is None:
+        raise UsageError("no file is given", why="neither FILE nor -C names one", remedy="archiver config check FILE")
+    checked = check_config_file(Path(name), os.environ)
+    resolved = checked.resolved
+    check_settings(resolved.config, lambda name: resolved.named(KAFKA_PREFIX + name))
+    if as_json:
+        click.echo(orjson.dumps({"file": name, "ok": True, "warnings": checked.notes}).decode())
+        return
+    print_notes(checked.notes)
+    click.echo(f"ok: {name}")
+
+
+@config_group.command(
+    epilog=closing(
+        "archiver config show -C archiver.yaml", "archiver config show orders -a ./archive -b localhost:9092"
+    ),
+)
+@config_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(*, resolved: Resolved, as_json: bool) -> None:
+    """Print the configuration that `archiver run` with the same options would use, and where each value came from.
+
+    Secrets, and whatever a reference stands for, are masked.
+    """
+    rows = resolved.shown()
+    if as_json:
+        answer = {
+            name: {"value": value, "origin": origin.kind.value, "place": origin.place or None}
+            for name, (value, origin) in rows.items()
+        }
+        click.echo(orjson.dumps(answer).decode())
+        return
+    table = Table("field", "value", "origin", box=None, pad_edge=False)
+    for name, (value, origin) in rows.items():
+        is_plain = name not in FIELDS or name in resolved.masked
+        table.add_row(name, Text(value if is_plain else value_text(name, value)), Text(str(origin)))
+    Console(width=WIDTH, highlight=False).print(table)
+
+
+@config_group.command(
+    epilog=closing("archiver config schema > archiver.schema.json"),
+)
+def schema() -> None:
+    """Print the JSON Schema of a YAML or JSON file, for editors and other checkers."""
+    click.echo(orjson.dumps(json_schema(), option=orjson.OPT_INDENT_2).decode())

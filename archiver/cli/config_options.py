@@ -1,0 +1,143 @@
+"""The options of the configuration, made from the model: one a field, with its help, default and variable."""
+
+import functools
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import click
+from click.core import ParameterSource
+
+from ..configuration.files import ConfigFile, read_config_file
+from ..configuration.kinds import FIELDS, FieldKind, default_text, field_choices, field_kind
+from ..configuration.origins import DEFAULT, KAFKA_PREFIX, Origin, OriginKind, Setting, Settings
+from ..configuration.resolution import option_name, resolve, variable_name
+from ..errors import UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+LONG_NAMES = {"archive": ("-a", "--archive"), "bootstrap_servers": ("-b", "--bootstrap-server"), "kafka": ("-X",)}
+METAVARS = {"archive": "ADDRESS", "bootstrap_servers": "HOST:PORT", "http": "HOST:PORT", "endpoint_url": "URL"}
+REPEATED = ("exclude", "kafka")
+HELP = {
+    "exclude": "Topics to leave out: names, globs or ~regex; may be repeated.",
+    "kafka": "A setting of librdkafka; may be repeated.",
+}
+
+
+def config_options(function: F) -> F:
+    """Adds TOPIC..., -C and an option for every field; passes `resolved: Resolved`, with notes printed to stderr."""
+    return _with_config(function, {})
+
+
+def config_options_for_any_topic(function: F) -> F:
+    """The same, where no TOPIC means all of them."""
+    return _with_config(function, {"topics": Setting(("*",), DEFAULT)})
+
+
+def _with_config(function: F, fallback: Settings) -> F:
+    @functools.wraps(function)
+    def with_config(*args: Any, config: str | None, **kwargs: Any) -> Any:
+        file = ConfigFile({}, ()) if config is None else read_config_file(Path(config))
+        print_notes(file.notes)
+        given = {field: kwargs.pop(field) for field in FIELDS}
+        environment, flags = _layers(click.get_current_context(), given)
+        resolved = resolve(fallback, file.settings, environment, flags, environ=os.environ)
+        return function(*args, resolved=resolved, **kwargs)
+
+    decorated: Any = with_config
+    for field in reversed(FIELDS):
+        decorated = _topics(decorated) if field == "topics" else _option(field)(decorated)
+    return cast(F, config_file_option(decorated))
+
+
+def config_file_option(function: F) -> F:
+    """Adds -C/--config; passes `config: str | None`."""
+    option = click.option(
+        "-C",
+        "--config",
+        metavar="FILE",
+        envvar="BLOCKGZ_CONFIG",
+        help="Settings in YAML, Java properties or Connect's JSON; flags and environment come before them.",
+    )
+    return option(function)
+
+
+def print_notes(notes: tuple[str, ...]) -> None:
+    """Warnings about a file, a line each, on stderr."""
+    for note in notes:
+        click.echo(f"warning: {note}", err=True)
+
+
+def kafka_properties(pairs: tuple[str, ...]) -> dict[str, str]:
+    """Librdkafka settings from `name=value` pairs; raises UsageError."""
+    properties = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator or not name.strip():
+            raise UsageError(
+                f"-X {name[:80]!r} is not NAME=VALUE",
+                why="a setting is its name, = and its value",
+                remedy="write -X security.protocol=SSL",
+            )
+        properties[name.strip()] = value
+    return properties
+
+
+_topics = click.argument("topics", nargs=-1, metavar="[TOPIC]...", envvar="BLOCKGZ_TOPICS")
+
+
+def _option(field: str) -> Callable[[F], F]:
+    kind = field_kind(field)
+    names = LONG_NAMES.get(field, (option_name(field),))
+    if kind is FieldKind.SWITCH:
+        names = (f"{names[0]}/{names[0].replace('--', '--no-', 1)}",)
+    return click.option(
+        *names,
+        field,
+        default=None,
+        type=bool if kind is FieldKind.SWITCH else str,
+        multiple=field in REPEATED,
+        metavar=METAVARS.get(field) or "|".join(field_choices(field)) or kind.value[0] or None,
+        envvar=variable_name(field),
+        help=HELP.get(field, FIELDS[field].description),
+        show_default=_shown_default(field),
+    )
+
+
+def _shown_default(field: str) -> str | bool:
+    is_switch = field_kind(field) is FieldKind.SWITCH
+    return False if is_switch or default_text(field) == "" else default_text(field)
+
+
+def _layers(context: click.Context, given: dict[str, Any]) -> tuple[Settings, Settings]:
+    """What the environment says, and what the flags say."""
+    environment: Settings = {}
+    flags: Settings = {}
+    for field, value in given.items():
+        variable, source = variable_name(field), context.get_parameter_source(field)
+        if field == "kafka":
+            environment |= _kafka_settings(_split(variable), Origin(OriginKind.ENVIRONMENT, variable))
+            if source is ParameterSource.COMMANDLINE:
+                flags |= _kafka_settings(value, Origin(OriginKind.FLAG, "-X"))
+        elif source is ParameterSource.ENVIRONMENT:
+            environment[field] = Setting(value, Origin(OriginKind.ENVIRONMENT, variable))
+        elif source is ParameterSource.COMMANDLINE:
+            flags[field] = Setting(value, Origin(OriginKind.FLAG, option_name(field)))
+    return environment, flags
+
+
+def _kafka_settings(pairs: tuple[str, ...], origin: Origin) -> Settings:
+    return {KAFKA_PREFIX + name: Setting(value, origin) for name, value in kafka_properties(pairs).items()}
+
+
+def _split(variable: str) -> tuple[str, ...]:
+    """Pairs with white space between them, quoted as in a shell where a value holds some."""
+    try:
+        return tuple(shlex.split(os.environ.get(variable, "")))
+    except ValueError as error:
+        raise UsageError(
+            f"{variable} cannot be read", why=f"{error}", remedy="write NAME=VALUE pairs with spaces between them"
+        ) from error

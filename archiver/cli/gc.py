@@ -1,0 +1,149 @@
+"""`archiver gc`."""
+
+import sys
+from collections import Counter
+from typing import Any
+
+import click
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from ..errors import UsageError
+from ..garbage import SHORTEST_GRACE_SECONDS
+from ..stores.opening import open_existing_store
+from ..sweep import Problem, SweepPlan, SweepResult, plan_sweep, sweep
+from .outcome import closing, error_lines
+from .run import PARTLY_FAILED
+from .value_types import DURATION
+
+DEFAULT_GRACE_SECONDS = 7 * 24 * 3600.0
+
+
+@click.command(
+    epilog=closing(
+        "archiver gc -a s3://backup/kafka --dry-run", "archiver gc orders 'eu-*' -a ./archive --grace 2d --yes"
+    ),
+)
+@click.argument("topics", nargs=-1, metavar="[TOPIC...]")
+@click.option("-a", "--archive", required=True, help="s3://bucket/prefix, file:///dir or ./dir.")
+@click.option("--endpoint-url", help="Of an S3 work-alike.")
+@click.option("--region", help="AWS region.")
+@click.option(
+    "--grace",
+    type=DURATION,
+    default=DEFAULT_GRACE_SECONDS,
+    envvar="BLOCKGZ_GC_GRACE",
+    help="Leave what is younger, by the store's clock; at least 1h. [7d]",
+)
+@click.option("--dry-run", is_flag=True, help="Print the plan and delete nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Print plan and result as JSON.")
+def gc(
+    *,
+    topics: tuple[str, ...],
+    archive: str,
+    endpoint_url: str | None,
+    region: str | None,
+    grace: float,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Delete what writers that died left behind: objects that no marker leads to, temporary files, unfinished uploads.
+
+    Safe at any time, also while archivers run. TOPIC is a name, a glob or ~regex; without any, the whole archive is
+    looked at. Prints the plan and asks first.
+    """
+    if grace < SHORTEST_GRACE_SECONDS:
+        raise UsageError(
+            f"--grace of {grace:g} s is too short",
+            why="a listing may lag and readers may be on their way; what is younger than an hour is never deleted",
+            remedy="give 1h or more; the default is 7d",
+        )
+    store = open_existing_store(archive, endpoint_url=endpoint_url, region=region)
+    plan = plan_sweep(store, topics, grace)
+    if not as_json:
+        _print_plan(plan)
+    result = None
+    if plan.count and not dry_run:
+        _confirm(plan, is_agreed=yes)
+        result = sweep(store, plan, lambda _: None)
+        if not as_json:
+            click.echo(f"deleted {result.deleted:,} of {plan.count:,}")
+    problems = (*plan.problems, *(result.problems if result else ()))
+    _print_problems(problems)
+    if as_json:
+        click.echo(orjson.dumps(result_object(archive, plan, result, dry_run=dry_run)).decode())
+    return PARTLY_FAILED if problems else 0
+
+
+def result_object(archive: str, plan: SweepPlan, result: SweepResult | None, *, dry_run: bool) -> dict[str, Any]:
+    """The JSON contract of `archiver gc --json`; bytes are null where the store does not tell."""
+    garbage = [
+        {
+            "kind": found.name.kind.value,
+            "topic": str(found.name.folder),
+            "partition": found.name.partition,
+            "key": found.name.key,
+            "bytes": found.listed.size,
+            "modified_ms": round(found.listed.modified * 1000),
+        }
+        for found in plan.garbage
+    ]
+    leftovers = [
+        {"kind": each.kind, "key": each.key, "bytes": each.size, "modified_ms": round(each.modified * 1000)}
+        for each in plan.leftovers
+    ]
+    problems = (*plan.problems, *(result.problems if result else ()))
+    return {
+        "archive": archive,
+        "dry_run": dry_run,
+        "planned": plan.count,
+        "bytes": plan.bytes,
+        "deleted": result.deleted if result else 0,
+        "garbage": garbage,
+        "leftovers": leftovers,
+        "problems": [{"where": where, "error": error.what, "why": error.why} for where, error in problems],
+    }
+
+
+def _confirm(plan: SweepPlan, *, is_agreed: bool) -> None:
+    if is_agreed:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "nothing was deleted",
+            why="there is no terminal to ask on, and --yes was not given",
+            remedy="add --yes, or --dry-run to see the plan only",
+        )
+    click.confirm(f"Delete {plan.count:,} objects ({plan.bytes:,} bytes)?", abort=True, err=True)
+
+
+def _print_plan(plan: SweepPlan) -> None:
+    if not plan.count:
+        click.echo("nothing to delete")
+        return
+    table = Table("topic", "partition", "what", "count", "bytes", box=None, pad_edge=False)
+    for column in ("partition", "count", "bytes"):
+        next(each for each in table.columns if each.header == column).justify = "right"
+    counts: Counter[tuple[str, str, str]] = Counter()
+    sizes: Counter[tuple[str, str, str]] = Counter()
+    for found in plan.garbage:
+        row = (str(found.name.folder), str(found.name.partition), found.name.kind.value)
+        counts[row] += 1
+        sizes[row] += found.listed.size
+    for leftover in plan.leftovers:
+        row = ("-", "-", leftover.kind)
+        counts[row] += 1
+        sizes[row] += leftover.size or 0
+    for row, count in counts.items():
+        table.add_row(*row, f"{count:,}", f"{sizes[row]:,}")
+    table.add_row("all", "", "", f"{plan.count:,}", f"{plan.bytes:,}", style="bold")
+    Console(soft_wrap=True, highlight=False).print(table)
+
+
+def _print_problems(problems: tuple[Problem, ...]) -> None:
+    for where, error in problems:
+        lines = error_lines(error)
+        click.echo("\n".join([lines[0].replace("error:", f"error: {where}:", 1), *lines[1:]]), err=True)

@@ -1,0 +1,212 @@
+"""`archiver status`."""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import click
+import msgspec
+from msgspec.structs import replace
+from rich.console import Console
+from rich.table import Table
+
+from ..errors import UsageError
+from ..http.client import service_snapshot
+from ..http.server import health, readiness
+from ..kafka_cluster import KafkaCluster
+from ..kafka_settings import client_settings
+from ..observing.snapshot import ServiceSnapshot
+from ..ownership import PartitionState
+from ..status import ArchiveStatus, read_status, with_lag
+from ..stores import ToolStore
+from ..stores.opening import open_existing_store
+from ..topic_selection import TopicSelection
+from .config_options import kafka_properties
+from .outcome import closing
+from .run import PARTLY_FAILED
+from .value_types import DURATION
+
+PIPE_WIDTH = 240
+WATERMARK = "read_uncommitted"
+"""The isolation level that sees a log up to its high watermark."""
+
+
+@click.command(
+    epilog=closing(
+        "archiver status -a s3://backup/kafka",
+        "archiver status orders 'eu-*' -a ./archive -b localhost:9092 --watch",
+        "archiver status --http 127.0.0.1:9464 --json",
+    )
+)
+@click.argument("topics", nargs=-1, metavar="[TOPIC...]")
+@click.option("-a", "--archive", help="s3://bucket/prefix, file:///dir or ./dir.")
+@click.option("--endpoint-url", help="Of an S3 work-alike.")
+@click.option("--region", help="AWS region.")
+@click.option("-b", "--bootstrap-server", help="HOST:PORT of a broker: shows the lag to the high watermarks too.")
+@click.option("-X", "kafka", multiple=True, metavar="NAME=VALUE", help="A setting of librdkafka; may be repeated.")
+@click.option(
+    "--http",
+    metavar="URL",
+    envvar="BLOCKGZ_STATUS_HTTP",
+    help="Ask the archiver that runs with --http there, instead of the archive.",
+)
+@click.option("--watch", is_flag=True, help="Show it again and again.")
+@click.option("--interval", type=DURATION, default=5.0, help="Time between two looks. [5s]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a look.")
+def status(
+    *,
+    topics: tuple[str, ...],
+    archive: str | None,
+    endpoint_url: str | None,
+    region: str | None,
+    bootstrap_server: str | None,
+    kafka: tuple[str, ...],
+    http: str | None,
+    watch: bool,
+    interval: float,
+    as_json: bool,
+) -> int:
+    """Show how far each partition is, from the archive's markers alone or from a running archiver.
+
+    TOPIC is a name, a glob or ~regex; all topics where none is given. Exit code 3: a marker is damaged, or a partition
+    of the running archiver stopped with a failure.
+    """
+    selection = TopicSelection(topics) if topics else None
+    if http is not None:
+        look = _service_look(http, selection)
+    elif archive is not None:
+        store = open_existing_store(archive, endpoint_url=endpoint_url, region=region)
+        settings = client_settings(bootstrap_server or "", kafka_properties(kafka))
+        look = _archive_look(store, selection, KafkaCluster(settings) if bootstrap_server else None)
+    else:
+        raise UsageError(
+            "nothing says what to look at",
+            why="neither an archive nor a running archiver is named",
+            remedy="give -a/--archive, or --http of a running archiver",
+        )
+    screen = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, markup=False, emoji=False)
+    seen = look()
+    _show(screen, seen, as_json=as_json)
+    while watch:
+        time.sleep(interval)
+        seen = look()
+        screen.clear()
+        _show(screen, seen, as_json=as_json)
+    return PARTLY_FAILED if seen.is_troubled else 0
+
+
+class Seen(NamedTuple):
+    """What there is to show."""
+
+    value: msgspec.Struct
+    """The JSON contract of `archiver status --json`."""
+    heading: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str | int | None]]
+    is_troubled: bool
+
+
+Look = Callable[[], Seen]
+
+
+def _archive_look(store: ToolStore, selection: TopicSelection | None, cluster: KafkaCluster | None) -> Look:
+    def look() -> Seen:
+        status = read_status(store, selection)
+        if cluster is not None:
+            status = with_lag(status, lambda partitions: cluster.bounds(partitions, WATERMARK))
+        return seen_in_archive(status)
+
+    return look
+
+
+def _service_look(address: str, selection: TopicSelection | None) -> Look:
+    def look() -> Seen:
+        snapshot = service_snapshot(address)
+        if selection is not None:
+            chosen = set(selection({each.topic for each in snapshot.partitions}))
+            snapshot = replace(snapshot, partitions=tuple(each for each in snapshot.partitions if each.topic in chosen))
+        return seen_in_service(snapshot)
+
+    return look
+
+
+def seen_in_archive(status: ArchiveStatus) -> Seen:
+    """A row a partition; the two columns of the cluster only where one was asked."""
+    asked = any(each.high_watermark is not None for each in status.partitions)
+    rows = [
+        (
+            str(each.folder),
+            each.partition,
+            each.records,
+            each.chunks,
+            each.bytes,
+            each.next_offset,
+            *((each.high_watermark, each.lag) if asked else ()),
+            each.epoch,
+            each.gaps,
+            None if each.newest_ms is None else _moment(each.newest_ms),
+            None if each.writer is None else each.writer[:8],
+            each.error or (f"goes on as {each.successor}" if each.successor else ""),
+        )
+        for each in status.partitions
+    ]
+    columns = ["topic", "partition", "records", "chunks", "bytes", "next offset"]
+    columns += ["high watermark", "lag"] if asked else []
+    columns += ["epoch", "gaps", "newest record", "writer", "note"]
+    troubled = any(each.error is not None for each in status.partitions)
+    return Seen(status, f"archive {status.archive_id} at {status.archive}", columns, rows, troubled)
+
+
+def seen_in_service(snapshot: ServiceSnapshot) -> Seen:
+    """A row a partition that is the archiver's now."""
+    rows = [
+        (
+            each.topic,
+            each.partition,
+            each.state.value,
+            each.durable_offset,
+            each.lag_records,
+            _seconds(each.lag_seconds),
+            each.retention_headroom,
+            _seconds(each.open_chunk_seconds),
+            each.records,
+            each.retries,
+            each.gaps,
+            each.failure or "",
+        )
+        for each in snapshot.partitions
+        if each.state is not PartitionState.RELEASED
+    ]
+    columns = ["topic", "partition", "state", "durable offset", "lag", "lag s", "headroom", "open chunk s"]
+    columns += ["records", "retries", "gaps", "failure"]
+    troubles = [text for text in (health(snapshot), readiness(snapshot)) if text is not None]
+    heading = f"archiver of {snapshot.archive}: {'; '.join(troubles) or 'ready'}"
+    return Seen(snapshot, heading, columns, rows, bool(snapshot.in_state(PartitionState.STOPPED)))
+
+
+def _show(screen: Console, seen: Seen, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(msgspec.json.encode(seen.value).decode())
+        return
+    table = Table(*seen.columns, box=None, pad_edge=False)
+    for number, column in enumerate(table.columns):
+        column.no_wrap = True
+        if any(isinstance(row[number], int) for row in seen.rows):
+            column.justify = "right"
+    for row in seen.rows:
+        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else "-" if cell is None else cell for cell in row))
+    screen.print(seen.heading, soft_wrap=True)
+    screen.print(table)
+
+
+def _moment(timestamp_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+
+
+def _seconds(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds)

@@ -1,0 +1,1 @@
+"""What a running archiver serves over HTTP."""

@@ -1,0 +1,66 @@
+"""Several archivers on one machine: a parent that starts them, keeps them running, and ends them in order."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+
+from .logs import LogEvent, log
+
+RESTART_SECONDS = 5.0
+LOOK_SECONDS = 0.2
+NOT_WORTH_A_RESTART = {0, 2, 11, 12, 130}
+"""Exit codes that another start would only repeat: an order to end, configuration, another owner, permissions."""
+
+
+class Workers:
+    """One process a command. Safe to be told to `end` from a signal handler."""
+
+    def __init__(self, commands: Sequence[Sequence[str]]) -> None:
+        self._commands = commands
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._ending = threading.Event()
+        self._codes: list[int] = []
+
+    def end(self) -> None:
+        """Tell every worker to flush, commit and leave."""
+        self._ending.set()
+        for process in list(self._processes.values()):
+            process.terminate()
+
+    def run(self) -> int:
+        """Keep the workers running until all have ended; gives the first exit code that is not 0.
+
+        One that died is started again after RESTART_SECONDS. One that ended for a reason that another start would only
+        repeat ends the others too.
+        """
+        for number in range(len(self._commands)):
+            self._start(number)
+        while self._processes:
+            for number, process in list(self._processes.items()):
+                if process.poll() is not None:
+                    self._ended(number, self._processes.pop(number).returncode)
+            time.sleep(LOOK_SECONDS)
+        return next((code for code in self._codes if code), 0)
+
+    def _start(self, number: int) -> None:
+        self._processes[number] = subprocess.Popen(list(self._commands[number]))
+
+    def _ended(self, number: int, code: int) -> None:
+        if self._ending.is_set() or code in NOT_WORTH_A_RESTART:
+            self._codes.append(code)
+            self.end()
+            return
+        log.error(LogEvent.WORKER_DIED, worker=number, exit_code=code)
+        if not self._ending.wait(RESTART_SECONDS):
+            self._start(number)
+
+
+def worker_commands(arguments: Sequence[str], count: int, instance_id: str | None) -> list[list[str]]:
+    """The command of each worker: this process's own arguments, each with a static member id of its own."""
+    commands = []
+    for number in range(count):
+        own = [] if instance_id is None else ["--group-instance-id", f"{instance_id}-{number}"]
+        commands.append([sys.executable, "-m", "archiver", *arguments, "--workers", "1", *own])
+    return commands

@@ -1,0 +1,139 @@
+"""The processes under test, and their supervisor: `archiver run`, started, frozen, killed and started again."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_NOT_INHERITED = ("AWS_", "BLOCKGZ_")
+
+
+@dataclass
+class Archiver:
+    """One run of one process."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    is_static: bool
+    frozen: bool = False
+    asked_to_end: bool = False
+
+    @property
+    def ended_in_order(self) -> bool:
+        """Whether what it left by SIGTERM is in order: exit 0, or no partition was its own yet."""
+        return self.process.returncode == 0 or " claimed " not in self.log.read_text(errors="replace")
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs, frozen or not."""
+        return self.process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal; harmless when it has ended."""
+        with suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        self.frozen = True
+        self.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self.frozen = False
+        self.signal(signal.SIGCONT)
+
+    def term(self) -> None:
+        """SIGTERM; a frozen one heeds it when it is thawed."""
+        self.asked_to_end = True
+        self.signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL; returns when it is gone."""
+        self.asked_to_end = True
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+
+    @property
+    def rss_bytes(self) -> int:
+        """Resident memory now; 0 when it has ended."""
+        try:
+            fields = Path(f"/proc/{self.process.pid}/statm").read_text().split()
+        except (FileNotFoundError, ProcessLookupError):
+            return 0
+        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
+
+
+@dataclass
+class Endings:
+    """How processes ended that nobody asked to, and how those did that were asked to by SIGTERM."""
+
+    by_themselves: Counter[str] = field(default_factory=Counter)
+    """Their exit code and the first line of their message."""
+    violations: list[str] = field(default_factory=list)
+
+
+class Fleet:
+    """Starts archivers and looks after them."""
+
+    def __init__(self, arguments: Sequence[object], env: Mapping[str, str], logs: Path) -> None:
+        self._arguments = arguments
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
+        self._env = {**inherited, **env}
+        self._logs = logs
+        self._runs = itertools.count(1)
+        self.all: list[Archiver] = []
+        self.endings = Endings()
+        self.starts = 0
+        self.max_rss_bytes = 0
+
+    def start(self, name: str, instance: str | None = None) -> Archiver:
+        """Start one more process; `instance` makes it a static member of the group."""
+        log = self._logs / f"{name}-{next(self._runs):04d}.log"
+        static = ["--group-instance-id", instance] if instance else []
+        command = [sys.executable, "-m", "archiver", "run", *map(str, self._arguments), *static, "-v"]
+        with log.open("wb") as sink:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, env=self._env
+            )
+        archiver = Archiver(name, process, log, instance is not None)
+        self.all.append(archiver)
+        self.starts += 1
+        return archiver
+
+    def look_after(self) -> list[Archiver]:
+        """Note who ended since the last call, and how much memory the others take; gives those that ended."""
+        ended = []
+        for archiver in list(self.all):
+            if archiver.alive:
+                self.max_rss_bytes = max(self.max_rss_bytes, archiver.rss_bytes)
+                continue
+            self.all.remove(archiver)
+            ended.append(archiver)
+            self._judge(archiver)
+        return ended
+
+    def kill_all(self) -> None:
+        """SIGKILL to every one."""
+        for archiver in self.all:
+            archiver.kill()
+        self.all.clear()
+
+    def _judge(self, archiver: Archiver) -> None:
+        code = archiver.process.returncode
+        text = archiver.log.read_text(errors="replace")
+        if "Traceback" in text or "internal error" in text:
+            self.endings.violations.append(f"{archiver.log.name} holds a traceback or an internal error")
+        if archiver.asked_to_end and code in (0, -signal.SIGKILL, -signal.SIGTERM):
+            return
+        last = [line for line in text.splitlines() if line and not line[:4].isdigit()][:2]
+        self.endings.by_themselves[f"exit {code}: {' / '.join(last)[:200]}"] += 1

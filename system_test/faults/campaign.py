@@ -1,0 +1,399 @@
+"""One round: servers, producers and archivers are started, faults happen, all is healed, and the archive is judged."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from system_test.faults.archivers import Archiver, Fleet
+from system_test.faults.cluster import CREATED_AGAIN, PATTERN, PLAIN, TRUNCATED, Topics
+from system_test.faults.schedule import Fault, FaultKind, schedule
+from system_test.faults.servers import Proxy, VerifiableProducer
+from system_test.faults.watcher import Watcher
+from system_test.support.kafka_broker import KafkaBroker
+from system_test.support.object_store import VersityGateway
+from system_test.support.waiting import DeadlineExceededError, wait_until
+
+GROUP = "faults"
+PREFIX = "faults"
+LAG_SECONDS = 60.0
+"""So long after the last fault everything must be archived."""
+_TERM_SECONDS = 40.0
+_FENCED_SECONDS = 40.0
+_STEP_SECONDS = 0.05
+_CHECK_SECONDS = 1800.0
+_SETTINGS = (
+    *("--chunk-interval", "1s", "--chunk-records", "150", "--block-bytes", "8KiB"),
+    *("--grace", "10s", "--memory", "64MiB"),
+    *("-X", "session.timeout.ms=6000", "-X", "heartbeat.interval.ms=1500"),
+)
+
+
+class RoundFailedError(AssertionError):
+    """The round broke a promise; the message says which, and how to run it again."""
+
+
+@dataclass(frozen=True)
+class RoundSettings:
+    """What a round is made of. `seed` settles its schedule; rates are records/s and a share of requests."""
+
+    seed: str
+    faults: int
+    mean_gap: float
+    store_rate: float
+    plain_rate: float = 220.0
+    transactional_rate: float = 90.0
+
+
+@dataclass
+class Slot:
+    """A place for one archiver that is to run all the time."""
+
+    name: str
+    instance: str | None
+    archiver: Archiver | None = None
+    busy: bool = False
+    """Whether a fault is under way here; others go elsewhere."""
+
+
+class Round:
+    """One round from start to verdict."""
+
+    def __init__(self, settings: RoundSettings, home: Path) -> None:
+        self._settings = settings
+        self._home = home
+        self._counts: Counter[str] = Counter()
+        self._schedule: list[Fault] = []
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._slots = [Slot("first", None), Slot("second", "machine-2"), Slot("third", "machine-3")]
+        self._ghosts: list[tuple[float, Archiver]] = []
+        self._leaving: list[tuple[float, Archiver, Slot | None, float]] = []
+        self._violations: list[str] = []
+        self._operations: list[Future[None]] = []
+
+    def run(self) -> dict[str, Any]:
+        """Run it; gives the figures, or raises RoundFailedError."""
+        if self._home.exists():
+            shutil.rmtree(self._home)
+        (self._home / "logs").mkdir(parents=True)
+        self._journal = (self._home / "events.jsonl").open("w")
+        with ExitStack() as stack:
+            self._start(stack)
+            try:
+                self._inflict()
+                lag_seconds = self._settle()
+                watched = self._watcher.stop()
+            except BaseException:
+                self._keep_evidence()
+                raise
+            self._violations += self._fleet.endings.violations + watched.violations
+            truth = {"topics": self._topics.as_truth(), "hashes": watched.hashes}
+            (self._home / "truth.json").write_text(json.dumps(truth))
+            checked = self._check()
+            store_faults = self._store_faults()
+            figures = {
+                "seed": self._settings.seed,
+                "faults": self._settings.faults,
+                "by_kind": dict(sorted(self._counts.items())),
+                "store_faults": sum(store_faults.values()),
+                "store_faults_by_kind": dict(sorted(store_faults.items())),
+                "lag_seconds": round(lag_seconds, 1),
+                "archiver_starts": self._fleet.starts,
+                "ended_by_themselves": dict(self._fleet.endings.by_themselves),
+                "warnings": self._warnings(),
+                "max_rss_mib": round(self._fleet.max_rss_bytes / 2**20, 1),
+                "marker_samples": watched.marker_samples,
+                "group_samples": watched.group_samples,
+                "hashed_objects": len(watched.hashes),
+                "highest_epoch": max(epoch for epoch, _ in watched.markers.values()),
+                **checked,
+            }
+            if self._violations:
+                self._keep_evidence()
+                raise RoundFailedError(self._report())
+        return figures
+
+    def _start(self, stack: ExitStack) -> None:
+        settings = self._settings
+        self._broker = stack.enter_context(KafkaBroker())
+        self._store = stack.enter_context(VersityGateway())
+        upstream = int(self._store.endpoint_url.rpartition(":")[2])
+        self._proxy = Proxy(upstream, settings.seed, settings.store_rate, self._home)
+        stack.enter_context(self._proxy)
+        bootstrap = self._broker.bootstrap
+        self._plain = VerifiableProducer("plain", "plain", bootstrap, settings.plain_rate, settings.seed, self._home)
+        stack.enter_context(self._plain)
+        self._transactional = VerifiableProducer(
+            "transactional", "transactional", bootstrap, settings.transactional_rate, settings.seed, self._home
+        )
+        stack.enter_context(self._transactional)
+        self._topics = Topics(bootstrap)
+        self._topics.create_all(self._plain, self._transactional)
+        where = (PATTERN, "-b", bootstrap, "-a", self._store.url(PREFIX), "--endpoint-url", self._proxy.endpoint_url)
+        own = ("--group-id", GROUP, "--buffer-dir", self._home / "buffer")
+        self._fleet = Fleet((*where, *own, *_SETTINGS), self._store.env, self._home / "logs")
+        stack.callback(self._fleet.kill_all)
+        for slot in self._slots:
+            slot.archiver = self._fleet.start(slot.name, slot.instance)
+        self._archive = self._store.root / self._store.bucket / PREFIX
+        self._watcher = Watcher(self._archive, lambda: self._topics.group_positions(GROUP))
+        self._watcher.start()
+        self._broker_thread = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="broker"))
+        self._store_thread = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="store"))
+
+    def _inflict(self) -> None:
+        """The faults, each at its time; returns when the last has begun."""
+        started = time.monotonic()
+        for fault in itertools.islice(schedule(self._settings.seed, self._settings.mean_gap), self._settings.faults):
+            while time.monotonic() < started + fault.at:
+                self._step()
+            self._schedule.append(fault)
+            self._counts[fault.kind.value] += 1
+            self._note("fault", fault=str(fault))
+            self._begin(fault)
+        while self._due or any(not operation.done() for operation in self._operations):
+            self._step()
+        for operation in self._operations:
+            operation.result()
+
+    def _step(self) -> None:
+        now = time.monotonic()
+        while self._due and self._due[0][0] <= now:
+            heapq.heappop(self._due)[2]()
+        for archiver in self._fleet.look_after():
+            self._ended(archiver)
+        self._hurry(now)
+        time.sleep(_STEP_SECONDS)
+
+    def _ended(self, archiver: Archiver) -> None:
+        self._note("ended", archiver=archiver.log.name, code=archiver.process.returncode)
+        self._ghosts = [(due, ghost) for due, ghost in self._ghosts if ghost is not archiver]
+        for entry in [entry for entry in self._leaving if entry[1] is archiver]:
+            self._leaving.remove(entry)
+            _, _, slot, seconds = entry
+            if not archiver.ended_in_order:
+                self._violations.append(f"{archiver.log.name} ended with {archiver.process.returncode} after SIGTERM")
+            if slot is not None:
+                self._later(seconds, partial(self._restart, slot))
+            return
+        for slot in self._slots:
+            if slot.archiver is archiver and not slot.busy:
+                # What a supervisor does: start again what ended by itself.
+                slot.busy = True
+                self._later(1.0, partial(self._restart, slot))
+
+    def _hurry(self, now: float) -> None:
+        for due, ghost in list(self._ghosts):
+            if now > due:
+                self._violations.append(f"{ghost.log.name} still ran {_FENCED_SECONDS:g} s after its id was taken over")
+                ghost.kill()
+                self._ghosts.remove((due, ghost))
+        for entry in list(self._leaving):
+            if now > entry[0]:
+                self._violations.append(f"{entry[1].log.name} still ran {_TERM_SECONDS:g} s after SIGTERM")
+                self._leaving.remove(entry)
+                entry[1].kill()
+                if entry[2] is not None:
+                    self._restart(entry[2])
+
+    def _later(self, seconds: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._due, (time.monotonic() + seconds, next(self._order), action))
+
+    def _restart(self, slot: Slot) -> None:
+        slot.archiver = self._fleet.start(slot.name, slot.instance)
+        slot.busy = False
+
+    def _begin(self, fault: Fault) -> None:
+        match fault.kind:
+            case FaultKind.KILL_ALL:
+                self._kill_all(fault.seconds)
+            case FaultKind.JOIN:
+                self._join(fault)
+            case FaultKind.BROKER_KILL:
+                self._operate(self._broker_thread, lambda: self._kill_broker(fault.seconds))
+            case FaultKind.BROKER_FREEZE:
+                self._operate(self._broker_thread, lambda: self._freeze_broker(fault.seconds))
+            case FaultKind.STORE_KILL:
+                self._operate(self._store_thread, lambda: self._kill_store(fault.seconds))
+            case FaultKind.RECREATE:
+                self._operate(self._broker_thread, lambda: self._topics.recreate(CREATED_AGAIN, fault.seconds))
+            case FaultKind.GROW:
+                topic = PLAIN if fault.dice < 0.6 else TRUNCATED
+                self._operate(self._broker_thread, lambda: self._topics.grow(topic))
+            case FaultKind.TRUNCATE:
+                self._truncate(fault)
+            case _:
+                self._hit_one(fault)
+
+    def _hit_one(self, fault: Fault) -> None:
+        free = [slot for slot in self._slots if not slot.busy and slot.archiver is not None and slot.archiver.alive]
+        if fault.kind is FaultKind.TWIN:
+            free = [slot for slot in free if slot.instance is not None] or free
+        if not free:
+            self._later(0.5, lambda: self._hit_one(fault))
+            return
+        slot = free[int(fault.dice * len(free))]
+        archiver = slot.archiver
+        assert archiver is not None
+        slot.busy = True
+        match fault.kind:
+            case FaultKind.KILL:
+                archiver.kill()
+                self._later(fault.seconds, lambda: self._restart(slot))
+            case FaultKind.TERM:
+                archiver.term()
+                self._leaving.append((time.monotonic() + _TERM_SECONDS, archiver, slot, fault.seconds))
+            case FaultKind.TWIN if slot.instance is not None:
+                archiver.freeze()
+                slot.archiver = self._fleet.start(slot.name, slot.instance)
+                slot.busy = False
+                self._later(fault.seconds, lambda: self._release_ghost(archiver))
+            case _:
+                archiver.freeze()
+                self._later(fault.seconds, lambda: self._thaw(slot, archiver))
+
+    def _thaw(self, slot: Slot, archiver: Archiver) -> None:
+        archiver.thaw()
+        slot.busy = False
+
+    def _release_ghost(self, archiver: Archiver) -> None:
+        archiver.thaw()
+        self._ghosts.append((time.monotonic() + _FENCED_SECONDS, archiver))
+
+    def _kill_all(self, seconds: float) -> None:
+        for slot in self._slots:
+            if not slot.busy and slot.archiver is not None:
+                slot.busy = True
+                slot.archiver.kill()
+                self._later(seconds, partial(self._restart, slot))
+
+    def _join(self, fault: Fault) -> None:
+        for number in range(1 if fault.dice < 0.6 else 2):
+            guest = self._fleet.start("guest")
+            self._later(fault.seconds + number, partial(self._leave, guest, fault))
+
+    def _leave(self, guest: Archiver, fault: Fault) -> None:
+        if not guest.alive:
+            return
+        if int(fault.dice * 100) % 2:
+            guest.kill()
+        else:
+            guest.term()
+            self._leaving.append((time.monotonic() + _TERM_SECONDS, guest, None, 0.0))
+
+    def _truncate(self, fault: Fault) -> None:
+        """Truncate at the log's end; mostly while nobody archives, so that records are lost before they are."""
+        topic = TRUNCATED if fault.dice < 0.5 else PLAIN
+        if int(fault.dice * 1000) % 10 < 7:
+            self._kill_all(fault.seconds + 2.0)
+        self._later(1.0, lambda: self._operate(self._broker_thread, lambda: self._topics.truncate(topic, fault.dice)))
+
+    def _operate(self, thread: ThreadPoolExecutor, operation: Callable[[], None]) -> None:
+        self._operations.append(thread.submit(operation))
+
+    def _kill_broker(self, seconds: float) -> None:
+        self._broker.kill()
+        time.sleep(seconds)
+        self._broker.start()
+
+    def _freeze_broker(self, seconds: float) -> None:
+        self._broker.pause()
+        time.sleep(seconds)
+        self._broker.resume()
+
+    def _kill_store(self, seconds: float) -> None:
+        self._store.kill()
+        time.sleep(seconds)
+        self._store.start()
+
+    def _settle(self) -> float:
+        """Everything is healed and the producers end; gives the seconds until all is archived, then ends in order."""
+        self._proxy.quiet()
+        healed = time.monotonic()
+        self._plain.quit()
+        self._transactional.quit()
+        ends = self._topics.ends()
+
+        def behind() -> dict[str, str]:
+            archived = self._watcher.next_offsets()
+            return {
+                f"{topic}:{partition}": f"{archived.get((topic, partition))} of {end}"
+                for (topic, partition), end in ends.items()
+                if archived.get((topic, partition), 0) < end
+            }
+
+        def caught_up() -> bool:
+            self._step()
+            return not behind()
+
+        try:
+            wait_until(caught_up, LAG_SECONDS, "the archive to catch up")
+        except DeadlineExceededError:
+            self._violations.append(f"not archived {LAG_SECONDS:g} s after the last fault: {behind()}")
+        lag_seconds = time.monotonic() - healed
+        for slot in self._slots:
+            if slot.archiver is not None and slot.archiver.alive:
+                slot.busy = True
+                slot.archiver.term()
+                self._leaving.append((time.monotonic() + _TERM_SECONDS, slot.archiver, None, 0.0))
+        while self._fleet.all:
+            self._step()
+        return lag_seconds
+
+    def _check(self) -> dict[str, Any]:
+        """The verdict of the checker, a program of its own."""
+        command = [sys.executable, "-m", "system_test.faults.checker", str(self._home), str(self._archive)]
+        done = subprocess.run(
+            [*command, self._broker.bootstrap], capture_output=True, text=True, timeout=_CHECK_SECONDS, check=False
+        )
+        if not done.stdout.strip():
+            self._violations.append(f"the checker died: {done.stderr[-3000:]}")
+            return {}
+        verdict: dict[str, Any] = json.loads(done.stdout)
+        self._violations += verdict.pop("violations")
+        return verdict
+
+    def _store_faults(self) -> Counter[str]:
+        """Those that met real work; the journal has those of probes too."""
+        entries = [json.loads(line) for line in self._proxy.journal.read_text().splitlines()]
+        return Counter(entry["fault"] for entry in entries if not entry["probe"])
+
+    def _warnings(self) -> dict[str, int]:
+        """What the archivers' logs say, by the first word of the message."""
+        words: Counter[str] = Counter()
+        for log in (self._home / "logs").iterdir():
+            for line in log.read_text(errors="replace").splitlines():
+                parts = line.split(" ", 4)
+                if len(parts) >= 4 and parts[2] in ("WARNING", "ERROR"):
+                    words[parts[3]] += 1
+        return dict(words.most_common())
+
+    def _note(self, what: str, **facts: Any) -> None:
+        self._journal.write(json.dumps({"at": round(time.time(), 3), "what": what, **facts}) + "\n")
+        self._journal.flush()
+
+    def _keep_evidence(self) -> None:
+        shutil.copytree(self._archive, self._home / "archive", dirs_exist_ok=True)
+        shutil.copy(self._broker.log, self._home / "broker.log")
+
+    def _report(self) -> str:
+        shown = "\n".join(f"  - {violation[:1500]}" for violation in self._violations[:30])
+        faults = "\n".join(f"  {fault}" for fault in self._schedule)
+        return (
+            f"seed {self._settings.seed!r}: {len(self._violations)} violations\n{shown}\n"
+            f"evidence lies in {self._home}; the schedule was\n{faults}"
+        )

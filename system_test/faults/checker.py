@@ -1,0 +1,296 @@
+"""The verdict over a round, from raw objects, the producers' ledgers, and the topics as a foreign client reads them.
+
+    python -m system_test.faults.checker HOME ARCHIVE BOOTSTRAP_SERVER
+
+HOME holds `truth.json` and the ledgers, ARCHIVE is the folder that the S3 server keeps the archive in. It prints one
+JSON object: figures, and under `violations` every promise that is broken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from system_test.checker import CheckedPartition, CheckFailedError, Fetch, check_partition
+from system_test.faults.fingerprint import fingerprint
+from system_test.support.topics import Record, read, watermarks
+
+Where = tuple[str, int]
+"""Topic id and partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A record as its producer sent it."""
+
+    where: Where
+    transaction: str | None
+    mark: str
+    key: str | None
+
+
+@dataclass
+class Ledgers:
+    """What all producers wrote down; sequences are named `ledger:number`, transactions likewise."""
+
+    sent: dict[str, Sent] = field(default_factory=dict)
+    offsets: dict[Where, dict[int, str]] = field(default_factory=lambda: defaultdict(dict))
+    """Acknowledged offset -> sequence."""
+    offset_of: dict[str, int] = field(default_factory=dict)
+    endings: dict[str, str] = field(default_factory=dict)
+
+    def outcome(self, sequence: str) -> str:
+        """`committed`, `aborted` or `unknown`; records outside transactions are committed."""
+        transaction = self.sent[sequence].transaction
+        return "committed" if transaction is None else self.endings.get(transaction, "unknown")
+
+
+def load(home: Path) -> Ledgers:
+    """All ledgers of a round."""
+    ledgers = Ledgers()
+    for path in sorted(home.glob("*.ledger")):
+        for line in path.read_text().splitlines():
+            _take(ledgers, path.stem, json.loads(line))
+    return ledgers
+
+
+def _take(ledgers: Ledgers, name: str, entry: list[Any]) -> None:
+    match entry:
+        case ["s", topic_id, partition, number, transaction, mark, key]:
+            whole = f"{name}:{transaction}" if transaction else None
+            ledgers.sent[f"{name}:{number}"] = Sent((topic_id, partition), whole, mark, key)
+        case ["a", topic_id, partition, number, offset]:
+            ledgers.offsets[topic_id, partition][offset] = f"{name}:{number}"
+            ledgers.offset_of[f"{name}:{number}"] = offset
+        case ["e", transaction, outcome, *_]:
+            ledgers.endings[f"{name}:{transaction}"] = outcome
+
+
+@dataclass
+class Verdict:
+    """Figures and broken promises."""
+
+    violations: list[str] = field(default_factory=list)
+    figures: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def broken(self, what: str) -> None:
+        """Note a broken promise."""
+        self.violations.append(what)
+
+
+@dataclass(frozen=True)
+class Life:
+    """One incarnation of a topic, as the campaign knows it."""
+
+    topic: str
+    topic_id: str
+    partitions: int
+    compacted: bool
+    deleted: bool
+    truncated_to: dict[int, set[int]]
+
+    @classmethod
+    def of(cls, topic: str, facts: dict[str, Any]) -> Life:
+        """From the campaign's JSON."""
+        truncated_to: dict[int, set[int]] = defaultdict(set)
+        for partition, low in facts["truncations"]:
+            truncated_to[partition].add(low)
+        return cls(
+            topic, facts["topic_id"], facts["partitions"], facts["compacted"], facts["deleted"], dict(truncated_to)
+        )
+
+
+class Checker:
+    """Judges an archive against ledgers, truth and topics."""
+
+    def __init__(self, archive: Path, bootstrap: str, ledgers: Ledgers) -> None:
+        self._archive = archive
+        self._bootstrap = bootstrap
+        self._ledgers = ledgers
+        self.verdict = Verdict()
+
+    def check_topic(self, topic: str, lives: list[Life]) -> None:
+        """Every incarnation of a topic."""
+        folders = dict(self._folders(topic))
+        unknown = folders.keys() - {life.topic_id for life in lives}
+        if unknown:
+            self.verdict.broken(f"{topic}: the archive holds incarnations that never were: {unknown}")
+        for life in lives:
+            folder = folders.get(life.topic_id)
+            self.verdict.figures["incarnations"] += 1
+            for partition in range(life.partitions):
+                self._check_partition(life, folder, partition)
+
+    def check_hashes(self, hashes: dict[str, str]) -> None:
+        """No committed object changed since it was first seen."""
+        for key, sha256 in hashes.items():
+            path = self._archive / key
+            if not path.exists():
+                self.verdict.broken(f"{key} was committed and is gone")
+            elif hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+                self.verdict.broken(f"{key} changed after it was committed")
+
+    def _folders(self, topic: str) -> Iterator[tuple[str, str]]:
+        """Topic id -> folder, `orders~2` as it stands in keys."""
+        for path in self._archive.glob(f"topic={topic}*/_topic.json"):
+            info = json.loads(path.read_bytes())
+            if info["topic"] == topic:
+                yield info["topic_id"], path.parent.name.removeprefix("topic=")
+
+    def _check_partition(self, life: Life, folder: str | None, partition: int) -> None:
+        name = f"{folder or life.topic}:{partition}"
+        where = (life.topic_id, partition)
+        marker = self._archive / f"topic={folder}" / f"partition={partition:05d}" / "last_chunk_index.json"
+        if folder is None or not marker.exists():
+            self._check_nothing(life, name, where)
+            return
+        try:
+            checked = check_partition(_fetch(self._archive, life.topic, folder), life.topic, partition)
+        except (CheckFailedError, OSError, ValueError, KeyError) as error:
+            self.verdict.broken(f"{name}: {error!r}")
+            return
+        figures = self.verdict.figures
+        figures["archived_records"] += len(checked.records)
+        figures["chunks"] += len(checked.entries)
+        figures["catalogs"] += sum(len(level) for level in checked.marker["catalogs"])
+        archived = {record.offset: record for record in checked.records}
+        if checked.marker["topic_id"] != life.topic_id:
+            self.verdict.broken(f"{name}: the marker's topic id is {checked.marker['topic_id']}, not {life.topic_id}")
+        self._check_gaps(life, name, partition, checked)
+        self._check_records(name, where, archived)
+        self._check_complete(life, name, partition, checked, archived)
+        if life.deleted:
+            if checked.marker["successor"] is None:
+                self.verdict.broken(f"{name}: deleted and created again, but its marker names no successor")
+        else:
+            self._check_topic_itself(life, name, partition, checked, archived)
+
+    def _check_nothing(self, life: Life, name: str, where: Where) -> None:
+        acknowledged = self._ledgers.offsets.get(where, {})
+        if not life.deleted and acknowledged:
+            self.verdict.broken(f"{name}: nothing is archived of {len(acknowledged)} acknowledged records")
+        self.verdict.figures["records_of_deleted_topics"] += len(acknowledged)
+
+    def _check_gaps(self, life: Life, name: str, partition: int, checked: CheckedPartition) -> None:
+        """Every recorded gap ends where a truncation put the low watermark."""
+        lows = life.truncated_to.get(partition, set())
+        for gap in checked.gaps:
+            self.verdict.figures["gaps"] += 1
+            self.verdict.figures["gap_offsets"] += gap.end - gap.start
+            if gap.reason != "retention" or gap.end not in lows:
+                self.verdict.broken(f"{name}: {gap} matches none of the truncations to {sorted(lows)}")
+        start = checked.marker["start_offset"]
+        if start not in (None, 0) and start not in lows and not life.compacted:
+            self.verdict.broken(f"{name}: the archive starts at {start}, the log did not")
+
+    def _check_records(self, name: str, where: Where, archived: dict[int, Record]) -> None:
+        """Every archived record was sent to this partition as it stands here, and stands here once."""
+        seen: set[str] = set()
+        for offset, record in archived.items():
+            assert record.value is not None
+            ledger, number, _ = record.value.split(b":", 2)
+            sequence = f"{ledger.decode()}:{number.decode()}"
+            sent = self._ledgers.sent.get(sequence)
+            problem = None
+            if sent is None or sent.where != where:
+                problem = f"is {sequence}, which was never sent there"
+            elif sent.mark != fingerprint(record.key, record.value, record.headers, record.timestamp):
+                problem = f"is not {sequence} as it was sent"
+            elif sequence in seen:
+                problem = f"is {sequence} once more"
+            elif self._ledgers.offset_of.get(sequence, offset) != offset:
+                problem = f"is {sequence}, which was acknowledged at {self._ledgers.offset_of[sequence]}"
+            elif self._ledgers.outcome(sequence) == "aborted":
+                problem = f"is {sequence} of an aborted transaction"
+            if problem:
+                self.verdict.broken(f"{name}: the archived record at {offset} {problem}")
+            seen.add(sequence)
+
+    def _check_complete(
+        self, life: Life, name: str, partition: int, checked: CheckedPartition, archived: dict[int, Record]
+    ) -> None:
+        """Every acknowledged record is archived, unless the truth explains why not."""
+        acknowledged = self._ledgers.offsets.get((life.topic_id, partition), {})
+        newest_of_key: dict[str | None, int] = {}
+        for offset, sequence in acknowledged.items():
+            key = self._ledgers.sent[sequence].key
+            newest_of_key[key] = max(offset, newest_of_key.get(key, -1))
+        start = checked.marker["start_offset"] or 0
+        end = checked.marker["next_offset"] or 0
+        lost: list[int] = []
+        for offset, sequence in acknowledged.items():
+            outcome = self._ledgers.outcome(sequence)
+            self.verdict.figures[f"acknowledged_{outcome}"] += 1
+            if offset in archived or outcome != "committed":
+                continue
+            if any(gap.start <= offset < gap.end for gap in checked.gaps) or offset < start:
+                self.verdict.figures["lost_to_truncation"] += 1
+            elif life.deleted and offset >= end:
+                self.verdict.figures["lost_to_deletion"] += 1
+            elif life.compacted and newest_of_key[self._ledgers.sent[sequence].key] > offset:
+                self.verdict.figures["compacted_before_archived"] += 1
+            else:
+                lost.append(offset)
+        if lost:
+            lost.sort()
+            self.verdict.broken(
+                f"{name}: {len(lost)} acknowledged records are not archived, first {lost[:5]} last {lost[-1]}, "
+                f"of [{start}, {end})"
+            )
+
+    def _check_topic_itself(
+        self, life: Life, name: str, partition: int, checked: CheckedPartition, archived: dict[int, Record]
+    ) -> None:
+        """What a foreign client reads from the topic is archived, and what is archived and not read is explained."""
+        low, _ = watermarks(self._bootstrap, life.topic, partition)
+        live = {record.offset: record for record in read(self._bootstrap, life.topic, partition)}
+        self.verdict.figures["compared_with_topic"] += len(live)
+        end = checked.marker["next_offset"] or 0
+        for offset, record in live.items():
+            if any(gap.start <= offset < gap.end for gap in checked.gaps):
+                continue
+            if offset not in archived:
+                self.verdict.broken(f"{name}: the topic's record at {offset} is not archived (up to {end})")
+            elif archived[offset] != record:
+                self.verdict.broken(
+                    f"{name}: {offset} is {record!r:.300} in the topic, {archived[offset]!r:.300} archived"
+                )
+        newest: dict[bytes | None, int] = {}
+        for offset, record in live.items():
+            newest[record.key] = max(offset, newest.get(record.key, -1))
+        for offset, record in archived.items():
+            superseded = life.compacted and newest.get(record.key, -1) > offset
+            if offset >= low and offset not in live and not superseded:
+                self.verdict.broken(f"{name}: the archived record at {offset} is not in the topic")
+
+
+def _fetch(archive: Path, topic: str, folder: str) -> Fetch:
+    """The objects of one incarnation under the names of the first."""
+
+    def fetch(key: str) -> bytes:
+        first = f"topic={topic}/"
+        return (archive / (f"topic={folder}/{key.removeprefix(first)}" if key.startswith(first) else key)).read_bytes()
+
+    return fetch
+
+
+def main() -> None:
+    """Judge, and print the verdict."""
+    home, archive, bootstrap = sys.argv[1:]
+    truth = json.loads((Path(home) / "truth.json").read_text())
+    checker = Checker(Path(archive), bootstrap, load(Path(home)))
+    for topic, lives in truth["topics"].items():
+        checker.check_topic(topic, [Life.of(topic, facts) for facts in lives])
+    checker.check_hashes(truth["hashes"])
+    verdict = checker.verdict
+    print(json.dumps({**dict(sorted(verdict.figures.items())), "violations": verdict.violations[:200]}))
+
+
+if __name__ == "__main__":
+    main()
