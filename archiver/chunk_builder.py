@@ -48,7 +48,7 @@ class ChunkBuilder:
     @property
     def facts(self) -> OpenChunkFacts:
         """What the roll policy decides on."""
-        return OpenChunkFacts(self._buffer.size, self._num_records, self._opened_at)
+        return OpenChunkFacts(self._buffer.size, self._num_records, len(self._blocks), self._opened_at)
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
@@ -76,7 +76,9 @@ class ChunkBuilder:
         self._num_records += batch.num_rows
 
     def add_gap(self, gap: Gap) -> None:
-        """Note offsets inside the chunk that were skipped."""
+        """Note offsets inside the chunk that were skipped; a run of them is one gap."""
+        if self._gaps and (self._gaps[-1].end, self._gaps[-1].reason) == (gap.start, gap.reason):
+            gap = Gap(self._gaps.pop().start, gap.end, gap.reason)
         self._gaps.append(gap)
 
     def finish(self, next_offset: int) -> FinishedChunk:
@@ -110,7 +112,8 @@ class ChunkBuilder:
         if not self._skips_bad:
             row, reason = next(iter(objections.items()))
             raise UnencodableRecord(offsets[row], f"record format {self._format.name} {reason}")
-        self._gaps += [Gap(offsets[row], offsets[row] + 1, "skipped") for row in objections]
+        for row in objections:
+            self.add_gap(Gap(offsets[row], offsets[row] + 1, "skipped"))
         return batch.filter(pa.array([row not in objections for row in range(batch.num_rows)]))
 
     def _write(self, block: RawBlock) -> None:

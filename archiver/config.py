@@ -1,6 +1,7 @@
 """The configuration of `archiver run`: one frozen model, its defaults and its checks in one place."""
 
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,7 +22,7 @@ def parse_size(text: Any) -> Any:
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)", text.strip())
     if not match or (match[2] or "B") not in _SIZES:
         raise ValueError(f"{text!r} is not a size; write a number with one of {', '.join(_SIZES)}")
-    return int(float(match[1]) * _SIZES[match[2] or "B"])
+    return int(Decimal(match[1]) * _SIZES[match[2] or "B"])
 
 
 def parse_duration(text: Any) -> Any:
@@ -35,7 +36,7 @@ def parse_duration(text: Any) -> Any:
 
 
 Size = Annotated[int, BeforeValidator(parse_size)]
-Seconds = Annotated[float, BeforeValidator(parse_duration)]
+Seconds = Annotated[float, BeforeValidator(parse_duration), Field(allow_inf_nan=False)]
 KAFKA_RESERVED = {
     "enable.auto.commit": "the marker in the archive is the only committed position",
     "enable.auto.offset.store": "the marker in the archive is the only committed position",
@@ -44,6 +45,8 @@ KAFKA_RESERVED = {
     "enable.partition.eof": "--once and idle progress need to see the end of a partition",
     "group.id": "use --group-id",
     "bootstrap.servers": "use -b",
+    "metadata.broker.list": "use -b",
+    "auto.commit.enable": "the marker in the archive is the only committed position",
 }
 """librdkafka settings that nobody may override, each with the reason."""
 
@@ -110,7 +113,7 @@ def run_config(**values: Any) -> RunConfig:
         field = ".".join(str(part) for part in first["loc"]).replace("_", "-")
         reason = str(first.get("ctx", {}).get("error", "") or first["msg"])
         raise UsageError(
-            f"--{field} cannot be {first['input']!r}" if field else "these options do not go together",
+            f"--{field} cannot be {first['input']!r}" if field else "these options cannot be used",
             why=reason,
             remedy="see archiver run --help",
         ) from error

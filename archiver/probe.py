@@ -3,10 +3,13 @@
 import hashlib
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from .errors import StoreUnfit
+from index_format.errors import BlockgzError
+
+from .errors import StoreUnavailable, StoreUnfit
 from .stores import FileBody, Store
 
 RACERS = 32
@@ -27,8 +30,10 @@ def probe(store: Store, *, multipart: bool) -> None:
         if multipart:
             _probe_parts(store, keys["parts"])
     finally:
-        for key in keys.values():
-            store.delete(key)
+        # Left-overs do no harm, and what went wrong before must not hide behind a refused DELETE.
+        with suppress(BlockgzError):
+            for key in keys.values():
+                store.delete(key)
 
 
 def _probe_create(store: Store, key: str) -> None:
@@ -52,10 +57,18 @@ def _probe_swap(store: Store, key: str) -> None:
 
 
 def _probe_race(store: Store, key: str) -> None:
+    def wins(number: int) -> bool:
+        try:
+            return store.put_if_absent(key, b"%d" % number, f"probe-{number}")
+        except StoreUnavailable:
+            return False  # S3 answers 409 to some of many that write at once: refused, or not known to have won
+
     with ThreadPoolExecutor(RACERS) as racers:
-        wins = list(racers.map(lambda n: store.put_if_absent(key, b"%d" % n, f"probe-{n}"), range(RACERS)))
-    if sum(wins) != 1:
-        raise _unfit(store, f"let {sum(wins)} of {RACERS} concurrent conditional writes win")
+        winners = sum(racers.map(wins, range(RACERS)))
+    if winners > 1:
+        raise _unfit(store, f"let {winners} of {RACERS} concurrent conditional writes win")
+    if winners == 0 and store.head(key) is None:
+        raise _unfit(store, f"let none of {RACERS} concurrent conditional writes win")
 
 
 def _probe_parts(store: Store, key: str) -> None:

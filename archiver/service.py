@@ -312,6 +312,7 @@ class ArchiverService:
             if not archiver.is_idle:
                 log.warning("abandoned topic=%s partition=%d; the next run archives the rest", *partition)
             self._end(partition, archiver)
+            self.reports[partition].failure = archiver.failure
 
     def _close(self) -> None:
         self._abandoned.set()

@@ -1,7 +1,8 @@
 """Topics through a foreign client: everything here is kafka-python, nothing is librdkafka.
 
-kafka-python's producer refuses two kinds of records that Kafka accepts: key and value both null, and a header with a
-null value. Those are written as record batches of kafka-python's own record layer, one batch each, in their place.
+kafka-python's producer refuses three kinds of records that Kafka accepts: key and value both null, a header with a
+null value, and a header key that is not UTF-8 (see `raw_header_key`). Those are written as record batches of
+kafka-python's own record layer, one batch each, in their place. Its consumer cannot read the last kind at all.
 """
 
 from __future__ import annotations
@@ -12,14 +13,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka import IsolationLevel, KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetSpec, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import for_code
 from kafka.protocol.producer import ProduceRequest
 from kafka.record import MemoryRecordsBuilder
+
+from system_test.support.waiting import wait_until
 
 Header = tuple[str, bytes | None]
 
 CREATE_TIME = 0
 LOG_APPEND_TIME = 1
+
+STORED_AS_GZIP = {"compression.type": "gzip"}
+"""For topics that others fill with codecs that kafka-python cannot read here: the broker stores gzip whatever comes."""
 
 _MAX_RECORD = 32 << 20
 _SECONDS = 60
@@ -59,6 +66,63 @@ def create_topic(bootstrap: str, topic: str, partitions: int = 1, config: Mappin
             {topic: {"num_partitions": partitions, "replication_factor": 1, "configs": settings}},
             wait_for_metadata=True,
         )
+
+
+def alter_topic(bootstrap: str, topic: str, config: Mapping[str, str]) -> None:
+    """Change settings of a topic; they are in force when the call returns."""
+    resource = ConfigResource(ConfigResourceType.TOPIC, topic, dict(config))
+    with _admin(bootstrap) as admin:
+        admin.alter_configs([resource])
+
+        def in_force() -> bool:
+            described = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)], config_filter="all")
+            found = described["topic"][topic]
+            return all(found[name]["value"] == value for name, value in config.items())
+
+        wait_until(in_force, _SECONDS, f"{topic} to take {config}")
+
+
+def topic_names(bootstrap: str) -> set[str]:
+    """The topics of the cluster, its own internal ones aside."""
+    with _admin(bootstrap) as admin:
+        return {name for name in admin.list_topics() if not name.startswith("__")}
+
+
+def partition_count(bootstrap: str, topic: str) -> int:
+    """How many partitions a topic has."""
+    with _admin(bootstrap) as admin:
+        (described,) = admin.describe_topics([topic])
+        return len(described["partitions"])
+
+
+def offset_for_time(bootstrap: str, topic: str, timestamp: int, partition: int = 0) -> int | None:
+    """Kafka's own answer: the earliest offset whose record has this timestamp (ms) or a later one."""
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap, metrics_enabled=False)
+    try:
+        where = TopicPartition(topic, partition)
+        answer = consumer.offsets_for_times({where: timestamp})[where]
+        return None if answer is None else int(answer.offset)
+    finally:
+        consumer.close(autocommit=False)
+
+
+def raw_header_key(content: bytes) -> str:
+    """A header key for `NewRecord` that is written as exactly these bytes, UTF-8 or not."""
+    return _RawText(content)
+
+
+class _RawText(str):
+    """kafka-python's record layer asks header keys to encode themselves; this one answers with given bytes."""
+
+    __slots__ = ("_content",)
+
+    def __new__(cls, content: bytes) -> _RawText:
+        text = super().__new__(cls, content.decode("latin-1"))
+        text._content = content
+        return text
+
+    def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+        return self._content
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:
@@ -218,7 +282,7 @@ def _send(producer: KafkaProducer, topic: str, record: NewRecord) -> Any:
 
 def _beyond_producer(record: NewRecord) -> bool:
     bare = record.key is None and record.value is None
-    return bare or any(value is None for _, value in record.headers)
+    return bare or any(value is None or isinstance(key, _RawText) for key, value in record.headers)
 
 
 def _write_batch(admin: KafkaAdminClient, topic: str, record: NewRecord) -> int:

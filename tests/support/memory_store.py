@@ -1,0 +1,130 @@
+"""A store and a log in memory, with the semantics that archiver.stores.Store and LogReader promise."""
+
+import hashlib
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from archiver.protocol.operations import LogBounds
+from archiver.stores import Body, FileBody, ObjectHead, StoredObject
+from index_format.records import Record
+
+
+class MemoryBody(FileBody):
+    """What looks like a buffer file and lies in memory."""
+
+    content: bytes
+
+    @classmethod
+    def of(cls, content: bytes) -> "MemoryBody":
+        """The body with that content."""
+        body = cls(Path("nowhere"), len(content), hashlib.sha256(content).hexdigest())
+        body.content = content
+        return body
+
+
+def content_of(body: Body) -> bytes:
+    """The bytes of a body, wherever they lie."""
+    if isinstance(body, MemoryBody):
+        return body.content
+    if isinstance(body, bytes):
+        return body
+    body.check_size()
+    return body.path.read_bytes()
+
+
+def etag_of(body: bytes) -> str:
+    """Equal bodies have equal etags, as in S3."""
+    return hashlib.md5(body, usedforsecurity=False).hexdigest()
+
+
+class Kept(NamedTuple):
+    """One stored object."""
+
+    body: bytes
+    attempt: str | None
+
+
+class MemoryStore:
+    """Every method is atomic; `objects` and `versions` are the back door."""
+
+    url = "memory:"
+
+    def __init__(self, prefix: str = "") -> None:
+        self.prefix = prefix
+        self.objects: dict[str, Kept] = {}
+        self.versions: dict[str, list[bytes]] = {}
+        """What ever stood under a key, oldest first."""
+        self._guard = threading.Lock()
+
+    def copy(self) -> "MemoryStore":
+        """Another store with the same objects."""
+        twin = MemoryStore(self.prefix)
+        twin.objects = dict(self.objects)
+        twin.versions = {key: [kept.body] for key, kept in self.objects.items()}
+        return twin
+
+    def bodies(self) -> dict[str, bytes]:
+        """What is stored, by key."""
+        return {key: kept.body for key, kept in self.objects.items()}
+
+    def get(self, key: str) -> StoredObject | None:
+        """See Store."""
+        with self._guard:
+            kept = self.objects.get(key)
+        return StoredObject(kept.body, etag_of(kept.body)) if kept else None
+
+    def head(self, key: str) -> ObjectHead | None:
+        """See Store."""
+        with self._guard:
+            kept = self.objects.get(key)
+        return ObjectHead(len(kept.body), kept.attempt) if kept else None
+
+    def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:
+        """See Store."""
+        content = content_of(body)
+        with self._guard:
+            if key in self.objects:
+                return False
+            self._keep(key, Kept(content, attempt))
+        return True
+
+    def compare_and_swap(self, key: str, body: bytes, expected: str | None) -> str | None:
+        """See Store."""
+        with self._guard:
+            kept = self.objects.get(key)
+            if (etag_of(kept.body) if kept else None) != expected:
+                return None
+            self._keep(key, Kept(body, None))
+        return etag_of(body)
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """See Store."""
+        yield from sorted(key for key in self.objects if key.startswith(prefix))
+
+    def delete(self, key: str) -> None:
+        """See Store."""
+        with self._guard:
+            self.objects.pop(key, None)
+
+    def _keep(self, key: str, kept: Kept) -> None:
+        self.objects[key] = kept
+        self.versions.setdefault(key, []).append(kept.body)
+
+
+class MemoryLog:
+    """A partition's log: records at rising offsets, with holes where offsets are left out."""
+
+    def __init__(self, records: Sequence[Record], *, low: int = 0, high: int | None = None) -> None:
+        self.records = list(records)
+        self.low = low
+        self.high = high if high is not None else (records[-1].offset + 1 if records else low)
+
+    def bounds(self) -> LogBounds:
+        """See LogReader."""
+        return LogBounds(self.low, self.high)
+
+    def record_at(self, offset: int) -> Record | None:
+        """See LogReader."""
+        return next((record for record in self.records if record.offset == offset), None)
