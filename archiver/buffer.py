@@ -11,13 +11,15 @@ import shutil
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .errors import BufferFailed
 from .stores import FileBody
 
 LOCK = ".lock"
+PREFIX = "blockgz-buffer-"
+"""Of the sub-folders: nothing else in the folder, which the operator chose, is ever touched."""
 
 
 class BufferFile:
@@ -48,7 +50,8 @@ class BufferFile:
 
     def discard(self) -> None:
         """Give the space back; safe to call twice."""
-        self._path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
         self._folder.account(-self.size)
         self.size = 0
 
@@ -64,7 +67,7 @@ class BufferFolder:
             root.mkdir(parents=True, exist_ok=True)
             with _locked(root / LOCK):
                 _remove_dead(root)
-                self._folder = root / uuid.uuid4().hex
+                self._folder = root / f"{PREFIX}{uuid.uuid4().hex}"
                 self._folder.mkdir()
                 self._lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -91,12 +94,12 @@ class BufferFolder:
 
 
 def _remove_dead(root: Path) -> None:
-    for folder in root.iterdir():
-        if not folder.is_dir():
-            continue
+    """The caller holds the root's lock, under which sub-folders get theirs: one without a lock file has no owner."""
+    for folder in root.glob(f"{PREFIX}*"):
         try:
             lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
+            shutil.rmtree(folder, ignore_errors=True)
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

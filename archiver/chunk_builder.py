@@ -54,6 +54,7 @@ class ChunkBuilder:
             compressed_bytes=self._buffer.size,
             encoded_bytes=self._encoded_bytes + self.open_block_bytes,
             num_records=self._num_records,
+            num_blocks=len(self._blocks),
             opened_at=self._opened_at,
             last_record_at=self._last_record_at,
         )

@@ -193,8 +193,10 @@ class RunConfig(BaseModel):
     """Trust that only one process writes: the store is not probed for conditional writes."""
     takeover: bool = False
     """Claim partitions that another group archives."""
+    topic_refresh: Seconds = Field(30, gt=0)
+    """How often to look for topics that came or went."""
     workers: int = Field(1, ge=1, le=256)
-    """Processes that share the partitions."""
+    """Processes that share the partitions, each with a --memory of its own, and with the next port for --http."""
     http: HostAndPort | None = None
     """HOST:PORT to serve metrics and health on."""
     log_format: Literal["text", "json"] = "text"

@@ -22,7 +22,7 @@ from index_format.record_formats import RecordFormat
 
 from .buffer import BufferFolder
 from .chunk_builder import ChunkBuilder
-from .errors import Diverged
+from .errors import Diverged, UnreadableRecord
 from .kafka_source import EndReached, Fetched, Unreadable
 from .logs import LogEvent, log
 from .protocol.commit import PartitionIdentity, commit_chunk, commit_progress
@@ -188,6 +188,8 @@ class PartitionArchiver:
         with self._guard:
             if self.failure is not None or self._closed:
                 return
+            if isinstance(event, Tick) and self._inbox:
+                return  # what waits looks at the clock itself; an outage must not pile ticks up
             self._inbox.append(event)
             self._inbox_bytes += event.num_bytes if isinstance(event, Fetched) else 0
         self._start_building()
@@ -227,8 +229,7 @@ class PartitionArchiver:
             except BlockgzError as error:
                 self.fail(error)
             except Exception as error:  # a fault of ours must stop the partition, never vanish in a thread
-                self.fail(BlockgzError(f"{self._name}: internal error", why=repr(error)))
-                raise
+                self.fail(self._internal(error))
             if isinstance(event, Fetched):
                 with self._guard:
                     self._inbox_bytes = max(0, self._inbox_bytes - event.num_bytes)
@@ -238,13 +239,9 @@ class PartitionArchiver:
             case Fetched():
                 self._take(event)
             case EndReached(position=position):
-                self._position = max(self._position, position)
+                self._pass_to(position)
             case Unreadable(offset=offset, error=error):
-                if not self._settings.bad_records_are_skipped:
-                    raise error
-                self._open_chunk().skip(offset)
-                self._position = max(self._position, offset + 1)
-                self.counts.skipped += 1
+                self._skip(offset, error)
             case Tick(now=now):
                 self._roll_when_due(now)
             case Flush():
@@ -266,6 +263,9 @@ class PartitionArchiver:
                 self._roll()
             else:
                 self._roll_when_due(self._clock())
+        last = fetched.batch.column("offset")[-1].as_py()
+        if self._end_offset is not None and last >= self._end_offset:
+            self._pass_to(self._end_offset)
         if fetched.leader_epoch is not None:
             self._leader_epoch = fetched.leader_epoch
 
@@ -275,12 +275,28 @@ class PartitionArchiver:
         self.counts.skipped += chunk.skipped - skipped_before
         self._position = batch.column("offset")[batch.num_rows - 1].as_py() + 1
 
+    def _skip(self, offset: int, error: UnreadableRecord) -> None:
+        """Pass a record that the client cannot hand over, where that is the policy."""
+        if self._end_offset is not None and offset >= self._end_offset:
+            self._pass_to(self._end_offset)
+        elif offset >= self._position:
+            if not self._settings.bad_records_are_skipped:
+                raise error
+            self._open_chunk().skip(offset)
+            self._pass_to(offset + 1)
+            self.counts.skipped += 1
+
+    def _pass_to(self, position: int) -> None:
+        """Raise the position, never beyond the end offset: what lies there was fetched, but not taken."""
+        bounded = position if self._end_offset is None else min(position, self._end_offset)
+        self._position = max(self._position, bounded)
+
     def _wanted(self, fetched: Fetched) -> pa.RecordBatch:
         """The records at or above the position and below the end offset; see the guard in docs/commit.md."""
         batch = fetched.batch
         offsets = batch.column("offset")
         if offsets[0].as_py() < self._position:
-            if None not in (fetched.leader_epoch, self._leader_epoch) and fetched.leader_epoch != self._leader_epoch:
+            if _is_newer(fetched.leader_epoch, self._leader_epoch):
                 raise Diverged(
                     f"{self._name}: offset {offsets[0].as_py()} came again under leader epoch {fetched.leader_epoch}",
                     why=f"the log was truncated below offset {self._position}, which was already read",
@@ -288,11 +304,8 @@ class PartitionArchiver:
                 )
             batch = batch.filter(pc.greater_equal(offsets, self._position))
             self.counts.dropped_duplicates += fetched.batch.num_rows - batch.num_rows
-        if self._end_offset is not None and fetched.batch.num_rows:
+        if self._end_offset is not None:
             batch = batch.filter(pc.less(batch.column("offset"), self._end_offset))
-            last = offsets[len(offsets) - 1].as_py()
-            if batch.num_rows == 0 and last >= self._end_offset:
-                self._position = max(self._position, self._end_offset)
         return batch
 
     def _open_chunk(self) -> ChunkBuilder:
@@ -311,7 +324,7 @@ class PartitionArchiver:
         return self._chunk
 
     def _roll_when_due(self, now: float) -> None:
-        if self._chunk is not None:
+        if self._chunk is not None and self._chunk.facts.num_records:
             if roll_reason(self._chunk.facts, self._settings.limits, now):
                 self._roll()
         elif now - self._progressed_at >= self._settings.limits.chunk_interval_seconds:
@@ -349,28 +362,32 @@ class PartitionArchiver:
         self._committers.submit(self._commit_all)
 
     def _commit_all(self) -> None:
-        while True:
-            with self._guard:
-                if self._closed or self.failure is not None:
-                    self._discard_pending()
-                if not self._pending:
-                    self._committing = False
-                    break
-                commit = self._pending[0]
-            try:
-                before, begun = self._held.marker, self._clock()
-                self._held = self._driver.run(commit.protocol(self._held))
-                self._count(before, self._clock() - begun)
-            except BlockgzError as error:
-                self.fail(error)
-            except Exception as error:  # see _build
-                self.fail(BlockgzError(f"{self._name}: internal error", why=repr(error)))
-                raise
-            else:
-                with self._guard:
-                    self._pending.popleft()
-                commit.discard()
+        while self._commit_next():
+            self._start_building()
         self._start_building()
+
+    def _commit_next(self) -> bool:
+        """Commit what has waited longest; False once nothing waits."""
+        with self._guard:
+            if self._closed or self.failure is not None:
+                self._discard_pending()
+            if not self._pending:
+                self._committing = False
+                return False
+            commit = self._pending[0]
+        try:
+            before, begun = self._held.marker, self._clock()
+            self._held = self._driver.run(commit.protocol(self._held))
+            self._count(before, self._clock() - begun)
+        except BlockgzError as error:
+            self.fail(error)
+        except Exception as error:  # see _build
+            self.fail(self._internal(error))
+        else:
+            with self._guard:
+                self._pending.popleft()
+            commit.discard()
+        return True
 
     def _count(self, before: Marker, seconds: float) -> None:
         now = self._held.marker
@@ -397,6 +414,11 @@ class PartitionArchiver:
             if self.failure is None and not self._closed:
                 self.failure = error
 
+    def _internal(self, error: Exception) -> BlockgzError:
+        failure = BlockgzError(f"{self._name}: internal error", why=repr(error))
+        failure.__cause__ = error
+        return failure
+
     def _drop_open_chunk(self) -> None:
         if self._chunk is not None:
             self._chunk.discard()
@@ -415,6 +437,11 @@ class PartitionArchiver:
     @property
     def _name(self) -> str:
         return f"{self._identity.topic}:{self._identity.keys.partition}"
+
+
+def _is_newer(epoch: int | None, known: int | None) -> bool:
+    """Whether a leader wrote under a later epoch; records keep theirs, so an older one is a plain redelivery."""
+    return epoch is not None and known is not None and epoch > known
 
 
 class PendingCommit(NamedTuple):

@@ -2,15 +2,25 @@
 
 import hashlib
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from .errors import StoreUnfit
+from index_format.errors import BlockgzError
+
+from .errors import StoreUnavailable, StoreUnfit
 from .stores import FileBody, Store
 
 RACERS = 32
 OVER_ONE_PART_BYTES = 16 * 1024 * 1024 + 1
+TRIES = 3
+"""So often a write that was wrongly refused is tried under a new key: its first answer may have been lost."""
+
+
+class _Refused(Exception):
+    """A write that had to be accepted was not, or it was and its answer was lost and its repetition refused."""
 
 
 def probe(store: Store, *, multipart: bool) -> None:
@@ -19,21 +29,34 @@ def probe(store: Store, *, multipart: bool) -> None:
     `multipart`: the store writes large objects in parts, so that their completion is probed too.
     """
     folder = f".probe-{uuid.uuid4().hex}/"
-    keys = {name: folder + name for name in ("create", "swap", "race", "parts")}
+    keys: list[str] = []
+    questions = [_probe_create, _probe_swap, _probe_race, *([_probe_parts] if multipart else [])]
     try:
-        _probe_create(store, keys["create"])
-        _probe_swap(store, keys["swap"])
-        _probe_race(store, keys["race"])
-        if multipart:
-            _probe_parts(store, keys["parts"])
+        for question in questions:
+            _ask(store, question, folder, keys)
     finally:
-        for key in keys.values():
-            store.delete(key)
+        # Left-overs do no harm, and what went wrong before must not hide behind a refused DELETE.
+        with suppress(BlockgzError):
+            for key in keys:
+                store.delete(key)
+
+
+def _ask(store: Store, question: Callable[[Store, str], None], folder: str, keys: list[str]) -> None:
+    """Ask under a key of its own, which is added to `keys`, and again where a refusal proves nothing."""
+    for tries in range(1, TRIES + 1):
+        keys.append(f"{folder}{len(keys)}")
+        try:
+            question(store, keys[-1])
+        except _Refused as refused:
+            if tries == TRIES:
+                raise _unfit(store, str(refused)) from None
+        else:
+            return
 
 
 def _probe_create(store: Store, key: str) -> None:
     if not store.put_if_absent(key, b"first", "probe-1"):
-        raise _unfit(store, "refused to create a new object")
+        raise _Refused("refused to create a new object")
     if store.put_if_absent(key, b"second", "probe-2"):
         raise _unfit(store, "ignored If-None-Match: * on an existing object")
 
@@ -41,21 +64,29 @@ def _probe_create(store: Store, key: str) -> None:
 def _probe_swap(store: Store, key: str) -> None:
     first = store.compare_and_swap(key, b"first", None)
     if first is None:
-        raise _unfit(store, "refused to create a new object")
+        raise _Refused("refused to create a new object")
     if store.compare_and_swap(key, b"again", None) is not None:
         raise _unfit(store, "ignored If-None-Match: * on an existing object")
     second = store.compare_and_swap(key, b"second", first)
     if second is None:
-        raise _unfit(store, "refused If-Match with the object's own ETag")
+        raise _Refused("refused If-Match with the object's own ETag")
     if store.compare_and_swap(key, b"third", first) is not None:
         raise _unfit(store, "ignored a stale If-Match")
 
 
 def _probe_race(store: Store, key: str) -> None:
+    def wins(number: int) -> bool:
+        try:
+            return store.put_if_absent(key, b"%d" % number, f"probe-{number}")
+        except StoreUnavailable:
+            return False  # S3 answers 409 to some of many that write at once: refused, or not known to have won
+
     with ThreadPoolExecutor(RACERS) as racers:
-        wins = list(racers.map(lambda n: store.put_if_absent(key, b"%d" % n, f"probe-{n}"), range(RACERS)))
-    if sum(wins) != 1:
-        raise _unfit(store, f"let {sum(wins)} of {RACERS} concurrent conditional writes win")
+        winners = sum(racers.map(wins, range(RACERS)))
+    if winners > 1:
+        raise _unfit(store, f"let {winners} of {RACERS} concurrent conditional writes win")
+    if winners == 0 and store.head(key) is None:
+        raise _Refused(f"let none of {RACERS} concurrent conditional writes win")
 
 
 def _probe_parts(store: Store, key: str) -> None:

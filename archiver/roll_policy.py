@@ -11,12 +11,17 @@ class RollReason(Enum):
     """Why a chunk ended; the value is what logs and metrics say."""
 
     BYTES = "bytes"
+    BLOCKS = "blocks"
     RECORDS = "records"
     INTERVAL = "interval"
     IDLE = "idle"
     SPAN = "span"
     BUFFER = "buffer"
     FLUSH = "flush"
+
+
+MAX_BLOCKS = 100_000
+"""A chunk with more would have an index that readers refuse: small blocks, or a text block at every hole of a log."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,7 @@ class OpenChunkFacts:
     compressed_bytes: int
     encoded_bytes: int
     num_records: int
+    num_blocks: int
     opened_at: float
     last_record_at: float
 
@@ -53,6 +59,8 @@ def roll_reason(chunk: OpenChunkFacts, limits: RollLimits, now: float) -> RollRe
         return None
     if chunk.compressed_bytes >= limits.chunk_bytes:
         return RollReason.BYTES
+    if chunk.num_blocks >= MAX_BLOCKS:
+        return RollReason.BLOCKS
     if limits.chunk_records is not None and chunk.num_records >= limits.chunk_records:
         return RollReason.RECORDS
     if now - chunk.opened_at >= limits.chunk_interval_seconds:

@@ -38,7 +38,6 @@ PAUSE_SECONDS = 0.005
 STALL_SECONDS = 10.0
 """So long the consumer is left alone for want of room; then its partitions are paused and polling goes on."""
 GROUP_COMMIT_SECONDS = 5.0
-TOPIC_REFRESH_SECONDS = 30.0
 REJOIN_SECONDS = 1.0
 TOPIC_CONFIG_SECONDS = 300.0
 FIRST_BACKOFF_SECONDS = 0.2
@@ -315,7 +314,7 @@ class ArchiverService:
     def _refresh_topics(self, ownership: Ownership, now: float) -> None:
         """Subscribe to topics that came or went since."""
         if self._refresh is None:
-            if now - self._refreshed_at >= TOPIC_REFRESH_SECONDS:
+            if now - self._refreshed_at >= self._config.topic_refresh:
                 self._refresh = self._takers.submit(lambda: self._selection(self._cluster.topics()))
             return
         if not self._refresh.done():

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 
+from .config import RunConfig
 from .logs import LogEvent, log
 
 RESTART_SECONDS = 5.0
@@ -57,10 +58,19 @@ class Workers:
             self._start(number)
 
 
-def worker_commands(arguments: Sequence[str], count: int, instance_id: str | None) -> list[list[str]]:
-    """The command of each worker: this process's own arguments, each with a static member id of its own."""
-    commands = []
-    for number in range(count):
-        own = [] if instance_id is None else ["--group-instance-id", f"{instance_id}-{number}"]
-        commands.append([sys.executable, "-m", "archiver", *arguments, "--workers", "1", *own])
-    return commands
+def worker_commands(arguments: Sequence[str], config: RunConfig) -> list[list[str]]:
+    """The command of each worker: this process's own arguments, with a member id and a port of its own."""
+    return [
+        [sys.executable, "-m", "archiver", *arguments, "--workers", "1", *_own_options(config, number)]
+        for number in range(config.workers)
+    ]
+
+
+def _own_options(config: RunConfig, number: int) -> list[str]:
+    options = []
+    if config.group_instance_id is not None:
+        options += ["--group-instance-id", f"{config.group_instance_id}-{number}"]
+    if config.http is not None:
+        host, _, port = config.http.rpartition(":")
+        options += ["--http", f"{host}:{int(port) + number}"]
+    return options

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from index_format.records import batch_from_columns
 
 from .errors import BrokerUnreachable, TopicUnreadable
-from .kafka_settings import DENIED, UNREACHABLE, Troubles, client_settings, kafka_failure, make_client
+from .kafka_settings import UNREACHABLE, Troubles, client_settings, kafka_failure, make_client
 
 MESSAGES_A_POLL = 2000
 POLL_SECONDS = 0.1
@@ -97,7 +97,8 @@ def _ends(place: str, message: Any, end: int) -> bool:
     if error.code() == KafkaError._PARTITION_EOF:
         # A lower end comes from a broker that has not heard of the newest records yet.
         return int(message.offset()) >= end
-    if error.code() in UNREACHABLE and error.code() not in DENIED:
+    # The client asks for its group's coordinator although no group is used: a refusal of that does not matter.
+    if error.code() in UNREACHABLE or error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
         return False
     if error.code() == KafkaError._AUTO_OFFSET_RESET:
         raise TopicUnreadable(

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import repeat
 from typing import Any
 
@@ -17,6 +18,7 @@ from .kafka_settings import DENIED, Troubles, client_settings, make_client
 from .republish import Delivered
 
 ROOM_SECONDS = 0.1
+STOP_SECONDS = 2.0
 DEFAULT_BATCH_BYTES = 1_000_000
 SAFETY = {
     "acks": "all",
@@ -133,16 +135,18 @@ class KafkaSink:
         return {partition: lane.delivered for partition, lane in self._lanes.items()}
 
     def stop(self) -> None:
-        """Drops what was not sent yet; `send` and `flush` raise from now on."""
+        """Drops what was not sent yet, and waits a little for the rest; `send` and `flush` raise from now on."""
         self._stopped.set()
-        self._producer.purge()
-        self._producer.flush(ROOM_SECONDS)
+        with suppress(KafkaException):
+            self._producer.purge(in_flight=False)
+            self._producer.flush(STOP_SECONDS)
 
     def fail(self, lane: _Lane, error: KafkaError) -> None:
         """Remembers the first failure and drops what comes after it, so that no record overtakes it."""
         if self._failure is None and not self._stopped.is_set():
             self._failure = self._not_taken(lane, error)
-            self._producer.purge()
+            with suppress(KafkaException):
+                self._producer.purge(in_flight=False)
 
     def _produce(self, row: tuple[Any, Any, int, Any], partition: int, callback: Any) -> None:
         value, key, timestamp, headers = row

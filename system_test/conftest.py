@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import pytest
 
+from system_test.support.archiving import Site, folder_site
 from system_test.support.environment import PartMissingError
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.object_store import MotoServer, VersityGateway
@@ -70,3 +71,9 @@ def topic_name(request: pytest.FixtureRequest) -> str:
     """A topic name with the test's name in it that no other test has."""
     readable = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name).strip("-")[:60]
     return f"{readable}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def site(broker: KafkaBroker, tmp_path: Path) -> Site:
+    """The broker and an archive in a folder of the test's own, which does not exist yet."""
+    return folder_site(broker.bootstrap, tmp_path / "archive")

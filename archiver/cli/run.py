@@ -3,6 +3,7 @@
 import logging
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -17,12 +18,14 @@ from ..buffer import BufferFolder
 from ..config import RunConfig
 from ..configuration.origins import KAFKA_PREFIX
 from ..configuration.resolution import Resolved
+from ..errors import UsageError
 from ..http.server import serving
 from ..kafka_settings import check_settings
 from ..logs import log_to
 from ..ownership import PartitionReport
 from ..service import ArchiverService
 from ..stores.opening import default_buffer_root, open_store
+from ..workers import Workers, worker_commands
 from .config_options import config_options
 from .outcome import INTERRUPTED, closing, error_lines
 
@@ -49,10 +52,12 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
     config = resolved.config
     log_to(sys.stderr, level=logging.INFO if verbose else logging.WARNING, log_format=config.log_format)
     check_settings(config, lambda name: resolved.named(KAFKA_PREFIX + name))
+    if config.workers > 1:
+        return _run_workers(config)
     store = open_store(config.archive, endpoint_url=config.endpoint_url, region=config.region)
     buffer = BufferFolder(config.buffer_dir or default_buffer_root(config.archive))
     service = ArchiverService(config, store, buffer)
-    signals = _stop_on_signals(service)
+    signals = _stop_on_signals(service.stop)
     with serving(config.http, service.snapshot):
         service.run()
     reports = list(service.reports.values())
@@ -114,14 +119,23 @@ def _exit_code(reports: list[PartitionReport]) -> int:
     return failures[0].exit_code if len(failures) == len(reports) else PARTLY_FAILED
 
 
-def _stop_on_signals(service: ArchiverService) -> set[int]:
+def _run_workers(config: RunConfig) -> int:
+    if config.once:
+        raise UsageError("--once takes one worker", why="it drains all partitions in one process")
+    workers = Workers(worker_commands(sys.argv[1:], config))
+    signals = _stop_on_signals(workers.end)
+    code = workers.run()
+    return INTERRUPTED if signal.SIGINT in signals else code
+
+
+def _stop_on_signals(stop: Callable[[], None]) -> set[int]:
     """End the run in order on SIGINT and SIGTERM; gives the set of the signals that came."""
     received: set[int] = set()
 
-    def stop(number: int, _: FrameType | None) -> None:
+    def on_signal(number: int, _: FrameType | None) -> None:
         received.add(number)
-        service.stop()
+        stop()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+        signal.signal(number, on_signal)
     return received

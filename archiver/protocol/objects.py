@@ -56,12 +56,14 @@ def _store_at(key: str, body: Body, attempt: str) -> Protocol[bool]:
         head: ObjectHead | None = yield from patiently(Head(key))
         if head is not None:
             return head.attempt == attempt
+        cause = f"the store says both that {key} is taken and that it is not there"
         try:
             if (yield PutIfAbsent(key, body, attempt)):
                 return True
         except StoreUnavailable as error:
-            tries += 1
-            yield Wait(tries, error.what)
+            cause = error.what
+        tries += 1
+        yield Wait(tries, cause)
 
 
 def read_marker(key: str) -> Protocol[Held | None]:

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
+from ..errors import BufferFailed
+
 PROBE_FOLDER = re.compile(r"\.probe-[0-9a-f]{32}/")
 """Where a probe keeps its scratch objects, in the archive's root."""
 
@@ -51,6 +53,27 @@ class FileBody(NamedTuple):
     path: Path
     size: int
     sha256: str
+
+    def check_size(self) -> None:
+        """Raises BufferFailed where the file is gone or has another size."""
+        try:
+            found = self.path.stat().st_size
+        except OSError as error:
+            raise self._changed(error.strerror or str(error)) from error
+        if found != self.size:
+            raise self._changed(f"it has {found} bytes; {self.size} were written")
+
+    def check_content(self, sha256: str) -> None:
+        """Raises BufferFailed where `sha256`, of what was read back, is not that of what was written."""
+        if sha256 != self.sha256:
+            raise self._changed("its SHA-256 is not the one of the bytes that were written")
+
+    def _changed(self, why: str) -> BufferFailed:
+        return BufferFailed(
+            f"the buffer file {self.path} changed after it was written",
+            why=why,
+            remedy="check the disk of --buffer-dir; the chunk is read from Kafka again",
+        )
 
 
 Body = bytes | FileBody

@@ -25,8 +25,9 @@ class LocalStore:
 
     prefix = ""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, lock_deadline_seconds: float = LOCK_DEADLINE_SECONDS) -> None:
         self._root = root
+        self._lock_deadline = lock_deadline_seconds
         with _file_errors(root):
             self._make_folder(root)
 
@@ -72,7 +73,7 @@ class LocalStore:
         path = self._root / key
         with _file_errors(path):
             self._make_folder(path.parent)
-            with _lock(_lock_of(path)), self._temporary(path, body) as temporary:
+            with _lock(_lock_of(path), self._lock_deadline), self._temporary(path, body) as temporary:
                 current = self.get(key)
                 if (current.etag if current else None) != expected:
                     return None
@@ -162,6 +163,7 @@ class LocalStore:
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
         try:
             if isinstance(body, FileBody):
+                body.check_size()
                 _link_or_copy(body.path, temporary)
             else:
                 temporary.write_bytes(body)
@@ -177,8 +179,7 @@ class LocalStore:
             missing.append(folder)
             folder = folder.parent
         for child in reversed(missing):
-            with suppress(FileExistsError):
-                child.mkdir()
+            child.mkdir(exist_ok=True)
             _sync_folder(child.parent)
 
 
@@ -213,10 +214,10 @@ def _lock_of(path: Path) -> Path:
 
 
 @contextmanager
-def _lock(path: Path) -> Iterator[None]:
+def _lock(path: Path, deadline_seconds: float) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        give_up = time.monotonic() + LOCK_DEADLINE_SECONDS
+        give_up = time.monotonic() + deadline_seconds
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -225,7 +226,7 @@ def _lock(path: Path) -> Iterator[None]:
                 if time.monotonic() > give_up:
                     raise StoreUnavailable(
                         f"{path} stays locked",
-                        why=f"another process has held it for {LOCK_DEADLINE_SECONDS:.0f} s; it may be stopped",
+                        why=f"another process has held it for {deadline_seconds:g} s; it may be stopped",
                         remedy=f"find it with `fuser {path}` and end it",
                     ) from None
                 time.sleep(LOCK_PAUSE_SECONDS)

@@ -18,13 +18,15 @@ from botocore.exceptions import (
     BotoCoreError,
     ClientError,
     ConnectionError,
+    CredentialRetrievalError,
     HTTPClientError,
+    IncompleteReadError,
     NoCredentialsError,
     NoRegionError,
     PartialCredentialsError,
 )
 
-from ..errors import BufferFailed, NotPermitted, ShuttingDown, StoreError, StoreUnavailable, UsageError
+from ..errors import NotPermitted, ShuttingDown, StoreError, StoreUnavailable, UsageError
 from . import PROBE_FOLDER, Body, FileBody, Leftover, ListedObject, ObjectHead, StoredObject
 
 if TYPE_CHECKING:
@@ -72,7 +74,10 @@ DENIED = {
 class S3Store:
     """An archive under a prefix of a bucket."""
 
-    def __init__(self, bucket: str, prefix: str, *, endpoint_url: str | None, region: str | None) -> None:
+    def __init__(
+        self, bucket: str, prefix: str, *, endpoint_url: str | None, region: str | None, attempts: int = REPEATS
+    ) -> None:
+        """`attempts`: how often one request is tried before it fails as StoreUnavailable."""
         self._bucket = bucket
         self.prefix = prefix
         try:
@@ -84,7 +89,7 @@ class S3Store:
                     max_pool_connections=MAX_CONNECTIONS,
                     connect_timeout=CONNECT_SECONDS,
                     read_timeout=READ_SECONDS,
-                    retries={"mode": "standard", "max_attempts": REPEATS},
+                    retries={"mode": "standard", "total_max_attempts": attempts},
                     s3={"addressing_style": "path" if endpoint_url else "auto"},
                     request_checksum_calculation="when_required",
                     response_checksum_validation="when_required",
@@ -127,6 +132,8 @@ class S3Store:
     def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:
         """See Store; bodies over one part go up in parallel parts that appear together."""
         where: dict[str, Any] = {"Bucket": self._bucket, "Key": self.prefix + key}
+        if isinstance(body, FileBody):
+            body.check_size()
         with self._errors(key):
             try:
                 if isinstance(body, FileBody) and body.size > PART_BYTES:
@@ -250,7 +257,7 @@ class S3Store:
         parts: list[Future[CompletedPartTypeDef]] = []
         try:
             with body.path.open("rb") as file:
-                _check(body, hashlib.file_digest(file, "sha256").hexdigest())
+                body.check_content(hashlib.file_digest(file, "sha256").hexdigest())
             parts += [
                 self._parts.submit(self._upload_part, where, upload, body.path, number)
                 for number in range(1, -(-body.size // PART_BYTES) + 1)
@@ -292,15 +299,15 @@ class S3Store:
         """Botocore's errors as the seam's."""
         try:
             yield
-        except (NoCredentialsError, PartialCredentialsError) as error:
+        except (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError) as error:
             raise NotPermitted(
-                "no AWS credentials were found",
+                "no usable AWS credentials were found",
                 why=str(error),
                 remedy="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or a role",
             ) from error
         except NoRegionError as error:
             raise UsageError("no AWS region is set", why=str(error), remedy="give --region or AWS_REGION") from error
-        except (ConnectionError, HTTPClientError) as error:
+        except (ConnectionError, HTTPClientError, IncompleteReadError) as error:
             raise StoreUnavailable(
                 f"{self.url} does not answer", why=str(error), remedy="check --endpoint-url and the network"
             ) from error
@@ -334,14 +341,5 @@ def _code(error: ClientError) -> str:
 
 def _read_checked(body: FileBody) -> bytes:
     content = body.path.read_bytes()
-    _check(body, hashlib.sha256(content).hexdigest())
+    body.check_content(hashlib.sha256(content).hexdigest())
     return content
-
-
-def _check(body: FileBody, sha256: str) -> None:
-    if sha256 != body.sha256:
-        raise BufferFailed(
-            f"the buffer file {body.path} changed after it was written",
-            why="its SHA-256 is not the one of the bytes that were written",
-            remedy="check the disk of --buffer-dir; the chunk is read from Kafka again",
-        )

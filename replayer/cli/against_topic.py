@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -91,6 +91,8 @@ async def _compare(
                     )
         finally:
             await asyncio.to_thread(reader.close)
+    if relation is Relation.COPY:
+        report.warnings += _deleted(report, facts, watermarks)
     return report
 
 
@@ -129,6 +131,16 @@ def _unarchived(selections: Sequence[Selection], facts: TopicFacts, watermarks: 
         f"{facts.name}:{partition} holds records and is not in the archive"
         for partition, bounds in watermarks.items()
         if partition not in archived and bounds.end > bounds.low
+    ]
+
+
+def _deleted(report: ComparisonReport, facts: TopicFacts, watermarks: Mapping[int, Watermarks]) -> list[str]:
+    """Why a copy may differ: its first records are gone."""
+    lows = {number: bounds.low for number, bounds in watermarks.items() if bounds.low}
+    return [
+        f"{facts.name}:{each.partition} begins at offset {lows[each.partition]}: what stood before was deleted"
+        for each in report.partitions
+        if each.verdict is Verdict.FAILURE and each.partition in lows
     ]
 
 

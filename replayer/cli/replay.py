@@ -12,7 +12,7 @@ import msgspec
 from ..errors import UsageError
 from ..kafka_admin import KafkaAdmin
 from ..kafka_sink import KafkaSink
-from ..republish import RepublishResult, republish
+from ..republish import RepublishResult, republish, written_text
 from ..republish_plan import RepublishPlan, Request, SourcePartition, make_plan
 from ..republish_sources import describe_source, find_refusable
 from .get import timestamp_text
@@ -128,7 +128,11 @@ async def _replay(
         limit = target.config.max_message_bytes if target and target.config else None
         sink = KafkaSink(kafka.properties, to_topic, limit)
         with record_progress("replaying", plan.records, as_json=as_json) as advance:
-            result = await republish(selections, sink, advance)
+            try:
+                result = await republish(selections, sink, advance)
+            except asyncio.CancelledError:
+                click.echo(written_text(sink.delivered()), err=True)
+                raise
     if as_json:
         click.echo(msgspec.json.encode(result_json(plan, result)))
     else:
@@ -148,24 +152,27 @@ def _confirm(plan: RepublishPlan, yes: bool) -> None:
 
 
 def _print_plan(plan: RepublishPlan) -> None:
-    columns = ("PARTITION", "TO", "OFFSETS", "RECORDS", "SIZE", "FROM", "UNTIL")
-    rows = [_plan_row(plan, source) for source in plan.sources]
+    columns = ("PARTITION", "OFFSETS", "RECORDS", "SIZE", "FROM (UTC)", "UNTIL (UTC)")
+    rows = [_plan_row(source) for source in plan.sources]
     print_table(columns, rows, title=f"{plan.topic} -> {plan.target}, at most {plan.records} records", file=sys.stderr)
     for warning in plan.warnings:
         click.echo(f"warning: {warning}", err=True)
 
 
-def _plan_row(plan: RepublishPlan, source: SourcePartition) -> tuple[str | int, ...]:
+def _plan_row(source: SourcePartition) -> tuple[str | int, ...]:
     times = source.timestamps
     return (
         source.partition,
-        f"{plan.target}:{source.partition}",
         f"{source.start}..{source.end}",
         source.records,
         bytes_text(source.bytes),
-        timestamp_text(times.min) if times else "-",
-        timestamp_text(times.max) if times else "-",
+        _seconds(times.min) if times else "-",
+        _seconds(times.max) if times else "-",
     )
+
+
+def _seconds(timestamp_ms: int) -> str:
+    return timestamp_text(timestamp_ms).partition(".")[0].replace("T", " ")
 
 
 def _print_result(plan: RepublishPlan, result: RepublishResult) -> None:

@@ -373,13 +373,13 @@ class Round:
         return Counter(entry["fault"] for entry in entries if not entry["probe"])
 
     def _warnings(self) -> dict[str, int]:
-        """What the archivers' logs say, by the first word of the message."""
+        """What the archivers warn of, by the event's name."""
         words: Counter[str] = Counter()
         for log in (self._home / "logs").iterdir():
             for line in log.read_text(errors="replace").splitlines():
-                parts = line.split(" ", 4)
-                if len(parts) >= 4 and parts[2] in ("WARNING", "ERROR"):
-                    words[parts[3]] += 1
+                parts = line.split(" ", 3)
+                if len(parts) >= 3 and parts[1] in ("WARNING", "ERROR"):
+                    words[parts[2]] += 1
         return dict(words.most_common())
 
     def _note(self, what: str, **facts: Any) -> None:

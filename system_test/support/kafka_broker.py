@@ -146,6 +146,11 @@ class KafkaBroker:
         """Whether the process lives."""
         return self._server is not None and self._server.alive
 
+    def log_segment(self, topic: str, partition: int = 0) -> Path:
+        """The file with the records of a partition that has one segment; for breaking it while the broker is down."""
+        (segment,) = (self._data / f"{topic}-{partition}").glob("*.log")
+        return segment
+
     def __enter__(self) -> KafkaBroker:
         try:
             self.start()

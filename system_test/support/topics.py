@@ -25,6 +25,9 @@ Header = tuple[str, bytes | None]
 CREATE_TIME = 0
 LOG_APPEND_TIME = 1
 
+STORED_AS_GZIP = {"compression.type": "gzip"}
+"""For topics that others fill with codecs that kafka-python cannot read here: the broker stores gzip whatever comes."""
+
 _MAX_RECORD = 32 << 20
 _SECONDS = 60
 

@@ -16,14 +16,16 @@ class DeadlineExceededError(AssertionError):
     """The awaited condition did not come true in time; the message says what was awaited."""
 
 
-def wait_until(predicate: Callable[[], T | None], seconds: float, what: str) -> T:
+def wait_until(
+    predicate: Callable[[], T | None], seconds: float, what: str, *, longest_pause: float = _LONGEST_PAUSE
+) -> T:
     """Ask until the answer is truthy and return it.
 
-    The predicate is asked at least once. Raises DeadlineExceededError, which names `what`, when `seconds` have
-    passed; what the predicate raises goes through.
+    The predicate is asked at least once, and again after pauses that grow up to `longest_pause` seconds. Raises
+    DeadlineExceededError, which names `what`, when `seconds` have passed; what the predicate raises goes through.
     """
     deadline = time.monotonic() + seconds
-    pause = _FIRST_PAUSE
+    pause = min(_FIRST_PAUSE, longest_pause)
     while True:
         answer = predicate()
         if answer:
@@ -32,4 +34,4 @@ def wait_until(predicate: Callable[[], T | None], seconds: float, what: str) -> 
         if left <= 0:
             raise DeadlineExceededError(f"waited {seconds:g} s in vain for {what}")
         time.sleep(min(pause, left))
-        pause = min(pause * 1.5, _LONGEST_PAUSE)
+        pause = min(pause * 1.5, longest_pause)

@@ -36,7 +36,7 @@ from index_format.keys import (
     parse_key,
     topic_home,
 )
-from tests.support.memory_store import MemoryStore
+from tests.support.aged_store import AgedStore
 
 GRACE = 3600.0
 SCHEDULES = int(os.environ.get("BLOCKGZ_GC_SCHEDULES", "60"))
@@ -51,7 +51,7 @@ class World:
     def __init__(self, layout: str, rng: random.Random, incarnations: int) -> None:
         self.layout = layout
         self.rng = rng
-        self.store = MemoryStore()
+        self.store = AgedStore()
         self.writers: list[Iterator[None]] = []
         self.late: list[Callable[[], object]] = []
         self.low = dict.fromkeys(range(1, incarnations + 1), 0)

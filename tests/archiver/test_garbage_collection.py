@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
-from archiver.cli import gc as gc_command
 from archiver.cli import main
 from archiver.errors import NoArchiveThere, NoSuchTopic
 from archiver.stores import ToolStore
@@ -324,7 +324,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def opened(*args: Any, **options: Any) -> Any:
         return Ahead(open_existing_store(*args, **options))
 
-    monkeypatch.setattr(gc_command, "open_existing_store", opened)
+    monkeypatch.setattr(sys.modules["archiver.cli.gc"], "open_existing_store", opened)
     return tmp_path
 
 
@@ -375,7 +375,7 @@ def test_yes_deletes(folder: Path) -> None:
 def test_a_grace_below_an_hour_is_refused(folder: Path) -> None:
     result = run("-a", folder, "--grace", "59m", "--yes")
     assert result.exit_code == 2
-    assert "less than an hour" in result.stderr or "younger than an hour" in result.stderr
+    assert "younger than an hour" in result.stderr
 
 
 def test_a_folder_that_is_no_archive_is_left_alone(tmp_path: Path) -> None:

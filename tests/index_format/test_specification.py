@@ -31,9 +31,8 @@ from .builders import chunk_of, record
 
 TEXT = (Path(__file__).parents[2] / "FORMAT.md").read_text()
 EXAMPLES = re.findall(r"^```json\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
-KINDS: dict[str, Any] = {
-    kind.__struct_defaults__[0]: kind for kind in (ArchiveInfo, TopicInfo, TopicConfig, ChunkIndex, Marker, ChunkCatalog)
-}
+STRUCTS = (ArchiveInfo, TopicInfo, TopicConfig, ChunkIndex, Marker, ChunkCatalog)
+KINDS: dict[str, Any] = {kind.__struct_defaults__[0]: kind for kind in STRUCTS}
 
 
 def objects_in_examples() -> dict[str, Any]:

@@ -110,7 +110,7 @@ def test_some_partitions(program: Program, copy: str, topic: str, option: tuple[
 def test_a_dry_run_writes_nothing(program: Program, copy: str) -> None:
     result = program("replay", "orders", "--to-topic", copy, "--dry-run")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert f"{copy}:2" in result.stderr
+    assert re.search(r"\n +2 +0\.\.60 +60 .*2025-10-09 08:53:20", result.stderr)
     assert "warning: the broker does not tell the configuration" in result.stderr
     told = json.loads(program("replay", "orders", "--to-topic", copy, "--dry-run", "--json").stdout)
     assert told["dry_run"] is True
@@ -188,11 +188,10 @@ def test_too_many_partitions_for_the_target(program: Program, copy: str, root: P
 
 
 def test_no_broker(program: Program) -> None:
-    for args in (("replay", "orders", "--to-topic", "x", "--yes"), ("verify", "orders", "--against-topic", "x")):
-        result = program(*args, bootstrap_server="127.0.0.1:1")
-        assert result.exit_code == 1
-        assert "cannot reach a Kafka broker at 127.0.0.1:1" in result.stderr
-        assert "Connection refused" in result.stderr
+    result = program("verify", "orders", "--against-topic", "x", bootstrap_server="127.0.0.1:1")
+    assert result.exit_code == 1
+    assert "cannot reach a Kafka broker at 127.0.0.1:1" in result.stderr
+    assert "Connection refused" in result.stderr
 
 
 def test_no_address(root: Path) -> None:

@@ -1,96 +1,130 @@
-"""A store in memory, whose clock and whose objects' ages a test sets."""
+"""A store and a log in memory, with the semantics that archiver.stores.Store and LogReader promise."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import hashlib
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
-from archiver.stores import Body, Leftover, ListedObject, ObjectHead, StoredObject
+from archiver.protocol.operations import LogBounds
+from archiver.stores import Body, FileBody, ObjectHead, StoredObject
+from index_format.records import Record
+
+
+class MemoryBody(FileBody):
+    """What looks like a buffer file and lies in memory."""
+
+    content: bytes
+
+    @classmethod
+    def of(cls, content: bytes) -> "MemoryBody":
+        """The body with that content."""
+        body = cls(Path("nowhere"), len(content), hashlib.sha256(content).hexdigest())
+        body.content = content
+        return body
+
+
+def content_of(body: Body) -> bytes:
+    """The bytes of a body, wherever they lie."""
+    if isinstance(body, MemoryBody):
+        return body.content
+    if isinstance(body, bytes):
+        return body
+    body.check_size()
+    return body.path.read_bytes()
+
+
+def etag_of(body: bytes) -> str:
+    """Equal bodies have equal etags, as in S3."""
+    return hashlib.md5(body, usedforsecurity=False).hexdigest()
 
 
 class Kept(NamedTuple):
-    """One stored object; a file's body is kept as what it was given as."""
+    """One stored object."""
 
-    body: Body
-    etag: str
+    body: bytes
     attempt: str | None
-    modified: float
 
 
-@dataclass
 class MemoryStore:
-    """See archiver.stores.ToolStore; `after_each` is called after every operation of a reader or tool."""
+    """Every method is atomic; `objects` and `versions` are the back door."""
 
-    url: str = "memory:"
-    prefix: str = ""
-    now: float = 1_800_000_000.0
-    kept: dict[str, Kept] = field(default_factory=dict)
-    after_each: Callable[[], None] = lambda: None
-    _versions: int = 0
+    url = "memory:"
+
+    def __init__(self, prefix: str = "") -> None:
+        self.prefix = prefix
+        self.objects: dict[str, Kept] = {}
+        self.versions: dict[str, list[bytes]] = {}
+        """What ever stood under a key, oldest first."""
+        self._guard = threading.Lock()
+
+    def copy(self) -> "MemoryStore":
+        """Another store with the same objects."""
+        twin = MemoryStore(self.prefix)
+        twin.objects = dict(self.objects)
+        twin.versions = {key: [kept.body] for key, kept in self.objects.items()}
+        return twin
+
+    def bodies(self) -> dict[str, bytes]:
+        """What is stored, by key."""
+        return {key: kept.body for key, kept in self.objects.items()}
 
     def get(self, key: str) -> StoredObject | None:
-        found = self.kept.get(key)
-        self.after_each()
-        return StoredObject(_content(found.body), found.etag) if found else None
+        """See Store."""
+        with self._guard:
+            kept = self.objects.get(key)
+        return StoredObject(kept.body, etag_of(kept.body)) if kept else None
 
     def head(self, key: str) -> ObjectHead | None:
-        found = self.kept.get(key)
-        self.after_each()
-        return ObjectHead(_size(found.body), found.attempt) if found else None
+        """See Store."""
+        with self._guard:
+            kept = self.objects.get(key)
+        return ObjectHead(len(kept.body), kept.attempt) if kept else None
 
     def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:
-        if key in self.kept:
-            return False
-        self._keep(key, body, attempt)
+        """See Store."""
+        content = content_of(body)
+        with self._guard:
+            if key in self.objects:
+                return False
+            self._keep(key, Kept(content, attempt))
         return True
 
     def compare_and_swap(self, key: str, body: bytes, expected: str | None) -> str | None:
-        found = self.kept.get(key)
-        if (found.etag if found else None) != expected:
-            return None
-        return self._keep(key, body, None)
+        """See Store."""
+        with self._guard:
+            kept = self.objects.get(key)
+            if (etag_of(kept.body) if kept else None) != expected:
+                return None
+            self._keep(key, Kept(body, None))
+        return etag_of(body)
 
-    def list(self, prefix: str) -> Iterator[ListedObject]:
-        found = [
-            ListedObject(key, _size(each.body), each.modified)
-            for key, each in sorted(self.kept.items())
-            if key.startswith(prefix)
-        ]
-        self.after_each()
-        yield from found
+    def list(self, prefix: str) -> Iterator[str]:
+        """See Store."""
+        yield from sorted(key for key in self.objects if key.startswith(prefix))
 
     def delete(self, key: str) -> None:
-        self.kept.pop(key, None)
-        self.after_each()
+        """See Store."""
+        with self._guard:
+            self.objects.pop(key, None)
 
-    def close(self) -> None:
-        pass
-
-    def folders(self, prefix: str) -> Iterator[str]:
-        names = {key[len(prefix) :].split("/")[0] for key in self.kept if key.startswith(prefix) and "/" in key}
-        yield from sorted(names)
-
-    def clock(self) -> float:
-        return self.now
-
-    def leftovers(self) -> Iterator[Leftover]:
-        yield from ()
-
-    def discard(self, leftover: Leftover) -> None:
-        raise AssertionError(leftover)
-
-    def expires_uploads(self) -> bool:
-        return True
-
-    def _keep(self, key: str, body: Body, attempt: str | None) -> str:
-        self._versions += 1
-        etag = f'"{self._versions}"'
-        self.kept[key] = Kept(body, etag, attempt, self.now)
-        return etag
+    def _keep(self, key: str, kept: Kept) -> None:
+        self.objects[key] = kept
+        self.versions.setdefault(key, []).append(kept.body)
 
 
-def _content(body: Body) -> bytes:
-    return body if isinstance(body, bytes) else b"\0" * body.size
+class MemoryLog:
+    """A partition's log: records at rising offsets, with holes where offsets are left out."""
 
+    def __init__(self, records: Sequence[Record], *, low: int = 0, high: int | None = None) -> None:
+        self.records = list(records)
+        self.low = low
+        self.high = high if high is not None else (records[-1].offset + 1 if records else low)
 
-def _size(body: Body) -> int:
-    return len(body) if isinstance(body, bytes) else body.size
+    def bounds(self) -> LogBounds:
+        """See LogReader."""
+        return LogBounds(self.low, self.high)
+
+    def record_at(self, offset: int) -> Record | None:
+        """See LogReader."""
+        return next((record for record in self.records if record.offset == offset), None)

@@ -1,0 +1,36 @@
+"""Many small records at once, by librdkafka: what is read back is judged by the foreign client."""
+
+from __future__ import annotations
+
+import logging
+import random
+
+from confluent_kafka import Producer
+
+_SECONDS = 60
+
+_silent = logging.getLogger("system_test.librdkafka")
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False
+
+
+def produce_bulk(bootstrap: str, topic: str, count: int, *, partitions: int, value_bytes: int, seed: int) -> None:
+    """Produce `count` records, number n to partition n modulo `partitions`: values are n and random printable text."""
+    randomly = random.Random(seed)
+    text = randomly.randbytes(64 * 1024).hex()
+    settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 50, "logger": _silent}
+    producer = Producer(settings)
+    produce, poll = producer.produce, producer.poll
+    for number in range(count):
+        head = f"{number:010d} "
+        start = randomly.randrange(len(text) - value_bytes)
+        value = head + text[start : start + value_bytes - len(head)]
+        while True:
+            try:
+                produce(topic, value.encode(), None, number % partitions, None, 1_700_000_000_000 + number)
+                break
+            except BufferError:
+                poll(0.1)
+    left = producer.flush(_SECONDS)
+    if left:
+        raise AssertionError(f"{left} of {count} records were not delivered within {_SECONDS} s")

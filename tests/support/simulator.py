@@ -1,0 +1,257 @@
+"""Runs protocols one operation at a time, in chosen orders and with chosen faults, against a store in memory.
+
+`Actor` is one writer whose next operation the caller decides the fate of. `simulate` lets several actors loose on one
+store: who moves next, how long the others sleep, and what happens to each request is drawn from a seed, so that a
+schedule that breaks something can be run again.
+"""
+
+import random
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from archiver.errors import BrokerUnreachable, StoreUnavailable
+from archiver.protocol import operations as op
+from index_format.errors import BlockgzError
+from tests.support.memory_store import MemoryLog, MemoryStore
+
+Run = op.Protocol[Any]
+MAX_STEPS = 20_000
+LONGEST_BURST = 40
+
+
+class Fate(Enum):
+    """What becomes of one operation."""
+
+    NORMAL = "normal"
+    CRASH_BEFORE = "the writer died before it"
+    CRASH_AFTER = "the writer died after it"
+    ANSWER_LOST = "carried out, answer lost"
+    NOT_APPLIED = "failed, not carried out"
+    LATE = "failed, carried out later"
+    DOUBLED = "carried out, and once more later"
+    REPEATED = "carried out twice by the client library, which gave the second answer"
+
+
+WRITES = (op.PutIfAbsent, op.CompareAndSwap)
+READS = (op.Get, op.Head)
+CRASHES = (Fate.CRASH_BEFORE, Fate.CRASH_AFTER)
+FATES_OF_WRITES = tuple(fate for fate in Fate if fate is not Fate.NORMAL)
+
+
+@dataclass(frozen=True)
+class Overwrite:
+    """Replace an object whatever it is; no real protocol asks for it, broken ones do. Answer: the new etag."""
+
+    key: str
+    body: Any
+
+
+def fates_of(operation: op.Operation | Overwrite) -> tuple[Fate, ...]:
+    """What may go wrong with an operation."""
+    if isinstance(operation, (*WRITES, Overwrite)):
+        return FATES_OF_WRITES
+    if isinstance(operation, (*READS, op.ReadLogBounds, op.ReadLogRecord)):
+        return (*CRASHES, Fate.NOT_APPLIED)
+    return (Fate.CRASH_BEFORE,)
+
+
+class Actor:
+    """One writer: a protocol that stands before its next operation, until it ended or crashed."""
+
+    def __init__(self, name: str, protocol: Run, store: MemoryStore, log: MemoryLog, tokens: random.Random) -> None:
+        self.name = name
+        self.operation: op.Operation | Overwrite | None = None
+        self.result: Any = None
+        self.failure: BlockgzError | None = None
+        self.late: list[op.Operation | Overwrite] = []
+        """Requests of this writer that are still under way."""
+        self._protocol = protocol
+        self._store = store
+        self._log = log
+        self._tokens = tokens
+        self._go_on(lambda: next(protocol))
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the writer has a next operation."""
+        return self.operation is not None
+
+    def step(self, fate: Fate = Fate.NORMAL) -> None:
+        """Let the next operation meet its fate."""
+        operation = self.operation
+        assert operation is not None
+        match fate:
+            case Fate.NORMAL:
+                answer = self._carry_out(operation)
+                self._go_on(lambda: self._protocol.send(answer))
+            case Fate.CRASH_BEFORE:
+                self._crash()
+            case Fate.CRASH_AFTER:
+                self._carry_out(operation)
+                self._crash()
+            case Fate.ANSWER_LOST:
+                self._carry_out(operation)
+                self._refuse(operation)
+            case Fate.NOT_APPLIED:
+                self._refuse(operation)
+            case Fate.LATE:
+                self.late.append(operation)
+                self._refuse(operation)
+            case Fate.DOUBLED:
+                answer = self._carry_out(operation)
+                self.late.append(operation)
+                self._go_on(lambda: self._protocol.send(answer))
+            case Fate.REPEATED:
+                self._carry_out(operation)
+                answer = self._carry_out(operation)
+                self._go_on(lambda: self._protocol.send(answer))
+
+    def run_to_end(self) -> None:
+        """Let everything that is left go well."""
+        for _ in range(MAX_STEPS):
+            if not self.is_alive:
+                return
+            self.step()
+        raise AssertionError(f"{self.name} does not end")
+
+    def deliver(self, request: op.Operation | Overwrite) -> None:
+        """Carry out a request that was under way; nobody hears the answer."""
+        self.late.remove(request)
+        self._carry_out(request)
+
+    def _refuse(self, operation: op.Operation | Overwrite) -> None:
+        error: BlockgzError = StoreUnavailable("the store did not answer")
+        if isinstance(operation, op.ReadLogBounds | op.ReadLogRecord):
+            error = BrokerUnreachable("the broker did not answer")
+        self._go_on(lambda: self._protocol.throw(error))
+
+    def _go_on(self, resume: Callable[[], op.Operation]) -> None:
+        try:
+            self.operation = resume()
+        except StopIteration as stop:
+            self.operation, self.result = None, stop.value
+        except BlockgzError as error:
+            self.operation, self.failure = None, error
+
+    def _crash(self) -> None:
+        self._protocol.close()
+        self.operation = None
+
+    def _carry_out(self, operation: op.Operation | Overwrite) -> Any:  # noqa: PLR0911
+        store = self._store
+        match operation:
+            case op.Get(key):
+                return store.get(key)
+            case op.Head(key):
+                return store.head(key)
+            case op.PutIfAbsent(key, body, attempt):
+                return store.put_if_absent(key, body, attempt)
+            case op.CompareAndSwap(key, body, expected):
+                return store.compare_and_swap(key, body, expected)
+            case Overwrite(key, body):
+                store.delete(key)
+                store.put_if_absent(key, body, "overwritten")
+                found = store.get(key)
+                return found.etag if found else None
+            case op.Wait():
+                return None
+            case op.NewToken():
+                return str(uuid.UUID(int=self._tokens.getrandbits(128)))
+            case op.StillAssigned():
+                return True
+            case op.ReadLogBounds():
+                return self._log.bounds()
+            case op.ReadLogRecord(offset):
+                return self._log.record_at(offset)
+
+
+@dataclass
+class Violation(Exception):
+    """A schedule after which the archive was not what it must be."""
+
+    seed: int
+    why: str
+    schedule: list[tuple[str, str, str]] = field(repr=False)
+
+    def __str__(self) -> str:
+        steps = "\n".join("  ".join(step) for step in self.schedule)
+        return f"seed {self.seed}: {self.why}\n{steps}"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is simulated: the store as it is at first, the log, how a writer works, and what must hold at any time."""
+
+    store: MemoryStore
+    log: MemoryLog
+    writer: Callable[[str, random.Random], Run]
+    """A writer's whole work, by its name and what it may draw from."""
+    check: Callable[[MemoryStore], None]
+    """Raises AssertionError where the committed chain is not a whole beginning of the log."""
+    check_complete: Callable[[MemoryStore], None]
+    """The same once an undisturbed writer came to the end of the log."""
+
+
+def simulate(scenario: Scenario, seed: int, *, writers: int = 2, crashes: int = 2) -> None:
+    """Run one schedule; raises Violation. A crashed writer is followed by a new one, `crashes` times in all."""
+    rng = random.Random(seed)
+    store, schedule = scenario.store.copy(), list[tuple[str, str, str]]()
+    names = (f"writer-{number}" for number in range(1_000))
+
+    def start() -> Actor:
+        name = next(names)
+        return Actor(name, scenario.writer(name, rng), store, scenario.log, rng)
+
+    try:
+        actors = [start() for _ in range(writers)]
+        fault_rate = rng.choice((0.0, 0.03, 0.15, 0.4))
+        for actor, fate in _moves(actors, rng, fault_rate, schedule):
+            if fate in CRASHES:
+                scenario.check(store)
+                if crashes:
+                    crashes -= 1
+                    actors.append(start())
+            assert actor.failure is None or isinstance(actor.failure, BrokerUnreachable), repr(actor.failure)
+        scenario.check(store)
+        last = start()
+        last.run_to_end()
+        assert last.failure is None, repr(last.failure)
+        scenario.check_complete(store)
+    except (AssertionError, ValueError, KeyError) as error:
+        raise Violation(seed, f"{type(error).__name__}: {error}", schedule) from error
+
+
+def _moves(
+    actors: list[Actor], rng: random.Random, fault_rate: float, schedule: list[tuple[str, str, str]]
+) -> Iterator[tuple[Actor, Fate]]:
+    """Move the actors until all have ended and nothing is under way; yields who moved and what it met.
+
+    An actor moves in bursts, so that the others sleep long enough to become zombies.
+    """
+    for _ in range(MAX_STEPS):
+        able = [actor for actor in actors if actor.is_alive or actor.late]
+        if not able:
+            return
+        actor = rng.choice(able)
+        for _ in range(rng.choice((1, 1, 2, 3, 5, 10, LONGEST_BURST))):
+            fate = Fate.NORMAL
+            if actor.late and (not actor.is_alive or rng.random() < 0.2):
+                request = rng.choice(actor.late)
+                schedule.append((actor.name, _show(request), "arrives late"))
+                actor.deliver(request)
+            elif actor.operation is not None:
+                if rng.random() < fault_rate:
+                    fate = rng.choice(fates_of(actor.operation))
+                schedule.append((actor.name, _show(actor.operation), fate.value))
+                actor.step(fate)
+            yield actor, fate
+            if not actor.is_alive:
+                break
+    raise AssertionError("the schedule does not end")
+
+
+def _show(operation: op.Operation | Overwrite) -> str:
+    return f"{type(operation).__name__} {getattr(operation, 'key', '')}"
