@@ -30,10 +30,12 @@ def probe(store: Store, *, multipart: bool) -> None:
     """
     folder = f".probe-{uuid.uuid4().hex}/"
     keys: list[str] = []
-    questions = [_probe_create, _probe_swap, _probe_race, *([_probe_parts] if multipart else [])]
+    questions = {"create": _probe_create, "swap": _probe_swap, "race": _probe_race}
+    if multipart:
+        questions["parts"] = _probe_parts
     try:
-        for question in questions:
-            _ask(store, question, folder, keys)
+        for name, question in questions.items():
+            _ask(store, question, f"{folder}%d-{name}", keys)
     finally:
         # Left-overs do no harm, and what went wrong before must not hide behind a refused DELETE.
         with suppress(BlockgzError):
@@ -41,10 +43,10 @@ def probe(store: Store, *, multipart: bool) -> None:
                 store.delete(key)
 
 
-def _ask(store: Store, question: Callable[[Store, str], None], folder: str, keys: list[str]) -> None:
-    """Ask under a key of its own, which is added to `keys`, and again where a refusal proves nothing."""
+def _ask(store: Store, question: Callable[[Store, str], None], key: str, keys: list[str]) -> None:
+    """Ask under a `key` for each try, which is added to `keys`: a single refusal proves nothing."""
     for tries in range(1, TRIES + 1):
-        keys.append(f"{folder}{len(keys)}")
+        keys.append(key % tries)
         try:
             question(store, keys[-1])
         except _Refused as refused:

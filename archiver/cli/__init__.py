@@ -4,6 +4,7 @@ import click
 
 from .config import config_group
 from .demo import demo
+from .doctor import doctor
 from .gc import gc
 from .outcome import OutcomeGroup, closing, completed
 from .run import run
@@ -20,5 +21,5 @@ def main() -> None:
     """Archive Kafka topics as Block-GZIP chunks."""
 
 
-for command in (run, status, demo, gc, config_group):
+for command in (run, status, doctor, demo, gc, config_group):
     main.add_command(completed(command))

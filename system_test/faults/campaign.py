@@ -36,7 +36,7 @@ _FENCED_SECONDS = 40.0
 _STEP_SECONDS = 0.05
 _CHECK_SECONDS = 1800.0
 _SETTINGS = (
-    *("--chunk-interval", "1s", "--chunk-records", "150", "--block-bytes", "8KiB"),
+    *("--chunk-interval", "1s", "--chunk-records", "50", "--block-bytes", "8KiB"),
     *("--grace", "10s", "--memory", "64MiB"),
     *("-X", "session.timeout.ms=6000", "-X", "heartbeat.interval.ms=1500"),
 )

@@ -134,6 +134,11 @@ def answer(command: str) -> None:
     print(command, flush=True)
 
 
+def _opened(command: list[Any], producer: Producer | None) -> OpenTopic:
+    _, name, topic_id, partitions, keys = command
+    return OpenTopic(name, topic_id, partitions, keys, producer)
+
+
 def _client(bootstrap: str, **settings: Any) -> Producer:
     return Producer(
         {
@@ -161,7 +166,7 @@ def produce_plain(bootstrap: str, ledger: Ledger, rate: float, rng: random.Rando
     while True:
         while (command := commands.take()) is not None:
             if command[0] == "open":
-                topics[command[1]] = OpenTopic(*command[1:], _client(bootstrap))
+                topics[command[1]] = _opened(command, _client(bootstrap))
             elif command[0] == "pause":
                 paused = topics.pop(command[1])
                 assert paused.producer is not None
@@ -267,7 +272,7 @@ def produce_transactions(bootstrap: str, ledger: Ledger, rate: float, rng: rando
     while True:
         while (command := commands.take()) is not None:
             if command[0] == "open":
-                topics[command[1]] = OpenTopic(*command[1:], None)
+                topics[command[1]] = _opened(command, None)
             answer(command[0])
             if command[0] == "quit":
                 ledger.flush()

@@ -7,9 +7,10 @@ from functools import partial
 
 import pytest
 
-from archiver.archive import open_archive, open_topic
+from archiver.archive import open_archive, find_incarnation
 from archiver.errors import Diverged, UsageError
 from index_format.errors import MalformedObject, UnsupportedVersion
+from index_format.keys import TopicFolder
 from tests.support.memory_store import MemoryStore
 
 ARCHIVE = {"topic": "_archive.json", "seed": "_blockgz/_archive.json"}
@@ -34,7 +35,7 @@ def test_a_new_archive_is_settled_once(layout: str) -> None:
 @pytest.mark.parametrize("layout", TOPIC)
 def test_a_new_topic_is_settled_once(layout: str) -> None:
     store = MemoryStore()
-    info = open_topic(store, layout=layout, topic="orders", topic_id="id-1")
+    folder = find_incarnation(store, layout=layout, topic="orders", topic_id="id-1")
     assert json.loads(store.objects[TOPIC[layout]].body) == {
         "format": "block-gzip-topic",
         "version": 1,
@@ -42,7 +43,7 @@ def test_a_new_topic_is_settled_once(layout: str) -> None:
         "topic_id": "id-1",
         "incarnation": 1,
     }
-    assert open_topic(store, layout=layout, topic="orders", topic_id="id-1") == info
+    assert find_incarnation(store, layout=layout, topic="orders", topic_id="id-1") == folder == TopicFolder("orders")
     assert len(store.versions[TOPIC[layout]]) == 1
 
 
@@ -64,11 +65,14 @@ def test_another_cluster_is_refused() -> None:
     assert "cluster-1" in caught.value.why and "cluster-2" in caught.value.why
 
 
-def test_a_topic_that_was_created_again_is_refused() -> None:
+def test_a_topic_that_was_created_again_gets_a_folder_of_its_own() -> None:
     store = MemoryStore()
-    open_topic(store, layout="topic", topic="orders", topic_id="id-1")
-    with pytest.raises(Diverged, match="orders"):
-        open_topic(store, layout="topic", topic="orders", topic_id="id-2")
+    find = partial(find_incarnation, store, layout="topic", topic="orders")
+    assert str(find(topic_id="id-1")) == "orders"
+    assert str(find(topic_id="id-2")) == "orders~2"
+    assert str(find(topic_id="id-3")) == "orders~3"
+    assert [str(find(topic_id=f"id-{number}")) for number in (1, 2, 3)] == ["orders", "orders~2", "orders~3"]
+    assert str(find(topic_id=None)) == "orders~3"
 
 
 @pytest.mark.parametrize(("first", "second"), [(None, "x"), ("x", None), (None, None)])
@@ -76,8 +80,8 @@ def test_an_id_that_is_not_told_never_differs(first: str | None, second: str | N
     store = MemoryStore()
     assert open_archive(store, layout="topic", cluster_id=first).cluster_id == first
     assert open_archive(store, layout="topic", cluster_id=second).cluster_id == first
-    assert open_topic(store, layout="topic", topic="orders", topic_id=first).topic_id == first
-    assert open_topic(store, layout="topic", topic="orders", topic_id=second).topic_id == first
+    assert find_incarnation(store, layout="topic", topic="orders", topic_id=first) == TopicFolder("orders")
+    assert find_incarnation(store, layout="topic", topic="orders", topic_id=second) == TopicFolder("orders")
 
 
 def test_of_many_that_create_an_archive_at_once_all_see_the_same() -> None:
@@ -99,7 +103,7 @@ def test_of_many_that_create_an_archive_at_once_all_see_the_same() -> None:
     "open_it",
     [
         partial(open_archive, layout="topic", cluster_id=None),
-        partial(open_topic, layout="topic", topic="orders", topic_id=None),
+        partial(find_incarnation, layout="topic", topic="orders", topic_id=None),
     ],
     ids=["archive", "topic"],
 )

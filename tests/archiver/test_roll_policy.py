@@ -1,39 +1,68 @@
 """When a chunk ends."""
 
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
 import pytest
 
-from archiver.roll_policy import MAX_BLOCKS, OpenChunkFacts, RollLimits, RollReason, roll_reason, rows_until_full
+from archiver.roll_policy import MAX_BLOCKS, OpenChunkFacts, RollLimits, RollReason, roll_reason, rows_that_fit
 
 LIMITS = RollLimits(chunk_bytes=1000, chunk_records=10, chunk_interval_seconds=60.0)
-UNCOUNTED = RollLimits(chunk_bytes=1000, chunk_records=None, chunk_interval_seconds=60.0)
+CHUNK = OpenChunkFacts(
+    compressed_bytes=1, encoded_bytes=1, num_records=1, num_blocks=0, opened_at=100.0, last_record_at=100.0
+)
 
 
 @pytest.mark.parametrize(
-    ("num_bytes", "num_records", "num_blocks", "age", "reason"),
+    ("facts", "age", "reason"),
     [
-        (0, 0, 0, 0, None),
-        (0, 1, 0, 0, None),
-        (999, 9, 1, 59.9, None),
-        (1000, 9, 1, 0, RollReason.BYTES),
-        (5000, 9, 1, 99, RollReason.BYTES),
-        (999, 10, 1, 0, RollReason.RECORDS),
-        (999, 9, 1, 60, RollReason.INTERVAL),
-        (999, 9, MAX_BLOCKS - 1, 0, None),
-        (999, 9, MAX_BLOCKS, 0, RollReason.BLOCKS),
-        (5000, 0, 0, 99, None),
+        ({"num_records": 0, "compressed_bytes": 5000}, 99, None),
+        ({}, 59.9, None),
+        ({"compressed_bytes": 999, "num_records": 9}, 0, None),
+        ({"compressed_bytes": 1000}, 0, RollReason.BYTES),
+        ({"compressed_bytes": 5000}, 99, RollReason.BYTES),
+        ({"num_records": 10}, 0, RollReason.RECORDS),
+        ({}, 60, RollReason.INTERVAL),
+        ({"num_blocks": MAX_BLOCKS - 1}, 0, None),
+        ({"num_blocks": MAX_BLOCKS}, 0, RollReason.BLOCKS),
     ],
 )
 def test_the_first_limit_that_is_reached_ends_a_chunk(
-    num_bytes: int, num_records: int, num_blocks: int, age: float, reason: RollReason | None
+    facts: dict[str, Any], age: float, reason: RollReason | None
 ) -> None:
-    assert roll_reason(OpenChunkFacts(num_bytes, num_records, num_blocks, 100.0), LIMITS, 100.0 + age) is reason
+    assert roll_reason(replace(CHUNK, **facts), LIMITS, 100.0 + age) is reason
 
 
-def test_without_a_record_limit_any_number_fits() -> None:
-    assert roll_reason(OpenChunkFacts(1, 10**9, 1, 0.0), UNCOUNTED, 0.0) is None
-    assert rows_until_full(10**9, UNCOUNTED) is None
+@pytest.mark.parametrize(
+    ("encoded_bytes", "idle_for", "reason"), [(500, 10, RollReason.IDLE), (500, 9.9, None), (499, 59, None)]
+)
+def test_idling_ends_no_tiny_chunk(encoded_bytes: int, idle_for: float, reason: RollReason | None) -> None:
+    limits = replace(LIMITS, chunk_idle_seconds=10.0, tiny_bytes=500)
+    assert roll_reason(replace(CHUNK, encoded_bytes=encoded_bytes), limits, 100.0 + idle_for) is reason
 
 
 @pytest.mark.parametrize(("num_records", "room"), [(0, 10), (9, 1), (10, 0), (11, 0)])
 def test_room_for_records(num_records: int, room: int) -> None:
-    assert rows_until_full(num_records, LIMITS) == room
+    assert rows_that_fit(np.arange(50), num_records, 0, LIMITS) == room
+
+
+def test_without_limits_all_rows_fit() -> None:
+    assert rows_that_fit(np.arange(50), 10**9, 0, replace(LIMITS, chunk_records=None)) == 50
+
+
+@pytest.mark.parametrize(
+    ("timestamps", "first", "fitting"),
+    [
+        ([5, 50, 104, 105, 3], None, 3),
+        ([5, 50, 104, 105, 3], 5, 3),
+        ([5, 50], None, 2),
+        ([100, 50], 0, 0),
+        ([99, -1, 100], 0, 2),
+    ],
+)
+def test_a_chunk_ends_before_the_record_that_would_stretch_it_beyond_its_span(
+    timestamps: list[int], first: int | None, fitting: int
+) -> None:
+    limits = replace(LIMITS, chunk_records=None, chunk_span_ms=100)
+    assert rows_that_fit(np.array(timestamps), 1, first, limits) == fitting

@@ -1,0 +1,70 @@
+"""What a process takes, sampled over time."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_EVERY_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """At `at` seconds of the monotonic clock."""
+
+    at: float
+    rss_bytes: int
+    descriptors: int
+    threads: int
+    cpu_seconds: float
+
+
+def sample(pid: int) -> Sample | None:
+    """What the process takes now; None when it has ended."""
+    home = Path(f"/proc/{pid}")
+    try:
+        pages = int((home / "statm").read_text().split()[1])
+        fields = (home / "stat").read_text().rpartition(")")[2].split()
+        descriptors = len(list((home / "fd").iterdir()))
+    except (FileNotFoundError, ProcessLookupError, IndexError):
+        return None
+    ticks = os.sysconf("SC_CLK_TCK")
+    return Sample(
+        at=time.monotonic(),
+        rss_bytes=pages * os.sysconf("SC_PAGE_SIZE"),
+        descriptors=descriptors,
+        threads=int(fields[17]),
+        cpu_seconds=(int(fields[11]) + int(fields[12])) / ticks,
+    )
+
+
+class Sampler:
+    """Samples a process in a thread until it is stopped."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+        self.samples: list[Sample] = []
+        self._thread.start()
+
+    def stop(self) -> list[Sample]:
+        """End; gives what was seen."""
+        self._stop.set()
+        self._thread.join()
+        return self.samples
+
+    def _run(self) -> None:
+        while not self._stop.wait(_EVERY_SECONDS):
+            found = sample(self._pid)
+            if found is not None:
+                self.samples.append(found)
+
+
+def slope_per_hour(points: list[tuple[float, float]]) -> float:
+    """Least squares over (seconds, value): by how much the value grows in an hour."""
+    return statistics.linear_regression(*zip(*points, strict=True)).slope * 3600

@@ -1,0 +1,203 @@
+"""The soak run: an idle archiver, a backlog drained as fast as it goes, then steady load at half of that."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from system_test.soak.measuring import Sample, Sampler, slope_per_hour
+from system_test.support.kafka_broker import KafkaBroker
+from system_test.support.object_store import VersityGateway
+from system_test.support.programs import Running, start
+from system_test.support.topics import create_topic
+
+PREFIX = "soak"
+TOPICS = 10
+RECORDS_A_PARTITION = 300
+MIB = 1024 * 1024
+_CREATE = {"segment.ms": "60000", "retention.ms": "240000", "segment.bytes": str(16 * MIB)}
+"""The log forgets after four minutes, so that an hour of load fits on a disk. An archiver that lags by more loses."""
+_START_SECONDS = 300.0
+_DRAIN_SECONDS = 1800.0
+
+
+@dataclass(frozen=True)
+class SoakSettings:
+    """Sizes in bytes, times in seconds."""
+
+    partitions: int
+    minutes: float
+    memory: int = 256 * MIB
+    chunk_interval: float = 60.0
+
+    @property
+    def warm_up_seconds(self) -> float:
+        """What is not looked at when growth is judged: a third of the run, ten minutes at most."""
+        return min(600.0, self.minutes * 60 / 3)
+
+
+class Soak:
+    """One run, from empty servers to its figures."""
+
+    def __init__(self, settings: SoakSettings, home: Path) -> None:
+        self._settings = settings
+        self._home = home
+        count = settings.partitions // TOPICS
+        self._topics = {f"soak-{number}": count for number in range(TOPICS)}
+
+    def run(self) -> dict[str, Any]:
+        """The figures; raises what keeps the run from its end."""
+        self._home.mkdir(parents=True, exist_ok=True)
+        settings = self._settings
+        with ExitStack() as stack:
+            self._broker = stack.enter_context(KafkaBroker())
+            self._store = stack.enter_context(VersityGateway())
+            self._root = self._store.root / self._store.bucket / PREFIX
+            idle_bytes = self._idle()
+            began = time.monotonic()
+            for topic, partitions in self._topics.items():
+                create_topic(self._broker.bootstrap, topic, partitions, {**_CREATE, "retention.ms": "-1"})
+            created = time.monotonic()
+            backlog = self._load("--records", settings.partitions * RECORDS_A_PARTITION).wait_total()
+            drained = self._drain(backlog)
+            figures = {
+                "partitions": settings.partitions,
+                "memory_budget_mib": settings.memory // MIB,
+                "idle_rss_mib": _mib(idle_bytes),
+                "create_seconds": round(created - began, 1),
+                "backlog_records": backlog,
+                **{f"backlog_{name}": value for name, value in drained.items()},
+                **self._steady(backlog, drained["records_per_second"] / 2),
+            }
+        (self._home / "soak.json").write_text(json.dumps(figures, indent=1) + "\n")
+        return figures
+
+    def _idle(self) -> int:
+        """What an archiver takes that has nothing to do."""
+        create_topic(self._broker.bootstrap, "idle")
+        with self._archiver("idle") as archiver:
+            sampler = Sampler(archiver.pid)
+            archiver.wait_for(lambda: self._claims(archiver) >= 1, _START_SECONDS, "the claim of an empty partition")
+            archiver.wait_for(lambda: len(sampler.samples) >= 5, _START_SECONDS, "samples")
+            archiver.terminate()
+        return max(entry.rss_bytes for entry in sampler.stop())
+
+    def _drain(self, backlog: int) -> dict[str, Any]:
+        """`archiver run --once` over the whole backlog."""
+        began = time.monotonic()
+        with self._archiver("soak-*", "--once", "--json") as archiver:
+            sampler = Sampler(archiver.pid)
+            done = archiver.wait(_DRAIN_SECONDS).expect(0)
+        seconds = time.monotonic() - began
+        archived = json.loads(done.stdout)["records"]
+        if archived != backlog:
+            raise AssertionError(f"{archived} records were archived of {backlog}\n{done.transcript}")
+        samples = sampler.stop()
+        return {
+            "seconds": round(seconds, 1),
+            "records_per_second": round(backlog / seconds),
+            "cpu_seconds": samples[-1].cpu_seconds,
+            "max_rss_mib": _mib(max(entry.rss_bytes for entry in samples)),
+        }
+
+    def _steady(self, before: int, rate: float) -> dict[str, Any]:
+        settings = self._settings
+        with self._archiver("soak-*", "--chunk-interval", f"{settings.chunk_interval:g}s") as archiver:
+            began = time.monotonic()
+            sampler = Sampler(archiver.pid)
+            archiver.wait_for(lambda: self._claims(archiver) >= settings.partitions, _START_SECONDS, "all claims")
+            owned = time.monotonic()
+            load = self._load("--rate", rate)
+            end = owned + settings.minutes * 60
+            archiver.wait_for(lambda: time.monotonic() > end, settings.minutes * 60 + 60, "the end of the load")
+            total = before + load.end()
+            stopped = time.monotonic()
+            archiver.wait_for(
+                lambda: self._archived() >= total, settings.chunk_interval + 120, f"all {total} records to be archived"
+            )
+            caught_up = time.monotonic()
+            samples = [entry for entry in sampler.stop() if entry.at < stopped]
+            archiver.terminate(60).expect(0)
+        if self._archived() != total:
+            raise AssertionError(f"{self._archived()} records were archived of {total}")
+        warm = [entry for entry in samples if entry.at > owned + settings.warm_up_seconds]
+        return {
+            "claimed_seconds": round(owned - began, 1),
+            "steady_minutes": settings.minutes,
+            "steady_records_per_second": round((total - before) / (stopped - owned)),
+            "caught_up_seconds": round(caught_up - stopped, 1),
+            **_growth(warm),
+            "max_rss_mib": _mib(max(entry.rss_bytes for entry in samples)),
+            "cpu_share": round((warm[-1].cpu_seconds - warm[0].cpu_seconds) / (warm[-1].at - warm[0].at), 2),
+        }
+
+    def _archiver(self, topics: str, *arguments: object) -> Running:
+        archive = ("-a", self._store.url(PREFIX), "--endpoint-url", self._store.endpoint_url)
+        where = ("-b", self._broker.bootstrap, *archive)
+        own = ("--memory", str(self._settings.memory), "--buffer-dir", self._home / "buffer", "-v")
+        return start("archiver", "run", topics, *where, *own, *arguments, env=self._store.env)
+
+    def _load(self, *arguments: object) -> LoadProgram:
+        topics = ",".join(f"{name}:{count}" for name, count in self._topics.items())
+        return LoadProgram(("--bootstrap", self._broker.bootstrap, "--topics", topics, *arguments))
+
+    @staticmethod
+    def _claims(archiver: Running) -> int:
+        return archiver.stderr.count(" claimed ")
+
+    def _archived(self) -> int:
+        """Records in the archive's chains, from the markers' own sums."""
+        total = 0
+        for path in self._root.glob("topic=soak-*/partition=*/last_chunk_index.json"):
+            marker = json.loads(path.read_bytes())
+            total += sum(entry["num_records"] for entry in marker["tail"])
+            total += sum(reference["num_records"] for level in marker["catalogs"] for reference in level)
+        return total
+
+
+class LoadProgram:
+    """The load program as a child process."""
+
+    def __init__(self, arguments: Sequence[object]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "system_test.soak.kafka_load", *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_total(self) -> int:
+        """Wait for its end; gives how many records were acknowledged."""
+        out, _ = self._process.communicate(timeout=_DRAIN_SECONDS)
+        return int(out)
+
+    def end(self) -> int:
+        """Tell it to end; gives the same."""
+        return self.wait_total()
+
+
+def _growth(warm: Sequence[Sample]) -> dict[str, Any]:
+    rss = [(entry.at, entry.rss_bytes / MIB) for entry in warm]
+    descriptors = [entry.descriptors for entry in warm]
+    return {
+        "rss_slope_mib_per_hour": round(slope_per_hour(rss), 2),
+        "rss_mib_first_and_last_minute": [_average(rss[:60]), _average(rss[-60:])],
+        "descriptors_min_max": [min(descriptors), max(descriptors)],
+        "descriptors_first_and_last": [descriptors[0], descriptors[-1]],
+        "threads_max": max(entry.threads for entry in warm),
+    }
+
+
+def _average(points: Sequence[tuple[float, float]]) -> float:
+    return round(sum(value for _, value in points) / len(points), 1)
+
+
+def _mib(number: float) -> float:
+    return round(number / MIB, 1)
