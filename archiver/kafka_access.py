@@ -4,7 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaException, TopicCollection, TopicPartition, libversion
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+)
 
 from .kafka_settings import make_client
 from .kafka_source import Partition
@@ -67,7 +72,7 @@ class KafkaAccess:
 
 
 def library_version() -> str:
-    """librdkafka's."""
+    """The version of librdkafka."""
     return libversion()[0]
 
 

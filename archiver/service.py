@@ -363,7 +363,7 @@ class ArchiverService:
 
     def _close(self) -> None:
         self._abandoned.set()
-        self._store.close()
+        self._store.abandon_uploads()
         self._watermarks.close()
         self._source.close()
         for pool in (self._takers, self._builders, self._committers):

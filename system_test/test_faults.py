@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from system_test.conftest import _required
-from system_test.faults.campaign import Round, RoundSettings
 from system_test.faults.schedule import FaultKind, schedule
 from system_test.support.kafka_broker import kafka_jars
 from system_test.support.object_store import versitygw_program
@@ -42,8 +44,12 @@ def test_a_short_schedule_has_every_kind() -> None:
 
 @pytest.mark.timeout(600)
 def test_every_record_is_archived_once_whatever_fails(servers: None, tmp_path: Path) -> None:
-    figures = Round(RoundSettings(SEED, FAULTS, mean_gap=2.4, store_rate=0.15), tmp_path / "round").run()
-    print(figures)
+    arguments = ("--faults", FAULTS, "--a-round", FAULTS, "--gap", 2.4, "--store-rate", 0.15, "--seed", SEED)
+    command = [sys.executable, "-m", "system_test.faults", *map(str, arguments), "--home", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (figures,) = json.loads((tmp_path / "state.json").read_text())["rounds"]
     of_archivers = sum(count for kind, count in figures["by_kind"].items() if kind not in OF_OTHERS)
     assert of_archivers >= 40
     assert figures["store_faults"] >= 300

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from archiver.errors import StoreUnfit
 from archiver.probe import probe
 from archiver.stores.s3 import S3Store
+from system_test.support.archiving import store_site
 from system_test.support.environment import PartMissingError, tool
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.object_store import ObjectStore
@@ -60,9 +62,7 @@ def test_the_probe_refuses_it(rclone: RcloneServer, monkeypatch: pytest.MonkeyPa
     assert not rclone.keys("archive/"), "the probe cleans up behind itself"
 
 
-def test_the_archiver_refuses_it_unless_told_that_it_is_alone(
-    rclone: RcloneServer, broker: KafkaBroker, topic_name: str
-) -> None:
+def test_the_archiver_refuses_it(rclone: RcloneServer, broker: KafkaBroker, topic_name: str) -> None:
     create_topic(broker.bootstrap, topic_name)
     produce(broker.bootstrap, topic_name, [NewRecord(b"value %d" % number) for number in range(20)])
     command = ["run", topic_name, "-b", broker.bootstrap, "-a", rclone.url("alone"), "--once"]
@@ -70,5 +70,34 @@ def test_the_archiver_refuses_it_unless_told_that_it_is_alone(
     refused = run("archiver", *command, env=rclone.env, check=1)
     assert "cannot hold an archive safely" in refused.stderr and "--single-writer" in refused.stderr
     assert not rclone.keys("alone/"), "nothing is written to a store that was refused"
-    run("archiver", *command, "--single-writer", env=rclone.env)
-    assert any(key.endswith(".gz") for key in rclone.keys("alone/"))
+
+
+def test_a_single_writer_is_told_what_it_gives_up_and_archives_exactly(
+    rclone: RcloneServer, broker: KafkaBroker, topic_name: str
+) -> None:
+    site = store_site(broker.bootstrap, rclone, "single")
+    create_topic(broker.bootstrap, topic_name)
+    large = random.Random(topic_name)
+    for start in (0, 20):
+        # More than one part: what does not compress goes up in several.
+        values = [b"%d " % number + large.randbytes(900_000) for number in range(start, start + 20)]
+        produce(broker.bootstrap, topic_name, [NewRecord(value) for value in values])
+        done = site.run(topic_name, "--once", "--single-writer")
+        (warning,) = [line for line in done.stderr.splitlines() if "single_writer" in line]
+        assert "WARNING" in warning and rclone.url("single") in warning
+        assert "can overwrite markers and chunks" in warning and "lost or doubled" in warning
+    assert len(site.exact(topic_name).records) == 40
+    assert site.replayer_json("verify", topic_name, "--deep", "--records")["verdict"] == "OK"
+
+
+def test_the_doctor_names_it(rclone: RcloneServer, broker: KafkaBroker, topic_name: str) -> None:
+    create_topic(broker.bootstrap, topic_name)
+    command = ["doctor", topic_name, "-b", broker.bootstrap, "-a", rclone.url("sick")]
+    command += ["--endpoint-url", rclone.endpoint_url, "--buffer-bytes", "1MiB"]
+    refused = run("archiver", *command, env=rclone.env, check=1)
+    (line,) = [line for line in refused.stdout.splitlines() if line.startswith("conditional writes")]
+    assert " fail " in line and "--single-writer" in line
+    trusted = run("archiver", *command, "--single-writer", env=rclone.env)
+    (line,) = [line for line in trusted.stdout.splitlines() if line.startswith("conditional writes")]
+    assert " warn " in line
+    assert not rclone.keys("sick/"), "the doctor leaves nothing behind"

@@ -111,8 +111,8 @@ class Store(Protocol):
     def delete(self, key: str) -> None:
         """Remove an object of a probe or of garbage collection; a missing one is no error."""
 
-    def close(self) -> None:
-        """Give up: uploads that are under way end with ShuttingDown and are aborted; nothing more may be written."""
+    def abandon_uploads(self) -> None:
+        """The program ends: uploads under way end with ShuttingDown and leave nothing behind, and none is begun."""
 
 
 class ToolStore(Store, Protocol):

@@ -102,8 +102,8 @@ class LocalStore:
             with suppress(OSError):
                 path.parent.rmdir()
 
-    def close(self) -> None:
-        """See Store; a file is written in one go, so there is nothing to give up."""
+    def abandon_uploads(self) -> None:
+        """See Store; a file appears in one go, so there is nothing to give up."""
 
     def folders(self, prefix: str) -> Iterator[str]:
         """See ToolStore."""

@@ -39,8 +39,8 @@ PARTS_AT_ONCE = 4
 MAX_CONNECTIONS = 32
 CONNECT_SECONDS = 5
 READ_SECONDS = 60
-REPEATS = 3
-"""By the client itself, with pauses of up to some seconds; after that the protocol decides."""
+ATTEMPTS = 4
+"""By the client itself, with pauses of up to some seconds between them; after that the protocol decides."""
 TRANSIENT = {
     "408",
     "429",
@@ -75,7 +75,7 @@ class S3Store:
     """An archive under a prefix of a bucket."""
 
     def __init__(
-        self, bucket: str, prefix: str, *, endpoint_url: str | None, region: str | None, attempts: int = REPEATS
+        self, bucket: str, prefix: str, *, endpoint_url: str | None, region: str | None, attempts: int = ATTEMPTS
     ) -> None:
         """`attempts`: how often one request is tried before it fails as StoreUnavailable."""
         self._bucket = bucket
@@ -100,7 +100,7 @@ class S3Store:
                 "the S3 client cannot be set up", why=str(error), remedy="check --endpoint-url and --region"
             ) from error
         self._parts = ThreadPoolExecutor(PARTS_AT_ONCE, thread_name_prefix="upload-part")
-        self._closed = threading.Event()
+        self._abandoned = threading.Event()
 
     @property
     def url(self) -> str:
@@ -192,9 +192,14 @@ class S3Store:
         with self._errors(key):
             self._client.delete_object(Bucket=self._bucket, Key=self.prefix + key)
 
+    def abandon_uploads(self) -> None:
+        """See Store; each upload ends after the parts that are on the wire."""
+        self._abandoned.set()
+
     def close(self) -> None:
-        """See Store; each upload under way ends after the parts that are on the wire."""
-        self._closed.set()
+        """Let go of connections and threads; for tests and tools, as a process keeps its store to the end."""
+        self._parts.shutdown()
+        self._client.close()
 
     def clock(self) -> float:
         """See ToolStore: the Date of an answer, to the second."""
@@ -252,7 +257,7 @@ class S3Store:
         )
 
     def _upload_parts(self, where: dict[str, Any], body: FileBody, attempt: str) -> None:
-        self._check_open()
+        self._check_not_abandoned()
         upload = self._client.create_multipart_upload(**where, Metadata={ATTEMPT: attempt})["UploadId"]
         parts: list[Future[CompletedPartTypeDef]] = []
         try:
@@ -263,7 +268,7 @@ class S3Store:
                 for number in range(1, -(-body.size // PART_BYTES) + 1)
             ]
             uploaded = [part.result() for part in parts]
-            self._check_open()
+            self._check_not_abandoned()
             self._client.complete_multipart_upload(
                 **where, UploadId=upload, MultipartUpload={"Parts": uploaded}, IfNoneMatch="*"
             )
@@ -275,12 +280,12 @@ class S3Store:
             self._abort(where, upload)
             raise
 
-    def _check_open(self) -> None:
-        if self._closed.is_set():
+    def _check_not_abandoned(self) -> None:
+        if self._abandoned.is_set():
             raise ShuttingDown("the upload was given up", why="the program ends")
 
     def _upload_part(self, where: dict[str, Any], upload: str, path: Path, number: int) -> "CompletedPartTypeDef":
-        self._check_open()
+        self._check_not_abandoned()
         with path.open("rb") as file:
             file.seek((number - 1) * PART_BYTES)
             content = file.read(PART_BYTES)

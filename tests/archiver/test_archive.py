@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from archiver.archive import open_archive, find_incarnation
+from archiver.archive import find_incarnation, open_archive
 from archiver.errors import Diverged, UsageError
 from index_format.errors import MalformedObject, UnsupportedVersion
 from index_format.keys import TopicFolder

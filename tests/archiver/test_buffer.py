@@ -164,13 +164,12 @@ def test_a_disk_that_takes_no_more(tmp_path: Path) -> None:
     buffer.close()
 
 
-def test_bytes_that_are_written_late_are_missed_at_the_end(tmp_path: Path) -> None:
+def test_bytes_that_the_disk_does_not_take_are_missed_at_once(tmp_path: Path) -> None:
     buffer = BufferFolder(tmp_path)
     file = buffer.new_file()
     with files_no_larger_than(50):
-        file.append(b"x" * 100)
         with pytest.raises(BufferFailed):
-            file.finish()
+            file.append(b"x" * 100)
         file.discard()
     assert buffer.used_bytes == 0
     buffer.close()

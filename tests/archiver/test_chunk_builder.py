@@ -53,8 +53,8 @@ def builder(buffer: BufferFolder) -> Iterator[Builder]:
         yield build
 
 
-def add(chunk: ChunkBuilder, rows: Sequence[Record], leader_epoch: int | None = None) -> None:
-    chunk.add(batch_from_records(rows), leader_epoch)
+def add(chunk: ChunkBuilder, rows: Sequence[Record], leader_epoch: int | None = None, now: float = 6.0) -> None:
+    chunk.add(batch_from_records(rows), leader_epoch, now)
 
 
 def stored_offsets(chunk: FinishedChunk) -> list[int]:
@@ -93,16 +93,24 @@ def test_every_block_inflates_alone_to_what_its_entry_says(builder: Builder) -> 
     assert finished.blocks[-1].byte_end == len(data)
 
 
-def test_the_facts_count_whole_blocks_only(builder: Builder) -> None:
+def test_the_facts_count_compressed_bytes_of_whole_blocks_only(builder: Builder) -> None:
     chunk = builder(block_bytes=10**6)
-    add(chunk, records(range(10, 60)))
+    add(chunk, records(range(10, 60)), now=7.0)
     assert (chunk.facts.compressed_bytes, chunk.facts.num_blocks, chunk.facts.num_records) == (0, 0, 50)
-    assert chunk.facts.opened_at == 5.0
+    assert (chunk.facts.opened_at, chunk.facts.last_record_at) == (5.0, 7.0)
+    open_bytes = chunk.open_block_bytes
+    assert chunk.facts.encoded_bytes == open_bytes > 0
+    chunk.end_block()
+    assert (chunk.open_block_bytes, chunk.facts.num_blocks, chunk.facts.encoded_bytes) == (0, 1, open_bytes)
+    assert chunk.facts.compressed_bytes > 0
+    chunk.end_block()
+    assert chunk.facts.num_blocks == 1, "an empty block is none"
+    chunk.finish(60)
 
 
 def test_without_records_there_is_no_chunk(builder: Builder) -> None:
     chunk = builder()
-    chunk.add_gap(Gap(10, 11, "skipped"))
+    chunk.skip(10)
     assert chunk.facts.num_records == 0
     with pytest.raises(ValueError, match="without records"):
         chunk.finish(11)
@@ -151,7 +159,7 @@ def test_a_run_of_skipped_records_over_two_batches_is_one_gap(builder: Builder) 
     chunk = builder("text", bad_records_are_skipped=True)
     add(chunk, BAD[1:2])
     add(chunk, BAD[2:3])
-    chunk.add_gap(Gap(13, 14, "skipped"))
-    chunk.add_gap(Gap(20, 21, "skipped"))
-    chunk.add_gap(Gap(21, 22, "unverified"))
-    assert chunk.gaps == (Gap(11, 14, "skipped"), Gap(20, 21, "skipped"), Gap(21, 22, "unverified"))
+    chunk.skip(13)
+    chunk.skip(20)
+    chunk.skip(22)
+    assert chunk.gaps == (Gap(11, 14, "skipped"), Gap(20, 21, "skipped"), Gap(22, 23, "skipped"))

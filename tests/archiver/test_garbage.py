@@ -7,7 +7,6 @@ down so that short runs fold several levels deep.
 import os
 import random
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from archiver.protocol import operations as op
 from archiver.protocol.commit import FinishedChunk, PartitionIdentity, commit_chunk, commit_progress
 from archiver.protocol.objects import Held
 from archiver.protocol.recovery import TakeoverPolicy, take_over
-from archiver.stores import FileBody
+from archiver.stores import ListedObject, ObjectHead, StoredObject
 from archiver.sweep import plan_sweep, sweep
 from index_format import marker as markers
 from index_format import objects
@@ -36,7 +35,7 @@ from index_format.keys import (
     parse_key,
     topic_home,
 )
-from tests.support.aged_store import AgedStore
+from tests.support.memory_store import MemoryBody, MemoryStore
 
 GRACE = 3600.0
 SCHEDULES = int(os.environ.get("BLOCKGZ_GC_SCHEDULES", "60"))
@@ -45,13 +44,38 @@ HASH = "0" * 64
 POLICY = TakeoverPolicy(gaps_are_recorded=True, other_groups_are_replaced=False)
 
 
+class SteppingStore(MemoryStore):
+    """`after_each` is called after every operation that a collector makes."""
+
+    after_each: Callable[[], None] = staticmethod(lambda: None)
+
+    def get(self, key: str) -> StoredObject | None:
+        found = super().get(key)
+        self.after_each()
+        return found
+
+    def head(self, key: str) -> ObjectHead | None:
+        found = super().head(key)
+        self.after_each()
+        return found
+
+    def list(self, prefix: str) -> Iterator[ListedObject]:
+        found = list(super().list(prefix))
+        self.after_each()
+        yield from found
+
+    def delete(self, key: str) -> None:
+        super().delete(key)
+        self.after_each()
+
+
 class World:
     """Writers of one partition of one topic and its re-creations, and a collector."""
 
     def __init__(self, layout: str, rng: random.Random, incarnations: int) -> None:
         self.layout = layout
         self.rng = rng
-        self.store = AgedStore()
+        self.store = SteppingStore()
         self.writers: list[Iterator[None]] = []
         self.late: list[Callable[[], object]] = []
         self.low = dict.fromkeys(range(1, incarnations + 1), 0)
@@ -110,7 +134,7 @@ class World:
         last = first + self.rng.randint(0, 3)
         block = BlockEntry(1, 1, self.rng.randint(1, 9), 0, first, last, 0, 0, 0)
         chunk = FinishedChunk(
-            FileBody(Path("-"), block.byte_length, HASH),
+            MemoryBody.of(bytes(block.byte_length)),
             ChunkStart(position if start is None else start, first, 0),
             last + 1 + self.rng.randint(0, 2),
             (block,),
@@ -212,7 +236,7 @@ class World:
             index = objects.decode(found.body, ChunkIndex, key)
             data = keys.chunks + index.data.name
             for each in (data, data.removesuffix(".gz") + INDEX_SUFFIX) if self.layout == "seed" else (data,):
-                assert each in self.store.kept, f"{each} was deleted"
+                assert each in self.store.objects, f"{each} was deleted"
                 yield each
 
 
@@ -253,7 +277,7 @@ def dead_chunks(world: World, committed: set[str]) -> Iterator[str]:
     marker = markers.decode_marker(stored.body) if stored else None
     if marker is None or marker.chain_end is None or marker.start_offset is None:
         return
-    for key in world.store.kept:
+    for key in world.store.objects:
         name = parse_key(world.layout, key)
         if name is None or name.kind is ObjectKind.CATALOG or key in committed or name.number >= marker.chain_end:
             continue

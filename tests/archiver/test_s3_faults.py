@@ -49,9 +49,8 @@ def shared_store(shared_proxy: FaultProxy, bucket: Bucket) -> Iterator[S3Store]:
         for name, value in CREDENTIALS.items():
             patch.setenv(name, value)
         patch.setattr(s3_store, "PART_BYTES", PART)
-        patch.setattr(s3_store, "REPEATS", 0)
         patch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", PART)
-        store = S3Store(bucket.name, "", endpoint_url=shared_proxy.endpoint_url, region="us-east-1")
+        store = S3Store(bucket.name, "", endpoint_url=shared_proxy.endpoint_url, region="us-east-1", attempts=1)
         yield store
         store.close()
 
@@ -68,7 +67,7 @@ def proxy(shared_proxy: FaultProxy) -> Iterator[FaultProxy]:
 def store(shared_store: S3Store, proxy: FaultProxy) -> S3Store:
     """An archive of its own for each test."""
     shared_store.prefix = f"{uuid.uuid4().hex}/"
-    shared_store._closed.clear()
+    shared_store._abandoned.clear()
     return shared_store
 
 
@@ -160,7 +159,7 @@ def test_an_upload_that_fails_is_aborted(store: S3Store, proxy: FaultProxy, larg
 def test_an_upload_that_a_shutdown_abandons_is_aborted(store: S3Store, proxy: FaultProxy, large: FileBody) -> None:
     def decide(request: Request) -> Fault:
         if request.operation == "UploadPart":
-            store.close()
+            store.abandon_uploads()
         return Fault.NONE
 
     proxy.decide = decide

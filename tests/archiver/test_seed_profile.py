@@ -56,7 +56,7 @@ def built(buffer: BufferFolder, start: int = 0, end: int = 100) -> FinishedChunk
         start_offset=start,
         opened_at=0.0,
     )
-    chunk.add(batch_from_records(golden_records(start, end)), 0)
+    chunk.add(batch_from_records(golden_records(start, end)), 0, 0.0)
     return chunk.finish(end)
 
 
@@ -198,7 +198,7 @@ def test_a_record_without_a_timestamp_goes_into_the_first_of_january_1970(buffer
         start_offset=0,
         opened_at=0.0,
     )
-    chunk.add(batch_from_records([record(3, b"x", timestamp=-1, timestamp_type=-1)]), None)
+    chunk.add(batch_from_records([record(3, b"x", timestamp=-1, timestamp_type=-1)]), None, 0.0)
     store = MemoryStore(PREFIX)
     finished = chunk.finish(4)
     assert content_of(finished.body)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from archiver.protocol.operations import LogBounds
-from archiver.stores import Body, FileBody, ObjectHead, StoredObject
+from archiver.stores import Body, FileBody, Leftover, ListedObject, ObjectHead, StoredObject
 from index_format.records import Record
 
 
@@ -44,6 +44,7 @@ class Kept(NamedTuple):
 
     body: bytes
     attempt: str | None
+    modified: float = 0.0
 
 
 class MemoryStore:
@@ -56,6 +57,8 @@ class MemoryStore:
         self.objects: dict[str, Kept] = {}
         self.versions: dict[str, list[bytes]] = {}
         """What ever stood under a key, oldest first."""
+        self.now = 0.0
+        """The store's own clock, in seconds."""
         self._guard = threading.Lock()
 
     def copy(self) -> "MemoryStore":
@@ -87,7 +90,7 @@ class MemoryStore:
         with self._guard:
             if key in self.objects:
                 return False
-            self._keep(key, Kept(content, attempt))
+            self._keep(key, Kept(content, attempt, self.now))
         return True
 
     def compare_and_swap(self, key: str, body: bytes, expected: str | None) -> str | None:
@@ -96,17 +99,47 @@ class MemoryStore:
             kept = self.objects.get(key)
             if (etag_of(kept.body) if kept else None) != expected:
                 return None
-            self._keep(key, Kept(body, None))
+            self._keep(key, Kept(body, None, self.now))
         return etag_of(body)
 
-    def list(self, prefix: str) -> Iterator[str]:
-        """See Store."""
-        yield from sorted(key for key in self.objects if key.startswith(prefix))
+    def list(self, prefix: str) -> Iterator[ListedObject]:
+        """See Store; as one moment saw it."""
+        with self._guard:
+            found = [
+                ListedObject(key, len(kept.body), kept.modified)
+                for key, kept in sorted(self.objects.items())
+                if key.startswith(prefix)
+            ]
+        yield from found
 
     def delete(self, key: str) -> None:
         """See Store."""
         with self._guard:
             self.objects.pop(key, None)
+
+    def abandon_uploads(self) -> None:
+        """See Store."""
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        """See ToolStore."""
+        below = [key.removeprefix(prefix) for key in self.objects if key.startswith(prefix)]
+        yield from sorted({name.partition("/")[0] for name in below if "/" in name})
+
+    def clock(self) -> float:
+        """See ToolStore: `now`."""
+        return self.now
+
+    def leftovers(self) -> Iterator[Leftover]:
+        """See ToolStore: there never are any."""
+        yield from ()
+
+    def discard(self, leftover: Leftover) -> None:
+        """See ToolStore."""
+        raise AssertionError(leftover)
+
+    def expires_uploads(self) -> bool:
+        """See ToolStore."""
+        return True
 
     def _keep(self, key: str, kept: Kept) -> None:
         self.objects[key] = kept
