@@ -87,7 +87,7 @@ def test_text_values_are_understood() -> None:
 
 def test_the_configuration_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        run_config(**LEAST).once = True  # type: ignore[misc]
+        run_config(**LEAST).once = True
 
 
 @pytest.mark.parametrize(
