@@ -59,7 +59,11 @@ def one_line(text: str) -> str:
 
 def _usage_lines(error: click.ClickException) -> list[str]:
     command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "archiver"
-    return [f"error: {one_line(error.format_message())}", f"do:    see {command} --help"]
+    return [
+        f"error: {one_line(error.format_message())}",
+        "why:   the command line cannot be used as it is",
+        f"do:    see {command} --help",
+    ]
 
 
 def _print(lines: list[str]) -> None:

@@ -115,7 +115,11 @@ def kafka_properties(pairs: tuple[str, ...]) -> dict[str, str]:
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator or not name:
-            raise UsageError(f"-X {pair!r} is not PROP=VALUE", remedy="write -X security.protocol=SSL")
+            raise UsageError(
+                f"-X {pair!r} is not PROP=VALUE",
+                why="it has no name and '=' before the value",
+                remedy="write -X security.protocol=SSL",
+            )
         properties[name.strip()] = value
     return properties
 
