@@ -12,10 +12,10 @@ demo: $(VENV)/.runtime
 test: check unit system
 
 unit: $(VENV)/.dev
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests --durations=5
 
 system: $(VENV)/.dev
-	$(BIN)/python -m pytest system_test
+	$(BIN)/python -m pytest system_test --durations=10
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

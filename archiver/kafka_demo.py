@@ -44,6 +44,10 @@ def own_topics(bootstrap: str, kafka: dict[str, str], token: str) -> Iterator[De
     cluster = DemoCluster(bootstrap, f"blockgz-demo-{token}", f"blockgz-demo-{token}-restored")
     topics = [cluster.topic, cluster.restored_topic]
     config = {"retention.ms": "-1", "cleanup.policy": "delete"}
+    try:
+        admin.list_topics(timeout=BROKER_DEADLINE_SECONDS)
+    except KafkaException as error:
+        raise kafka_failure(error.args[0], f"cannot reach a broker at {bootstrap}") from error
     created = admin.create_topics(
         [NewTopic(topic, PARTITIONS, config=config) for topic in topics], request_timeout=BROKER_DEADLINE_SECONDS
     )

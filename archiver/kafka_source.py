@@ -213,7 +213,8 @@ class KafkaLog:
                 raise kafka_failure(KafkaError(KafkaError._TIMED_OUT), what)
             error = messages[0].error()
             if error is None:
-                return next(iter_records(_batch(messages))) if messages[0].offset() == offset else None
+                batch = _batch(messages, [messages[0].headers()])
+                return next(iter_records(batch)) if messages[0].offset() == offset else None
             if error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
                 return None
             if error.code() not in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):
@@ -237,47 +238,44 @@ class PartitionLog:
 
 
 def _fetched(partition: Partition, messages: Sequence[Message]) -> list[Event]:
-    try:
-        return [_fetched_run(partition, messages)]
-    except SystemError:
-        return _around_unreadable(partition, messages)
+    """The runs between messages whose headers the client refuses to hand over, and those messages by offset.
 
-
-def _fetched_run(partition: Partition, messages: Sequence[Message]) -> Fetched:
-    batch = _batch(messages)
-    return Fetched(partition, batch, messages[-1].leader_epoch(), batch.nbytes)
-
-
-def _around_unreadable(partition: Partition, messages: Sequence[Message]) -> list[Event]:
-    """The runs between messages whose headers the client refuses to hand over, and those messages by offset."""
+    A message is asked for its headers once: after it failed, the client answers with a list that crashes Python.
+    """
     events: list[Event] = []
-    run: list[Message] = []
-    for message in messages:
+    headers: list[Any] = []
+    for position, message in enumerate(messages):
         try:
-            message.headers()
+            headers.append(message.headers())
         except SystemError as error:
-            if run:
-                events.append(_fetched_run(partition, run))
-                run = []
-            events.append(
-                Unreadable(
-                    partition,
-                    message.offset(),
-                    UnreadableRecord(
-                        f"the record at {_name(partition)}:{message.offset()} cannot be read by the Kafka client",
-                        why=f"a header key is not UTF-8 ({error})",
-                        remedy="--on-bad-record skip archives the others and records a gap",
-                    ),
-                )
-            )
-        else:
-            run.append(message)
-    if run:
-        events.append(_fetched_run(partition, run))
+            if headers:
+                events.append(_fetched_run(partition, messages[position - len(headers) : position], headers))
+                headers = []
+            events.append(_unreadable(partition, message.offset(), error))
+    if headers:
+        events.append(_fetched_run(partition, messages[len(messages) - len(headers) :], headers))
     return events
 
 
-def _batch(messages: Sequence[Message]) -> pa.RecordBatch:
+def _fetched_run(partition: Partition, messages: Sequence[Message], headers: Sequence[Any]) -> Fetched:
+    batch = _batch(messages, headers)
+    return Fetched(partition, batch, messages[-1].leader_epoch(), batch.nbytes)
+
+
+def _unreadable(partition: Partition, offset: int, error: SystemError) -> Unreadable:
+    return Unreadable(
+        partition,
+        offset,
+        UnreadableRecord(
+            f"the record at {_name(partition)}:{offset} cannot be read by the Kafka client",
+            why=f"a header key is not UTF-8 ({error})",
+            remedy="--on-bad-record skip archives the others and records a gap",
+        ),
+    )
+
+
+def _batch(messages: Sequence[Message], headers: Sequence[Any]) -> pa.RecordBatch:
+    """`headers`: those of each message, as the client gave them."""
     timestamps = [message.timestamp() for message in messages]
     return batch_from_columns(
         [message.offset() for message in messages],
@@ -286,7 +284,7 @@ def _batch(messages: Sequence[Message]) -> pa.RecordBatch:
         [kind - 1 for kind, _ in timestamps],
         [message.key() for message in messages],
         [message.value() for message in messages],
-        [message.headers() for message in messages],
+        headers,
     )
 
 

@@ -127,13 +127,13 @@ Progress = Callable[[int], None]
 async def verify_identity(archive: Archive, topics: Iterable[str]) -> list[Damage]:
     """Checks the objects that say whose the archive and its topics are."""
     damage: list[Damage] = []
+    folders = [await archive.folder_of(topic) for topic in topics]
     key = archive_key(archive.layout)
     try:
         objects.decode((await archive.reader.get(key, objects.MAX_OBJECT_BYTES)).body, ArchiveInfo, key)
     except Damaged as error:
         damage.append(Damage(key, _reason(error)))
-    for topic in topics:
-        folder = await archive.folder_of(topic)
+    for folder in folders:
         key = topic_home(archive.layout, folder) + "_topic.json"
         try:
             info = objects.decode((await archive.reader.get(key, objects.MAX_OBJECT_BYTES)).body, TopicInfo, key)

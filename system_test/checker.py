@@ -193,8 +193,8 @@ def _below(
 
 def _check_chain(home: str, marker: dict[str, Any], entries: list[dict[str, Any]], gaps: list[Gap]) -> None:
     """Each chunk starts where the one before ends, or where a recorded gap behind it does."""
-    for before, after in pairwise(gaps):
-        _require(before.end <= after.start, f"{home}: {before} and {after} overlap")
+    for gap, next_gap in pairwise(gaps):
+        _require(gap.end <= next_gap.start, f"{home}: {gap} and {next_gap} overlap")
     for before, after in pairwise(entries):
         _check_joint(home, before["next_offset"], after["start_offset"], gaps)
     if not entries:

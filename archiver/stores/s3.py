@@ -68,6 +68,7 @@ DENIED = {
     "InvalidAccessKeyId",
     "InvalidToken",
     "SignatureDoesNotMatch",
+    "XAdminUserNotFound",
 }
 
 
@@ -337,7 +338,9 @@ class S3Store:
             )
         if code in TRANSIENT or status in TRANSIENT:
             return StoreUnavailable(f"{self.url} answered {code}", why=str(error))
-        return StoreError(f"{self.url}/{key}: the request was refused", why=str(error))
+        return StoreError(
+            f"{self.url}/{key}: the request was refused", why=str(error), remedy="check --archive and --endpoint-url"
+        )
 
 
 def _code(error: ClientError) -> str:

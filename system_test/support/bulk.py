@@ -7,6 +7,7 @@ import random
 
 from confluent_kafka import Producer
 
+FIRST_MS = 1_700_000_000_000
 _SECONDS = 60
 
 _silent = logging.getLogger("system_test.librdkafka")
@@ -20,17 +21,16 @@ def produce_bulk(bootstrap: str, topic: str, count: int, *, partitions: int, val
     text = randomly.randbytes(64 * 1024).hex()
     settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 50, "logger": _silent}
     producer = Producer(settings)
-    produce, poll = producer.produce, producer.poll
     for number in range(count):
         head = f"{number:010d} "
         start = randomly.randrange(len(text) - value_bytes)
         value = head + text[start : start + value_bytes - len(head)]
         while True:
             try:
-                produce(topic, value.encode(), None, number % partitions, None, 1_700_000_000_000 + number)
+                producer.produce(topic, value.encode(), partition=number % partitions, timestamp=FIRST_MS + number)
                 break
             except BufferError:
-                poll(0.1)
+                producer.poll(0.1)
     left = producer.flush(_SECONDS)
     if left:
         raise AssertionError(f"{left} of {count} records were not delivered within {_SECONDS} s")

@@ -101,13 +101,15 @@ def add_partitions(bootstrap: str, topic: str, partitions: int) -> None:
         admin.create_partitions({topic: partitions})
 
 
-def offset_for_time(bootstrap: str, topic: str, timestamp: int, partition: int = 0) -> int | None:
-    """Kafka's own answer: the earliest offset whose record has this timestamp (ms) or a later one."""
+def offsets_for_times(
+    bootstrap: str, topic: str, timestamps: Iterable[int], partition: int = 0
+) -> dict[int, int | None]:
+    """Kafka's own answers: for each timestamp (ms) the earliest offset whose record has it or a later one."""
     consumer = KafkaConsumer(bootstrap_servers=bootstrap, metrics_enabled=False)
     try:
         where = TopicPartition(topic, partition)
-        answer = consumer.offsets_for_times({where: timestamp})[where]
-        return None if answer is None else int(answer.offset)
+        answers = {time: consumer.offsets_for_times({where: time})[where] for time in timestamps}
+        return {time: None if answer is None else int(answer.offset) for time, answer in answers.items()}
     finally:
         consumer.close(autocommit=False)
 
@@ -120,7 +122,7 @@ def raw_header_key(content: bytes) -> str:
 class _RawText(str):
     """kafka-python's record layer asks header keys to encode themselves; this one answers with given bytes."""
 
-    __slots__ = ("_content",)
+    _content: bytes
 
     def __new__(cls, content: bytes) -> _RawText:
         text = super().__new__(cls, content.decode("latin-1"))

@@ -18,7 +18,7 @@ from archiver.protocol.recovery import take_over
 from archiver.roll_policy import RollLimits, RollReason
 from archiver.stores import Body
 from index_format.blocks import IsalCompressor
-from index_format.errors import BlockgzError, UnencodableRecord
+from index_format.errors import UnencodableRecord
 from index_format.record_formats import record_format
 from index_format.records import Record, batch_from_records
 from tests.index_format.builders import record
@@ -48,7 +48,7 @@ class GatedStore(MemoryStore):
         self.tickets = threading.Semaphore(0)
         self.gated = False
         self.waiting = 0
-        self.failure: BlockgzError | None = None
+        self.failure: Exception | None = None
 
     def open(self, writes: int) -> None:
         self.tickets.release(writes)
@@ -538,7 +538,7 @@ def test_a_fenced_writer_stops(bench: Bench) -> None:
 def test_a_fault_of_our_own_stops_the_partition_and_blocks_nothing(bench: Bench) -> None:
     archiver = bench.archiver(chunk_records=2)
     archiver.offer(some(0, 1))
-    archiver.offer(Fetched(PARTITION, "no batch", 0, 5))  # type: ignore[arg-type]
+    archiver.offer(Fetched(PARTITION, "no batch", 0, 5))
     bench.settle()
     assert archiver.failure is not None and "internal error" in archiver.failure.what
     assert isinstance(archiver.failure.__cause__, AttributeError)
@@ -547,7 +547,7 @@ def test_a_fault_of_our_own_stops_the_partition_and_blocks_nothing(bench: Bench)
 
 def test_a_fault_of_our_own_in_a_commit_stops_the_partition_and_blocks_nothing(bench: Bench) -> None:
     archiver = bench.archiver(chunk_records=2)
-    bench.store.failure = ZeroDivisionError()  # type: ignore[assignment]
+    bench.store.failure = ZeroDivisionError()
     archiver.offer(some(0, 1))
     bench.settle()
     assert archiver.failure is not None and isinstance(archiver.failure.__cause__, ZeroDivisionError)
