@@ -3,8 +3,11 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH_MB ?= 200
+FAULTS ?= 3000
+SOAK_MINUTES ?= 60
+SOAK_PARTITIONS ?= 2000
 
-.PHONY: demo test unit system check bench clean
+.PHONY: demo test unit system check bench faults soak clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/archiver demo
@@ -25,6 +28,12 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks --mb $(BENCH_MB)
+
+faults: $(VENV)/.dev
+	$(BIN)/python -m system_test.faults --faults $(FAULTS) --resume
+
+soak: $(VENV)/.dev
+	$(BIN)/python -m system_test.soak --partitions $(SOAK_PARTITIONS) --minutes $(SOAK_MINUTES)
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

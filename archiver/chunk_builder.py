@@ -80,8 +80,23 @@ class ChunkBuilder:
         return sum(gap.end - gap.start for gap in self._gaps)
 
     def add(self, batch: pa.RecordBatch, leader_epoch: int | None, now: float) -> None:
-        """Append records that came `now`; raises UnencodableRecord (unless bad ones are skipped) or BufferFailed."""
-        batch = self._without_bad(batch)
+        """Append records that came `now`; raises BufferFailed.
+
+        Raises UnencodableRecord, unless bad ones are skipped, once the records before the first bad one are taken.
+        """
+        objections = self._format.objections(batch)
+        offsets = batch.column("offset").to_pylist() if objections else []
+        if objections and not self._skips_bad:
+            row, reason = next(iter(objections.items()))
+            self._append(batch.slice(0, row), leader_epoch, now)
+            raise UnencodableRecord(offsets[row], f"record format {self._format.name} {reason}")
+        for row in objections:
+            self.skip(offsets[row])
+        if objections:
+            batch = batch.filter(pa.array([row not in objections for row in range(batch.num_rows)]))
+        self._append(batch, leader_epoch, now)
+
+    def _append(self, batch: pa.RecordBatch, leader_epoch: int | None, now: float) -> None:
         if batch.num_rows == 0:
             return
         if self._builder is None:
@@ -129,18 +144,6 @@ class ChunkBuilder:
     def discard(self) -> None:
         """Give the buffer back."""
         self._buffer.discard()
-
-    def _without_bad(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        objections = self._format.objections(batch)
-        if not objections:
-            return batch
-        offsets = batch.column("offset").to_pylist()
-        if not self._skips_bad:
-            row, reason = next(iter(objections.items()))
-            raise UnencodableRecord(offsets[row], f"record format {self._format.name} {reason}")
-        for row in objections:
-            self.skip(offsets[row])
-        return batch.filter(pa.array([row not in objections for row in range(batch.num_rows)]))
 
     def _write(self, block: RawBlock) -> None:
         member = self._compressor.compress(block.raw)

@@ -219,7 +219,8 @@ def judge_topic_permissions(allowed: Mapping[str, frozenset[str] | None]) -> Ite
 def judge_group_permissions(group_id: str, allowed: frozenset[str] | None) -> Finding:
     """Whether the consumer group may be joined."""
     if allowed is None:
-        return Finding("group ACL", Verdict.WARN, f"the broker does not tell what is allowed on group {group_id}")
+        detail = f"the broker does not tell what is allowed on group {group_id}: it may not exist before the first run"
+        return Finding("group ACL", Verdict.WARN, detail)
     if allowed >= NEEDED_OF_GROUP:
         return Finding("group ACL", Verdict.OK, f"READ is allowed on group {group_id}")
     remedy = f"grant READ on group {group_id} to this user, or choose another --group-id"

@@ -11,7 +11,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from .kafka_settings import make_client
+from .kafka_settings import DENIED, make_client
 from .kafka_source import Partition
 
 DEADLINE_SECONDS = 5.0
@@ -40,7 +40,7 @@ class KafkaAccess:
         return {topic: _operations(answer) for topic, answer in answers.items()}
 
     def group_operations(self, group_id: str) -> frozenset[str] | None:
-        """What may be done to a consumer group."""
+        """What may be done to a consumer group; None also where nobody joined it yet."""
         answers = self._admin.describe_consumer_groups(
             [group_id], include_authorized_operations=True, request_timeout=DEADLINE_SECONDS
         )
@@ -79,6 +79,6 @@ def library_version() -> str:
 def _operations(answer: Any) -> frozenset[str] | None:
     try:
         operations = answer.result().authorized_operations
-    except KafkaException:
-        return None
+    except KafkaException as error:
+        return frozenset() if error.args[0].code() in DENIED else None
     return None if operations is None else frozenset(operation.name for operation in operations)

@@ -21,6 +21,7 @@ class LogEvent(StrEnum):
     ASSIGNED = "assigned"
     CLAIMED = "claimed"
     COMMITTED = "committed"
+    COURTESY_FAILED = "courtesy_failed"
     GAP = "gap"
     LISTENING = "listening"
     LOST = "lost"

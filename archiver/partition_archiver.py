@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from index_format import marker as markers
 from index_format.blocks import Compressor
-from index_format.errors import BlockgzError
+from index_format.errors import BlockgzError, UnencodableRecord
 from index_format.marker import Marker
 from index_format.record_formats import RecordFormat
 
@@ -122,6 +122,7 @@ class PartitionArchiver:
         self._leader_epoch = claimed.held.marker.leader_epoch
         self._progressed_at = clock()
         self._closed = False
+        self._failing_with: BlockgzError | None = None
         self.failure: BlockgzError | None = None
         """Why the partition stopped; set once."""
         self.counts = PartitionCounts()
@@ -179,6 +180,12 @@ class PartitionArchiver:
             return not (self._inbox or self._building or self._committing or self._pending)
 
     @property
+    def is_committing(self) -> bool:
+        """Whether a chunk waits to be committed, or was told to end."""
+        with self._guard:
+            return self._committing or bool(self._pending) or any(isinstance(event, Flush) for event in self._inbox)
+
+    @property
     def is_drained(self) -> bool:
         """Whether the partition was archived up to its end offset."""
         return self._end_offset is not None and self._position >= self._end_offset
@@ -186,7 +193,7 @@ class PartitionArchiver:
     def offer(self, event: PartitionEvent) -> None:
         """Hand over an event; never waits. Nothing is taken after a failure or `close`."""
         with self._guard:
-            if self.failure is not None or self._closed:
+            if self._is_over:
                 return
             if isinstance(event, Tick) and self._inbox:
                 return  # what waits looks at the clock itself; an outage must not pile ticks up
@@ -216,7 +223,7 @@ class PartitionArchiver:
         """Handle events until none is left or a second finished chunk would have to wait."""
         while True:
             with self._guard:
-                if self._closed or self.failure is not None:
+                if self._is_over:
                     self._inbox.clear()
                     self._inbox_bytes = 0
                     self._drop_open_chunk()
@@ -237,7 +244,10 @@ class PartitionArchiver:
     def _handle(self, event: PartitionEvent) -> None:
         match event:
             case Fetched():
-                self._take(event)
+                try:
+                    self._take(event)
+                except UnencodableRecord as error:
+                    self._stop_at(error.offset, error)
             case EndReached(position=position):
                 self._pass_to(position)
             case Unreadable(offset=offset, error=error):
@@ -281,10 +291,21 @@ class PartitionArchiver:
             self._pass_to(self._end_offset)
         elif offset >= self._position:
             if not self._settings.bad_records_are_skipped:
-                raise error
+                self._stop_at(offset, error)
+                return
             self._open_chunk().skip(offset)
             self._pass_to(offset + 1)
             self.counts.skipped += 1
+
+    def _stop_at(self, offset: int, error: BlockgzError) -> None:
+        """Commit what lies below a bad record, then fail."""
+        self._pass_to(offset)
+        self._roll_or_progress()
+        with self._guard:
+            self._failing_with = error
+            is_waited_for = self._committing or self._pending
+        if not is_waited_for:
+            self.fail(error)
 
     def _pass_to(self, position: int) -> None:
         """Raise the position, never beyond the end offset: what lies there was fetched, but not taken."""
@@ -373,6 +394,8 @@ class PartitionArchiver:
                 self._discard_pending()
             if not self._pending:
                 self._committing = False
+                if self._failing_with is not None and self.failure is None and not self._closed:
+                    self.failure = self._failing_with
                 return False
             commit = self._pending[0]
         try:
@@ -428,6 +451,11 @@ class PartitionArchiver:
         for commit in self._pending:
             commit.discard()
         self._pending.clear()
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether nothing more is taken; what is finished may still be committed."""
+        return self._closed or self.failure is not None or self._failing_with is not None
 
     @property
     def _is_stalled(self) -> bool:

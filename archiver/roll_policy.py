@@ -1,7 +1,9 @@
 """When an open chunk ends: pure decisions over sizes and times."""
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +24,12 @@ class RollReason(Enum):
 
 MAX_BLOCKS = 100_000
 """A chunk with more would have an index that readers refuse: small blocks, or a text block at every hole of a log."""
+
+
+BUFFER_SHARE_OF_OPEN_CHUNKS = 0.8
+"""What open chunks leave of the buffer budget is for chunks that wait to be committed."""
+
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -84,3 +92,20 @@ def rows_that_fit(
         beyond = np.flatnonzero(timestamps[:fitting] - start >= limits.chunk_span_ms)
         fitting = int(beyond[0]) if len(beyond) else fitting
     return fitting
+
+
+def chunks_to_end(open_bytes: Mapping[K, int], committing: Mapping[K, bool], budget: int) -> list[K]:
+    """Which open chunks should end early to make room in the buffer, the largest first.
+
+    `open_bytes` are theirs in the buffer, `committing` says for which an earlier one waits to be committed. Where those
+    that wait fill the budget, ending more of them frees nothing: then it is on the store.
+    """
+    excess = sum(open_bytes.values()) - budget * BUFFER_SHARE_OF_OPEN_CHUNKS
+    ending: list[K] = []
+    for key in sorted(open_bytes, key=lambda key: -open_bytes[key]):
+        if excess < 0 or not open_bytes[key]:
+            break
+        if not committing[key]:
+            ending.append(key)
+            excess -= open_bytes[key]
+    return ending

@@ -24,7 +24,7 @@ from .ownership import Ownership, PartitionReport, Workshop
 from .partition_archiver import EndBlock, Flush
 from .probe import probe
 from .protocol.operations import LogBounds
-from .roll_policy import RollReason
+from .roll_policy import RollReason, chunks_to_end
 from .stores import Store
 from .topic_configs import TopicConfigs
 from .topic_selection import TopicSelection
@@ -46,8 +46,6 @@ TRIES_OF_ONCE = 30
 MEMORY_SHARES = 8
 """Shares of the memory budget: one for librdkafka's queue, one for what was handed over, one for open blocks; the rest
 for work on them, where a record stands several times over."""
-BUFFER_PRESSURE = 0.8
-"""At this share of the buffer budget the largest open chunk ends early."""
 GIVEN_UP = (
     "the store is not asked whether it keeps writers apart: a second process, or one that was thought dead and came "
     "back, can overwrite markers and chunks, and records get lost or doubled"
@@ -276,10 +274,12 @@ class ArchiverService:
         return in_memory and self._buffer.used_bytes < self._config.buffer_bytes
 
     def _relieve_buffer(self, ownership: Ownership) -> None:
-        if ownership.active and self._buffer.used_bytes >= self._config.buffer_bytes * BUFFER_PRESSURE:
-            largest = max(ownership.active.values(), key=lambda archiver: archiver.open_bytes)
-            if largest.open_bytes:
-                largest.offer(Flush(RollReason.BUFFER))
+        """End the largest open chunks early: thousands of partitions with a chunk each would fill the buffer."""
+        active = ownership.active
+        open_bytes = {partition: archiver.open_bytes for partition, archiver in active.items()}
+        committing = {partition: archiver.is_committing for partition, archiver in active.items()}
+        for partition in chunks_to_end(open_bytes, committing, self._config.buffer_bytes):
+            active[partition].offer(Flush(RollReason.BUFFER))
 
     def _relieve_memory(self, ownership: Ownership) -> None:
         """End the largest open blocks early: thousands of partitions with a block each would fill the memory."""

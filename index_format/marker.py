@@ -15,7 +15,7 @@ from . import objects
 from .chunk_index import ChunkIndex, Gap, check_gaps
 from .errors import MalformedObject
 from .keys import catalog_name
-from .objects import Count, Name, Offset, Sha256, Timestamp
+from .objects import Count, Name, Offset, Sha256, Timestamp, Word
 
 FAN_OUT = 64
 MAX_GAPS_IN_MARKER = 256
@@ -133,6 +133,8 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: str | None
     partition: Count
     group_id: str
+    isolation_level: Word | None = None
+    """As its chunks were consumed; None where the claim was written without it."""
     epoch: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
     writer: Name
     nonce: Name
@@ -281,9 +283,24 @@ def decode_index(body: bytes, entry: ChunkEntry, topic: str, partition: int) -> 
     return index
 
 
-def claimed(marker: Marker, *, writer: str, nonce: str, group_id: str, gap: Gap | None = None) -> Marker:
+def claimed(
+    marker: Marker,
+    *,
+    writer: str,
+    nonce: str,
+    group_id: str,
+    isolation_level: str | None,
+    gap: Gap | None = None,
+) -> Marker:
     """The marker as its next owner claims it; a gap moves next_offset to the gap's end."""
-    claim = replace(marker, epoch=marker.epoch + 1, writer=writer, nonce=nonce, group_id=group_id)
+    claim = replace(
+        marker,
+        epoch=marker.epoch + 1,
+        writer=writer,
+        nonce=nonce,
+        group_id=group_id,
+        isolation_level=isolation_level,
+    )
     if gap is None:
         return claim
     return replace(claim, next_offset=gap.end, gaps=(*marker.gaps, gap))

@@ -1,7 +1,6 @@
 """Committing a chunk: data, index, catalogs where the tail is full, then the marker; and progress without records."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,10 +10,10 @@ from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Gap, an
 from index_format.keys import ChunkStart, Conflict, PartitionKeys, SeedLayoutKeys, catalog_name, data_suffix
 from index_format.marker import Marker
 
-from ..errors import AssignmentLost, StoreUnavailable
+from ..errors import AssignmentLost, NotPermitted, StoreError
 from ..stores import Body, FileBody, StoredObject
 from .objects import Held, store_once, swap_marker
-from .operations import CompareAndSwap, Get, NewToken, Protocol, StillAssigned, patiently
+from .operations import CompareAndSwap, CourtesyFailed, Get, NewToken, Protocol, StillAssigned, patiently
 
 
 @dataclass(frozen=True)
@@ -161,10 +160,12 @@ def _store_catalog(keys: PartitionKeys, marker: Marker, catalog: markers.Pending
 def _follow_with_ancestor_marker(keys: SeedLayoutKeys, sidecar_key: str) -> Protocol[None]:
     """Point the ancestor's plain-text marker at the newest sidecar: a courtesy that only moves forward.
 
-    The commit stands without it, so a store that does not answer is left alone; the next commit catches up.
+    The commit stands without it, whatever the store says; the next commit catches up.
     """
-    with suppress(StoreUnavailable):
+    try:
         found: StoredObject | None = yield Get(keys.ancestor_marker)
         newest = sidecar_key.encode()
         if found is None or keys.ancestor_position(found.body) < keys.ancestor_position(newest):
             yield CompareAndSwap(keys.ancestor_marker, newest, found.etag if found else None)
+    except (StoreError, NotPermitted) as error:
+        yield CourtesyFailed(keys.ancestor_marker, error.what)

@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 from index_format.errors import BlockgzError
 from index_format.records import Record
 
+from ..logs import LogEvent, log
 from ..stores import Store
 from . import operations as op
 
@@ -66,6 +67,8 @@ class Driver:
                 return str(uuid.uuid4())
             case op.StillAssigned():
                 return self._still_assigned()
+            case op.CourtesyFailed(key, cause):
+                return log.warning(LogEvent.COURTESY_FAILED, key=key, cause=cause)
             case op.ReadLogBounds():
                 return self._log.bounds()
             case op.ReadLogRecord(offset):

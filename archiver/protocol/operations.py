@@ -64,6 +64,14 @@ class StillAssigned:
     """Answer: whether the partition is still this process's, as far as it knows."""
 
 
+@dataclass(frozen=True)
+class CourtesyFailed:
+    """Tell the operator that something beside the archive was not done; answer: None."""
+
+    key: str
+    cause: str
+
+
 class LogBounds(NamedTuple):
     """Offsets [low, high) of a log; high is the last stable offset under read_committed."""
 
@@ -83,10 +91,22 @@ class ReadLogRecord:
     offset: int
 
 
-Operation = Get | Head | PutIfAbsent | CompareAndSwap | Wait | NewToken | StillAssigned | ReadLogBounds | ReadLogRecord
+Operation = (
+    Get
+    | Head
+    | PutIfAbsent
+    | CompareAndSwap
+    | Wait
+    | NewToken
+    | StillAssigned
+    | CourtesyFailed
+    | ReadLogBounds
+    | ReadLogRecord
+)
 
 __all__ = [
     "CompareAndSwap",
+    "CourtesyFailed",
     "Get",
     "Head",
     "LogBounds",

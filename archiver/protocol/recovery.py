@@ -8,7 +8,7 @@ from index_format.chunk_index import Gap
 from index_format.marker import Marker
 from index_format.records import Record, record_hash
 
-from ..errors import Diverged, Fenced, GapRefused, OwnedByAnother
+from ..errors import Diverged, Fenced, GapRefused, OwnedByAnother, UsageError
 from .commit import PartitionIdentity, check_assignment
 from .objects import Held, read_marker, swap_marker
 from .operations import LogBounds, NewToken, Protocol, ReadLogBounds, ReadLogRecord, Wait, patiently
@@ -40,7 +40,7 @@ def take_over(identity: PartitionIdentity, writer: str, policy: TakeoverPolicy) 
     """Claim the partition: read the marker, compare it with the log, raise the epoch by compare-and-swap.
 
     The log is asked before the claim, so that a process that may not read it fences nobody. Raises Diverged,
-    GapRefused or OwnedByAnother, which claim nothing.
+    GapRefused, OwnedByAnother or UsageError, which claim nothing.
     """
     tries = 0
     while True:
@@ -89,13 +89,21 @@ def gap_before(marker: Marker, bounds: LogBounds, identity: PartitionIdentity) -
 
 def _claim(identity: PartitionIdentity, held: Held | None, writer: str, nonce: str, gap: Gap | None) -> Marker:
     if held is not None:
-        return markers.claimed(held.marker, writer=writer, nonce=nonce, group_id=identity.group_id, gap=gap)
+        return markers.claimed(
+            held.marker,
+            writer=writer,
+            nonce=nonce,
+            group_id=identity.group_id,
+            isolation_level=identity.isolation_level,
+            gap=gap,
+        )
     return Marker(
         archive_id=identity.archive_id,
         topic=identity.topic,
         topic_id=identity.topic_id,
         partition=identity.keys.partition,
         group_id=identity.group_id,
+        isolation_level=identity.isolation_level,
         epoch=1,
         writer=writer,
         nonce=nonce,
@@ -125,6 +133,14 @@ def _check_identity(identity: PartitionIdentity, marker: Marker, policy: Takeove
             f"{_name(identity)} is archived by consumer group {marker.group_id!r}",
             why=f"this process runs as group {identity.group_id!r}; two deployments would fence each other for ever",
             remedy=f"use --group-id {marker.group_id}, or --takeover once the other deployment is stopped",
+        )
+    # Before the log is asked: its end, and the record at an offset, are others under another level.
+    level = marker.isolation_level
+    if marker.next_offset is not None and level is not None and level != identity.isolation_level:
+        raise UsageError(
+            f"{_name(identity)} is archived with isolation level {level}",
+            why=f"this run asks for {identity.isolation_level}, under which other records belong into the archive",
+            remedy=f"use --isolation-level {level}, or another --archive",
         )
 
 

@@ -22,7 +22,14 @@ def name_successor(old: PartitionKeys, successor: str, writer: str) -> Protocol[
             return False
         nonce: str = yield NewToken()
         last = replace(
-            claimed(held.marker, writer=writer, nonce=nonce, group_id=held.marker.group_id), successor=successor
+            claimed(
+                held.marker,
+                writer=writer,
+                nonce=nonce,
+                group_id=held.marker.group_id,
+                isolation_level=held.marker.isolation_level,
+            ),
+            successor=successor,
         )
         try:
             yield from swap_marker(old.marker, last, held.etag)

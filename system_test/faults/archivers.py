@@ -7,12 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+REFUSED = 11
+"""The exit code of a process that finds its place in the group taken."""
+_TRACE_SECONDS = 0.5
 _NOT_INHERITED = ("AWS_", "BLOCKGZ_")
 
 
@@ -29,8 +33,8 @@ class Archiver:
 
     @property
     def ended_in_order(self) -> bool:
-        """Whether what it left by SIGTERM is in order: exit 0, or no partition was its own yet."""
-        return self.process.returncode == 0 or " claimed " not in self.log.read_text(errors="replace")
+        """After a SIGTERM: exit 0, or its place was another's by then, or it had no partition yet."""
+        return self.process.returncode in (0, REFUSED) or " claimed " not in self.log.read_text(errors="replace")
 
     @property
     def alive(self) -> bool:
@@ -56,6 +60,12 @@ class Archiver:
         """SIGTERM; a frozen one heeds it when it is thawed."""
         self.asked_to_end = True
         self.signal(signal.SIGTERM)
+
+    def kill_hanging(self) -> None:
+        """SIGKILL, after the stacks of its threads went to its log."""
+        self.signal(signal.SIGUSR1)
+        time.sleep(_TRACE_SECONDS)
+        self.kill()
 
     def kill(self) -> None:
         """SIGKILL; returns when it is gone."""
@@ -100,7 +110,7 @@ class Fleet:
         """Start one more process; `instance` makes it a static member of the group."""
         log = self._logs / f"{name}-{next(self._runs):04d}.log"
         static = ["--group-instance-id", instance] if instance else []
-        command = [sys.executable, "-m", "archiver", "run", *map(str, self._arguments), *static, "-v"]
+        command = [sys.executable, "-m", "system_test.faults.traced", "run", *map(str, self._arguments), *static, "-v"]
         with log.open("wb") as sink:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, env=self._env

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from system_test.faults.archivers import Archiver, Fleet
+from system_test.faults.archivers import REFUSED, Archiver, Fleet
 from system_test.faults.cluster import CREATED_AGAIN, PATTERN, PLAIN, TRUNCATED, Topics
 from system_test.faults.schedule import Fault, FaultKind, schedule
 from system_test.faults.servers import Proxy, VerifiableProducer
@@ -69,6 +69,14 @@ class Slot:
     """Whether a fault is under way here; others go elsewhere."""
 
 
+@dataclass(frozen=True)
+class Ghost:
+    """A process that came back while another one runs under its id."""
+
+    archiver: Archiver
+    released: float
+
+
 class Round:
     """One round from start to verdict."""
 
@@ -80,7 +88,8 @@ class Round:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._slots = [Slot("first", None), Slot("second", "machine-2"), Slot("third", "machine-3")]
-        self._ghosts: list[tuple[float, Archiver]] = []
+        self._ghosts: list[Ghost] = []
+        self._refused: list[tuple[float, str]] = []
         self._leaving: list[tuple[float, Archiver, Slot | None, float]] = []
         self._violations: list[str] = []
         self._operations: list[Future[None]] = []
@@ -181,7 +190,9 @@ class Round:
 
     def _ended(self, archiver: Archiver) -> None:
         self._note("ended", archiver=archiver.log.name, code=archiver.process.returncode)
-        self._ghosts = [(due, ghost) for due, ghost in self._ghosts if ghost is not archiver]
+        self._ghosts = [ghost for ghost in self._ghosts if ghost.archiver is not archiver]
+        if archiver.process.returncode == REFUSED:
+            self._refused.append((time.monotonic(), archiver.name))
         for entry in [entry for entry in self._leaving if entry[1] is archiver]:
             self._leaving.remove(entry)
             _, _, slot, seconds = entry
@@ -197,16 +208,17 @@ class Round:
                 self._later(1.0, partial(self._restart, slot))
 
     def _hurry(self, now: float) -> None:
-        for due, ghost in list(self._ghosts):
-            if now > due:
-                self._violations.append(f"{ghost.log.name} still ran {_FENCED_SECONDS:g} s after its id was taken over")
-                ghost.kill()
-                self._ghosts.remove((due, ghost))
+        for ghost in [ghost for ghost in self._ghosts if now > ghost.released + _FENCED_SECONDS]:
+            # Of two processes with one id the group keeps who joined last; that may be the one that came back.
+            if not any(at > ghost.released and name == ghost.archiver.name for at, name in self._refused):
+                self._violations.append(f"nobody gave way to {ghost.archiver.log.name} in {_FENCED_SECONDS:g} s")
+            ghost.archiver.kill_hanging()
+            self._ghosts.remove(ghost)
         for entry in list(self._leaving):
             if now > entry[0]:
                 self._violations.append(f"{entry[1].log.name} still ran {_TERM_SECONDS:g} s after SIGTERM")
                 self._leaving.remove(entry)
-                entry[1].kill()
+                entry[1].kill_hanging()
                 if entry[2] is not None:
                     self._restart(entry[2])
 
@@ -272,7 +284,7 @@ class Round:
 
     def _release_ghost(self, archiver: Archiver) -> None:
         archiver.thaw()
-        self._ghosts.append((time.monotonic() + _FENCED_SECONDS, archiver))
+        self._ghosts.append(Ghost(archiver, time.monotonic()))
 
     def _kill_all(self, seconds: float) -> None:
         for slot in self._slots:

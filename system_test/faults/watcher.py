@@ -116,6 +116,14 @@ class Watcher:
         if key not in self.seen.hashes:
             self.seen.hashes[key] = hashlib.sha256((self._root / key).read_bytes()).hexdigest()
 
+    def _highest(self) -> dict[tuple[str, int], int]:
+        """The highest position of any incarnation: the group's offsets know topics by name only."""
+        highest: dict[tuple[str, int], int] = {}
+        for key, (_, next_offset) in self.seen.markers.items():
+            topic, _, partition = parse_home(key)
+            highest[topic, partition] = max(next_offset, highest.get((topic, partition), -1))
+        return highest
+
     def _compare_group(self) -> None:
         """The group is asked before the markers, which may only have moved on meanwhile."""
         try:
@@ -124,7 +132,7 @@ class Watcher:
             self._look()
             return
         self._look()
-        archived = self.next_offsets()
+        archived = self._highest()
         self.seen.group_samples += 1
         for where, position in positions.items():
             if position > archived.get(where, -1):

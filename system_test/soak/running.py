@@ -20,7 +20,9 @@ from system_test.support.topics import create_topic
 
 PREFIX = "soak"
 TOPICS = 10
-RECORDS_A_PARTITION = 300
+BACKLOG_A_PARTITION = 400
+LEAST_BACKLOG = 800_000
+"""Records; fewer would measure the start of the program rather than its rate."""
 MIB = 1024 * 1024
 _CREATE = {"segment.ms": "60000", "retention.ms": "240000", "segment.bytes": str(16 * MIB)}
 """The log forgets after four minutes, so that an hour of load fits on a disk. An archiver that lags by more loses."""
@@ -35,7 +37,16 @@ class SoakSettings:
     partitions: int
     minutes: float
     memory: int = 256 * MIB
-    chunk_interval: float = 60.0
+
+    @property
+    def chunk_interval(self) -> float:
+        """Some twenty commits a second for all partitions together."""
+        return max(10.0, self.partitions * 0.05)
+
+    @property
+    def backlog(self) -> int:
+        """Records to drain at first."""
+        return max(LEAST_BACKLOG, self.partitions * BACKLOG_A_PARTITION)
 
     @property
     def warm_up_seconds(self) -> float:
@@ -65,8 +76,9 @@ class Soak:
             for topic, partitions in self._topics.items():
                 create_topic(self._broker.bootstrap, topic, partitions, {**_CREATE, "retention.ms": "-1"})
             created = time.monotonic()
-            backlog = self._load("--records", settings.partitions * RECORDS_A_PARTITION).wait_total()
+            backlog = self._load("--records", settings.backlog).wait_total()
             drained = self._drain(backlog)
+            print(json.dumps({"backlog": backlog, "idle_rss_mib": _mib(idle_bytes), **drained}), flush=True)
             figures = {
                 "partitions": settings.partitions,
                 "memory_budget_mib": settings.memory // MIB,

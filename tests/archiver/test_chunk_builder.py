@@ -141,7 +141,8 @@ def test_a_record_that_the_format_cannot_hold_stops_by_default(builder: Builder)
     with pytest.raises(UnencodableRecord, match="offset 11") as caught:
         add(chunk, BAD)
     assert "newline" in caught.value.why and "--on-bad-record skip" in caught.value.remedy
-    assert chunk.facts.num_records == 0
+    assert chunk.facts.num_records == 1, "the record before it is taken"
+    assert chunk.finish(11).tail_hash == record_hash(BAD[0])
 
 
 def test_skipped_records_become_gaps_and_a_run_of_them_one_gap(builder: Builder) -> None:

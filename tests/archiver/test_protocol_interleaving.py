@@ -1,61 +1,60 @@
-"""Writers that interleave, sleep, die and come back, with requests lost, late and doubled; and broken protocols."""
+"""Writers that interleave, sleep, die and come back, with requests lost, late and doubled; and broken protocols.
+
+For millions of schedules: `python -m tests.support.simulate`.
+"""
 
 import random
-from collections.abc import Callable, Generator
-from typing import Any
 
 import pytest
 
-from archiver.protocol import operations as op
-from archiver.stores import StoredObject
-from index_format.errors import BlockgzError
+from archiver.protocol.operations import PutIfAbsent
 from tests.support.archives import records
+from tests.support.broken_protocols import BROKEN, Handler, intercepted, untouched
 from tests.support.chain import check_history, read_chain
-from tests.support.chunks import archive_all, identity_of
+from tests.support.chunks import archive_all
 from tests.support.memory_store import MemoryLog, MemoryStore
-from tests.support.simulator import Actor, Overwrite, Run, Scenario, Violation, simulate
+from tests.support.scenarios import (
+    COLLECTED,
+    CROWD,
+    IDENTITY,
+    PAIR,
+    Company,
+    harmed_partition,
+    run_schedule,
+    short_partition,
+)
+from tests.support.simulator import Actor, Fate, Run, Scenario, Violation, collector, simulate
 
-IDENTITY = identity_of()
-LOG = MemoryLog(records([0, 1, 2, 4, 5, 9, 10, 11, 12], value_bytes=0), high=15)
 FIRST_SEED = 20_260_700
-SCHEDULES = 2_500
-SCHEDULES_TO_BREAK = 1_000
-Handler = Callable[[Any], Generator[Any, Any, Any]]
-Mutation = Callable[[Run], Run]
+SCHEDULES_TO_BREAK = 5_000
 
 
-def check(store: MemoryStore) -> None:
-    """The chain is a whole beginning of the log."""
-    check_history(store.versions, IDENTITY.keys.home)
-    chain = read_chain(store.bodies(), IDENTITY.keys.home, IDENTITY.keys.chunks)
-    if chain is None:
-        return
-    assert chain.start_offset == 0 and not chain.gaps
-    expected = [(record.offset, record.value) for record in LOG.records if record.offset < chain.next_offset]
-    assert [tuple(line) for line in chain.lines] == expected, "records were lost, doubled or changed"
+@pytest.mark.parametrize(
+    ("company", "schedules"), [(PAIR, 19_000), (CROWD, 400), (COLLECTED, 1_000)], ids=["pair", "crowd", "collected"]
+)
+def test_no_schedule_loses_or_doubles_a_record(company: Company, schedules: int) -> None:
+    scenario = short_partition()
+    for seed in range(FIRST_SEED, FIRST_SEED + schedules):
+        run_schedule(scenario, seed, company)
 
 
-def check_complete(store: MemoryStore) -> None:
-    check(store)
-    chain = read_chain(store.bodies(), IDENTITY.keys.home, IDENTITY.keys.chunks)
-    assert chain is not None and len(chain.lines) == len(LOG.records), "the archive has no end"
+def test_the_collector_finds_orphans_to_delete() -> None:
+    scenario = short_partition()
+    store = scenario.store.copy()
 
+    def writer(name: str) -> Actor:
+        return Actor(name, scenario.writer(name, random.Random(name)), store, scenario.log, random.Random(name))
 
-def scenario(mutation: Mutation = lambda protocol: protocol, store: MemoryStore | None = None) -> Scenario:
-    def writer(name: str, rng: random.Random) -> Run:
-        return mutation(archive_all(IDENTITY, LOG, name, lambda: rng.randint(1, 4), takeovers=4))
-
-    return Scenario(store or MemoryStore(), LOG, writer, check, check_complete)
-
-
-def test_no_schedule_loses_or_doubles_a_record() -> None:
-    for seed in range(FIRST_SEED, FIRST_SEED + SCHEDULES):
-        simulate(scenario(), seed)
-
-
-def test_nor_does_a_crowd_of_writers() -> None:
-    for seed in range(FIRST_SEED, FIRST_SEED + 150):
-        simulate(scenario(), seed, writers=6, crashes=4)
+    dies = writer("dies")
+    while not isinstance(dies.operation, PutIfAbsent):
+        dies.step()
+    orphan = dies.operation.key
+    dies.step(Fate.CRASH_AFTER)
+    writer("lives").run_to_end()
+    assert orphan in store.objects
+    Actor("collector", collector(), store, scenario.log, random.Random(1)).run_to_end()
+    assert orphan not in store.objects
+    scenario.check_complete(store)
 
 
 def test_nor_a_schedule_in_which_the_tail_folds() -> None:
@@ -83,83 +82,28 @@ def test_nor_a_schedule_in_which_the_tail_folds() -> None:
         simulate(Scenario(full, log, writer, check_beginning, check_all), seed)
 
 
-def intercepted(protocol: Run, handle: Handler) -> Run:
-    """The protocol with each of its operations replaced by what `handle` does for it."""
-    try:
-        operation = next(protocol)
-        while True:
-            try:
-                answer = yield from handle(operation)
-            except BlockgzError as error:
-                operation = protocol.throw(error)
-            else:
-                operation = protocol.send(answer)
-    except StopIteration as stop:
-        return stop.value
-
-
-def swap_without_condition(operation: Any) -> Generator[Any, Any, Any]:
-    """The marker by a plain PUT."""
-    if isinstance(operation, op.CompareAndSwap):
-        return (yield Overwrite(operation.key, operation.body))
-    return (yield operation)
-
-
-def swap_with_a_fresh_etag(operation: Any) -> Generator[Any, Any, Any]:
-    """A refused swap is tried again with the etag that stands there now."""
-    answer = yield operation
-    while isinstance(operation, op.CompareAndSwap) and answer is None:
-        found: StoredObject | None = yield op.Get(operation.key)
-        answer = yield op.CompareAndSwap(operation.key, operation.body, found.etag if found else None)
-    return answer
-
-
-def what_exists_is_done(operation: Any) -> Generator[Any, Any, Any]:
-    """An object that stands there already is taken for one's own."""
-    if isinstance(operation, op.Head):
-        return None
-    answer = yield operation
-    return True if isinstance(operation, op.PutIfAbsent) else answer
-
-
-def data_without_condition(operation: Any) -> Generator[Any, Any, Any]:
-    """Data, index and catalogs by a plain PUT over whatever stands there."""
-    if isinstance(operation, op.Head):
-        return None
-    if isinstance(operation, op.PutIfAbsent):
-        yield Overwrite(operation.key, operation.body)
-        return True
-    return (yield operation)
-
-
-def untouched(operation: Any) -> Generator[Any, Any, Any]:
-    """Not broken: the protocol as it is, through the same machinery."""
-    return (yield operation)
-
-
-@pytest.mark.parametrize(
-    "handler", [swap_without_condition, swap_with_a_fresh_etag, what_exists_is_done, data_without_condition]
-)
-def test_a_broken_protocol_is_found_out(handler: Handler) -> None:
-    broken = scenario(lambda protocol: intercepted(protocol, handler))
+@pytest.mark.parametrize("handler", BROKEN.values(), ids=BROKEN)
+def test_a_broken_protocol_is_found_out_by_the_harm_it_does(handler: Handler) -> None:
+    broken = harmed_partition(lambda protocol: intercepted(protocol, handler))
     with pytest.raises(Violation, match=r"seed \d+: "):
         for seed in range(FIRST_SEED, FIRST_SEED + SCHEDULES_TO_BREAK):
-            simulate(broken, seed)
+            run_schedule(broken, seed)
 
 
 def test_the_machinery_that_breaks_protocols_breaks_none_by_itself() -> None:
-    sound = scenario(lambda protocol: intercepted(protocol, untouched))
+    sound = short_partition(lambda protocol: intercepted(protocol, untouched))
     for seed in range(FIRST_SEED, FIRST_SEED + 100):
-        simulate(sound, seed)
+        run_schedule(sound, seed)
 
 
 def test_a_seed_gives_the_same_schedule_again() -> None:
-    broken = scenario(lambda protocol: intercepted(protocol, swap_without_condition))
+    handler = BROKEN["A"]
+    broken = harmed_partition(lambda protocol: intercepted(protocol, handler))
 
     def first_violation() -> str:
         with pytest.raises(Violation) as caught:
             for seed in range(FIRST_SEED, FIRST_SEED + SCHEDULES_TO_BREAK):
-                simulate(broken, seed)
+                run_schedule(broken, seed)
         return str(caught.value)
 
     assert first_violation() == first_violation()

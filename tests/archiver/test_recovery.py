@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from archiver.errors import (
     ShuttingDown,
     StoreError,
     StoreUnfit,
+    UsageError,
 )
 from archiver.protocol import operations as op
 from archiver.protocol.commit import PartitionIdentity, commit_chunk, commit_progress
@@ -198,6 +200,30 @@ def test_a_marker_that_was_copied_here_is_refused(store: MemoryStore, change: di
     store.delete(KEY)
     store.put_if_absent(KEY, encode(moved), "moved")
     refused(Diverged, store, MemoryLog(ROWS))
+
+
+def test_another_isolation_level_is_a_mistake_of_the_operators_and_no_divergence(store: MemoryStore) -> None:
+    assert marker_in(store).isolation_level == "read_committed"
+    uncommitted = replace(IDENTITY, isolation_level="read_uncommitted")
+    shorter = MemoryLog(ROWS[:2], high=3)
+    refusal = refused(UsageError, store, shorter, uncommitted, TAKE_FROM_OTHERS)
+    assert refusal.exit_code == 2 and "--isolation-level read_committed" in refusal.remedy
+
+
+def test_before_anything_is_archived_the_isolation_level_may_change() -> None:
+    store, log = MemoryStore(), MemoryLog(ROWS)
+    claim(store, log)
+    claim(store, log, replace(IDENTITY, isolation_level="read_uncommitted"))
+    assert marker_in(store).isolation_level == "read_uncommitted"
+
+
+def test_a_claim_adds_the_isolation_level_to_a_marker_without_one(store: MemoryStore) -> None:
+    fields = json.loads(store.objects[KEY].body)
+    del fields["isolation_level"]
+    store.delete(KEY)
+    store.put_if_absent(KEY, json.dumps(fields).encode(), "older")
+    claim(store, MemoryLog(ROWS))
+    assert marker_in(store).isolation_level == "read_committed"
 
 
 def test_a_topic_id_that_the_broker_does_not_tell_never_differs(store: MemoryStore) -> None:

@@ -6,7 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from archiver.roll_policy import MAX_BLOCKS, OpenChunkFacts, RollLimits, RollReason, roll_reason, rows_that_fit
+from archiver.roll_policy import (
+    MAX_BLOCKS,
+    OpenChunkFacts,
+    RollLimits,
+    RollReason,
+    chunks_to_end,
+    roll_reason,
+    rows_that_fit,
+)
 
 LIMITS = RollLimits(chunk_bytes=1000, chunk_records=10, chunk_interval_seconds=60.0)
 CHUNK = OpenChunkFacts(
@@ -66,3 +74,24 @@ def test_a_chunk_ends_before_the_record_that_would_stretch_it_beyond_its_span(
 ) -> None:
     limits = replace(LIMITS, chunk_records=None, chunk_span_ms=100)
     assert rows_that_fit(np.array(timestamps), 1, first, limits) == fitting
+
+
+@pytest.mark.parametrize(
+    ("open_bytes", "committing", "ending"),
+    [
+        ({}, "", ""),
+        ({"a": 79}, "", ""),
+        ({"a": 80}, "", "a"),
+        ({"a": 30, "b": 50, "c": 10}, "", "b"),
+        ({"a": 30, "b": 50, "c": 10}, "b", "a"),
+        ({"a": 30, "b": 50, "c": 10}, "abc", ""),
+        ({"a": 20, "b": 15, "c": 70}, "c", "ab"),
+        (dict.fromkeys("abcdefghij", 9), "", "ab"),
+        ({"a": 0, "b": 90}, "b", ""),
+    ],
+)
+def test_open_chunks_that_fill_the_buffer_end_largest_first(
+    open_bytes: dict[str, int], committing: str, ending: str
+) -> None:
+    waiting = {key: key in committing for key in open_bytes}
+    assert "".join(chunks_to_end(open_bytes, waiting, 100)) == ending

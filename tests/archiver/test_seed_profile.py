@@ -11,13 +11,16 @@ import pytest
 
 from archiver.buffer import BufferFolder
 from archiver.chunk_builder import ChunkBuilder
+from archiver.errors import NotPermitted, StoreError, StoreUnavailable
 from archiver.protocol import operations as op
 from archiver.protocol.commit import FinishedChunk, commit_chunk
 from archiver.protocol.driver import Driver
 from archiver.protocol.objects import Held
 from archiver.protocol.recovery import take_over
+from archiver.stores import StoredObject
 from archiver.stores.local import LocalStore
 from index_format.blocks import ZlibCompressor
+from index_format.errors import BlockgzError
 from index_format.record_formats import record_format
 from index_format.records import Record, batch_from_records
 from tests.golden.test_ancestor import GOLDEN, same_zlib
@@ -186,6 +189,29 @@ def test_a_courtesy_that_fails_leaves_the_commit_standing(buffer: BufferFolder) 
         assert actor.failure is None and actor.result.marker.next_offset == 100
         run(commit_chunk(IDENTITY, actor.result, built(buffer, 100, 200)), store)
         assert store.bodies()[TEXT_MARKER].decode() == f"{PREFIX}{NEXT_STEM}.index.json"
+
+
+class RefusesTheCourtesy(MemoryStore):
+    """The ancestor's marker may not be touched."""
+
+    error: BlockgzError
+
+    def get(self, key: str) -> StoredObject | None:
+        if key == TEXT_MARKER:
+            raise self.error
+        return super().get(key)
+
+
+@pytest.mark.parametrize("error", [NotPermitted("denied"), StoreError("a folder is in the way"), StoreUnavailable("?")])
+def test_a_courtesy_that_is_refused_for_good_fails_no_commit(
+    buffer: BufferFolder, caplog: pytest.LogCaptureFixture, error: BlockgzError
+) -> None:
+    store = RefusesTheCourtesy(PREFIX)
+    store.error = error
+    held = run(commit_chunk(IDENTITY, claim(store), built(buffer)), store)
+    assert held.marker.next_offset == 100
+    (logged,) = caplog.records
+    assert logged.levelname == "WARNING" and error.what in str(logged.msg)
 
 
 def test_a_record_without_a_timestamp_goes_into_the_first_of_january_1970(buffer: BufferFolder) -> None:

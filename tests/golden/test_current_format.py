@@ -78,6 +78,7 @@ def marker() -> Marker:
         topic_id="q7nLzvZ1S9uWJb0c9m2kXw",
         partition=3,
         group_id="blockgz",
+        isolation_level="read_committed",
         epoch=6,
         writer="1f0e6c9a-2b2f-4d57-9b0a-5a9d3d1a7c10",
         nonce="5b8a3f0e-5a55-4c1e-8a53-0f6f2f9f3c11",
@@ -92,6 +93,7 @@ def marker() -> Marker:
         writer="0d2c9d0e-7f64-4a1c-9a53-6a1f0c7de512",
         nonce="8c1f7a52-3c0e-4f6b-bb1d-2f6f5f0b9d13",
         group_id="blockgz",
+        isolation_level="read_committed",
         gap=Gap(98, 100, "retention"),
     )
     index_body = stored(INDEX)

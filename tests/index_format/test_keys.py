@@ -11,6 +11,8 @@ from index_format.keys import (
     SEED_INDEX_SUFFIX,
     ChunkStart,
     Conflict,
+    ObjectKey,
+    ObjectKind,
     SeedLayoutKeys,
     TopicFolder,
     TopicLayoutKeys,
@@ -19,8 +21,10 @@ from index_format.keys import (
     check_topic,
     data_suffix,
     is_catalog_name,
+    parse_key,
     parse_topic_folder,
     topic_home,
+    topic_of,
     utc_date,
 )
 
@@ -271,3 +275,72 @@ def test_dates_are_utc(timestamp: int) -> None:
 def test_dates_have_bounds() -> None:
     assert utc_date(-1) == utc_date(MIN_INT64) == utc_date(0) == "1970-01-01"
     assert utc_date(MAX_INT64) == date.max.isoformat()
+
+
+@given(folders, partitions, offsets, offsets, times, conflicts, st.sampled_from([".gz", ".zst", ".arrows.gz"]))
+def test_keys_of_chunks_come_back(
+    folder: TopicFolder,
+    partition: int,
+    position: int,
+    first: int,
+    time: int,
+    conflict: Conflict | None,
+    suffix: str,
+) -> None:
+    start = ChunkStart(position, first, time)
+    for layout, kind in LAYOUTS.items():
+        keys = kind(folder, partition)
+        seed = layout == "seed"
+        written = folder._replace(incarnation=1) if seed else folder
+        number = first if seed else position
+        data = keys.chunks + keys.data_name(start, suffix, conflict)
+        stem = data.removesuffix(suffix)
+        assert parse_key(layout, data) == ObjectKey(data, ObjectKind.DATA, written, partition, number, 0, stem)
+        index = keys.chunks + keys.index_name(start, conflict)
+        assert parse_key(layout, index) == ObjectKey(index, ObjectKind.INDEX, written, partition, number, 0, stem)
+        catalog = keys.home + catalog_name(2, position, conflict)
+        assert parse_key(layout, catalog) == ObjectKey(
+            catalog, ObjectKind.CATALOG, folder, partition, position, 2, catalog
+        )
+        if isinstance(keys, SeedLayoutKeys):
+            sidecar = keys.ancestor_index_name(start, conflict)
+            expected = ObjectKey(sidecar, ObjectKind.ANCESTOR_INDEX, written, partition, number, 0, stem)
+            assert parse_key(layout, sidecar) == expected
+        for key in (data, index, catalog, keys.marker):
+            assert topic_of(key) == folder.topic
+        for other in (keys.marker, archive_key(layout), topic_home(layout, folder) + "_topic.json"):
+            assert parse_key(layout, other) is None
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        "topic=orders",
+        "topic=orders/partition=00000/",
+        "topic=orders/partition=00000/1.gz",
+        "topic=orders/partition=0/00000000000000000001.gz",
+        "topic=orders/partition=000000/00000000000000000001.gz",
+        "topic=orders~1/partition=00000/00000000000000000001.gz",
+        "topic=orders~02/partition=00000/00000000000000000001.gz",
+        "topic=../partition=00000/00000000000000000001.gz",
+        "topic=orders/partition=00000/00000000000000000001~e0-ab12cd34.gz",
+        "topic=orders/partition=00000/00000000000000000001~e7-AB12CD34.gz",
+        "topic=orders/partition=00000/99999999999999999999.gz",
+        "topic=orders/partition=00000/00000000000000000001.gz.tmp",
+        "topic=orders/partition=00000/below/00000000000000000001.gz",
+        "topic=orders/partition=00000/.00000000000000000001.gz",
+        "topic=orders/partition=00000/_catalog/0-00000000000000000000.json",
+        "x/topic=orders/partition=00000/00000000000000000001.gz",
+        "2016-02-24/orders-00000-000000000005.txt",
+        "2016-02-30x/orders-00000-000000000005.gz",
+        "2016-02-24/orders-0-000000000005.gz",
+        "2016-02-24/orders-000000-000000000005.gz",
+        "2016-02-24/orders-00000-0000000000005.gz",
+        "_blockgz/topic=orders/partition=00000/00000000000000000001.gz",
+        "last_chunk_index.orders-00000.txt",
+    ],
+)
+def test_keys_that_are_not_derived_name_nothing(key: str) -> None:
+    assert parse_key("topic", key) is None
+    assert parse_key("seed", key) is None

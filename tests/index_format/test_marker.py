@@ -34,7 +34,9 @@ def advance(marker: Marker, next_offset: int, gaps: tuple[Gap, ...] = ()) -> Mar
 
 
 def claim(marker: Marker, gap: Gap | None = None) -> Marker:
-    return claimed(marker, writer="writer-2", nonce="claim", group_id="group-2", gap=gap)
+    return claimed(
+        marker, writer="writer-2", nonce="claim", group_id="group-2", isolation_level="read_committed", gap=gap
+    )
 
 
 def reread(marker: Marker) -> Marker:
@@ -57,7 +59,10 @@ def test_a_claim_raises_the_epoch_and_names_the_writer() -> None:
     before = append(marker_of(), 5, 10)
     after = reread(claim(before))
     assert (after.epoch, after.writer, after.nonce, after.group_id) == (2, "writer-2", "claim", "group-2")
-    assert replace(after, epoch=1, writer="writer-1", nonce="nonce-10", group_id="blockgz") == before
+    assert after.isolation_level == "read_committed"
+    assert (
+        replace(after, epoch=1, writer="writer-1", nonce="nonce-10", group_id="blockgz", isolation_level=None) == before
+    )
 
 
 def test_a_claim_over_a_gap_moves_on_behind_it() -> None:

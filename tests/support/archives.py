@@ -169,7 +169,10 @@ class PartitionWriter:
         """Records a gap from next_offset to `end`, as a claim does that finds records gone."""
         assert self.marker.next_offset is not None
         gap = Gap(self.marker.next_offset, end, reason)
-        self.marker = claimed(self.marker, writer="writer-2", nonce=f"claim-{end}", group_id="blockgz", gap=gap)
+        level = self.marker.isolation_level
+        self.marker = claimed(
+            self.marker, writer="writer-2", nonce=f"claim-{end}", group_id="blockgz", isolation_level=level, gap=gap
+        )
         self.store_marker()
 
     def advance(self, next_offset: int) -> None:

@@ -5,6 +5,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -35,7 +36,7 @@ def read_chain(objects: Mapping[str, bytes], home: str, chunks: str) -> Chain | 
     None before the first commit. AssertionError where anything does not fit.
     """
     body = objects.get(home + MARKER)
-    marker: Json = json.loads(body) if body else {}
+    marker = _parsed(body) if body else {}
     if marker.get("next_offset") is None:
         assert not marker.get("tail") and not any(marker.get("catalogs", ()))
         return None
@@ -53,10 +54,20 @@ def read_chain(objects: Mapping[str, bytes], home: str, chunks: str) -> Chain | 
 
 def check_history(versions: Mapping[str, Sequence[bytes]], home: str) -> None:
     """What was committed once stays: markers only go forward, and nothing else ever changes."""
-    marker_key = home + MARKER
-    changed = [key for key, bodies in versions.items() if len(bodies) > 1 and key != marker_key]
+    check_write_once(versions, home)
+    check_markers(versions, home)
+
+
+def check_write_once(versions: Mapping[str, Sequence[bytes]], home: str) -> None:
+    """Nothing but the marker ever changes, not even an orphan."""
+    changed = [key for key, bodies in versions.items() if len(bodies) > 1 and key != home + MARKER]
     assert not changed, f"write-once objects were written again: {changed}"
-    markers = [json.loads(body) for body in versions.get(marker_key, ())]
+
+
+def check_markers(versions: Mapping[str, Sequence[bytes]], home: str) -> None:
+    """Markers only go forward, and no entry is replaced."""
+    marker_key = home + MARKER
+    markers = [_parsed(body) for body in versions.get(marker_key, ())]
     committed: dict[int, tuple[str, str]] = {}
     for before, after in pairwise(markers):
         assert (after["next_offset"] or 0) >= (before["next_offset"] or 0), "next_offset went back"
@@ -100,16 +111,31 @@ def _check_contiguity(marker: Json, entries: list[Json], gaps: list[tuple[int, i
         assert marker["last_chunk_index"] == marker["tail"][-1]["name"]
 
 
-def _chunk(objects: Mapping[str, bytes], chunks: str, entry: Json) -> Iterator[Line]:
+def _chunk(objects: Mapping[str, bytes], chunks: str, entry: Json) -> list[Line]:
     body = objects[chunks + entry["name"]]
-    assert hashlib.sha256(body).hexdigest() == entry["sha256"], "the index is not the committed one"
-    index = json.loads(body)
+    index = _parsed(body)
+    digest, lines = _inflated(body, objects[chunks + index["data"]["name"]])
+    assert digest == entry["sha256"], "the index is not the committed one"
     for name in ("start_offset", "first_offset", "last_offset", "num_records", "min_timestamp", "max_timestamp"):
         assert index[name] == entry[name], name
     assert index["next_offset"] <= entry["next_offset"]
-    data = objects[chunks + index["data"]["name"]]
+    assert index["data"]["bytes"] == entry["bytes"]
+    return lines
+
+
+@lru_cache(maxsize=1000)
+def _parsed(body: bytes) -> Json:
+    """Simulations look at the same objects again and again."""
+    parsed: Json = json.loads(body)
+    return parsed
+
+
+@lru_cache(maxsize=1000)
+def _inflated(index_body: bytes, data: bytes) -> tuple[str, list[Line]]:
+    """The index's SHA-256, and the lines of the data that it describes."""
+    index = _parsed(index_body)
     assert hashlib.sha256(data).hexdigest() == index["data"]["sha256"], "the data is not the indexed one"
-    assert len(data) == index["data"]["bytes"] == entry["bytes"]
+    assert len(data) == index["data"]["bytes"]
     position, lines = 0, list[Line]()
     for block in index["chunks"]:
         assert block["byte_offset"] == position
@@ -128,7 +154,7 @@ def _chunk(objects: Mapping[str, bytes], chunks: str, entry: Json) -> Iterator[L
         index["last_offset"],
         index["num_records"],
     )
-    yield from lines
+    return hashlib.sha256(index_body).hexdigest(), lines
 
 
 def _lines(raw: bytes, record_format: str, first_offset: int) -> Iterator[Line]:

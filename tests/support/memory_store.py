@@ -3,6 +3,7 @@
 import hashlib
 import threading
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ def content_of(body: Body) -> bytes:
     return body.path.read_bytes()
 
 
+@lru_cache(maxsize=1000)
 def etag_of(body: bytes) -> str:
     """Equal bodies have equal etags, as in S3."""
     return hashlib.md5(body, usedforsecurity=False).hexdigest()
