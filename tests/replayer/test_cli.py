@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,14 @@ class TestGet:
         assert "recorded gap from 40 to 100" in result.stderr
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A background job of a shell is born with SIGINT ignored, and so are its children; a person's program is not."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class TestCat:
     def test_prints_values_by_default(self, root: Path, orders: list[PartitionWriter]) -> None:
         expected = b"".join((record.value or b"") + b"\n" for p in orders for record in p.records)
@@ -136,6 +145,7 @@ class TestCat:
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.startswith("value of 0")
 
+    @pytest.mark.usefixtures("interruptible")
     def test_an_interrupt_has_its_exit_code(self, root: Path, writer: ArchiveWriter) -> None:
         writer.partition("big", 0).commit(records(range(5000), value_bytes=200), block_bytes=50_000)
         command = [sys.executable, "-m", "replayer", "cat", "big", "-a", str(root)]
