@@ -43,7 +43,7 @@ TOPIC_CONFIG_SECONDS = 300.0
 FIRST_BACKOFF_SECONDS = 0.2
 LONGEST_BACKOFF_SECONDS = 30.0
 TRIES_OF_ONCE = 30
-MEMORY_SHARES = 8
+MEMORY_SHARES = 12
 """Shares of the memory budget: one for librdkafka's queue, one for what was handed over, one for open blocks; the rest
 for work on them, where a record stands several times over."""
 GIVEN_UP = (
