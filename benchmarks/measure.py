@@ -39,17 +39,22 @@ def interleaved(actions: Mapping[str, Callable[[], int | None]], runs: int) -> d
     return figures
 
 
+PEAK_OF_CHILD = (
+    "import resource, subprocess, sys\n"
+    "done = subprocess.run(sys.argv[1:], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)\n"
+    "print(done.stdout.decode() if done.returncode else resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n"
+    "sys.exit(done.returncode)"
+)
+"""A small parent between us and the program: a child's peak memory counts what its parent had when it was forked."""
+
+
 def program(*arguments: str) -> int:
     """Run one of our programs to its end; gives its peak memory in bytes."""
-    command = [sys.executable, "-m", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-        assert process.stdout is not None
-        output = process.stdout.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(f"{' '.join(arguments)} failed:\n{output.decode()}")
-    return usage.ru_maxrss * 1024
+    command = [sys.executable, "-S", "-c", PEAK_OF_CHILD, sys.executable, "-m", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
+    return int(done.stdout) * 1024
 
 
 def machine() -> dict[str, str]:
