@@ -20,6 +20,8 @@ from .protocol.operations import LogBounds
 MESSAGES_A_POLL = 1000
 POLL_SECONDS = 0.1
 NO_TIMESTAMP = -1
+SINGLE_READS = {"queued.max.messages.kbytes": 1024, "fetch.wait.max.ms": 10}
+"""For KafkaLog: a fetch that waits at the end of one log would hold up the look-up in the next."""
 Message = Any
 """confluent_kafka.Message, whose stubs allow None where a delivered message has none."""
 Partition = tuple[str, int]

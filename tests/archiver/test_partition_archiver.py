@@ -79,19 +79,21 @@ class Bench:
         self.buffer = BufferFolder(root)
         self.builders = ThreadPoolExecutor(2)
         self.committers = ThreadPoolExecutor(2)
+        self.block_bytes = 200
         self.made: list[PartitionArchiver] = []
 
     def archiver(
         self,
         *,
         layout: str = "topic",
+        partition: int = 3,
         end_offset: int | None = None,
         low: int = 0,
         skip: bool = False,
         **limits: Any,
     ) -> PartitionArchiver:
         """The partition, taken over anew."""
-        self.identity = identity_of(layout)
+        self.identity = identity_of(layout, partition=partition)
         self.driver = Driver(self.store, MemoryLog([], low=low, high=10**6), self._wait, lambda: True)
         archiver = PartitionArchiver(
             self.identity,
@@ -99,7 +101,7 @@ class Bench:
             ChunkSettings(
                 record_format=record_format(self.identity.record_format),
                 compressor=IsalCompressor(1),
-                block_bytes=200,
+                block_bytes=self.block_bytes,
                 limits=RollLimits(
                     **{"chunk_bytes": 10**9, "chunk_records": None, "chunk_interval_seconds": 60.0} | limits
                 ),
