@@ -16,8 +16,9 @@ from .config import RunConfig
 from .errors import MemberRefused, NoSuchTopic, ShuttingDown, StoreUnavailable
 from .kafka_cluster import KafkaCluster
 from .kafka_settings import client_settings, consumer_settings
-from .kafka_source import KafkaLog, KafkaSource, Partition, PartitionLog
+from .kafka_source import Fetched, KafkaLog, KafkaSource, Partition, PartitionLog
 from .logs import LogEvent, log
+from .memory_plan import MemoryPlan
 from .observing.snapshot import ServiceSnapshot, partition_snapshots
 from .observing.watermarks import Watermarks
 from .ownership import Ownership, PartitionReport, Workshop
@@ -43,15 +44,17 @@ TOPIC_CONFIG_SECONDS = 300.0
 FIRST_BACKOFF_SECONDS = 0.2
 LONGEST_BACKOFF_SECONDS = 30.0
 TRIES_OF_ONCE = 30
-MEMORY_SHARES = 12
-"""Shares of the memory budget: one for librdkafka's queue, one for what was handed over, one for open blocks; the rest
-for work on them, where a record stands several times over."""
 GIVEN_UP = (
     "the store is not asked whether it keeps writers apart: a second process, or one that was thought dead and came "
     "back, can overwrite markers and chunks, and records get lost or doubled"
 )
-SINGLE_READS = {"queued.max.messages.kbytes": 1024, "fetch.wait.max.ms": 10}
-"""A fetch that waits at the end of one log would hold up the look-up in the next."""
+SINGLE_READS = {
+    "queued.min.messages": 1,
+    "queued.max.messages.kbytes": 1024,
+    "fetch.message.max.bytes": 64 * 1024,
+    "fetch.wait.max.ms": 10,
+}
+"""One record is wanted. A fetch that waits at the end of one log would hold up the look-up in the next."""
 
 
 class ArchiverService:
@@ -68,7 +71,8 @@ class ArchiverService:
         self._stopping = threading.Event()
         self._abandoned = threading.Event()
         self._cluster = KafkaCluster(client_settings(config.bootstrap_servers, config.kafka))
-        self._source_settings = consumer_settings(config, queue_bytes=config.memory // MEMORY_SHARES)
+        self._memory = MemoryPlan(config.memory)
+        self._source_settings = consumer_settings(config, queue_bytes=self._memory.queue_bytes)
         self._source = KafkaSource(self._source_settings)
         self._log = KafkaLog(self._source_settings | SINGLE_READS)
         self._takers = ThreadPoolExecutor(TAKEOVERS_AT_ONCE, thread_name_prefix="take-over")
@@ -86,6 +90,7 @@ class ArchiverService:
         self._group_positions: dict[Partition, int] = {}
         self._room_since: float | None = None
         self._paused = False
+        self._offered_bytes = 0
 
     @property
     def reports(self) -> dict[Partition, PartitionReport]:
@@ -266,11 +271,14 @@ class ArchiverService:
             self._paused = True
         for event in self._source.poll():
             ownership.offer(event)
+            self._offered_bytes += event.num_bytes if isinstance(event, Fetched) else 0
+        if self._offered_bytes >= self._memory.open_block_bytes // 2:
+            self._relieve_memory(ownership)
 
     def _has_room(self, ownership: Ownership) -> bool:
         """Whether more may be fetched: what was handed over and what is buffered lie inside their budgets."""
         waiting = sum(archiver.inbox_bytes for archiver in ownership.active.values())
-        in_memory = waiting < self._config.memory // MEMORY_SHARES
+        in_memory = waiting < self._memory.waiting_bytes
         return in_memory and self._buffer.used_bytes < self._config.buffer_bytes
 
     def _relieve_buffer(self, ownership: Ownership) -> None:
@@ -280,11 +288,15 @@ class ArchiverService:
         committing = {partition: archiver.is_committing for partition, archiver in active.items()}
         for partition in chunks_to_end(open_bytes, committing, self._config.buffer_bytes):
             active[partition].offer(Flush(RollReason.BUFFER))
+        index_bytes = {partition: archiver.open_index_bytes for partition, archiver in active.items()}
+        for partition in chunks_to_end(index_bytes, committing, self._memory.index_bytes):
+            active[partition].offer(Flush(RollReason.MEMORY))
 
     def _relieve_memory(self, ownership: Ownership) -> None:
         """End the largest open blocks early: thousands of partitions with a block each would fill the memory."""
+        self._offered_bytes = 0
         excess = sum(archiver.open_block_bytes for archiver in ownership.active.values())
-        excess -= self._config.memory // MEMORY_SHARES
+        excess -= self._memory.open_block_bytes
         if excess <= 0:
             return
         for archiver in sorted(ownership.active.values(), key=lambda archiver: -archiver.open_block_bytes):
