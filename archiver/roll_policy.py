@@ -19,6 +19,7 @@ class RollReason(Enum):
     IDLE = "idle"
     SPAN = "span"
     BUFFER = "buffer"
+    MEMORY = "memory"
     FLUSH = "flush"
 
 

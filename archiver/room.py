@@ -4,12 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol, TypeVar
 
 from .buffer import BufferFolder
+from .memory_plan import MemoryPlan
 from .partition_archiver import EndBlock, Flush
 from .roll_policy import RollReason, blocks_to_end, chunks_to_end
-
-MEMORY_SHARES = 12
-"""Shares of the memory budget: one for librdkafka's queue, one for what was handed over, one for open blocks; the rest
-for work on them, where a record stands several times over."""
 
 
 class Work(Protocol):
@@ -22,6 +19,8 @@ class Work(Protocol):
     @property
     def open_block_bytes(self) -> int: ...
     @property
+    def open_index_bytes(self) -> int: ...
+    @property
     def is_committing(self) -> bool: ...
     def offer(self, event: Flush | EndBlock) -> None: ...
 
@@ -32,10 +31,11 @@ K = TypeVar("K")
 class Room:
     """The budgets of one process, in bytes, and what its partitions hold of them."""
 
-    def __init__(self, *, memory: int, buffer: BufferFolder, buffer_bytes: int) -> None:
-        self._memory_share = memory // MEMORY_SHARES
+    def __init__(self, memory: MemoryPlan, buffer: BufferFolder, buffer_bytes: int) -> None:
+        self._memory = memory
         self._buffer = buffer
         self._buffer_bytes = buffer_bytes
+        self._taken_bytes = 0
 
     @property
     def buffered_bytes(self) -> int:
@@ -45,13 +45,27 @@ class Room:
     def is_left(self, work: Iterable[Work]) -> bool:
         """Whether more may be fetched: what was handed over and what is buffered lie inside their budgets."""
         waiting = sum(each.inbox_bytes for each in work)
-        return waiting < self._memory_share and self._buffer.used_bytes < self._buffer_bytes
+        return waiting < self._memory.waiting_bytes and self._buffer.used_bytes < self._buffer_bytes
+
+    def taken(self, num_bytes: int, work: Mapping[K, Work]) -> None:
+        """So much was handed over: open blocks may outgrow their share long before the next `relieve`."""
+        self._taken_bytes += num_bytes
+        if self._taken_bytes >= self._memory.open_block_bytes // 2:
+            self._end_blocks(work)
 
     def relieve(self, work: Mapping[K, Work]) -> None:
         """End the largest open chunks and blocks early: thousands of partitions with one each would fill both."""
         open_bytes = {key: each.open_bytes for key, each in work.items()}
+        index_bytes = {key: each.open_index_bytes for key, each in work.items()}
         committing = {key: each.is_committing for key, each in work.items()}
         for key in chunks_to_end(open_bytes, committing, self._buffer_bytes):
             work[key].offer(Flush(RollReason.BUFFER))
-        for key in blocks_to_end({key: each.open_block_bytes for key, each in work.items()}, self._memory_share):
+        for key in chunks_to_end(index_bytes, committing, self._memory.index_bytes):
+            work[key].offer(Flush(RollReason.MEMORY))
+        self._end_blocks(work)
+
+    def _end_blocks(self, work: Mapping[K, Work]) -> None:
+        self._taken_bytes = 0
+        open_bytes = {key: each.open_block_bytes for key, each in work.items()}
+        for key in blocks_to_end(open_bytes, self._memory.open_block_bytes):
             work[key].offer(EndBlock())

@@ -24,15 +24,16 @@ from .errors import MemberRefused
 from .fetching import Fetching
 from .kafka_cluster import KafkaCluster
 from .kafka_settings import client_settings, consumer_settings
-from .kafka_source import SINGLE_READS, KafkaLog, KafkaSource, Partition, PartitionLog
+from .kafka_source import SINGLE_READS, Fetched, KafkaLog, KafkaSource, Partition, PartitionLog
 from .logs import LogEvent, log
 from .membership import GroupMember
+from .memory_plan import MemoryPlan
 from .observing.snapshot import ServiceSnapshot, partition_snapshots
 from .observing.watermarks import Watermarks
 from .ownership import Ownership, PartitionReport, Workshop
 from .probe import probe
 from .protocol.operations import LogBounds
-from .room import MEMORY_SHARES, Room
+from .room import Room
 from .stores import Store
 from .topic_configs import TopicConfigs, TopicConfigSchedule
 from .topic_selection import TopicSelection
@@ -88,8 +89,9 @@ class ArchiverService:
         self._stopping = threading.Event()
         self._abandoned = threading.Event()
         self._cluster = KafkaCluster(client_settings(config.bootstrap_servers, config.kafka))
-        settings = consumer_settings(config, queue_bytes=config.memory // MEMORY_SHARES)
-        self._room = Room(memory=config.memory, buffer=buffer, buffer_bytes=config.buffer_bytes)
+        memory = MemoryPlan(config.memory)
+        settings = consumer_settings(config, queue_bytes=memory.queue_bytes)
+        self._room = Room(memory, buffer, config.buffer_bytes)
         self._fetching = Fetching(lambda: KafkaSource(settings), self._room, clock, self._pause_briefly)
         self._log = KafkaLog(settings | SINGLE_READS)
         self._takers = ThreadPoolExecutor(TAKEOVERS_AT_ONCE, thread_name_prefix="take-over")
@@ -167,6 +169,8 @@ class ArchiverService:
             self._fetching.consume(begun)
         for event in self._fetching.poll(ownership.active.values()):
             ownership.offer(event)
+            if isinstance(event, Fetched):
+                self._room.taken(event.num_bytes, ownership.active)
         now = self._clock()
         if now - self._ticked_at >= TICK_SECONDS:
             self._ticked_at = now

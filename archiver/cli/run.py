@@ -14,6 +14,7 @@ from rich.table import Table
 
 from index_format.errors import BlockgzError
 
+from ..allocators import share_heaps
 from ..buffer import BufferFolder
 from ..config import RunConfig
 from ..configuration.origins import KAFKA_PREFIX
@@ -54,6 +55,7 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
     check_settings(config, lambda name: resolved.named(KAFKA_PREFIX + name))
     if config.workers > 1:
         return _run_workers(config)
+    share_heaps()
     store = open_store(config.archive, endpoint_url=config.endpoint_url, region=config.region)
     buffer = BufferFolder(config.buffer_dir or default_buffer_root(config.archive))
     service = ArchiverService(config, store, buffer)

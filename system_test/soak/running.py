@@ -1,4 +1,4 @@
-"""The soak run: an idle archiver, a backlog drained as fast as it goes, then steady load at half of that."""
+"""The soak run: an idle archiver, a backlog drained as fast as it goes, then steady load."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ class SoakSettings:
     partitions: int
     minutes: float
     memory: int = 256 * MIB
+    rate: float | None = None
+    """Records a second of the steady load; None: half of what the backlog was drained at."""
 
     @property
     def chunk_interval(self) -> float:
@@ -86,7 +88,7 @@ class Soak:
                 "create_seconds": round(created - began, 1),
                 "backlog_records": backlog,
                 **{f"backlog_{name}": value for name, value in drained.items()},
-                **self._steady(backlog, drained["records_per_second"] / 2),
+                **self._steady(backlog, settings.rate or drained["records_per_second"] / 2),
             }
         (self._home / "soak.json").write_text(json.dumps(figures, indent=1) + "\n")
         return figures
@@ -95,7 +97,7 @@ class Soak:
         """What an archiver takes that has nothing to do."""
         create_topic(self._broker.bootstrap, "idle")
         with self._archiver("idle") as archiver:
-            sampler = Sampler(archiver.pid)
+            sampler = self._sampler(archiver, "idle")
             archiver.wait_for(lambda: self._claims(archiver) >= 1, _START_SECONDS, "the claim of an empty partition")
             archiver.wait_for(lambda: len(sampler.samples) >= 5, _START_SECONDS, "samples")
             archiver.terminate()
@@ -105,7 +107,7 @@ class Soak:
         """`archiver run --once` over the whole backlog."""
         began = time.monotonic()
         with self._archiver("soak-*", "--once", "--json") as archiver:
-            sampler = Sampler(archiver.pid)
+            sampler = self._sampler(archiver, "backlog")
             done = archiver.wait(_DRAIN_SECONDS).expect(0)
         seconds = time.monotonic() - began
         archived = json.loads(done.stdout)["records"]
@@ -123,7 +125,7 @@ class Soak:
         settings = self._settings
         with self._archiver("soak-*", "--chunk-interval", f"{settings.chunk_interval:g}s") as archiver:
             began = time.monotonic()
-            sampler = Sampler(archiver.pid)
+            sampler = self._sampler(archiver, "steady")
             archiver.wait_for(lambda: self._claims(archiver) >= settings.partitions, _START_SECONDS, "all claims")
             owned = time.monotonic()
             load = self._load("--rate", rate)
@@ -149,6 +151,9 @@ class Soak:
             "max_rss_mib": _mib(max(entry.rss_bytes for entry in samples)),
             "cpu_share": round((warm[-1].cpu_seconds - warm[0].cpu_seconds) / (warm[-1].at - warm[0].at), 2),
         }
+
+    def _sampler(self, archiver: Running, phase: str) -> Sampler:
+        return Sampler(archiver.pid, self._home / f"{phase}.csv")
 
     def _archiver(self, topics: str, *arguments: object) -> Running:
         archive = ("-a", self._store.url(PREFIX), "--endpoint-url", self._store.endpoint_url)

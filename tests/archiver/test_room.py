@@ -6,15 +6,17 @@ from pathlib import Path
 import pytest
 
 from archiver.kafka_source import Fetched
+from archiver.memory_plan import MemoryPlan
 from archiver.partition_archiver import PartitionArchiver
 from archiver.roll_policy import BUFFER_SHARE_OF_OPEN_CHUNKS
-from archiver.room import MEMORY_SHARES, Room
+from archiver.room import Room
 from index_format.records import batch_from_records
 from tests.index_format.builders import record
 
 from .test_partition_archiver import Bench, until
 
 BIG = 10**9
+SHARES_OF_OPEN_BLOCKS = 12
 VALUE = b"x" * 100
 
 
@@ -29,7 +31,7 @@ class Partitions:
         self._next = dict.fromkeys(self.work, 0)
 
     def room(self, *, memory: int = BIG, buffer_bytes: int = BIG) -> Room:
-        return Room(memory=memory, buffer=self.bench.buffer, buffer_bytes=buffer_bytes)
+        return Room(MemoryPlan(memory), self.bench.buffer, buffer_bytes)
 
     def feed(self, number: int, records: int) -> None:
         """Records that end in buffered blocks, all but the last one."""
@@ -95,7 +97,19 @@ def test_while_the_store_hangs_each_partition_ends_one_chunk_and_no_more(partiti
     assert sum(partitions.chunks()) == 5 and room.is_left(partitions.work.values())
 
 
-def test_open_blocks_leave_memory_largest_first(partitions: Partitions) -> None:
+def in_time(room: Room, partitions: Partitions) -> None:
+    room.relieve(partitions.work)
+
+
+def after_much_was_taken(room: Room, partitions: Partitions) -> None:
+    for _ in range(3):
+        room.taken(1000, partitions.work)
+
+
+@pytest.mark.parametrize("relieve", [in_time, after_much_was_taken])
+def test_open_blocks_leave_memory_largest_first(
+    partitions: Partitions, relieve: Callable[[Room, Partitions], None]
+) -> None:
     partitions.bench.block_bytes = 10_000
     partitions.work = {number: partitions.bench.archiver(partition=number) for number in partitions.work}
     for number, records in enumerate((3, 30, 12, 20)):
@@ -103,8 +117,20 @@ def test_open_blocks_leave_memory_largest_first(partitions: Partitions) -> None:
     partitions.settle()
     sizes = [archiver.open_block_bytes for archiver in partitions.work.values()]
     assert min(sizes) > 0 and partitions.bench.buffer.used_bytes == 0
-    partitions.room(memory=(sum(sizes) - sizes[1] - 1) * MEMORY_SHARES).relieve(partitions.work)
+    room = partitions.room(memory=SHARES_OF_OPEN_BLOCKS * (sum(sizes) - sizes[1] - 1))
+    relieve(room, partitions)
     partitions.settle()
     left = [archiver.open_block_bytes for archiver in partitions.work.values()]
     assert left == [sizes[0], 0, sizes[2], 0]
     assert partitions.bench.buffer.used_bytes > 0 and partitions.chunks() == [0] * 4
+
+
+def test_what_open_chunks_note_of_their_blocks_is_bounded(partitions: Partitions) -> None:
+    for number, records in enumerate((3, 30, 12, 20)):
+        partitions.feed(number, records)
+    partitions.settle()
+    notes = sum(archiver.open_index_bytes for archiver in partitions.work.values())
+    partitions.room(memory=24 * (notes - 1)).relieve(partitions.work)
+    partitions.settle()
+    assert partitions.chunks()[1] == 1
+    assert sum(archiver.open_index_bytes for archiver in partitions.work.values()) < notes
