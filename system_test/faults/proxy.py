@@ -3,8 +3,8 @@
     python -m system_test.faults.proxy --port P --upstream P --seed S --rate 0.05 --journal FILE
 
 Every request is forwarded whole, over a connection of its own, or meets a fault. What a request meets is a function of
-seed and request number. `quiet` on stdin ends all faults, late deliveries included once they are out; `loud` begins
-them again. The journal gets a line of JSON for each fault.
+seed and request number. `quiet` on stdin ends all faults, late deliveries included once they are out. The journal gets
+a line of JSON for each fault.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from typing import NamedTuple, TextIO
 _LIMIT = 1 << 20
 _PROBE_SHARE = 0.25
 """Every start asks some forty requests whether the store is fit; they are to meet fewer faults than real work."""
+_LONG_SECONDS = 65.0
+"""Longer than the archiver's client waits for an answer."""
 
 
 class Request(NamedTuple):
@@ -69,7 +71,7 @@ class FaultProxy:
         self._requests = 0
         self._burst_until = 0.0
         self._late: set[asyncio.Task[None]] = set()
-        self.loud = True
+        self._quiet = asyncio.Event()
         self._faults: list[tuple[float, str, Callable[[Request, random.Random], Awaitable[bytes]]]] = [
             (10, "reset-before", self._reset_before),
             (14, "reset-after", self._reset_after),
@@ -84,7 +86,8 @@ class FaultProxy:
             (6, "cut", self._cut),
             (6, "conflict", self._conflict),
             (4, "refused", self._refused),
-            (1, "stall", self._stall),
+            (4, "timed-out", self._timed_out),
+            (2, "stall", self._stall),
         ]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -110,7 +113,7 @@ class FaultProxy:
 
     async def quiet(self) -> None:
         """No more faults; returns when the late deliveries are out."""
-        self.loud = False
+        self._quiet.set()
         self._burst_until = 0.0
         if self._late:
             await asyncio.wait(self._late)
@@ -118,7 +121,7 @@ class FaultProxy:
     async def _answer(self, request: Request) -> bytes:
         self._requests += 1
         rng = random.Random(f"{self._seed}:{self._requests}")
-        if not self.loud:
+        if self._quiet.is_set():
             return await self._forward(request)
         if time.monotonic() < self._burst_until:
             self._note("burst", request)
@@ -196,10 +199,17 @@ class FaultProxy:
     async def _refused(self, request: Request, rng: random.Random) -> bytes:
         return error_answer(412, "PreconditionFailed")
 
+    async def _timed_out(self, request: Request, rng: random.Random) -> bytes:
+        if rng.random() < 0.5:
+            await self._forward(request)
+        return rng.choice([error_answer(400, "RequestTimeout"), error_answer(504, "GatewayTimeout")])
+
     async def _stall(self, request: Request, rng: random.Random) -> bytes:
         if rng.random() < 0.5:
             await self._forward(request)
-        await asyncio.sleep(rng.uniform(3.0, 8.0))
+        seconds = _LONG_SECONDS if rng.random() < 0.3 else rng.uniform(3.0, 8.0)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._quiet.wait(), seconds)
         raise Reset
 
     def _forward_later(self, request: Request, seconds: float) -> None:
@@ -286,8 +296,6 @@ async def _run(port: int, proxy: FaultProxy) -> None:
         while command := (await commands.readline()).strip():
             if command == b"quiet":
                 await proxy.quiet()
-            elif command == b"loud":
-                proxy.loud = True
             print(command.decode(), flush=True)
 
 
