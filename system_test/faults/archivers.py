@@ -37,6 +37,11 @@ class Archiver:
         return self.process.returncode in (0, REFUSED) or " claimed " not in self.log.read_text(errors="replace")
 
     @property
+    def was_member(self) -> bool:
+        """Whether the group ever told it its partitions: one that still waits for the store has not joined."""
+        return " assigned " in self.log.read_text(errors="replace")
+
+    @property
     def alive(self) -> bool:
         """Whether it runs, frozen or not."""
         return self.process.poll() is None
