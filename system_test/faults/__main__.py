@@ -1,9 +1,9 @@
 """`python -m system_test.faults`: a campaign of many rounds, each with servers, topics and an archive of its own.
 
 A round's schedule is a function of the campaign's seed and the round's number. The state file holds what is done, so
-`--resume` goes on with the round that was interrupted. A broken promise ends the campaign (exit 1) and prints the
-round's seed, its schedule and where the evidence lies; with `--keep-going` that round counts for nothing, its evidence
-is put aside, and the next one begins.
+`--resume` goes on with the round that was interrupted. A broken promise prints the round's seed and its schedule, puts
+the evidence aside and ends the campaign (exit 1); that round counts for nothing. With `--keep-going`, and when it is
+resumed, the next one begins.
 """
 
 from __future__ import annotations
@@ -61,13 +61,14 @@ def main() -> int:
         try:
             figures = Round(settings, options.home / "round").run()
         except RoundFailedError as error:
-            print(f"FAILED {error}", flush=True)
-            if not options.keep_going:
-                return 1
+            evidence = options.home / f"failed-{number}"
+            print(f"FAILED {error}\nevidence lies in {evidence}", flush=True)
             state["failed"] += 1
-            (options.home / "round").rename(options.home / f"failed-{number}")
+            (options.home / "round").rename(evidence)
             state_file.write_text(json.dumps(state, indent=1))
-            continue
+            if options.keep_going:
+                continue
+            return 1
         figures["seconds"] = round(time.time() - started)
         state["rounds"].append(figures)
         state_file.write_text(json.dumps(state, indent=1))

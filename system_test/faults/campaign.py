@@ -449,7 +449,4 @@ class Round:
     def _report(self) -> str:
         shown = "\n".join(f"  - {violation[:1500]}" for violation in self._violations[:30])
         faults = "\n".join(f"  {fault}" for fault in self._schedule)
-        return (
-            f"seed {self._settings.seed!r}: {len(self._violations)} violations\n{shown}\n"
-            f"evidence lies in {self._home}; the schedule was\n{faults}"
-        )
+        return f"seed {self._settings.seed!r}: {len(self._violations)} violations\n{shown}\nthe schedule was\n{faults}"
