@@ -66,6 +66,10 @@ class ArchiverService:
         self._clock = clock
         self._selection = TopicSelection(config.topics, config.exclude)
         self._stopping = threading.Event()
+        self.ending = threading.Event()
+        """Set once `run` is to end, or ends by itself."""
+        self.failure: Exception | None = None
+        """What `run` raises, while it still ends."""
         self._abandoned = threading.Event()
         self._cluster = KafkaCluster(client_settings(config.bootstrap_servers, config.kafka))
         self._source_settings = consumer_settings(config, queue_bytes=config.memory // MEMORY_SHARES)
@@ -117,6 +121,7 @@ class ArchiverService:
     def stop(self) -> None:
         """End `run` in order: what is open is flushed and committed. Safe to call from a signal handler."""
         self._stopping.set()
+        self.ending.set()
 
     def run(self) -> None:
         """Archive until `stop`, or with `--once` until every partition is drained.
@@ -139,7 +144,11 @@ class ArchiverService:
                 except MemberRefused as error:
                     self._join_again(ownership, error)
             self.give_up(ownership, list(ownership.reports))
+        except Exception as error:
+            self.failure = error
+            raise
         finally:
+            self.ending.set()
             self._close()
 
     def _join_again(self, ownership: Ownership, refusal: MemberRefused) -> None:

@@ -11,12 +11,12 @@ from ..logs import LogEvent, log
 
 @contextmanager
 def ended_in_time(
-    stopping: threading.Event,
+    ending: threading.Event,
     seconds: float,
     report: Callable[[], int],
     leave: Callable[[int], object] = os._exit,
 ) -> Iterator[None]:
-    """Once `stopping` is set the block has so many seconds; then `report` gives the code that the process ends with.
+    """Once `ending` is set the block has so many seconds; then `report` gives the code that the process ends with.
 
     A request on the wire can be neither taken back nor waited for: S3's may take minutes. What it was to commit is
     committed or not, as after a SIGKILL, and the next owner finds out.
@@ -24,7 +24,7 @@ def ended_in_time(
     ended = threading.Event()
 
     def watch() -> None:
-        stopping.wait()
+        ending.wait()
         if not ended.wait(seconds):
             log.warning(LogEvent.UNANSWERED, seconds=seconds)
             code = report()

@@ -3,7 +3,6 @@
 import logging
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -29,7 +28,7 @@ from ..stores.opening import default_buffer_root, open_store
 from ..workers import Workers, worker_commands
 from .config_options import config_options
 from .ending import ended_in_time
-from .outcome import INTERRUPTED, closing, error_lines
+from .outcome import INTERRUPTED, closing, error_lines, tell
 
 PARTLY_FAILED = 3
 LEAVE_SECONDS = 4.0
@@ -61,11 +60,6 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
     store = open_store(config.archive, endpoint_url=config.endpoint_url, region=config.region)
     buffer = BufferFolder(config.buffer_dir or default_buffer_root(config.archive))
     service = ArchiverService(config, store, buffer)
-    stopping = threading.Event()
-
-    def stop() -> None:
-        service.stop()
-        stopping.set()
 
     def report() -> int:
         reports = list(service.reports.values())
@@ -75,8 +69,12 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
             _print_result(reports)
         return INTERRUPTED if signal.SIGINT in signals else _exit_code(reports)
 
-    signals = _stop_on_signals(stop)
-    with ended_in_time(stopping, config.grace + LEAVE_SECONDS, report), serving(config.http, service.snapshot):
+    def report_early() -> int:
+        return report() if service.failure is None else tell(service.failure)
+
+    signals = _stop_on_signals(service.stop)
+    bound = ended_in_time(service.ending, config.grace + LEAVE_SECONDS, report_early)
+    with bound, serving(config.http, service.snapshot):
         service.run()
     return report()
 

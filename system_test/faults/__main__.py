@@ -33,7 +33,7 @@ def main() -> int:
     """Run the campaign; 0 when every promise held."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=3000, help="of all kinds, in all rounds; at least")
-    parser.add_argument("--disruptions", type=int, default=600, help="of them of processes, servers and topics")
+    parser.add_argument("--disruptions", type=int, help="of them of processes, servers and topics; a fifth")
     parser.add_argument("--a-round", type=int, default=100, help="so many disruptions in one round")
     parser.add_argument("--seed", default=str(time.time_ns() % 1_000_000))
     parser.add_argument("--gap", type=float, default=2.5, help="seconds between two disruptions on average")
@@ -42,13 +42,14 @@ def main() -> int:
     parser.add_argument("--resume", action="store_true", help="go on where the state file says")
     parser.add_argument("--keep-going", action="store_true", help="go on after a round that failed")
     options = parser.parse_args()
+    disruptions = options.faults // 5 if options.disruptions is None else options.disruptions
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     options.home.mkdir(parents=True, exist_ok=True)
     state_file = options.home / "state.json"
     state: dict[str, Any] = {"seed": options.seed, "rounds": [], "failed": 0}
     if options.resume and state_file.exists():
         state = json.loads(state_file.read_text())
-    while (done := Done.of(state["rounds"])).is_short_of(options.faults, options.disruptions):
+    while (done := Done.of(state["rounds"])).is_short_of(options.faults, disruptions):
         number = len(state["rounds"]) + state["failed"] + 1
         settings = RoundSettings(
             seed=f"{state['seed']}/{number}",

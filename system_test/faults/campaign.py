@@ -33,7 +33,7 @@ PREFIX = "faults"
 _STORE_FAULTS = "store-faults.jsonl"
 LAG_SECONDS = 60.0
 """So long after the last fault everything must be archived."""
-_TERM_SECONDS = 40.0
+_TERM_SECONDS = 30.0
 _FENCED_SECONDS = 40.0
 _STEP_SECONDS = 0.05
 _COMPACT_SECONDS = 15.0
@@ -217,9 +217,7 @@ class Round:
 
     def _hurry(self, now: float) -> None:
         for ghost in [ghost for ghost in self._ghosts if now > ghost.released + _FENCED_SECONDS]:
-            # Of two processes with one id the group keeps who joined last; that may be the one that came back.
-            gave_way = any(at > ghost.released and name == ghost.archiver.name for at, name in self._refused)
-            if not gave_way and ghost.archiver.was_member:
+            if self._share_an_id(ghost):
                 self._violations.append(f"nobody gave way to {ghost.archiver.log.name} in {_FENCED_SECONDS:g} s")
             ghost.archiver.kill_hanging()
             self._ghosts.remove(ghost)
@@ -230,6 +228,18 @@ class Round:
                 entry[1].kill_hanging()
                 if entry[2] is not None:
                     self._restart(entry[2])
+
+    def _share_an_id(self, ghost: Ghost) -> bool:
+        """Whether a ghost and the process in its slot have been members for long, and neither kind gave way.
+
+        Of two with one id the group keeps who joined last; that may be the one that came back.
+        """
+        if any(at > ghost.released and name == ghost.archiver.name for at, name in self._refused):
+            return False
+        (rival,) = [slot.archiver for slot in self._slots if slot.name == ghost.archiver.name]
+        joined = [archiver.joined_at for archiver in (ghost.archiver, rival) if archiver is not None and archiver.alive]
+        since = time.time() - _FENCED_SECONDS / 2
+        return len(joined) == 2 and all(at is not None and at < since for at in joined)
 
     def _later(self, seconds: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._due, (time.monotonic() + seconds, next(self._order), action))

@@ -8,23 +8,23 @@ SECONDS = 10
 
 
 def test_what_still_waits_when_the_time_is_over_is_left_behind() -> None:
-    stopping, left, codes = threading.Event(), threading.Event(), list[int]()
+    ending, left, codes = threading.Event(), threading.Event(), list[int]()
 
     def leave(code: int) -> None:
         codes.append(code)
         left.set()
 
-    with ended_in_time(stopping, 0.01, lambda: 3, leave):
+    with ended_in_time(ending, 0.01, lambda: 3, leave):
         assert not codes, "nobody has asked for the end yet"
-        stopping.set()
+        ending.set()
         assert left.wait(SECONDS)
     assert codes == [3]
 
 
 def test_an_end_inside_its_time_is_nobodys_business() -> None:
-    stopping, codes = threading.Event(), list[int]()
-    with ended_in_time(stopping, SECONDS, lambda: 3, codes.append):
-        stopping.set()
+    ending, codes = threading.Event(), list[int]()
+    with ended_in_time(ending, SECONDS, lambda: 3, codes.append):
+        ending.set()
     (watching,) = [thread for thread in threading.enumerate() if thread.name == "ending"]
     watching.join(SECONDS)
     assert not watching.is_alive()
