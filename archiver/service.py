@@ -87,6 +87,10 @@ class ArchiverService:
         self._clock = clock
         self._selection = TopicSelection(config.topics, config.exclude)
         self._stopping = threading.Event()
+        self.ending = threading.Event()
+        """Set once `run` is to end, or ends by itself."""
+        self.failure: Exception | None = None
+        """What `run` raises, while it still ends."""
         self._abandoned = threading.Event()
         self._cluster = KafkaCluster(client_settings(config.bootstrap_servers, config.kafka))
         memory = MemoryPlan(config.memory)
@@ -131,6 +135,7 @@ class ArchiverService:
     def stop(self) -> None:
         """End `run` in order: what is open is flushed and committed. Safe to call from a signal handler."""
         self._stopping.set()
+        self.ending.set()
 
     def run(self) -> None:
         """Archive until `stop`, or with `--once` until every partition is drained.
@@ -139,7 +144,11 @@ class ArchiverService:
         """
         try:
             self._run()
+        except Exception as error:
+            self.failure = error
+            raise
         finally:
+            self.ending.set()
             self._close()
 
     def _run(self) -> None:

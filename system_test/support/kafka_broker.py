@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import tempfile
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -150,6 +151,19 @@ class KafkaBroker:
         """The file with the records of a partition that has one segment; for breaking it while the broker is down."""
         (segment,) = (self._data / f"{topic}-{partition}").glob("*.log")
         return segment
+
+    def segment_starts(self, topic: str, partition: int = 0) -> set[int]:
+        """The first offset of every segment that is there now: retention moves the low watermark to one of them."""
+        return {int(path.stem) for path in (self._data / f"{topic}-{partition}").glob("*.log")}
+
+    def cleaned_to(self, topic: str, partition: int = 0) -> int:
+        """The offset that the log cleaner has come to, as it last wrote it down; 0 before its first pass."""
+        with suppress(FileNotFoundError):
+            for line in (self._data / "cleaner-offset-checkpoint").read_text().splitlines():
+                match line.split():
+                    case [name, number, offset] if (name, number) == (topic, str(partition)):
+                        return int(offset)
+        return 0
 
     def __enter__(self) -> KafkaBroker:
         try:
