@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from index_format.blocks import BlockBuilder, Compressor, RawBlock, member_crc32
+from index_format.blocks import BlockBuilder, Compressor, RawBlock, block_crc32
 from index_format.chunk_index import BlockEntry, Gap
 from index_format.errors import UnencodableRecord
 from index_format.keys import ChunkStart
@@ -159,7 +159,7 @@ class ChunkBuilder:
                 last_record_offset=summary.last_offset,
                 min_timestamp=summary.min_timestamp,
                 max_timestamp=summary.max_timestamp,
-                crc32=member_crc32(member),
+                crc32=block_crc32(block.raw),
             )
         )
         self._buffer.append(member)

@@ -12,7 +12,6 @@ from index_format.ancestor.files import (
     OldFile,
     Unsure,
     choose,
-    header_bytes,
     indexed_file,
     records_of,
     within,
@@ -103,7 +102,7 @@ def records(reader: OldReader, partition: OldPartition, position: int) -> Iterat
         if start >= piece.end:
             continue
         if position < piece.start and piece is not partition.choice.pieces[0]:
-            yield Unsure(position, piece.start, "no file holds them")
+            yield Unsure(position, piece.start, "no file holds them", is_damage=True)
         for found in records_of(piece.file, reader.scan(piece.file.key, piece.file.size), reader.old_format):
             part = within(found, start, piece.end)
             if part is not None:
@@ -120,7 +119,7 @@ def old_file(reader: OldReader, data: FoundData, size: int) -> OldFile:
     """The file with its blocks: by its index, or by a scan where that cannot be used."""
     bodies = {key: stored.body for key in data.index_keys if (stored := reader.store.get(key)) is not None}
     file = indexed_file(data, size, bodies)
-    header = header_bytes(file) if file else 0
+    header = file.header_bytes if file else 0
     if file is not None and (not header or reader.store.get_range(data.key, header, header + len(MAGIC)) == MAGIC):
         return file
     counter = BlockCounter(data, size, reader.old_format)

@@ -29,7 +29,6 @@ from .roll_policy import RollLimits, RollReason
 from .stores import Store
 from .topics import TopicDirectory
 
-CODEC = "gzip"
 FIRST_BACKOFF_SECONDS = 0.2
 LONGEST_BACKOFF_SECONDS = 30.0
 HEARTBEAT_SECONDS = 3.0
@@ -271,7 +270,7 @@ class Ownership:
             topic_id=topic_id,
             group_id=config.group_id,
             record_format=config.record_format,
-            codec=CODEC,
+            codec=config.codec,
             isolation_level=config.isolation_level,
             key_prefix=workshop.store.prefix,
         )
@@ -303,7 +302,7 @@ class Ownership:
             claimed,
             ChunkSettings(
                 record_format=record_format(config.record_format),
-                compressor=COMPRESSORS[config.gzip_library](config.compression_level),
+                compressor=COMPRESSORS[config.compression_library](config.compression_level),
                 block_bytes=config.block_bytes,
                 limits=RollLimits(
                     chunk_bytes=config.chunk_bytes,

@@ -1,6 +1,7 @@
 """`archiver demo`: the main job end to end, each step a command that the user could have typed."""
 
 import base64
+import os
 import shlex
 import shutil
 import subprocess
@@ -217,12 +218,20 @@ class _Demo:
         return result
 
     def _run(self, program: str, *arguments: str) -> str:
-        """Show the command and the head of its output; gives its whole output."""
+        """Show the command and the head of its output; gives its whole output.
+
+        What is shown must do the same when it is typed in: settings of the environment have no part in it.
+        """
         shown = arguments[-1] if program == "sh" else shlex.join((program, *map(_without_secret, arguments)))
         self._screen.print(Text(f"$ {shown}", style="cyan"))
         command = [program] if program == "sh" else [sys.executable, "-m", program]
         done = subprocess.run(
-            [*command, *arguments], capture_output=True, text=True, check=False, timeout=COMMAND_SECONDS
+            [*command, *arguments],
+            env={name: value for name, value in os.environ.items() if not name.startswith("BLOCKGZ_")},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=COMMAND_SECONDS,
         )
         self._preview((done.stderr + done.stdout).splitlines())
         if done.returncode:

@@ -147,7 +147,7 @@ def _imported(report: ImportReport | None) -> dict[str, Any] | None:
         "next_offset": report.next_offset,
         "records": report.records,
         "chunks": report.chunks,
-        "unverified": [{"from": start, "to": end, "reason": reason} for start, end, reason in report.unsure],
+        "unverified": [{"from": start, "to": end, "reason": reason} for start, end, reason, _ in report.unsure],
         "error": report.failure.what if report.failure else None,
     }
 

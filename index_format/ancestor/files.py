@@ -40,6 +40,11 @@ class OldFile:
         """Records as its blocks say."""
         return sum(block.num_records for block in self.blocks)
 
+    @property
+    def header_bytes(self) -> int:
+        """Bytes before the first block: a fork's header. No member behind them: the index is not to be believed."""
+        return self.blocks[0].byte_offset if self.blocks else 0
+
 
 def indexed_file(found: FoundData, size: int, bodies: Mapping[str, bytes]) -> OldFile | None:
     """The file as the best of its indexes describes it; None where none can be read: then scan it.
@@ -69,11 +74,6 @@ def indexed_file(found: FoundData, size: int, bodies: Mapping[str, bytes]) -> Ol
             where.append(f"{found.key}: {size - end} bytes behind its last block are not in its index")
         return OldFile(found.key, size, found.first_offset, blocks, is_indexed=True, notes=(*notes, *where))
     return short
-
-
-def header_bytes(file: OldFile) -> int:
-    """Bytes before the first block: a fork's header. No member behind them: the index is not to be believed."""
-    return file.blocks[0].byte_offset if file.blocks else 0
 
 
 class BlockCounter:
@@ -182,6 +182,8 @@ class Unsure(NamedTuple):
     start: int
     end: int
     reason: str
+    is_damage: bool
+    """Whether bytes are wrong or missing; else they are there, and do not say which offset each record has."""
 
 
 def records_of(file: OldFile, scanned: Iterable[Scanned], old_format: OldFormat) -> Iterator[pa.RecordBatch | Unsure]:
@@ -216,9 +218,10 @@ def _decoded(file: OldFile, block: OldBlock, member: Member, old_format: OldForm
     try:
         return old_format.parse_counted(member.raw, block.num_records).batch(block.first_offset)
     except CorruptBlock as error:
-        return Unsure(block.first_offset, block.next_offset, f"{file.key} at byte {block.byte_offset}: {error.why}")
+        reason = f"{file.key} at byte {block.byte_offset}: {error.why}"
+        return Unsure(block.first_offset, block.next_offset, reason, is_damage=False)
 
 
 def _damaged(file: OldFile, block: OldBlock) -> Unsure:
     reason = f"{file.key} at byte {block.byte_offset}: the block is damaged or missing"
-    return Unsure(block.first_offset, block.next_offset, reason)
+    return Unsure(block.first_offset, block.next_offset, reason, is_damage=True)
