@@ -13,6 +13,7 @@ from index_format.ancestor.files import (
     Unsure,
     choose,
     indexed_file,
+    marker_notes,
     records_of,
     within,
 )
@@ -22,7 +23,6 @@ from index_format.ancestor.keys import (
     Place,
     found_partitions,
     has_current_objects,
-    marker_offset,
 )
 from index_format.ancestor.members import MAGIC, MemberScanner, Scanned
 from index_format.ancestor.payloads import OldFormat
@@ -70,9 +70,9 @@ class OldPartition:
         return self.choice.pieces[-1].end if self.choice.pieces else 0
 
     @property
-    def num_offsets(self) -> int:
-        """Offsets that its files say they hold, each counted once."""
-        return sum(piece.end - piece.start for piece in self.choice.pieces)
+    def num_records(self) -> int:
+        """Records that its files say they hold, each counted once."""
+        return sum(piece.num_records for piece in self.choice.pieces)
 
 
 def survey(reader: OldReader, wanted: Callable[[Place], bool]) -> list[OldPartition]:
@@ -134,16 +134,5 @@ def _partition(reader: OldReader, place: Place, found: FoundPartition, sizes: di
     marker = reader.store.get(found.marker_key) if found.marker_key else None
     notes = [note for file in files for note in file.notes]
     notes += [f"{key}: an index without its data" for key in found.indexes_without_data]
-    notes += _about_marker(place, found.marker_key, marker.body if marker else None, files)
+    notes += marker_notes(place, found.marker_key, marker.body if marker else None, files)
     return OldPartition(place, choice, (*notes, *choice.notes))
-
-
-def _about_marker(place: Place, key: str | None, body: bytes | None, files: list[OldFile]) -> Iterator[str]:
-    if key is None or body is None:
-        yield f"{place} has no marker: all its files are taken"
-        return
-    newest = marker_offset(body)
-    if newest is None:
-        yield f"{key} names no chunk: all files are taken"
-    elif beyond := [file for file in files if file.first_offset > newest]:
-        yield f"{key}: {len(beyond)} files lie behind the chunk that it names; they are taken too"

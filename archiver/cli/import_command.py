@@ -129,7 +129,7 @@ def result_object(
                 "files": len({piece.file.key for piece in each.choice.pieces}),
                 "start_offset": each.start_offset,
                 "next_offset": each.next_offset,
-                "planned_records": each.num_offsets,
+                "planned_records": each.num_records,
                 "gaps": [{"from": gap.start, "to": gap.end, "reason": gap.reason} for gap in each.choice.gaps],
                 "notes": each.notes,
                 "imported": _imported(by_place.get(each.place)),
@@ -186,13 +186,13 @@ def _import(
     console = Console(stderr=True)
     try:
         with Progress(console=console, transient=True, disable=not (shows_progress and console.is_terminal)) as shown:
-            task = shown.add_task("records", total=sum(each.num_offsets for each in partitions))
+            task = shown.add_task("records", total=sum(each.num_records for each in partitions))
             return [
                 import_partition(
                     reader, each, store, settings, buffer, _back_off, lambda count: shown.advance(task, count)
                 )
                 for each in partitions
-                if each.num_offsets
+                if each.num_records
             ]
     finally:
         buffer.close()
@@ -225,7 +225,7 @@ def _confirm(partitions: Sequence[OldPartition], *, is_agreed: bool) -> None:
             why="there is no terminal to ask on, and --yes was not given",
             remedy="add --yes, or --dry-run to see the plan only",
         )
-    count = sum(each.num_offsets for each in partitions)
+    count = sum(each.num_records for each in partitions)
     click.confirm(f"Import {count:,} records of {len(partitions)} partitions?", abort=True, err=True)
 
 
@@ -236,7 +236,7 @@ def _print_plan(partitions: Sequence[OldPartition]) -> None:
     for each in partitions:
         files = len({piece.file.key for piece in each.choice.pieces})
         offsets = f"{each.start_offset}..{each.next_offset}"
-        numbers = (str(each.place.partition), f"{files:,}", f"{each.num_offsets:,}", offsets, len(each.choice.gaps))
+        numbers = (str(each.place.partition), f"{files:,}", f"{each.num_records:,}", offsets, len(each.choice.gaps))
         table.add_row(each.place.topic, *map(str, numbers))
     Console(soft_wrap=True, highlight=False).print(table)
     notes = [note for each in partitions for note in each.notes]

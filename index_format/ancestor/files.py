@@ -9,7 +9,7 @@ import pyarrow as pa
 from ..chunk_index import Gap
 from ..errors import CorruptBlock, FormatError
 from .index import OldBlock, decode_old_index
-from .keys import FoundData
+from .keys import FoundData, Place, marker_offset
 from .members import DamagedBytes, Member, Scanned
 from .payloads import OldFormat
 
@@ -76,6 +76,17 @@ def indexed_file(found: FoundData, size: int, bodies: Mapping[str, bytes]) -> Ol
     return short
 
 
+def marker_notes(place: Place, key: str | None, body: bytes | None, files: Sequence[OldFile]) -> Iterator[str]:
+    """What is odd about a partition's marker; whatever it says, all files are taken."""
+    newest = marker_offset(body) if body is not None else None
+    if key is None or body is None:
+        yield f"{place} has no marker: all its files are taken"
+    elif newest is None:
+        yield f"{key} names no chunk: all files are taken"
+    elif beyond := [file for file in files if file.first_offset > newest]:
+        yield f"{key}: {len(beyond)} files lie behind the chunk that it names; they are taken too"
+
+
 class BlockCounter:
     """Takes what a scan of an object finds and counts its blocks: an index made from the data alone."""
 
@@ -128,6 +139,12 @@ class Piece(NamedTuple):
     file: OldFile
     start: int
     end: int
+
+    @property
+    def num_records(self) -> int:
+        """Records as the file's blocks say."""
+        spans = [(max(self.start, block.first_offset), min(self.end, block.next_offset)) for block in self.file.blocks]
+        return sum(end - start for start, end in spans if start < end)
 
 
 class Choice(NamedTuple):

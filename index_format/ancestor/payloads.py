@@ -9,11 +9,11 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from ..errors import CorruptBlock
-from ..record_formats.text_lines import NO_TIMESTAMP, NO_TIMESTAMP_TYPE
 from ..records import batch_from_columns
 
 OLD_FORMATS = ("lines", "delimited", "binary", "binary-keys")
 _ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|([t\\]))")
+NO_TIMESTAMP = NO_TIMESTAMP_TYPE = -1
 _LENGTH = struct.Struct(">i")
 
 Field = bytes | None

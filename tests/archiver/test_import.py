@@ -14,15 +14,19 @@ from click.testing import CliRunner, Result
 from archiver.cli import main as archiver_main
 from replayer.cli import main as replayer_main
 from tests.support.ancestor_archives import (
+    HARMLESS,
     OldChunk,
     OldWriter,
     Row,
     binary,
     binary_keys,
     delimited,
+    drop_field,
     lines,
     member,
     rows_of,
+    two_blocks,
+    without_keys,
 )
 
 
@@ -70,10 +74,6 @@ def imports(tmp_path: Path) -> Imports:
     return Imports(tmp_path)
 
 
-def without_keys(rows: dict[int, Row]) -> dict[int, Row]:
-    return {offset: (None, value) for offset, (_, value) in rows.items()}
-
-
 def gaps_of(result: dict[str, Any]) -> list[tuple[int, int]]:
     """What was recorded as unverified while reading."""
     (partition,) = result["partitions"]
@@ -82,54 +82,6 @@ def gaps_of(result: dict[str, Any]) -> list[tuple[int, int]]:
 
 def notes_of(result: dict[str, Any]) -> str:
     return "\n".join(note for partition in result["partitions"] for note in partition["notes"])
-
-
-def set_field(name: str, value: Any) -> Callable[[list[dict[str, Any]]], None]:
-    def edit(entries: list[dict[str, Any]]) -> None:
-        for entry in entries:
-            entry[name] = value
-
-    return edit
-
-
-def drop_field(name: str) -> Callable[[list[dict[str, Any]]], None]:
-    def edit(entries: list[dict[str, Any]]) -> None:
-        for entry in entries:
-            del entry[name]
-
-    return edit
-
-
-def two_blocks(start: int = 0, **settings: Any) -> OldChunk:
-    return OldChunk(start, [rows_of(start, start + 50), rows_of(start + 50, start + 100)], **settings)
-
-
-EMPTY: tuple[bytes, int] = (b"", 0)
-HARMLESS = {
-    "as the ancestor wrote it": two_blocks(),
-    "an empty block first": OldChunk(0, [EMPTY, rows_of(0, 9)]),
-    "empty blocks anywhere": OldChunk(0, [rows_of(0, 4), EMPTY, EMPTY, rows_of(4, 9), EMPTY]),
-    "a block over any threshold": OldChunk(0, [[(None, b"x" * 3_000_000)], rows_of(1, 9)]),
-    "uncompressed length missing": two_blocks(edit=drop_field("byte_length_uncompressed")),
-    "uncompressed length in characters": two_blocks(edit=set_field("byte_length_uncompressed", 7)),
-    "uncompressed length null": two_blocks(edit=set_field("byte_length_uncompressed", None)),
-    "unknown fields": two_blocks(edit=set_field("writer", {"host": "a"})),
-    "a header of a fork": two_blocks(header=b"BGZF\x01\x02"),
-    "a header that is a member": two_blocks(header=member(b"made by a fork\n")),
-    "wider numbers": two_blocks(digits=19),
-    "a date of a local zone": two_blocks(date="2016-02-25"),
-    "a date that is none": two_blocks(date="2016-02-30"),
-    "a name that was taken": two_blocks(date="2016-02-24~e3-ab12cd34"),
-    "a pair split by midnight": two_blocks(index_date="2016-02-25"),
-    "no index": two_blocks(has_index=False),
-    "no index and a header": two_blocks(has_index=False, header=b"not gzip at all"),
-    "no index and empty blocks": OldChunk(0, [EMPTY, rows_of(0, 4), EMPTY, rows_of(4, 9)], has_index=False),
-    "an index that is no JSON": two_blocks(edit=lambda entries: entries.append({"nonsense": 1})),
-    "an index of another chunk": two_blocks(edit=set_field("first_record_offset", 500)),
-    "one record with newlines": OldChunk(0, [[(None, b"a\nb\n\nc")], rows_of(1, 9)]),
-    "an empty value": OldChunk(0, [[(None, b""), (None, b"x"), (None, b"")]]),
-    "first offset above 0": two_blocks(start=12_065),
-}
 
 
 @pytest.mark.parametrize("chunk", HARMLESS.values(), ids=HARMLESS.keys())
