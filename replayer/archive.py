@@ -3,9 +3,9 @@
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from index_format import objects
 from index_format.blocks import DEFAULT_MAX_BLOCK_BYTES
@@ -230,13 +230,39 @@ async def _each(spans: Iterable[LeveledSpan]) -> AsyncIterator[LeveledSpan]:
         yield span
 
 
+class OtherArchive(Protocol):
+    """An archive of another kind that can be read as if it were a current one."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What its reader should know, for people."""
+
+    def folders(self) -> tuple[TopicFolder, ...]:
+        """Its topics, in order."""
+
+    def partitions(self, folder: TopicFolder) -> tuple[int, ...]:
+        """The numbers of a topic's partitions, in order."""
+
+    async def open_partition(self, folder: TopicFolder, partition: int) -> ArchivedPartition | None:
+        """One of its partitions; None where it has no such."""
+
+
 class Archive:
     """An archive at one address."""
 
-    def __init__(self, reader: ObjectReader, max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES) -> None:
+    def __init__(
+        self,
+        reader: ObjectReader,
+        max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES,
+        find_other: Callable[[ObjectReader], Awaitable[OtherArchive | None]] | None = None,
+    ) -> None:
+        """`find_other` looks for an archive of another kind, once, where there is no current one."""
         self.reader = reader
         self.max_block_bytes = max_block_bytes
         self._layouts = tuple(LAYOUTS)
+        self._find_other = find_other
+        self.other: OtherArchive | None = None
+        """The archive of another kind that was found."""
 
     @property
     def layout(self) -> str:
@@ -300,7 +326,8 @@ class Archive:
             found = await self._read_marker(folder._replace(incarnation=2), partition)
             if found is None:
                 newest = (await self.incarnations(folder.topic))[-1]
-                found = await self._read_marker(newest, partition) if newest.incarnation > 2 else None
+                is_unread = newest.incarnation > 2 or self.other is not None
+                found = await self._read_marker(newest, partition) if is_unread else None
         while found is not None and not pinned and found.marker.successor is not None:
             successor = _successor(found)
             found = await self._read_marker(successor, partition)
@@ -326,6 +353,8 @@ class Archive:
         return tuple(await asyncio.gather(*(opened(number) for number in numbers)))
 
     async def _read_marker(self, folder: TopicFolder, partition: int) -> ArchivedPartition | None:
+        if self.other is not None:
+            return await self.other.open_partition(folder, partition)
         denied: AccessDenied | None = None
         for layout in self._layouts:
             keys: PartitionKeys = LAYOUTS[layout](folder, partition)
@@ -348,6 +377,8 @@ class Archive:
         return None
 
     async def _topic_folders(self) -> tuple[TopicFolder, ...]:
+        if self.other is not None:
+            return self.other.folders()
         for layout in self._layouts:
             home = SEED_HOME if layout == "seed" else ""
             names = await self.reader.folders(home)
@@ -355,6 +386,9 @@ class Archive:
             if folders or await self._has_archive_object(layout):
                 self._layouts = (layout,)
                 return folders
+        self.other = await self._find_other(self.reader) if self._find_other else None
+        if self.other is not None:
+            return self.other.folders()
         raise NoArchiveThere(
             f"there is no archive at {self.reader.address}",
             why="it holds neither _archive.json nor a topic",
@@ -369,6 +403,8 @@ class Archive:
         return True
 
     async def _partitions_in(self, folder: TopicFolder) -> tuple[int, ...]:
+        if self.other is not None:
+            return self.other.partitions(folder)
         names = await self.reader.folders(topic_home(self.layout, folder))
         numbers = [int(match[1]) for name in names if (match := _PARTITION.fullmatch(name))]
         return tuple(sorted(numbers))

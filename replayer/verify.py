@@ -127,6 +127,8 @@ Progress = Callable[[int], None]
 async def verify_identity(archive: Archive, topics: Iterable[str]) -> list[Damage]:
     """Checks the objects that say whose the archive and its topics are."""
     damage: list[Damage] = []
+    if archive.other is not None:
+        return damage
     folders = [await archive.folder_of(topic) for topic in topics]
     key = archive_key(archive.layout)
     try:
@@ -192,7 +194,7 @@ class _Verification:
             self._gaps.update(last.gaps)
             self._progress(last.entry.bytes)
         self._check_chain(entries)
-        if last is not None and last.last_hash is not None and last.last_hash != marker.tail_hash:
+        if last is not None and None not in (last.last_hash, marker.tail_hash) and last.last_hash != marker.tail_hash:
             report.damage.append(Damage(self._partition.keys.marker, "its tail_hash is not that of the last record"))
         report.first_offset = entries[0].first_offset if entries else None
         report.gaps = sorted(self._gaps, key=lambda gap: gap.start)
@@ -255,7 +257,7 @@ class _Verification:
             if sha256 != chunk.index.data.sha256 and not damage:
                 damage.append(Damage(chunk.data_key, "its sha256 is not the one in its index"))
         return ChunkFindings(
-            entry,
+            chunk.entry,
             chunk.index.gaps,
             sum(chunk.index.blocks[number].num_records for number in lost),
             _runs(chunk.index, lost),

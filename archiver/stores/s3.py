@@ -178,6 +178,20 @@ class S3Store:
                     key = item["Key"].removeprefix(self.prefix)
                     yield ListedObject(key, item["Size"], item["LastModified"].timestamp())
 
+    def get_range(self, key: str, start: int, end: int) -> bytes:
+        """See ToolStore."""
+        with self._errors(key):
+            try:
+                answer = self._client.get_object(
+                    Bucket=self._bucket, Key=self.prefix + key, Range=f"bytes={start}-{end - 1}"
+                )
+                content: bytes = answer["Body"].read()
+            except ClientError as error:
+                if _code(error) in ("InvalidRange", "416"):
+                    return b""
+                raise
+        return content
+
     def folders(self, prefix: str) -> Iterator[str]:
         """See ToolStore."""
         whole = self.prefix + prefix

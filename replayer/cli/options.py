@@ -22,9 +22,11 @@ import click
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from index_format.addresses import Address, parse_address
+from index_format.ancestor.payloads import OLD_FORMATS, OldFormat
 from index_format.blocks import DEFAULT_MAX_BLOCK_BYTES
 from index_format.keys import parse_topic_folder
 
+from ..ancestor import ancestor_finder
 from ..archive import Archive, ArchivedPartition
 from ..errors import UsageError
 from ..positions import OffsetRange, Position, parse_position, parse_time, resolve_range
@@ -36,6 +38,7 @@ from .program import debug
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_PARTITIONS = 100_000
+SHOWN_NOTES = 20
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class ArchiveOptions:
     endpoint_url: str | None
     region: str | None
     max_block_bytes: int
+    old_format: OldFormat
 
 
 @dataclass(frozen=True)
@@ -89,13 +93,28 @@ class Size(click.ParamType[int]):
 
 
 def archive_options(function: F) -> F:
-    """Adds -a/--archive --endpoint-url --region --max-block-bytes --debug; passes `archive: ArchiveOptions`."""
+    """Adds -a/--archive and what goes with it, and --debug; passes `archive: ArchiveOptions`."""
 
     @functools.wraps(function)
     def with_archive(
-        *args: Any, archive: str, endpoint_url: str | None, region: str | None, max_block_bytes: int, **kwargs: Any
+        *args: Any,
+        archive: str,
+        endpoint_url: str | None,
+        region: str | None,
+        max_block_bytes: int,
+        old_format: str,
+        key_delimiter: str,
+        **kwargs: Any,
     ) -> Any:
-        options = ArchiveOptions(parse_address(archive), endpoint_url, region, max_block_bytes)
+        try:
+            parsed = OldFormat.of_options(old_format, key_delimiter)
+        except ValueError as error:
+            raise UsageError(
+                f"--key-delimiter {key_delimiter!r} cannot be used",
+                why=str(error),
+                remedy=r"write it as '\t' or '\x1f'",
+            ) from error
+        options = ArchiveOptions(parse_address(archive), endpoint_url, region, max_block_bytes, parsed)
         return function(*args, archive=options, **kwargs)
 
     options = [
@@ -124,6 +143,23 @@ def archive_options(function: F) -> F:
             envvar="BLOCKGZ_MAX_BLOCK_BYTES",
             show_envvar=True,
             help="Refuse blocks that inflate to more.",
+        ),
+        click.option(
+            "--old-format",
+            type=click.Choice(OLD_FORMATS),
+            default=OLD_FORMATS[0],
+            show_default=True,
+            envvar="BLOCKGZ_OLD_FORMAT",
+            show_envvar=True,
+            help="How records lie in an archive of kafka-connect-s3 or a fork.",
+        ),
+        click.option(
+            "--key-delimiter",
+            default=r"\t",
+            show_default=True,
+            envvar="BLOCKGZ_KEY_DELIMITER",
+            show_envvar=True,
+            help="Of --old-format delimited.",
         ),
         click.option(
             "--debug",
@@ -267,7 +303,11 @@ async def open_counted_archive(options: ArchiveOptions) -> AsyncIterator[tuple[A
     """The same, with what counts the requests."""
     async with open_reader(options.address, endpoint_url=options.endpoint_url, region=options.region) as reader:
         counting = CountingReader(reader)
-        yield Archive(counting, options.max_block_bytes), counting
+        finder = ancestor_finder(options.old_format, options.max_block_bytes)
+        archive = Archive(counting, options.max_block_bytes, finder)
+        yield archive, counting
+        for note in archive.other.notes[:SHOWN_NOTES] if archive.other else ():
+            click.echo(f"note: {note}", err=True)
 
 
 def _with_options(function: F, options: list[Callable[[Any], Any]]) -> F:

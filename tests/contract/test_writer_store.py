@@ -229,6 +229,16 @@ def test_put_and_swap_see_each_other(store: Store) -> None:
     assert not store.put_if_absent("x", b"three", "attempt-2")
 
 
+def test_ranges(place: Place) -> None:
+    store = place.store
+    assert isinstance(store, LocalStore | S3Store | MemoryStore)
+    store.put_if_absent("a/x", b"0123456789", "mine")
+    ranges = [(0, 10), (3, 5), (8, 20), (10, 12)]
+    assert [store.get_range("a/x", *each) for each in ranges] == [b"0123456789", b"34", b"89", b""]
+    with pytest.raises(StoreError):
+        store.get_range("a/gone", 0, 1)
+
+
 def test_list_and_delete(store: Store) -> None:
     keys = ["t/a/10", "t/a/2", "t/b", "t-x", "u"]
     for key in keys:
