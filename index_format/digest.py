@@ -1,4 +1,4 @@
-"""A digest over the records of a partition, which any program can repeat from the records alone (FORMAT.md, "Digest")."""
+"""A digest over the records of a partition that any program can repeat from the records alone (FORMAT.md, "Digest")."""
 
 import hashlib
 

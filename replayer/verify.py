@@ -20,9 +20,9 @@ from index_format.seek import merged_ranges
 
 from .archive import INDEX_SUFFIXES, Archive, ArchivedPartition, Chunk, LeveledSpan
 from .block_reader import StoredBlock, decoded, fetch_blocks, inflated
+from .block_stream import RANGE_BYTES
 from .errors import ObjectMissing
 from .prefetch import prefetched
-from .scan import RANGE_BYTES
 
 CHUNKS_AT_ONCE = 8
 DEEP_CHUNKS_AT_ONCE = 2

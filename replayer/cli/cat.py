@@ -8,6 +8,7 @@ import click
 
 from ..formatting import Printer, envelope_printer, json_printer, template_printer
 from ..scan import scan
+from .damage import DamagePolicies, damage_option
 from .options import (
     ArchiveOptions,
     RangeOptions,
@@ -45,6 +46,7 @@ DEFAULT_TEMPLATE = "%s\\n"
     help="Print in kcat's format tokens.",
 )
 @click.option("-J", "as_envelope", is_flag=True, envvar="BLOCKGZ_ENVELOPE", show_envvar=True, help="Print kcat's JSON.")
+@damage_option
 @json_option
 @archive_options
 def command(
@@ -53,27 +55,47 @@ def command(
     limit: int | None,
     template: str | None,
     as_envelope: bool,
+    on_damage: str,
     as_json: bool,
     archive: ArchiveOptions,
-) -> None:
-    """Print records, partition after partition, in offset order; the value and a newline unless told otherwise."""
+) -> int:
+    """Print records, partition after partition, in offset order; the value and a newline unless told otherwise.
+
+    Damage ends the output with exit code 3; with --on-damage skip all other records are printed, the offsets that are
+    lost are named on stderr, and the exit code is 3 all the same.
+    """
     if (template is not None) + as_envelope + as_json > 1:
         raise click.UsageError("-f, -J and --json exclude each other")
     printer = json_printer() if as_json else envelope_printer() if as_envelope else None
+    policies = DamagePolicies(on_damage)
     asyncio.run(
-        _cat(archive, parse_topic(topic), selection, limit, printer or template_printer(template or DEFAULT_TEMPLATE))
+        _cat(
+            archive,
+            parse_topic(topic),
+            selection,
+            limit,
+            printer or template_printer(template or DEFAULT_TEMPLATE),
+            policies,
+        )
     )
+    return policies.report()
 
 
 async def _cat(
-    options: ArchiveOptions, topic: TopicArgument, selection: RangeOptions, limit: int | None, printer: Printer
+    options: ArchiveOptions,
+    topic: TopicArgument,
+    selection: RangeOptions,
+    limit: int | None,
+    printer: Printer,
+    policies: DamagePolicies,
 ) -> None:
     out = sys.stdout.buffer
     remaining = limit
     async with open_archive(options) as archive:
         for partition in await archive.open_topic(topic.topic, topic.partitions):
             start, end = await selection.resolve(partition)
-            async with aclosing(scan(partition, start, end)) as batches:
+            batches = scan(partition, start, end, on_damage=policies.of(partition))
+            async with aclosing(batches):
                 async for batch in batches:
                     part = batch if remaining is None else batch.slice(0, remaining)
                     out.write(printer(partition.topic, partition.partition, part))
