@@ -104,7 +104,7 @@ def test_without_the_policy_the_scan_ends_at_the_damage(opened: Opened, partitio
             async for batch in batches:
                 found.extend(iter_records(batch))
 
-    with pytest.raises(BlockgzError, match="block 0 of .* is damaged: offsets 132 to"):
+    with pytest.raises(BlockgzError, match=r"block 0 of .* is damaged: offsets 132 to"):
         opened.read(use)
     assert found == partition.records[:66]
 
