@@ -35,7 +35,7 @@ from index_format.marker import (
     decode_index,
     decode_marker,
 )
-from index_format.seek import span_at_or_after, span_for_time
+from index_format.seek import TimeBounded, span_at_or_after, span_for_time
 
 from .errors import AccessDenied, NoArchiveThere, NotInArchive, ObjectMissing
 from .prefetch import prefetched
@@ -127,9 +127,14 @@ class ArchivedPartition:
         """What the marker itself lists, in offset order."""
         return tuple(LeveledSpan(span, self._levels.get(span.name, 0)) for span in self.marker.spans)
 
-    async def entries(self, start: int, end: int) -> AsyncIterator[ChunkEntry]:
-        """The chunks that may hold records of offsets [start, end), in order; reads the catalogs on the way."""
-        async for entry in self._walk(self.spans, start, end):
+    async def entries(
+        self, start: int, end: int, wanted: Callable[[TimeBounded], bool] | None = None
+    ) -> AsyncIterator[ChunkEntry]:
+        """The chunks that may hold records of offsets [start, end), in order; reads the catalogs on the way.
+
+        A chunk or catalog that `wanted` refuses is left out, with all below it.
+        """
+        async for entry in self._walk(self.spans, start, end, wanted):
             yield entry
 
     async def gaps(self) -> tuple[Gap, ...]:
@@ -194,14 +199,17 @@ class ArchivedPartition:
         assert span is None or isinstance(span, ChunkEntry)
         return span
 
-    async def _walk(self, spans: Iterable[LeveledSpan], start: int, end: int) -> AsyncIterator[ChunkEntry]:
-        wanted = [each for each in spans if each.span.next_offset > start and each.span.start_offset < end]
-        opened = prefetched(_each(wanted), self._opened, cost=lambda _: 1, budget=CONCURRENT_CATALOGS)
+    async def _walk(
+        self, spans: Iterable[LeveledSpan], start: int, end: int, wanted: Callable[[TimeBounded], bool] | None
+    ) -> AsyncIterator[ChunkEntry]:
+        inside = [each for each in spans if each.span.next_offset > start and each.span.start_offset < end]
+        chosen = [each for each in inside if wanted is None or wanted(each.span)]
+        opened = prefetched(_each(chosen), self._opened, cost=lambda _: 1, budget=CONCURRENT_CATALOGS)
         async for each in opened:
             if isinstance(each, ChunkEntry):
                 yield each
             else:
-                async for entry in self._walk(_below(each), start, end):
+                async for entry in self._walk(_below(each), start, end, wanted):
                     yield entry
 
     async def _opened(self, leveled: LeveledSpan) -> ChunkEntry | Catalog:

@@ -1,14 +1,14 @@
 """Reading a run of records in offset order: merged ranges, fetched ahead, decoded in threads, memory bounded."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index_format.seek import blocks_between, merged_ranges
+from index_format.seek import TimeBounded, blocks_between, range_groups
 
 from .archive import ArchivedPartition, Chunk
 from .block_reader import StoredBlock, decoded, fetch_blocks
@@ -35,10 +35,16 @@ class RangeRead(NamedTuple):
         return blocks[self.numbers.stop - 1].byte_end - blocks[self.numbers.start].byte_offset
 
 
-async def scan(partition: ArchivedPartition, start_offset: int, end_offset: int) -> AsyncGenerator[pa.RecordBatch]:
+async def scan(
+    partition: ArchivedPartition,
+    start_offset: int,
+    end_offset: int,
+    wanted: Callable[[TimeBounded], bool] | None = None,
+) -> AsyncGenerator[pa.RecordBatch]:
     """The archived records of offsets [start_offset, end_offset) as batches of `index_format.records.SCHEMA`, in order.
 
     Batches are never empty; each is (a part of) one block. Close the iterator (`aclosing`) when you stop early.
+    `wanted` is asked of catalogs, chunks and blocks: what it refuses is not read, nor is anything below it.
     Raises a FormatError or ObjectMissing at the first damaged block; what came before it is right.
     """
 
@@ -48,9 +54,9 @@ async def scan(partition: ArchivedPartition, start_offset: int, end_offset: int)
     async def decode(block: StoredBlock) -> pa.RecordBatch:
         return await asyncio.to_thread(decoded, block, partition.max_block_bytes)
 
-    entries = partition.entries(start_offset, end_offset)
+    entries = partition.entries(start_offset, end_offset, wanted)
     chunks = prefetched(entries, partition.chunk, cost=lambda _: 1, budget=INDEXES_AHEAD)
-    reads = _range_reads(chunks, start_offset, end_offset)
+    reads = _range_reads(chunks, start_offset, end_offset, wanted)
     fetched = prefetched(reads, fetch, cost=lambda read: read.num_bytes, budget=FETCH_AHEAD_BYTES)
     batches = prefetched(
         _singly(fetched), decode, cost=lambda block: block.entry.byte_length_uncompressed, budget=DECODE_AHEAD_BYTES
@@ -73,12 +79,14 @@ def payload_bytes(batch: pa.RecordBatch) -> int:
     return sum(pc.sum(pc.binary_length(batch.column(name))).as_py() or 0 for name in ("key", "value"))
 
 
-async def _range_reads(chunks: AsyncIterator[Chunk], start_offset: int, end_offset: int) -> AsyncIterator[RangeRead]:
+async def _range_reads(
+    chunks: AsyncIterator[Chunk], start_offset: int, end_offset: int, wanted: Callable[[TimeBounded], bool] | None
+) -> AsyncIterator[RangeRead]:
     async for chunk in chunks:
         blocks = chunk.index.blocks
-        wanted = blocks_between(blocks, start_offset, end_offset)
-        for group in merged_ranges(blocks[wanted.start : wanted.stop], RANGE_BYTES) if wanted else ():
-            yield RangeRead(chunk, range(wanted.start + group.start, wanted.start + group.stop))
+        inside = blocks_between(blocks, start_offset, end_offset)
+        for numbers in range_groups(blocks, [n for n in inside if wanted is None or wanted(blocks[n])], RANGE_BYTES):
+            yield RangeRead(chunk, numbers)
 
 
 async def _singly(fetched: AsyncIterator[list[StoredBlock]]) -> AsyncIterator[StoredBlock]:
