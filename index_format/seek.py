@@ -17,7 +17,7 @@ S = TypeVar("S", bound=Span)
 
 
 class TimeBounded(Protocol):
-    """What catalog references, chunk entries and blocks share: timestamps (ms) of their records, bounds included."""
+    """What catalog references, chunk entries and blocks share: bounds (ms, inclusive) of their records' timestamps."""
 
     @property
     def min_timestamp(self) -> int: ...

@@ -53,3 +53,6 @@ class DamagePolicies:
         for partition, (start, end, reason) in self.skipped:
             click.echo(f"FAILURE {partition} skipped offsets {start}..{end}: {reason}", err=True)
         return DAMAGE_FOUND if self.skipped else 0
+
+
+STOPPING = DamagePolicies(STOPS)
