@@ -28,15 +28,18 @@ from index_format.keys import (
 from index_format.marker import (
     Catalog,
     CatalogReference,
+    ChunkCatalog,
     ChunkEntry,
     Marker,
+    ReferenceCatalog,
     Span,
     decode_catalog,
     decode_index,
     decode_marker,
 )
-from index_format.seek import span_at_or_after, span_for_time
+from index_format.seek import TimeBounded, span_at_or_after, span_for_time
 
+from .damage import Damaged, Unreadable
 from .errors import AccessDenied, NoArchiveThere, NotInArchive, ObjectMissing
 from .prefetch import prefetched
 from .stores import ObjectReader
@@ -127,10 +130,26 @@ class ArchivedPartition:
         """What the marker itself lists, in offset order."""
         return tuple(LeveledSpan(span, self._levels.get(span.name, 0)) for span in self.marker.spans)
 
-    async def entries(self, start: int, end: int) -> AsyncIterator[ChunkEntry]:
-        """The chunks that may hold records of offsets [start, end), in order; reads the catalogs on the way."""
-        async for entry in self._walk(self.spans, start, end):
-            yield entry
+    async def entries(
+        self, start: int, end: int, wanted: Callable[[TimeBounded], bool] | None = None
+    ) -> AsyncIterator[ChunkEntry]:
+        """The chunks that may hold records of offsets [start, end), in order; reads the catalogs on the way.
+
+        A chunk or catalog that `wanted` refuses is left out, with all below it.
+        Raises a FormatError or ObjectMissing at the first catalog that cannot be read.
+        """
+        async for opened in self.walk(start, end, wanted):
+            if isinstance(opened, ChunkEntry):
+                yield opened
+            elif isinstance(opened, Unreadable):
+                raise opened.error
+
+    async def walk(
+        self, start: int, end: int, wanted: Callable[[TimeBounded], bool] | None = None
+    ) -> AsyncIterator[ChunkEntry | Catalog | Unreadable]:
+        """The same with what is met on the way: each catalog before its entries, and those that cannot be read."""
+        async for opened in self._walk(self.spans, start, end, wanted):
+            yield opened
 
     async def gaps(self) -> tuple[Gap, ...]:
         """All recorded gaps in offset order; reads all catalogs, because old gaps fold into them."""
@@ -194,20 +213,26 @@ class ArchivedPartition:
         assert span is None or isinstance(span, ChunkEntry)
         return span
 
-    async def _walk(self, spans: Iterable[LeveledSpan], start: int, end: int) -> AsyncIterator[ChunkEntry]:
-        wanted = [each for each in spans if each.span.next_offset > start and each.span.start_offset < end]
-        opened = prefetched(_each(wanted), self._opened, cost=lambda _: 1, budget=CONCURRENT_CATALOGS)
+    async def _walk(
+        self, spans: Iterable[LeveledSpan], start: int, end: int, wanted: Callable[[TimeBounded], bool] | None
+    ) -> AsyncIterator[ChunkEntry | Catalog | Unreadable]:
+        inside = [each for each in spans if each.span.next_offset > start and each.span.start_offset < end]
+        chosen = [each for each in inside if wanted is None or wanted(each.span)]
+        opened = prefetched(_each(chosen), self._opened, cost=lambda _: 1, budget=CONCURRENT_CATALOGS)
         async for each in opened:
-            if isinstance(each, ChunkEntry):
-                yield each
-            else:
-                async for entry in self._walk(_below(each), start, end):
-                    yield entry
+            yield each
+            if isinstance(each, ChunkCatalog | ReferenceCatalog):
+                async for below in self._walk(_below(each), start, end, wanted):
+                    yield below
 
-    async def _opened(self, leveled: LeveledSpan) -> ChunkEntry | Catalog:
+    async def _opened(self, leveled: LeveledSpan) -> ChunkEntry | Catalog | Unreadable:
         span, level = leveled
         if isinstance(span, CatalogReference):
-            return await self.catalog(span, level)
+            try:
+                return await self.catalog(span, level)
+            except Damaged as error:
+                key = self.keys.home + span.name
+                return Unreadable(span.start_offset, span.next_offset, span.num_records, key, error)
         assert isinstance(span, ChunkEntry)
         return span
 

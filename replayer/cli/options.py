@@ -9,14 +9,14 @@ Use as decorators above a click command; each hands over one value::
     def command(archive: ArchiveOptions, kafka: KafkaOptions, as_json: bool) -> None: ...
 """
 
-import asyncio
 import functools
+import os
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO, TypeAlias, TypeVar, cast
 
 import click
 from pydantic import ByteSize, TypeAdapter, ValidationError
@@ -26,11 +26,15 @@ from index_format.ancestor.payloads import OLD_FORMATS, OldFormat
 from index_format.blocks import DEFAULT_MAX_BLOCK_BYTES
 from index_format.keys import parse_topic_folder
 
+from .. import selection
 from ..ancestor import ancestor_finder
-from ..archive import Archive, ArchivedPartition
+from ..archive import Archive
 from ..errors import UsageError
-from ..positions import OffsetRange, Position, parse_position, parse_time, resolve_range
-from ..selection import Selection
+from ..formatting import envelope_printer, json_printer, template_printer
+from ..offset_file import MAX_FILE_BYTES, parse_offset_file
+from ..positions import parse_position, parse_time
+from ..record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
+from ..selection import Positions, Selection
 from ..stores.counting import CountingReader
 from ..stores.opening import open_reader
 from .program import debug
@@ -59,16 +63,8 @@ class KafkaOptions:
     properties: dict[str, str]
 
 
-@dataclass(frozen=True)
-class RangeOptions:
-    """`--from --to --at`, parsed; `--at` has become the end."""
-
-    start: Position | None
-    end: Position | None
-
-    async def resolve(self, partition: ArchivedPartition) -> OffsetRange:
-        """The offsets that are meant in one partition."""
-        return await resolve_range(partition, self.start, self.end)
+RangeOptions: TypeAlias = Positions
+"""`--from --to --at`, parsed; `--at` has become the end."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +73,33 @@ class TopicArgument:
 
     topic: str
     partitions: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class SelectionOptions:
+    """Which records are meant: positions, a file with some for single partitions, partitions, and a filter.
+
+    `now` is what durations before now count from, ms since the epoch.
+    """
+
+    positions: Positions
+    offset_file: bytes | None
+    partitions: str | None
+    filter: RecordFilter
+    now: int
+
+    async def select(self, archive: Archive, topic: TopicArgument) -> list[Selection]:
+        """The offsets that are meant of a topic; raises UsageError, NotInArchive, or what opening raises."""
+        wanted = with_partitions(topic, self.partitions)
+        positions = self.positions
+        if self.offset_file is not None:
+            plain = parse_topic_folder(topic.topic).topic
+            positions = replace(positions, of_partitions=parse_offset_file(self.offset_file, plain, self.now))
+        return await selection.select(archive, wanted.topic, wanted.partitions, positions)
+
+    def narrowed(self, *conditions: Condition) -> "SelectionOptions":
+        """The same with more conditions."""
+        return replace(self, filter=replace(self.filter, conditions=(*self.filter.conditions, *conditions)))
 
 
 class Size(click.ParamType[int]):
@@ -242,6 +265,147 @@ def range_options(function: F) -> F:
     return cast(F, _with_options(with_range, options))
 
 
+def selection_options(function: F) -> F:
+    """Adds what `range_options` does, --positions --partitions --since --until --key --null-key --header --grep.
+
+    Passes `selection: SelectionOptions`.
+    """
+
+    @functools.wraps(function)
+    def with_selection(
+        *args: Any,
+        selection: RangeOptions,
+        offset_file: BinaryIO | None,
+        partitions: str | None,
+        since: str | None,
+        until: str | None,
+        keys: tuple[str, ...],
+        null_key: bool,
+        headers: tuple[str, ...],
+        grep: str | None,
+        **kwargs: Any,
+    ) -> Any:
+        now = time.time_ns() // 1_000_000
+        conditions: list[Condition] = [header_condition(header) for header in headers]
+        if keys or null_key:
+            conditions.append(KeyIn((*(os.fsencode(key) for key in keys), *([None] if null_key else []))))
+        if grep is not None:
+            conditions.append(ValueMatches(Pattern(grep)))
+        options = SelectionOptions(
+            selection,
+            None if offset_file is None else offset_file.read(MAX_FILE_BYTES + 1),
+            partitions,
+            RecordFilter(
+                None if since is None else parse_time(since, now).timestamp,
+                None if until is None else parse_time(until, now).timestamp,
+                tuple(conditions),
+            ),
+            now,
+        )
+        return function(*args, selection=options, **kwargs)
+
+    options = [
+        click.option(
+            "--positions",
+            "offset_file",
+            type=click.File("rb"),
+            envvar="BLOCKGZ_POSITIONS",
+            show_envvar=True,
+            metavar="FILE",
+            help="Positions of single partitions: kafka-consumer-groups' CSV (topic,partition,offset), or JSON.",
+        ),
+        click.option(
+            "--partitions",
+            envvar="BLOCKGZ_PARTITIONS",
+            show_envvar=True,
+            metavar="P,P-P",
+            help="Only these partitions.",
+        ),
+        click.option(
+            "--since",
+            envvar="BLOCKGZ_SINCE",
+            show_envvar=True,
+            metavar="TIME",
+            help="Only records whose own timestamp is this or later.",
+        ),
+        click.option(
+            "--until", envvar="BLOCKGZ_UNTIL", show_envvar=True, metavar="TIME", help="Only records from before."
+        ),
+        click.option(
+            "--key",
+            "keys",
+            multiple=True,
+            envvar="BLOCKGZ_KEY",
+            show_envvar=True,
+            metavar="TEXT",
+            help="Only records with this key; several: with one of them.",
+        ),
+        click.option(
+            "--null-key",
+            is_flag=True,
+            envvar="BLOCKGZ_NULL_KEY",
+            show_envvar=True,
+            help="Only those without a key, or also those.",
+        ),
+        click.option(
+            "--header",
+            "headers",
+            multiple=True,
+            envvar="BLOCKGZ_HEADER",
+            show_envvar=True,
+            metavar="NAME[=VALUE]",
+            help="Only records with this header; several: with all of them.",
+        ),
+        click.option(
+            "--grep",
+            envvar="BLOCKGZ_GREP",
+            show_envvar=True,
+            metavar="REGEX",
+            help="Only records in whose value this is found (RE2's syntax).",
+        ),
+    ]
+    return range_options(cast(F, _with_options(with_selection, options)))
+
+
+def limit_option(function: F) -> F:
+    """Adds -n/--limit; passes `limit: int | None`."""
+    option = click.option(
+        "-n",
+        "--limit",
+        type=click.IntRange(min=0),
+        envvar="BLOCKGZ_LIMIT",
+        show_envvar=True,
+        help="Stop after N records.",
+    )
+    return option(function)
+
+
+def printing_options(function: F) -> F:
+    """Adds -f -J --json; passes `printer: Printer | None`, which is None where none of them is given."""
+
+    @functools.wraps(function)
+    def with_printer(*args: Any, template: str | None, as_envelope: bool, as_json: bool, **kwargs: Any) -> Any:
+        if (template is not None) + as_envelope + as_json > 1:
+            raise click.UsageError("-f, -J and --json exclude each other")
+        printer = json_printer() if as_json else envelope_printer() if as_envelope else None
+        return function(*args, printer=template_printer(template) if template is not None else printer, **kwargs)
+
+    options = [
+        click.option(
+            "-f",
+            "template",
+            envvar="BLOCKGZ_TEMPLATE",
+            show_envvar=True,
+            metavar="FORMAT",
+            help="Print in kcat's format tokens.",
+        ),
+        click.option(
+            "-J", "as_envelope", is_flag=True, envvar="BLOCKGZ_ENVELOPE", show_envvar=True, help="Print kcat's JSON."
+        ),
+    ]
+    return json_option(cast(F, _with_options(with_printer, options)))
+
+
 def json_option(function: F) -> F:
     """Adds --json; passes `as_json: bool`."""
     option = click.option(
@@ -286,9 +450,7 @@ def with_partitions(topic: TopicArgument, partitions: str | None) -> TopicArgume
 
 async def select(archive: Archive, topic: TopicArgument, positions: RangeOptions) -> list[Selection]:
     """The offsets that are meant, in each partition as of one version of its marker."""
-    opened = await archive.open_topic(topic.topic, topic.partitions)
-    ranges: Sequence[OffsetRange] = await asyncio.gather(*(positions.resolve(partition) for partition in opened))
-    return [Selection(partition, offsets) for partition, offsets in zip(opened, ranges, strict=True)]
+    return await selection.select(archive, topic.topic, topic.partitions, positions)
 
 
 @asynccontextmanager

@@ -111,6 +111,11 @@ class TestCat:
             (["orders:0-1", "--at", "@1760000000002"], ["0:0", "0:1", "1:0", "1:1"]),
             (["orders:0,1", "--from", "2025-10-09T08:53:20.059Z", "-n", "3"], ["0:59", "1:100", "1:101"]),
             (["orders", "-n", "0"], []),
+            (["orders", "--since", "@1760000000058", "--until", "@1760000000101"], ["0:58", "0:59", "1:100"]),
+            (["orders", "--key", "58", "--key", "101"], ["0:58", "1:101"]),
+            (["orders:0", "--null-key", "--header", "h=v", "--limit", "2"], ["0:0", "0:15"]),
+            (["orders:0", "--null-key", "--key", "1", "--to", "4"], ["0:0", "0:1", "0:3"]),
+            (["orders", "--partitions", "1", "--grep", "of 1[01]2 "], ["1:102", "1:112"]),
             (["orders", "-n", "61", "--from", "earliest", "--to", "latest"], [*(f"0:{n}" for n in range(60)), "1:0"]),
         ],
     )
@@ -118,6 +123,22 @@ class TestCat:
         result = replayer("cat", *args, "-f", "%p:%o\\n", root=root)
         assert result.exit_code == 0, result.stderr
         assert result.stdout.split() == expected
+
+    def test_positions_of_single_partitions(self, root: Path, orders: list[PartitionWriter], tmp_path: Path) -> None:
+        file = tmp_path / "offsets.csv"
+        file.write_text("group,orders,1,118\nother,7,3\n")
+        args = ("cat", "orders", "--from", "58", "-f", "%p:%o\\n")
+        result = replayer(*args, "--positions", file, root=root)
+        assert result.stdout.split() == ["0:58", "0:59", "1:118", "1:119"]
+        assert replayer(*args, "--positions", file, "--partitions", "0", root=root).exit_code == 4
+        file.write_text("other,7,3\n")
+        assert replayer(*args, "--positions", file, root=root).exit_code == 2
+
+    def test_text_has_no_timestamps_to_choose_by(self, root: Path, writer: ArchiveWriter) -> None:
+        writer.partition("text", 0, record_format="text").commit([Record(0, 5, 0, None, b"line", ())])
+        result = replayer("cat", "text", "--since", "2020-01-01", root=root)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "record format text hold none" in result.stderr
 
     def test_json_lines(self, root: Path, orders: list[PartitionWriter]) -> None:
         expected = [json_object(record, topic="orders", partition=1) for record in orders[1].records]

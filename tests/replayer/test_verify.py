@@ -16,9 +16,11 @@ from index_format.errors import BlockgzError
 from index_format.marker import encode
 from index_format.records import Record, iter_records
 from replayer.archive import Archive
+from replayer.findings import Lost, PartitionReport, Verdict
+from replayer.identity import read_identity
 from replayer.scan import scan
 from replayer.stores.local import LocalReader
-from replayer.verify import Depth, Lost, PartitionReport, Verdict, verify_identity, verify_partition
+from replayer.verify import Depth, verify_partition
 from tests.replayer.conftest import Opened
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 
@@ -206,7 +208,7 @@ def test_a_changed_bit_needs_a_deep_look(opened: Opened, partition: PartitionWri
 
 @pytest.mark.parametrize("name", ["_archive.json", "topic=orders/_topic.json"])
 def test_identity_objects_are_checked(opened: Opened, partition: PartitionWriter, name: str) -> None:
-    assert opened.read(lambda archive: verify_identity(archive, ["orders"])) == []
+    assert opened.read(lambda archive: read_identity(archive, ["orders"])).damage == ()
     (opened.root / name).write_bytes(b"{}")
-    (damage,) = opened.read(lambda archive: verify_identity(archive, ["orders"]))
+    (damage,) = opened.read(lambda archive: read_identity(archive, ["orders"])).damage
     assert damage.key == name

@@ -7,11 +7,13 @@
 """
 
 import random
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import Enum
+from types import TracebackType
 
-from tests.support.http_proxy import Answer, HttpProxy, Request, error_answer
+from tests.support.http_proxy import SECONDS, Answer, HttpProxy, Request, error_answer
 
 
 class Fault(Enum):
@@ -31,6 +33,10 @@ class Fault(Enum):
     """Carried out twice in a row; the client gets the second answer."""
     TWICE_LATE = "twice, late"
     """Carried out at once, and again when `deliver_late` is called."""
+    CUT = "cut"
+    """The answer breaks off in the middle of its body."""
+    HELD = "held"
+    """The answer is held back until `release` is called, or the proxy ends."""
 
 
 _INTERNAL_ERROR = error_answer(500, "InternalError")
@@ -82,6 +88,17 @@ class FaultProxy(HttpProxy):
         self.operations: Counter[str] = Counter()
         """Requests that came in, by S3's names."""
         self._late: list[Request] = []
+        self._released = threading.Event()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+        super().__exit__(kind, error, trace)
+
+    def release(self) -> None:
+        """Send what is held back."""
+        self._released.set()
 
     def deliver_late(self) -> int:
         """Carry out what was held back, in the order it came; how many requests that were."""
@@ -104,4 +121,15 @@ class FaultProxy(HttpProxy):
         answer = self.forward(request)
         if fault is Fault.TWICE:
             return self.forward(request)
+        if fault is Fault.CUT:
+            return _cut(answer)
+        if fault is Fault.HELD:
+            self._released.wait(SECONDS)
         return {Fault.RESET_AFTER: None, Fault.ERROR_AFTER: _INTERNAL_ERROR}.get(fault, answer)
+
+
+def _cut(answer: Answer) -> Answer:
+    """A body that breaks off: its length is told, half of it follows."""
+    headers = [(name, value) for name, value in answer.headers if name.lower() != "content-length"]
+    length = ("Content-Length", str(len(answer.body)))
+    return Answer(answer.status, [*headers, length], answer.body[: len(answer.body) // 2])
