@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from index_format.errors import BlockgzError
 
+from .pipeline import Pipeline, ScannedBatch
 from .scan import payload_bytes, scan
 from .selection import Selection
 
@@ -84,7 +85,9 @@ class _Sent:
     last_offset: int | None = None
 
 
-async def republish(selections: Sequence[Selection], sink: RecordSink, progress: Progress) -> RepublishResult:
+async def republish(
+    selections: Sequence[Selection], pipeline: Pipeline, sink: RecordSink, progress: Progress
+) -> RepublishResult:
     """Sends the selected records and waits until the cluster has them all.
 
     Reading and decoding go on while the sink works; memory holds what `scan` reads ahead. An error, of archive or
@@ -99,7 +102,8 @@ async def republish(selections: Sequence[Selection], sink: RecordSink, progress:
             lane = sent[partition.partition]
             async with aclosing(scan(partition, start, end)) as batches:
                 async for batch in batches:
-                    await asyncio.to_thread(sink.send, partition.partition, batch)
+                    for piece in pipeline(ScannedBatch(partition.partition, batch)):
+                        await asyncio.to_thread(sink.send, piece.target, piece.records)
                     offsets = batch.column("offset")
                     lane.records += batch.num_rows
                     lane.last_offset = offsets[-1].as_py()

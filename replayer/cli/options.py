@@ -135,7 +135,7 @@ def archive_options(function: F) -> F:
             help="Show tracebacks.",
         ),
     ]
-    return cast(F, _with_options(with_archive, options))
+    return cast(F, with_options(with_archive, options))
 
 
 def kafka_options(function: F) -> F:
@@ -167,7 +167,7 @@ def kafka_options(function: F) -> F:
             help="A property of librdkafka; may be repeated.",
         ),
     ]
-    return cast(F, _with_options(with_kafka, options))
+    return cast(F, with_options(with_kafka, options))
 
 
 def range_options(function: F) -> F:
@@ -203,7 +203,7 @@ def range_options(function: F) -> F:
             "--at", envvar="BLOCKGZ_AT", show_envvar=True, metavar="TIME", help="Everything before that time."
         ),
     ]
-    return cast(F, _with_options(with_range, options))
+    return cast(F, with_options(with_range, options))
 
 
 def json_option(function: F) -> F:
@@ -270,7 +270,8 @@ async def open_counted_archive(options: ArchiveOptions) -> AsyncIterator[tuple[A
         yield Archive(counting, options.max_block_bytes), counting
 
 
-def _with_options(function: F, options: list[Callable[[Any], Any]]) -> F:
+def with_options(function: F, options: Sequence[Callable[[Any], Any]]) -> F:
+    """The function with all of these decorators, the first one outermost."""
     decorated: Any = function
     for option in reversed(options):
         decorated = option(decorated)

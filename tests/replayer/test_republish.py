@@ -12,6 +12,7 @@ from replayer.errors import DeliveryFailed
 from replayer.kafka_admin import KafkaAdmin
 from replayer.kafka_reader import KafkaReader
 from replayer.kafka_sink import KafkaSink
+from replayer.pipeline import Pipeline
 from replayer.republish import Delivered, LaneResult, RepublishResult, republish
 from replayer.republish_plan import RecordPlace, TimeBounds
 from replayer.republish_sources import describe_source, find_refusable
@@ -40,7 +41,7 @@ def cluster() -> Iterator[MockCluster]:
 def replay(cluster: MockCluster, selections: list[Selection], target: str) -> RepublishResult:
     cluster.create_topic(target)
     sink = KafkaSink({"bootstrap.servers": cluster.bootstrap_servers}, target)
-    return asyncio.run(republish(selections, sink, lambda *_: None))
+    return asyncio.run(republish(selections, Pipeline(), sink, lambda *_: None))
 
 
 def held(cluster: MockCluster, topic: str, partition: int) -> list[Record]:
@@ -107,7 +108,7 @@ def test_a_full_queue_makes_the_sender_wait(tmp_path: Path, cluster: MockCluster
         "linger.ms": "1",
     }
     result = asyncio.run(
-        republish(selections_of(tmp_path, "narrow"), KafkaSink(properties, "narrow-copy"), lambda *_: None)
+        republish(selections_of(tmp_path, "narrow"), Pipeline(), KafkaSink(properties, "narrow-copy"), lambda *_: None)
     )
     assert result.partitions == (LaneResult(0, 0, 500, 0, 499, 0, 499),)
     assert without_offsets(held(cluster, "narrow-copy", 0)) == without_offsets(writer.records)
@@ -119,7 +120,9 @@ def test_a_record_larger_than_the_queue_is_named(tmp_path: Path, cluster: MockCl
     cluster.create_topic("huge-copy")
     properties = {"bootstrap.servers": cluster.bootstrap_servers, "queue.buffering.max.kbytes": "1"}
     with pytest.raises(DeliveryFailed, match="does not fit") as caught:
-        asyncio.run(republish(selections_of(tmp_path, "huge"), KafkaSink(properties, "huge-copy"), lambda *_: None))
+        asyncio.run(
+            republish(selections_of(tmp_path, "huge"), Pipeline(), KafkaSink(properties, "huge-copy"), lambda *_: None)
+        )
     assert "nothing was written" in caught.value.why
 
 
@@ -171,7 +174,7 @@ def test_a_failing_sink_is_stopped(tmp_path: Path) -> None:
     ArchiveWriter(tmp_path).partition("failing", 0).commit(records(range(5)))
     sink = FailingSink()
     with pytest.raises(BlockgzError) as caught:
-        asyncio.run(republish(selections_of(tmp_path, "failing"), sink, lambda *_: None))
+        asyncio.run(republish(selections_of(tmp_path, "failing"), Pipeline(), sink, lambda *_: None))
     assert caught.value.why == "because; written to the target: partition 3 offsets 4 to 9"
     assert sink.stopped
 
