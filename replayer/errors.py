@@ -14,6 +14,8 @@ The tree, below `index_format.errors.BlockgzError`::
     NoSuchTopic         2   a topic that the cluster does not have (a LookupError)
     ReplayRefused       2   the target would not keep the records as they are (a ValueError)
     DeliveryFailed      1   the cluster did not take a record
+    CommitLost          1   a transaction was rolled back, or nobody knows (a DeliveryFailed)
+    JobTakenOver       11   another run of the same job writes now
     TopicUnreadable     1   the log cannot be read to the end that was asked for
 """
 
@@ -119,6 +121,16 @@ class DeliveryFailed(BlockgzError):
     """The cluster did not take a record; `why` says what was written before."""
 
     exit_code = 1
+
+
+class CommitLost(DeliveryFailed):
+    """A transaction was rolled back, or its end is not known: the committed position tells; worth a retry."""
+
+
+class JobTakenOver(BlockgzError):
+    """Another run of the same job writes, or wrote since: this one must not."""
+
+    exit_code = 11
 
 
 class TopicUnreadable(BlockgzError):

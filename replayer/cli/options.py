@@ -13,7 +13,7 @@ import functools
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, TypeAlias, TypeVar, cast
@@ -194,7 +194,7 @@ def archive_options(function: F) -> F:
             help="Show tracebacks.",
         ),
     ]
-    return cast(F, _with_options(with_archive, options))
+    return cast(F, with_options(with_archive, options))
 
 
 def kafka_options(function: F) -> F:
@@ -226,7 +226,7 @@ def kafka_options(function: F) -> F:
             help="A property of librdkafka; may be repeated.",
         ),
     ]
-    return cast(F, _with_options(with_kafka, options))
+    return cast(F, with_options(with_kafka, options))
 
 
 def range_options(function: F) -> F:
@@ -239,7 +239,8 @@ def range_options(function: F) -> F:
         now = time.time_ns() // 1_000_000
         last = parse_time(at, now) if at is not None else parse_position(end, now) if end is not None else None
         first = parse_position(start, now) if start is not None else None
-        return function(*args, selection=RangeOptions(first, last), **kwargs)
+        asked = (start or "earliest", end or at or "latest")
+        return function(*args, selection=RangeOptions(first, last, asked=asked), **kwargs)
 
     options = [
         click.option(
@@ -262,7 +263,7 @@ def range_options(function: F) -> F:
             "--at", envvar="BLOCKGZ_AT", show_envvar=True, metavar="TIME", help="Everything before that time."
         ),
     ]
-    return cast(F, _with_options(with_range, options))
+    return cast(F, with_options(with_range, options))
 
 
 def selection_options(function: F) -> F:
@@ -364,7 +365,7 @@ def selection_options(function: F) -> F:
             help="Only records in whose value this is found (RE2's syntax).",
         ),
     ]
-    return range_options(cast(F, _with_options(with_selection, options)))
+    return range_options(cast(F, with_options(with_selection, options)))
 
 
 def limit_option(function: F) -> F:
@@ -403,7 +404,7 @@ def printing_options(function: F) -> F:
             "-J", "as_envelope", is_flag=True, envvar="BLOCKGZ_ENVELOPE", show_envvar=True, help="Print kcat's JSON."
         ),
     ]
-    return json_option(cast(F, _with_options(with_printer, options)))
+    return json_option(cast(F, with_options(with_printer, options)))
 
 
 def json_option(function: F) -> F:
@@ -472,7 +473,8 @@ async def open_counted_archive(options: ArchiveOptions) -> AsyncIterator[tuple[A
             click.echo(f"note: {note}", err=True)
 
 
-def _with_options(function: F, options: list[Callable[[Any], Any]]) -> F:
+def with_options(function: F, options: Sequence[Callable[[Any], Any]]) -> F:
+    """The function with all of these decorators, the first one outermost."""
     decorated: Any = function
     for option in reversed(options):
         decorated = option(decorated)

@@ -8,14 +8,15 @@ from index_format.errors import BlockgzError
 from replayer.errors import NoSuchTopic, ReplayRefused
 from replayer.republish_plan import (
     Findings,
+    Preflight,
     RecordPlace,
     RepublishPlan,
     Request,
     SoloBlock,
     SourcePartition,
     TimeBounds,
-    make_plan,
 )
+from replayer.republish_planning import make_plan
 from replayer.topic_facts import TopicConfig, TopicFacts, Watermarks, parse_config
 
 NOW = 1_763_000_000_000
@@ -48,7 +49,7 @@ def plan(
     findings: Findings | None = None,
     watermarks: dict[int, Watermarks] | None = None,
 ) -> RepublishPlan:
-    return make_plan(
+    preflight = Preflight(
         request or Request("orders", "copy"),
         sources or (source(),),
         target,
@@ -56,6 +57,7 @@ def plan(
         findings or Findings(),
         NOW,
     )
+    return make_plan(preflight)
 
 
 def refused(error: type[BlockgzError], expected: str, **arguments: Any) -> None:
