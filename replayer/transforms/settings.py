@@ -94,6 +94,6 @@ class Settings:
             near = _RENAMED.get(name) or next(iter(difflib.get_close_matches(name, sorted(self._asked), 1, 0.6)), None)
             raise UsageError(
                 f"{self._prefix}{name} is not a setting of it",
-                why=f"it knows {', '.join(sorted(self._asked))}" if self._asked else "it has no settings",
+                why=f"it knows {', '.join(sorted(self._asked))}",
                 remedy=f"did you mean {near}?" if near else "leave it out",
             )
