@@ -62,34 +62,24 @@ class Findings:
 
 
 @dataclass(frozen=True)
-class RepublishPlan:
-    """Which records go where, by `router`: order is kept inside a partition."""
-
-    topic: str
-    target: str
-    target_partitions: int
-    sources: tuple[SourcePartition, ...]
-    warnings: tuple[str, ...]
-    router: Router = field(default_factory=KeepPartitions)
-
-    @property
-    def records(self) -> int:
-        """Records of all partitions; an upper bound, as each source's."""
-        return sum(source.records for source in self.sources)
-
-    @property
-    def bytes(self) -> int:
-        """Encoded bytes of all partitions; an upper bound."""
-        return sum(source.bytes for source in self.sources)
-
-
-@dataclass(frozen=True)
 class Request:
     """What was asked for; `into_source` is the operator's word that the source topic itself is meant."""
 
     topic: str
     target: str
     into_source: bool = False
+
+
+@dataclass(frozen=True)
+class JobState:
+    """The job that the replay belongs to, and what is recorded of it; `written` are records in the target."""
+
+    name: str
+    transactional: bool
+    resume: bool
+    written: int = 0
+    begun: bool = False
+    complete: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,8 +96,32 @@ class Preflight:
     findings: Findings
     now_ms: int
     router: Router = field(default_factory=KeepPartitions)
+    job: JobState = JobState("unnamed", transactional=False, resume=False)
 
     @property
     def lanes(self) -> tuple[int, ...]:
         """The target partitions that may get records, rising."""
         return tuple(sorted({lane for source in self.sources for lane in self.router.targets(source.partition)}))
+
+
+@dataclass(frozen=True)
+class RepublishPlan:
+    """Which records go where, by `router`: order is kept inside a partition."""
+
+    topic: str
+    target: str
+    target_partitions: int
+    sources: tuple[SourcePartition, ...]
+    warnings: tuple[str, ...]
+    router: Router
+    job: JobState
+
+    @property
+    def records(self) -> int:
+        """Records of all partitions; an upper bound, as each source's."""
+        return sum(source.records for source in self.sources)
+
+    @property
+    def bytes(self) -> int:
+        """Encoded bytes of all partitions; an upper bound."""
+        return sum(source.bytes for source in self.sources)

@@ -16,7 +16,13 @@ def make_plan(preflight: Preflight) -> RepublishPlan:
     warnings = tuple(_warnings(preflight, target))
     request = preflight.request
     return RepublishPlan(
-        request.topic, request.target, target.num_partitions, preflight.sources, warnings, preflight.router
+        request.topic,
+        request.target,
+        target.num_partitions,
+        preflight.sources,
+        warnings,
+        preflight.router,
+        preflight.job,
     )
 
 
@@ -32,6 +38,11 @@ def _warnings(preflight: Preflight, target: TopicFacts) -> Iterator[str]:
             yield f"{target.name} is compacted: of records with the same key only the newest will stay"
         if config.deletes and config.retention_bytes is not None:
             yield f"{target.name} keeps at most retention.bytes={config.retention_bytes} a partition"
+    job = preflight.job
+    if job.begun:
+        yield f"job {job.name} goes on: {job.written} records of it are in {target.name} already"
+    if job.begun and not job.transactional:
+        yield "what was sent after the last checkpoint of the run before is sent again"
     held = {partition: bounds for partition, bounds in preflight.watermarks.items() if bounds.end > bounds.low}
     for lane in preflight.lanes:
         if lane in held:

@@ -47,6 +47,29 @@ def _refuse_source(preflight: Preflight) -> None:
         )
 
 
+def _refuse_second_copy(preflight: Preflight) -> None:
+    job = preflight.job
+    if job.begun and not job.resume:
+        state = "is complete" if job.complete else "was begun and is not complete"
+        raise ReplayRefused(
+            f"job {job.name} {state}",
+            why=f"{job.written} records of it are in {preflight.request.target}, and this would write them again",
+            remedy="add --resume to go on with it, or --job NAME to write another copy",
+        )
+
+
+def _refuse_unknown_past(preflight: Preflight, target: TopicFacts) -> None:
+    """Nothing recorded and an empty target: the job was broken off before its first record. Otherwise nobody knows."""
+    job = preflight.job
+    held = [lane for lane in preflight.lanes if lane in preflight.watermarks and preflight.watermarks[lane].end]
+    if job.resume and not job.begun and held:
+        raise ReplayRefused(
+            f"there is nothing to go on with: nothing is recorded of job {job.name}",
+            why=f"{target.name}:{held[0]} has had records, and which of this replay's are among them is not known",
+            remedy="repeat the first command as it was, with its --job; or leave --resume out to append all records",
+        )
+
+
 def _refuse_too_few_partitions(preflight: Preflight, target: TopicFacts) -> None:
     needed = _needed_partitions(preflight)
     if target.num_partitions >= needed:
@@ -124,8 +147,11 @@ def _refuse_large_records(preflight: Preflight, config: TopicConfig) -> None:
         )
 
 
-REFUSALS: tuple[Callable[[Preflight], None], ...] = (_refuse_source,)
-TARGET_REFUSALS: tuple[Callable[[Preflight, TopicFacts], None], ...] = (_refuse_too_few_partitions,)
+REFUSALS: tuple[Callable[[Preflight], None], ...] = (_refuse_source, _refuse_second_copy)
+TARGET_REFUSALS: tuple[Callable[[Preflight, TopicFacts], None], ...] = (
+    _refuse_too_few_partitions,
+    _refuse_unknown_past,
+)
 CONFIG_REFUSALS: tuple[Callable[[Preflight, TopicConfig], None], ...] = (
     _refuse_log_append_time,
     _refuse_retention,

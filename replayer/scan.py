@@ -16,10 +16,21 @@ from .prefetch import prefetched
 
 RANGE_BYTES = 8 * 1024 * 1024
 """Adjacent blocks are fetched together up to this size: a request costs milliseconds of CPU."""
-FETCH_AHEAD_BYTES = 24 * 1024 * 1024
-DECODE_AHEAD_BYTES = 16 * 1024 * 1024
-"""Uncompressed bytes that may be decoded and waiting; a decoded record takes about as many again."""
 INDEXES_AHEAD = 4
+
+
+class ReadAhead(NamedTuple):
+    """Bytes as stored, and uncompressed bytes decoded and waiting; a decoded record takes about as many again."""
+
+    fetched: int
+    decoded: int
+
+    def shared(self, readers: int) -> "ReadAhead":
+        """What each of several readers may have of it."""
+        return ReadAhead(self.fetched // readers, self.decoded // readers)
+
+
+READ_AHEAD = ReadAhead(24 * 1024 * 1024, 16 * 1024 * 1024)
 
 
 class RangeRead(NamedTuple):
@@ -35,7 +46,9 @@ class RangeRead(NamedTuple):
         return blocks[self.numbers.stop - 1].byte_end - blocks[self.numbers.start].byte_offset
 
 
-async def scan(partition: ArchivedPartition, start_offset: int, end_offset: int) -> AsyncGenerator[pa.RecordBatch]:
+async def scan(
+    partition: ArchivedPartition, start_offset: int, end_offset: int, ahead: ReadAhead = READ_AHEAD
+) -> AsyncGenerator[pa.RecordBatch]:
     """The archived records of offsets [start_offset, end_offset) as batches of `index_format.records.SCHEMA`, in order.
 
     Batches are never empty; each is (a part of) one block. Close the iterator (`aclosing`) when you stop early.
@@ -51,9 +64,9 @@ async def scan(partition: ArchivedPartition, start_offset: int, end_offset: int)
     entries = partition.entries(start_offset, end_offset)
     chunks = prefetched(entries, partition.chunk, cost=lambda _: 1, budget=INDEXES_AHEAD)
     reads = _range_reads(chunks, start_offset, end_offset)
-    fetched = prefetched(reads, fetch, cost=lambda read: read.num_bytes, budget=FETCH_AHEAD_BYTES)
+    fetched = prefetched(reads, fetch, cost=lambda read: read.num_bytes, budget=ahead.fetched)
     batches = prefetched(
-        _singly(fetched), decode, cost=lambda block: block.entry.byte_length_uncompressed, budget=DECODE_AHEAD_BYTES
+        _singly(fetched), decode, cost=lambda block: block.entry.byte_length_uncompressed, budget=ahead.decoded
     )
     async for batch in batches:
         part = trimmed(batch, start_offset, end_offset)

@@ -57,10 +57,11 @@ class KafkaOptions:
 
 @dataclass(frozen=True)
 class RangeOptions:
-    """`--from --to --at`, parsed; `--at` has become the end."""
+    """`--from --to --at`, parsed; `--at` has become the end. `asked` is how they were written."""
 
     start: Position | None
     end: Position | None
+    asked: tuple[str, ...] = ()
 
     async def resolve(self, partition: ArchivedPartition) -> OffsetRange:
         """The offsets that are meant in one partition."""
@@ -180,7 +181,8 @@ def range_options(function: F) -> F:
         now = time.time_ns() // 1_000_000
         last = parse_time(at, now) if at is not None else parse_position(end, now) if end is not None else None
         first = parse_position(start, now) if start is not None else None
-        return function(*args, selection=RangeOptions(first, last), **kwargs)
+        asked = (start or "earliest", end or at or "latest")
+        return function(*args, selection=RangeOptions(first, last, asked), **kwargs)
 
     options = [
         click.option(

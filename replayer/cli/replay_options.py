@@ -3,10 +3,12 @@
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import click
 
+from ..pace import Pace, make_pace
 from .options import RangeOptions, TopicArgument, parse_topic, range_options, with_options, with_partitions
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -14,12 +16,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """What is replayed, and where to."""
+    """What is replayed, where to, and how."""
 
     topic: TopicArgument
     target: str
     positions: RangeOptions
     into_source: bool
+    transactional: bool
+    resume: bool
+    job: str | None
+    job_file: Path | None
+    pace: Pace
     dry_run: bool
     yes: bool
 
@@ -35,12 +42,32 @@ def replay_options(function: F) -> F:
         selection: RangeOptions,
         partitions: str | None,
         into_source: bool,
+        transactional: bool,
+        resume: bool,
+        job: str | None,
+        job_file: Path | None,
+        rate: str | None,
+        speed: str | None,
         dry_run: bool,
         yes: bool,
         **kwargs: Any,
     ) -> Any:
         wanted = with_partitions(parse_topic(topic), partitions)
-        options = ReplayOptions(wanted, to_topic, selection, into_source, dry_run, yes)
+        if transactional and job_file is not None:
+            raise click.UsageError("--transactional keeps the position in the cluster: leave --job-file out")
+        options = ReplayOptions(
+            wanted,
+            to_topic,
+            selection,
+            into_source,
+            transactional,
+            resume,
+            job,
+            job_file,
+            make_pace(rate, speed),
+            dry_run,
+            yes,
+        )
         return function(*args, options=options, **kwargs)
 
     options = [
@@ -67,6 +94,49 @@ def replay_options(function: F) -> F:
             envvar="BLOCKGZ_INTO_SOURCE",
             show_envvar=True,
             help="Allow --to-topic to be the archived topic itself.",
+        ),
+        click.option(
+            "--transactional",
+            is_flag=True,
+            envvar="BLOCKGZ_TRANSACTIONAL",
+            show_envvar=True,
+            help="Exactly once: records and position in one transaction, over crashes and --resume too.",
+        ),
+        click.option(
+            "--resume",
+            is_flag=True,
+            envvar="BLOCKGZ_RESUME",
+            show_envvar=True,
+            help="Go on where the job stopped; begin it if it wrote nothing.",
+        ),
+        click.option(
+            "--job",
+            envvar="BLOCKGZ_JOB",
+            show_envvar=True,
+            metavar="NAME",
+            help="The job's name; without it one that archive, topic, target and selection give.",
+        ),
+        click.option(
+            "--job-file",
+            type=click.Path(dir_okay=False, path_type=Path),
+            envvar="BLOCKGZ_JOB_FILE",
+            show_envvar=True,
+            metavar="FILE",
+            help="Where the position is kept without --transactional, instead of $XDG_STATE_HOME/blockgz/jobs.",
+        ),
+        click.option(
+            "--rate",
+            envvar="BLOCKGZ_RATE",
+            show_envvar=True,
+            metavar="N/s",
+            help="At most so much a second: records, as 5000/s, or bytes of keys and values, as 20MB/s.",
+        ),
+        click.option(
+            "--speed",
+            envvar="BLOCKGZ_SPEED",
+            show_envvar=True,
+            metavar="Nx",
+            help="Spaced as their timestamps are: 1x as then, 10x ten times as fast.",
         ),
         click.option(
             "--dry-run",

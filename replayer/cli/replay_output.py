@@ -6,8 +6,8 @@ from typing import Any
 import click
 import msgspec
 
-from ..republish import RepublishResult
 from ..republish_plan import RepublishPlan, SourcePartition
+from ..republish_result import RepublishResult
 from .get import timestamp_text
 from .tables import bytes_text, print_table
 
@@ -39,10 +39,11 @@ def _seconds(timestamp_ms: int) -> str:
 
 def print_result(plan: RepublishPlan, result: RepublishResult) -> None:
     """What was done, as a table on stdout."""
-    columns = ("PARTITION", "RECORDS", "OFFSETS", "TARGET OFFSETS")
+    columns = ("PARTITION", "TARGET", "RECORDS", "OFFSETS", "TARGET OFFSETS")
     rows = [
         (
             lane.partition,
+            lane.target_partition,
             lane.records,
             _inclusive(lane.first_offset, lane.last_offset),
             _inclusive(lane.target_first_offset, lane.target_last_offset),
@@ -55,6 +56,10 @@ def print_result(plan: RepublishPlan, result: RepublishResult) -> None:
         f"{result.records} records ({bytes_text(result.bytes)}) replayed to {plan.target} in {result.seconds:.1f} s, "
         f"{rate:,.0f} records/s"
     )
+    if result.records_before:
+        click.echo(f"{result.records_before} records of job {plan.job.name} had been written before")
+    if not result.complete:
+        click.echo(f"not complete: repeat the command with --resume --job {plan.job.name}", err=True)
     if result.zero_timestamps:
         click.echo(f"warning: {result.zero_timestamps} records with timestamp 0 were sent with 1", err=True)
 
@@ -84,6 +89,9 @@ def plan_json(plan: RepublishPlan) -> dict[str, Any]:
             }
             for source in plan.sources
         ],
+        "job": plan.job.name,
+        "transactional": plan.job.transactional,
+        "records_before": plan.job.written,
         "warnings": plan.warnings,
     }
 
@@ -98,5 +106,9 @@ def result_json(plan: RepublishPlan, result: RepublishResult) -> dict[str, Any]:
         "bytes": result.bytes,
         "seconds": round(result.seconds, 3),
         "zero_timestamps": result.zero_timestamps,
+        "records_before": result.records_before,
+        "complete": result.complete,
+        "lost_commits": result.lost_commits,
+        "targets": msgspec.to_builtins(result.targets),
         "plan": plan_json(plan),
     }
