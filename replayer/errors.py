@@ -13,6 +13,7 @@ The tree, below `index_format.errors.BlockgzError`::
     BrokerUnreachable   1   no broker answered within the deadline (a ConnectionError)
     NoSuchTopic         2   a topic that the cluster does not have (a LookupError)
     ReplayRefused       2   the target would not keep the records as they are (a ValueError)
+    RecordUnfit         1   a record that cannot be changed as was asked for (a ValueError)
     DeliveryFailed      1   the cluster did not take a record
     CommitLost          1   a transaction was rolled back, or nobody knows (a DeliveryFailed)
     JobTakenOver       11   another run of the same job writes now
@@ -115,6 +116,17 @@ class ReplayRefused(BlockgzError, ValueError):
     """The target would not keep the records as they are; nothing was written."""
 
     exit_code = 2
+
+
+class RecordUnfit(BlockgzError, ValueError):
+    """A record that cannot be changed as was asked for; `partition` and `offset` are those of the archive."""
+
+    exit_code = 1
+
+    def __init__(self, partition: int, offset: int, why: str, remedy: str) -> None:
+        super().__init__(f"the record at partition {partition}, offset {offset} cannot be sent", why=why, remedy=remedy)
+        self.partition = partition
+        self.offset = offset
 
 
 class DeliveryFailed(BlockgzError):
