@@ -9,7 +9,7 @@ import numpy as np
 
 from index_format.seek import block_for_time
 
-from .archive import ArchivedPartition
+from .archive import ArchivedPartition, Chunk
 from .block_reader import read_block
 from .errors import UsageError
 
@@ -157,15 +157,24 @@ async def seek_time(partition: ArchivedPartition, timestamp: int) -> int:
     One catalog per level, one index and one block are read. Where the record format holds no timestamps (`text`), the
     answer is exact to the block only: its first offset.
     """
-    entry = await partition.chunk_for_time(timestamp)
-    if entry is None:
+    place = await block_at_time(partition, timestamp)
+    if place is None:
         return partition.next_offset
-    chunk = await partition.chunk(entry)
-    number = block_for_time(chunk.index.blocks, timestamp)
-    assert number is not None, "the index was checked against its entry"
+    chunk, number = place
     block = chunk.index.blocks[number]
     if block.min_timestamp >= timestamp:
         return block.first_record_offset
     batch = await read_block(partition, chunk, number)
     reached = np.flatnonzero(batch.column("timestamp").to_numpy() >= timestamp)
     return int(batch.column("offset")[int(reached[0])].as_py()) if len(reached) else block.first_record_offset
+
+
+async def block_at_time(partition: ArchivedPartition, timestamp: int) -> tuple[Chunk, int] | None:
+    """The first block with a record at or after `timestamp` (ms), by its number; None where there is none."""
+    entry = await partition.chunk_for_time(timestamp)
+    if entry is None:
+        return None
+    chunk = await partition.chunk(entry)
+    number = block_for_time(chunk.index.blocks, timestamp)
+    assert number is not None, "the index was checked against its entry"
+    return chunk, number

@@ -10,6 +10,7 @@ from ..formatting import Printer, template_printer
 from ..selection import selected
 from .options import (
     ArchiveOptions,
+    Printing,
     SelectionOptions,
     TopicArgument,
     archive_options,
@@ -39,12 +40,11 @@ DEFAULT_TEMPLATE = "%s\\n"
 @printing_options
 @archive_options
 def command(
-    topic: str, selection: SelectionOptions, limit: int | None, printer: Printer | None, archive: ArchiveOptions
+    topic: str, selection: SelectionOptions, limit: int | None, printing: Printing, archive: ArchiveOptions
 ) -> None:
     """Print records, partition after partition, in offset order; the value and a newline unless told otherwise."""
-    asyncio.run(
-        print_records(archive, parse_topic(topic), selection, limit, printer or template_printer(DEFAULT_TEMPLATE))
-    )
+    printer = printing.printer or template_printer(DEFAULT_TEMPLATE)
+    asyncio.run(print_records(archive, parse_topic(topic), selection, limit, printer))
 
 
 async def print_records(

@@ -66,14 +66,48 @@ class TestGet:
         }
 
     def test_stats_tell_the_cost(self, root: Path, orders: list[PartitionWriter]) -> None:
-        first, second = lines(replayer("get", "orders:0:5", "orders:0:39", "--stats", "--json", root=root))
-        assert first["record"]["offset"] == 5
-        assert first["stats"]["requests"] == 3
-        assert second["stats"]["requests"] == 1
-        assert 0 < first["stats"]["data_bytes_fetched"] < first["stats"]["chunk_bytes"]
-        assert second["stats"]["bytes_fetched"] == second["stats"]["data_bytes_fetched"]
-        assert first["stats"]["seconds"] > 0
-        assert "3 requests" in replayer("get", "orders:0:5", "--stats", root=root).stderr
+        (first,) = lines(replayer("get", "orders:0:5", "--stats", "--json", root=root))
+        (again,) = lines(replayer("get", "orders:0:5", "--stats", "--json", root=root))
+        (anew,) = lines(replayer("get", "orders:0:5", "--stats", "--json", "--no-cache", root=root))
+        assert [each["record"]["offset"] for each in (first, again, anew)] == [5, 5, 5]
+        first, again, anew = (each["stats"] for each in (first, again, anew))
+        assert [each["requests"] for each in (first, again, anew)] == [3, 2, 3], "the index is cached"
+        assert 0 < first["data_bytes_fetched"] < first["chunk_bytes"]
+        assert first["data_bytes_fetched"] == again["data_bytes_fetched"] == anew["data_bytes_fetched"]
+        assert (first["cached_bytes"], anew["cached_bytes"]) == (0, 0)
+        assert first["index_bytes_fetched"] == again["index_bytes_fetched"] + again["cached_bytes"]
+        assert first["bytes_fetched"] == first["data_bytes_fetched"] + first["index_bytes_fetched"]
+        assert first["seconds"] > 0
+        assert "3 requests" in replayer("get", "orders:0:5", "--stats", "--no-cache", root=root).stderr
+
+    def test_many_at_once_share_what_they_read(self, root: Path, orders: list[PartitionWriter]) -> None:
+        places = [f"orders:{p}:{offset}" for offset in range(39, -1, -1) for p in (1, 0)]
+        found = lines(replayer("get", *places, "--stats", "--json", root=root))
+        records_found = [(each["record"]["partition"], each["record"]["offset"]) for each in found]
+        assert records_found == [(p, offset) for offset in range(39, -1, -1) for p in (1, 0)]
+        assert found[0]["stats"]["requests"] == 6, "marker, index and one run of blocks of each partition"
+        stdin = CliRunner().invoke(
+            main, ["get", "-", "-f", "%o\n", "-a", str(root)], input="orders:0:3\n\n orders:1:4 "
+        )
+        assert (stdin.exit_code, stdin.stdout) == (0, "3\n4\n"), stdin.stderr
+
+    @pytest.mark.parametrize(
+        ("position", "offset"),
+        [("2025-10-09T08:53:20.007Z", 7), ("@1760000000050", 100), ("earliest", 0), ("-1", 119), ("+40", 100)],
+    )
+    def test_positions(self, root: Path, orders: list[PartitionWriter], position: str, offset: int) -> None:
+        result = replayer("get", f"orders:1:{position}", "-f", "%o", root=root)
+        assert (result.exit_code, result.stdout) == (0, str(offset)), result.stderr
+
+    def test_damage_costs_only_what_it_holds(self, root: Path, orders: list[PartitionWriter]) -> None:
+        data = root / "topic=orders/partition=00000" / f"{40:020d}.gz"
+        body = bytearray(data.read_bytes())
+        body[orders[0].indexes[1].blocks[1].byte_offset + 30] ^= 0xFF
+        data.write_bytes(body[: orders[0].indexes[1].blocks[-1].byte_offset])
+        wanted = [f"orders:0:{offset}" for offset in (5, 40, 42, 59, 99)]
+        result = replayer("get", *wanted, "-f", "%o\n", root=root)
+        assert (result.exit_code, result.stdout) == (3, "5\n40\n")
+        assert result.stderr.count("error: ") == 3
 
     def test_bytes_that_are_not_text(self, root: Path, writer: ArchiveWriter) -> None:
         writer.partition("raw", 0).commit([Record(0, -1, -1, b"\xff", bytes(range(256)), (("h", b"\xfe"),))])
@@ -241,6 +275,13 @@ class TestErrors:
             (["get", "order:0:1"], 4, "topic order is not in the archive"),
             (["get", "orders:7:1"], 4, "partition 7 of orders is not in the archive"),
             (["get", "orders:7"], 2, "'orders:7' names no record"),
+            (["get", "orders:0:noon"], 2, "'noon' is not a position"),
+            (["get", "orders:0:@1760000001000"], 4, "there is no record orders:0:@1760000001000"),
+            (["get", "orders:0:latest"], 4, "there is no record orders:0:latest"),
+            (["get", "orders:0:1", "--interval", "1"], 2, "is not a duration"),
+            (["cat", "orders", "--grep", "("], 2, "is not a regular expression"),
+            (["cat", "orders", "--since", "17"], 2, "is not a time"),
+            (["cat", "orders:0", "--partitions", "0"], 2, "given twice"),
             (["cat", "no/topic"], 2, "is not a topic"),
             (["cat", "orders:x"], 2, "names no partitions"),
             (["cat", "orders", "--from", "yesterday"], 2, "is not a position"),
