@@ -7,6 +7,9 @@ from .program import Program, closing
 COMMANDS = {
     "get": "get",
     "cat": "cat",
+    "tail": "tail",
+    "grep": "grep",
+    "find": "find",
     "ls": "ls",
     "describe": "describe",
     "replay": "replay",

@@ -102,6 +102,16 @@ class SelectionOptions:
             positions = replace(positions, of_partitions=parse_offset_file(self.offset_file, plain, self.now))
         return await selection.select(archive, wanted.topic, wanted.partitions, positions)
 
+    @property
+    def narrows(self) -> bool:
+        """Whether anything but partitions is chosen."""
+        return self.positions != Positions() or self.offset_file is not None or not self.filter.passes_all
+
+    @property
+    def ends(self) -> bool:
+        """Whether the selection has an end before the archive's."""
+        return self.positions.end is not None or self.filter.until is not None
+
     def narrowed(self, *conditions: Condition) -> "SelectionOptions":
         """The same with more conditions."""
         return replace(self, filter=replace(self.filter, conditions=(*self.filter.conditions, *conditions)))

@@ -213,6 +213,77 @@ class TestCat:
         assert b"Traceback" not in errors
 
 
+class TestTail:
+    def test_prints_the_end_of_each_partition(self, root: Path, orders: list[PartitionWriter]) -> None:
+        result = replayer("tail", "orders", "-n", "2", "-f", "%p:%o\\n", root=root)
+        assert result.stdout.split() == ["0:58", "0:59", "1:118", "1:119"], result.stderr
+        result = replayer("tail", "orders:1", "-n", "3", "--null-key", "--json", root=root)
+        assert [line["offset"] for line in lines(result)] == [111, 114, 117]
+        assert replayer("tail", "orders:0", "--to", "4", root=root).stdout.splitlines()[2].startswith("value of 2")
+
+
+class TestGrep:
+    @pytest.mark.parametrize(
+        ("args", "expected"),
+        [
+            (["of 1?1[12] ", "orders"], ["0:11", "0:12", "1:11", "1:12", "1:111", "1:112"]),
+            (["OF 5 ", "orders", "-i"], ["0:5", "1:5"]),
+            (["-F", "of 5 x", "orders:0"], ["0:5"]),
+            (["-v", "value", "orders:0", "--to", "12"], ["0:3", "0:10"]),
+            (["of 1", "orders:1", "--since", "@1760000000100", "-n", "1"], ["1:100"]),
+            (["of .2 ", "orders", "--grep", "3", "--key", "32"], ["0:32", "1:32"]),
+        ],
+    )
+    def test_finds(self, root: Path, orders: list[PartitionWriter], args: list[str], expected: list[str]) -> None:
+        result = replayer("grep", *args, "-f", "%p:%o\\n", root=root)
+        assert result.stdout.split() == expected, result.stderr
+
+    def test_shows_the_place_or_the_count(self, root: Path, orders: list[PartitionWriter]) -> None:
+        assert replayer("grep", "of 5 ", "orders:0", root=root).stdout == f"orders:0:5:value of 5 {20 * 'x'}\n"
+        number = sum(b"of 5" in (record.value or b"") for partition in orders for record in partition.records)
+        assert replayer("grep", "-c", "of 5", "orders", root=root).stdout == f"{number}\n"
+        nothing = replayer("grep", "-c", "zzz", "orders", root=root)
+        assert (nothing.exit_code, nothing.stdout) == (4, "0\n")
+
+
+class TestFind:
+    def test_offsets_of_a_time(self, root: Path, orders: list[PartitionWriter]) -> None:
+        args = ("find", "orders", "--time", "@1760000000050", "--time", "@1760000000110")
+        (found,) = lines(replayer(*args, "--json", root=root))
+        assert [(row["partition"], row["offset"], row["timestamp_ms"], row["found"]) for row in found] == [
+            (0, 50, 1760000000050, True),
+            (1, 100, 1760000000100, True),
+            (0, 60, None, False),
+            (1, 110, 1760000000110, True),
+        ]
+        assert {"topic": "orders", "time_ms": 1760000000050}.items() <= found[0].items()
+        assert lines(replayer(*args, "--format", "jsonl", root=root)) == found
+        assert replayer(*args, root=root).stdout.splitlines()[3].split()[-2:] == ["(its", "end)"]
+        assert replayer("find", "orders", "--time", "@1770000000", root=root).exit_code == 4
+
+    def test_its_csv_is_a_file_of_positions(self, root: Path, orders: list[PartitionWriter], tmp_path: Path) -> None:
+        found = replayer("find", "orders", "--time", "@1760000000059", "--format", "csv", root=root)
+        assert found.stdout == "orders,0,59\norders,1,100\n"
+        (file := tmp_path / "offsets.csv").write_text(found.stdout)
+        result = replayer("cat", "orders", "--positions", file, "-n", "2", "-f", "%p:%o\\n", root=root)
+        assert result.stdout.split() == ["0:59", "1:100"]
+
+    def test_offsets_of_a_key(self, root: Path, orders: list[PartitionWriter]) -> None:
+        expected = [(0, 58), (1, 101)]
+        args = ("find", "orders", "--key", "58", "--key", "101")
+        for more in ("--json",), ("--format", "jsonl"):
+            rows = lines(replayer(*args, *more, root=root))
+            assert [(row["partition"], row["offset"]) for row in rows] == expected
+            assert all(row["timestamp_ms"] == 1760000000000 + row["offset"] for row in rows)
+        assert replayer(*args, "--format", "csv", "-n", "1", root=root).stdout.splitlines() == [
+            "topic,partition,offset,timestamp_ms",
+            "orders,0,58,1760000000058",
+        ]
+        table = replayer(*args, root=root).stdout.splitlines()
+        assert table[1].split() == ["0", "58", "2025-10-09T08:53:20.058+00:00"]
+        assert replayer("find", "orders", "--key", "none", root=root).exit_code == 4
+
+
 def test_ls(root: Path, orders: list[PartitionWriter], writer: ArchiveWriter) -> None:
     writer.partition("empty", 0)
     (listing,) = lines(replayer("ls", "--json", root=root))
@@ -279,6 +350,11 @@ class TestErrors:
             (["get", "orders:0:@1760000001000"], 4, "there is no record orders:0:@1760000001000"),
             (["get", "orders:0:latest"], 4, "there is no record orders:0:latest"),
             (["get", "orders:0:1", "--interval", "1"], 2, "is not a duration"),
+            (["tail", "orders", "-F", "--to", "5"], 2, "has no end"),
+            (["grep", "-c", "x", "orders", "--json"], 2, "prints a number"),
+            (["find", "orders"], 2, "there is nothing to find"),
+            (["find", "orders", "--time", "-1h", "--key", "5"], 2, "only --partitions goes with --time"),
+            (["find", "orders", "--time", "-1h", "--json", "--format", "csv"], 2, "--json is --format json"),
             (["cat", "orders", "--grep", "("], 2, "is not a regular expression"),
             (["cat", "orders", "--since", "17"], 2, "is not a time"),
             (["cat", "orders:0", "--partitions", "0"], 2, "given twice"),
