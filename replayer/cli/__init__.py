@@ -12,6 +12,7 @@ COMMANDS = {
     "find": "find",
     "ls": "ls",
     "describe": "describe",
+    "coverage": "coverage",
     "replay": "replay",
     "verify": "verify",
 }

@@ -1,5 +1,6 @@
 """The program as a user runs it: output, contracts of --json, errors with their exit codes."""
 
+import csv
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import click
 import pytest
@@ -310,6 +312,65 @@ def test_describe(root: Path, orders: list[PartitionWriter]) -> None:
     assert (partition["epoch"], partition["writer"], partition["chunks"]) == (2, "writer-2", 2)
     assert partition["last_chunk_index"] == f"{100:020d}.index.json"
     assert "gap 40..100 (retention)" in replayer("describe", "orders", root=root).stdout
+
+
+@pytest.mark.parametrize("command", [["ls"], ["describe", "orders"], ["coverage"]])
+def test_a_listing_has_the_same_rows_in_every_format(
+    root: Path, orders: list[PartitionWriter], command: list[str]
+) -> None:
+    (document,) = lines(replayer(*command, "--format", "json", root=root))
+    assert lines(replayer(*command, "--json", root=root)) == [document]
+    rows = document["topics"] if command == ["ls"] else document["partitions"]
+    assert lines(replayer(*command, "--format", "jsonl", root=root)) == rows
+    table = list(csv.DictReader(replayer(*command, "--format", "csv", root=root).stdout.splitlines()))
+    expected = [
+        {
+            name: json.dumps(cell) if isinstance(cell, list) else "" if cell is None else str(cell)
+            for name, cell in row.items()
+        }
+        for row in rows
+    ]
+    assert [{name: cell.replace(" ", "") for name, cell in row.items()} for row in table] == [
+        {name: cell.replace(" ", "") for name, cell in row.items()} for row in expected
+    ]
+
+
+class TestCoverage:
+    def test_partitions_over_time_with_gaps(self, root: Path, orders: list[PartitionWriter]) -> None:
+        (found,) = lines(replayer("coverage", "orders", "--json", root=root))
+        assert (found["from_ms"], found["to_ms"], found["slices"]) == (1760000000000, 1760000000120, 60)
+        first, second = found["partitions"]
+        assert first["records_by_slice"] == [2] * 30 + [0] * 30
+        assert second["records_by_slice"] == [2] * 20 + [0] * 30 + [2] * 10
+        assert (first["gaps"], second["records"], second["next_offset"]) == ([], 60, 120)
+        assert second["gaps"] == [
+            {"from": 40, "to": 100, "reason": "retention", "after_ms": 1760000000039, "before_ms": 1760000000100}
+        ]
+        table = replayer("coverage", "orders", root=root).stdout.splitlines()
+        assert f"|{'@' * 30}{' ' * 30}|" in table[2]
+        assert f"|{'@' * 19}{'!' * 32}{'@' * 9}|" in table[3]
+        assert table[4].startswith("orders:1: gap 40..100 (retention), at 2025-10-09T08:53:20.039")
+
+    def test_pictures(self, root: Path, orders: list[PartitionWriter]) -> None:
+        picture = ElementTree.fromstring(replayer("coverage", "--format", "svg", root=root).stdout)
+        space = {"s": "http://www.w3.org/2000/svg"}
+        assert [text.text for text in picture.findall("s:text", space)][-2:] == ["orders:0", "orders:1"]
+        (gap,) = picture.findall("s:rect[@class='g']", space)
+        assert gap.findtext("s:title", namespaces=space) == "gap: offsets 40 to 100 (retention)"
+        assert float(gap.attrib["width"]) == pytest.approx(900 * 61 / 120, abs=1)
+        page = replayer("coverage", "--format", "html", root=root).stdout
+        assert "<svg" in page
+        assert "<td>orders:1</td><td>40</td><td>100</td><td>retention</td>" in page
+
+    def test_nothing_to_draw(self, root: Path, writer: ArchiveWriter) -> None:
+        writer.partition("empty", 0)
+        assert replayer("coverage", "--format", "svg", root=root).exit_code == 4
+        assert "No record has a timestamp" in replayer("coverage", "--format", "html", root=root).stdout
+        assert replayer("coverage", root=root).stdout.splitlines()[1].split() == ["empty:0", "0", "-", "-", "0"]
+        writer.partition("untimed", 0).commit([Record(0, -1, -1, None, b"v", ())])
+        (found,) = lines(replayer("coverage", "untimed", "--json", root=root))
+        (partition,) = found["partitions"]
+        assert (partition["records"], partition["records_without_timestamp"]) == (1, 1)
 
 
 class TestVerify:
