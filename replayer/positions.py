@@ -93,6 +93,23 @@ def parse_time(text: str, now: int) -> AtTime:
     return time
 
 
+def parse_kcat_offset(text: str) -> tuple[Position | None, Position | None]:
+    """What kcat's `-o` means as the start or the end of a range; raises UsageError."""
+    words: dict[str, Position] = {"beginning": Earliest(), "end": Latest()}
+    if match := re.fullmatch(r"([se])@([0-9]{1,15})", text, re.ASCII):
+        time = AtTime(int(match[2]))
+        return (time, None) if match[1] == "s" else (None, time)
+    number = _parse_number(text)
+    position = words.get(text) or (None if isinstance(number, AfterStart) else number)
+    if position is None:
+        raise UsageError(
+            f"-o {text[:80]} is not an offset",
+            why="none of kcat's forms fits",
+            remedy="write beginning, end, N, -N, s@MILLISECONDS or e@MILLISECONDS, or use --from and --to",
+        )
+    return position, None
+
+
 def _parse_number(text: str) -> AtOffset | AfterStart | BeforeEnd | None:
     found = re.fullmatch(r"([+-]?)([0-9]{1,19})", text, re.ASCII)
     if found is None or int(found[2]) > _MAX_OFFSET:

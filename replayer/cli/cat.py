@@ -2,12 +2,15 @@
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 import click
 
 from ..formatting import Printer, template_printer
-from ..selection import selected
+from ..positions import parse_kcat_offset
+from ..selection import Positions, selected
 from .options import (
     ArchiveOptions,
     Printing,
@@ -35,16 +38,44 @@ DEFAULT_TEMPLATE = "%s\\n"
     ),
 )
 @click.argument("topic", metavar="TOPIC[:P[,P-P]]")
+@click.option(
+    "-o",
+    "--offset",
+    "offsets",
+    multiple=True,
+    envvar="BLOCKGZ_OFFSET",
+    show_envvar=True,
+    metavar="OFFSET",
+    help="As kcat's -o: beginning, end, N, -N, s@MS to start and e@MS to end at a time.",
+)
 @selection_options
 @limit_option
 @printing_options
 @archive_options
 def command(
-    topic: str, selection: SelectionOptions, limit: int | None, printing: Printing, archive: ArchiveOptions
+    topic: str,
+    offsets: tuple[str, ...],
+    selection: SelectionOptions,
+    limit: int | None,
+    printing: Printing,
+    archive: ArchiveOptions,
 ) -> None:
     """Print records, partition after partition, in offset order; the value and a newline unless told otherwise."""
+    if offsets:
+        if selection.positions != Positions():
+            raise click.UsageError("-o stands for --from and --to: give the one or the others")
+        selection = replace(selection, positions=_kcat_positions(offsets))
     printer = printing.printer or template_printer(DEFAULT_TEMPLATE)
     asyncio.run(print_records(archive, parse_topic(topic), selection, limit, printer))
+
+
+def _kcat_positions(offsets: Sequence[str]) -> Positions:
+    starts, ends = zip(*map(parse_kcat_offset, offsets), strict=True)
+    chosen = [[each for each in which if each is not None] for which in (starts, ends)]
+    if any(len(which) > 1 for which in chosen):
+        raise click.UsageError("-o is given twice for the same end")
+    start, end = (which[0] if which else None for which in chosen)
+    return Positions(start, end)
 
 
 async def print_records(
