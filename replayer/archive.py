@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -61,6 +61,21 @@ class Chunk:
     data_key: str
 
 
+class ObjectCache(Protocol):
+    """Keeps write-once objects at hand."""
+
+    async def through(self, archive_id: str, key: str, sha256: str, fetch: Callable[[], Awaitable[bytes]]) -> bytes:
+        """The object's bytes: those kept, which have that sha256, or what `fetch` gives."""
+
+
+class NoCache:
+    """Keeps nothing."""
+
+    async def through(self, archive_id: str, key: str, sha256: str, fetch: Callable[[], Awaitable[bytes]]) -> bytes:  # noqa: ARG002
+        """See ObjectCache."""
+        return await fetch()
+
+
 class LeveledSpan(NamedTuple):
     """A chunk entry (level 0) or a reference to a catalog of that level."""
 
@@ -74,11 +89,15 @@ class ArchivedPartition:
     `topic` is the plain name, `keys.folder` the incarnation (`orders~2`).
     """
 
-    def __init__(self, reader: ObjectReader, keys: PartitionKeys, marker: Marker, max_block_bytes: int) -> None:
+    def __init__(
+        self, reader: ObjectReader, keys: PartitionKeys, marker: Marker, max_block_bytes: int, cache: ObjectCache
+    ) -> None:
         self.reader = reader
         self.keys = keys
         self.marker = marker
         self.max_block_bytes = max_block_bytes
+        self._cache = cache
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._levels = {ref.name: level for level, refs in enumerate(marker.catalogs, 1) for ref in refs}
         self._catalogs: dict[str, Catalog] = {}
         self._chunks: OrderedDict[str, Chunk] = OrderedDict()
@@ -164,8 +183,7 @@ class ArchivedPartition:
             self._chunks.move_to_end(entry.name)
             return remembered
         name = self.keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[self.keys.layout])
-        stored = await self.reader.get(self.keys.chunks + name, objects.MAX_OBJECT_BYTES)
-        index = decode_index(stored.body, entry, self.topic, self.partition)
+        index = decode_index(await self._get(self.keys.chunks + name, entry.sha256), entry, self.topic, self.partition)
         suffix = data_suffix(index.record_format, index.codec)
         data_name = self.keys.check_name(index.data.name, index.start_offset, suffix)
         chunk = Chunk(entry, index, self.keys.chunks + data_name)
@@ -187,19 +205,27 @@ class ArchivedPartition:
         return await self._descend(lambda spans: span_for_time(spans, timestamp))
 
     async def catalog(self, reference: CatalogReference, level: int) -> Catalog:
-        """The catalog of a reference, checked against it and remembered."""
-        remembered = self._catalogs.get(reference.name)
-        if remembered is not None:
-            return remembered
+        """The catalog of a reference, checked against it and remembered; asked for at once, it is read once."""
+        async with self._locks[reference.name]:
+            if reference.name not in self._catalogs:
+                self._catalogs[reference.name] = await self._read_catalog(reference, level)
+            return self._catalogs[reference.name]
+
+    async def _read_catalog(self, reference: CatalogReference, level: int) -> Catalog:
         if not is_catalog_name(reference.name, level, reference.start_offset):
             raise MalformedObject(
                 f"the name {reference.name[:120]!r} does not belong into {self.keys.home}",
                 why="names in an archive are derived, never free",
             )
-        stored = await self.reader.get(self.keys.home + reference.name, objects.MAX_OBJECT_BYTES)
-        catalog = decode_catalog(stored.body, reference, level)
-        self._catalogs[reference.name] = catalog
-        return catalog
+        return decode_catalog(await self._get(self.keys.home + reference.name, reference.sha256), reference, level)
+
+    async def _get(self, key: str, sha256: str) -> bytes:
+        """A write-once object; its sha256 is for the caller to check."""
+
+        async def fetch() -> bytes:
+            return (await self.reader.get(key, objects.MAX_OBJECT_BYTES)).body
+
+        return await self._cache.through(self.marker.archive_id, key, sha256, fetch)
 
     async def _descend(self, pick: Callable[[Sequence[Span]], Span | None]) -> ChunkEntry | None:
         span = pick(self.marker.spans)
@@ -280,10 +306,12 @@ class Archive:
         reader: ObjectReader,
         max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES,
         find_other: Callable[[ObjectReader], Awaitable[OtherArchive | None]] | None = None,
+        cache: ObjectCache | None = None,
     ) -> None:
         """`find_other` looks for an archive of another kind, once, where there is no current one."""
         self.reader = reader
         self.max_block_bytes = max_block_bytes
+        self._cache = cache or NoCache()
         self._layouts = tuple(LAYOUTS)
         self._find_other = find_other
         self.other: OtherArchive | None = None
@@ -396,7 +424,7 @@ class Archive:
                 raise MalformedObject(
                     f"{keys.marker} is not this partition's marker", why=f"it says {marker.topic}:{marker.partition}"
                 )
-            return ArchivedPartition(self.reader, keys, marker, self.max_block_bytes)
+            return ArchivedPartition(self.reader, keys, marker, self.max_block_bytes, self._cache)
         if denied is not None:
             raise denied
         return None

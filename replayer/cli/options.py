@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO, TypeAlias, TypeVar, cast
+from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar, cast
 
 import click
 from pydantic import ByteSize, TypeAdapter, ValidationError
@@ -28,9 +28,10 @@ from index_format.keys import parse_topic_folder
 
 from .. import selection
 from ..ancestor import ancestor_finder
-from ..archive import Archive
+from ..archive import Archive, ObjectCache
 from ..errors import UsageError
-from ..formatting import envelope_printer, json_printer, template_printer
+from ..formatting import Printer, envelope_printer, json_printer, template_printer
+from ..object_cache import DiskCache, default_folder
 from ..offset_file import MAX_FILE_BYTES, parse_offset_file
 from ..positions import parse_position, parse_time
 from ..record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
@@ -43,6 +44,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_PARTITIONS = 100_000
 SHOWN_NOTES = 20
+FORMS = ("table", "json", "jsonl", "csv")
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,13 @@ class KafkaOptions:
 
 RangeOptions: TypeAlias = Positions
 """`--from --to --at`, parsed; `--at` has become the end."""
+
+
+class Printing(NamedTuple):
+    """How records are printed: `printer` is None where nothing was asked for; `as_json` where it is --json's."""
+
+    printer: Printer | None
+    as_json: bool
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,16 @@ class SelectionOptions:
             positions = replace(positions, of_partitions=parse_offset_file(self.offset_file, plain, self.now))
         return await selection.select(archive, wanted.topic, wanted.partitions, positions)
 
+    @property
+    def narrows(self) -> bool:
+        """Whether anything but partitions is chosen."""
+        return self.positions != Positions() or self.offset_file is not None or not self.filter.passes_all
+
+    @property
+    def ends(self) -> bool:
+        """Whether the selection has an end before the archive's."""
+        return self.positions.end is not None or self.filter.until is not None
+
     def narrowed(self, *conditions: Condition) -> "SelectionOptions":
         """The same with more conditions."""
         return replace(self, filter=replace(self.filter, conditions=(*self.filter.conditions, *conditions)))
@@ -113,6 +132,23 @@ class Size(click.ParamType[int]):
             return int(TypeAdapter(ByteSize).validate_python(value))
         except ValidationError:
             self.fail(f"{value!r} is not a size; write 1048576, 64kB or 256MiB", param, ctx)
+
+
+class Duration(click.ParamType[float]):
+    """Seconds: a number with ms, s, m or h, at least `min_ms`."""
+
+    name = "duration"
+
+    def __init__(self, min_ms: int) -> None:
+        self._min_ms = min_ms
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """See click.ParamType."""
+        match = re.fullmatch(r"([0-9]{1,9})(ms|s|m|h)", str(value), re.ASCII)
+        milliseconds = int(match[1]) * {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}[match[2]] if match else 0
+        if milliseconds < self._min_ms:
+            self.fail(f"{value!r} is not a duration of at least {self._min_ms} ms; write 500ms, 2s or 1m", param, ctx)
+        return milliseconds / 1000
 
 
 def archive_options(function: F) -> F:
@@ -382,14 +418,16 @@ def limit_option(function: F) -> F:
 
 
 def printing_options(function: F) -> F:
-    """Adds -f -J --json; passes `printer: Printer | None`, which is None where none of them is given."""
+    """Adds -f -J --json; passes `printing: Printing`."""
 
     @functools.wraps(function)
-    def with_printer(*args: Any, template: str | None, as_envelope: bool, as_json: bool, **kwargs: Any) -> Any:
+    def with_printing(*args: Any, template: str | None, as_envelope: bool, as_json: bool, **kwargs: Any) -> Any:
         if (template is not None) + as_envelope + as_json > 1:
             raise click.UsageError("-f, -J and --json exclude each other")
         printer = json_printer() if as_json else envelope_printer() if as_envelope else None
-        return function(*args, printer=template_printer(template) if template is not None else printer, **kwargs)
+        if template is not None:
+            printer = template_printer(template)
+        return function(*args, printing=Printing(printer, as_json), **kwargs)
 
     options = [
         click.option(
@@ -404,7 +442,62 @@ def printing_options(function: F) -> F:
             "-J", "as_envelope", is_flag=True, envvar="BLOCKGZ_ENVELOPE", show_envvar=True, help="Print kcat's JSON."
         ),
     ]
-    return json_option(cast(F, with_options(with_printer, options)))
+    return json_option(cast(F, with_options(with_printing, options)))
+
+
+def cache_option(function: F) -> F:
+    """Adds --no-cache; passes `cache: DiskCache | None`."""
+
+    @functools.wraps(function)
+    def with_cache(*args: Any, no_cache: bool, **kwargs: Any) -> Any:
+        folder = None if no_cache else default_folder()
+        return function(*args, cache=None if folder is None else DiskCache(folder), **kwargs)
+
+    option = click.option(
+        "--no-cache",
+        is_flag=True,
+        envvar="BLOCKGZ_NO_CACHE",
+        show_envvar=True,
+        help="Fetch indexes anew rather than from this machine's cache.",
+    )
+    return cast(F, option(with_cache))
+
+
+def interval_option(function: F) -> F:
+    """Adds --interval; passes `interval: float` in seconds."""
+    option = click.option(
+        "--interval",
+        type=Duration(min_ms=100),
+        default="1s",
+        show_default=True,
+        envvar="BLOCKGZ_INTERVAL",
+        show_envvar=True,
+        help="How often to ask for what is new.",
+    )
+    return option(function)
+
+
+def format_option(*more: str) -> Callable[[F], F]:
+    """Adds --format table|json|jsonl|csv, and `more` of them, and --json as its short form; passes `form: str`."""
+
+    def decorated(function: F) -> F:
+        @functools.wraps(function)
+        def with_format(*args: Any, form: str | None, as_json: bool, **kwargs: Any) -> Any:
+            if as_json and form not in (None, "json"):
+                raise click.UsageError("--json is --format json: give one of them")
+            return function(*args, form="json" if as_json else form or "table", **kwargs)
+
+        option = click.option(
+            "--format",
+            "form",
+            type=click.Choice([*FORMS, *more]),
+            envvar="BLOCKGZ_FORMAT",
+            show_envvar=True,
+            help="How to print; a table unless told otherwise.",
+        )
+        return json_option(cast(F, option(with_format)))
+
+    return decorated
 
 
 def json_option(function: F) -> F:
@@ -455,19 +548,21 @@ async def select(archive: Archive, topic: TopicArgument, positions: RangeOptions
 
 
 @asynccontextmanager
-async def open_archive(options: ArchiveOptions) -> AsyncIterator[Archive]:
+async def open_archive(options: ArchiveOptions, cache: ObjectCache | None = None) -> AsyncIterator[Archive]:
     """The archive that the options name; its store is closed at the end."""
-    async with open_counted_archive(options) as (archive, _):
+    async with open_counted_archive(options, cache) as (archive, _):
         yield archive
 
 
 @asynccontextmanager
-async def open_counted_archive(options: ArchiveOptions) -> AsyncIterator[tuple[Archive, CountingReader]]:
+async def open_counted_archive(
+    options: ArchiveOptions, cache: ObjectCache | None = None
+) -> AsyncIterator[tuple[Archive, CountingReader]]:
     """The same, with what counts the requests."""
     async with open_reader(options.address, endpoint_url=options.endpoint_url, region=options.region) as reader:
         counting = CountingReader(reader)
         finder = ancestor_finder(options.old_format, options.max_block_bytes)
-        archive = Archive(counting, options.max_block_bytes, finder)
+        archive = Archive(counting, options.max_block_bytes, finder, cache)
         yield archive, counting
         for note in archive.other.notes[:SHOWN_NOTES] if archive.other else ():
             click.echo(f"note: {note}", err=True)
