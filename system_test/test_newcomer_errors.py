@@ -25,7 +25,7 @@ from system_test.support.programs import Completed, run
 from system_test.support.topics import NewRecord, create_topic, produce
 
 AT_ONCE, AFTER_TRYING = 8.0, 20.0
-"""Deadlines in seconds: for what needs no server, or a broker that refuses, and for what a server must be asked first."""
+"""Deadlines in seconds: for what no server need answer, and for what a server must be asked first."""
 
 AT_A_TIME = 3
 
