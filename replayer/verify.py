@@ -12,13 +12,13 @@ from index_format import objects
 from index_format.chunk_index import ChunkIndex, Gap
 from index_format.errors import BlockgzError, CorruptBlock, FormatError, MalformedObject
 from index_format.identity import ArchiveInfo, TopicInfo
-from index_format.keys import PartitionKeys, archive_key, topic_home
+from index_format.keys import INDEX_SUFFIXES, PartitionKeys, archive_key, topic_home
 from index_format.marker import CatalogReference, ChunkEntry, Span
 from index_format.record_formats import record_format
 from index_format.records import iter_records, record_hash
 from index_format.seek import merged_ranges
 
-from .archive import INDEX_SUFFIXES, Archive, ArchivedPartition, Chunk, LeveledSpan
+from .archive import Archive, ArchivedPartition, Chunk, LeveledSpan
 from .block_reader import StoredBlock, decoded, fetch_blocks, inflated
 from .errors import ObjectMissing
 from .prefetch import prefetched
