@@ -27,6 +27,7 @@ from index_format.keys import parse_topic_folder
 
 from ..archive import Archive, ArchivedPartition
 from ..errors import UsageError
+from ..kafka_properties import property_table
 from ..positions import OffsetRange, Position, parse_position, parse_time, resolve_range
 from ..selection import Selection
 from ..stores.counting import CountingReader
@@ -164,10 +165,20 @@ def kafka_options(function: F) -> F:
             envvar="BLOCKGZ_KAFKA_PROPERTIES",
             show_envvar=True,
             metavar="NAME=VALUE",
-            help="A property of librdkafka; may be repeated.",
+            callback=_list_on_request,
+            is_eager=True,
+            help="A property of librdkafka; may be repeated. -X list prints all.",
         ),
     ]
     return cast(F, _with_options(with_kafka, options))
+
+
+def _list_on_request(context: click.Context, _: click.Parameter, properties: tuple[str, ...]) -> tuple[str, ...]:
+    """`-X list` prints librdkafka's properties, and does no more."""
+    if "list" in properties and not context.resilient_parsing:
+        click.echo(property_table(), nl=False)
+        context.exit()
+    return properties
 
 
 def range_options(function: F) -> F:
