@@ -45,6 +45,8 @@ COMMITTERS = 4
 TICK_SECONDS = 0.5
 PAUSE_SECONDS = 0.005
 TRIES_OF_ONCE = 30
+LAST_REQUESTS_SECONDS = 5.0
+"""So long requests under way may take at the end, after the grace time; a store that hangs holds them for minutes."""
 GIVEN_UP = (
     "the store is not asked whether it keeps writers apart: a second process, or one that was thought dead and came "
     "back, can overwrite markers and chunks, and records get lost or doubled"
@@ -99,6 +101,8 @@ class ArchiverService:
         self._ownership: Ownership | None = None
         self._share: Share | None = None
         self._ticked_at = self._stepped_at = clock()
+        self.has_stragglers = False
+        """Whether threads hang in requests after `run`; nobody waits for their answers."""
 
     @property
     def reports(self) -> dict[Partition, PartitionReport]:
@@ -243,7 +247,13 @@ class ArchiverService:
         self._store.abandon_uploads()
         self._watermarks.close()
         self._fetching.close()
+        ending = threading.Thread(target=self._end_threads, name="end-threads", daemon=True)
+        ending.start()
+        ending.join(LAST_REQUESTS_SECONDS)
+        self.has_stragglers = ending.is_alive()
+        self._buffer.close()
+
+    def _end_threads(self) -> None:
         for pool in (self._takers, self._builders, self._committers):
             pool.shutdown(wait=True, cancel_futures=True)
         self._log.close()
-        self._buffer.close()

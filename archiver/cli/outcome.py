@@ -5,7 +5,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -67,6 +67,13 @@ class OutcomeGroup(click.Group):
             )
             sys.exit(1)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def exit_at_once(code: int) -> NoReturn:
+    """End the process without waiting for its threads, as an interpreter otherwise does."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def error_lines(error: BlockgzError) -> list[str]:

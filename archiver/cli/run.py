@@ -27,7 +27,7 @@ from ..service import ArchiverService
 from ..stores.opening import default_buffer_root, open_store
 from ..workers import Workers, worker_commands
 from .config_options import config_options
-from .outcome import INTERRUPTED, closing, error_lines
+from .outcome import INTERRUPTED, closing, error_lines, exit_at_once
 
 PARTLY_FAILED = 3
 
@@ -65,7 +65,10 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
         click.echo(orjson.dumps(result_object(config, reports)).decode())
     else:
         _print_result(reports)
-    return INTERRUPTED if signal.SIGINT in signals else _exit_code(reports)
+    code = INTERRUPTED if signal.SIGINT in signals else _exit_code(reports)
+    if service.has_stragglers:
+        exit_at_once(code)
+    return code
 
 
 def result_object(config: RunConfig, reports: list[PartitionReport]) -> dict[str, Any]:
