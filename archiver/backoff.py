@@ -12,7 +12,8 @@ LONGEST_BACKOFF_SECONDS = 30.0
 
 def backoff_seconds(attempt: int) -> float:
     """The longest wait after that many failures: it doubles up to LONGEST_BACKOFF_SECONDS."""
-    return min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0**attempt)
+    doublings = min(attempt, 20)  # an outage of hours has more attempts than a float has exponents
+    return min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * float(2**doublings))
 
 
 @dataclass(frozen=True)

@@ -255,6 +255,10 @@ class SeedLayoutKeys:
 LAYOUTS: dict[str, type[TopicLayoutKeys] | type[SeedLayoutKeys]] = {"topic": TopicLayoutKeys, "seed": SeedLayoutKeys}
 
 
+INDEX_SUFFIXES = {"topic": INDEX_SUFFIX, "seed": SEED_INDEX_SUFFIX}
+"""Of the names of our own chunk indexes, by layout."""
+
+
 def archive_key(layout: str) -> str:
     """The key of the object that identifies the archive."""
     return (SEED_HOME if layout == "seed" else "") + ARCHIVE_OBJECT

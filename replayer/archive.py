@@ -12,11 +12,10 @@ from index_format.blocks import DEFAULT_MAX_BLOCK_BYTES
 from index_format.chunk_index import ChunkIndex, Gap
 from index_format.errors import BadName, BlockgzError, MalformedObject
 from index_format.keys import (
-    INDEX_SUFFIX,
+    INDEX_SUFFIXES,
     LAYOUTS,
     MARKER_OBJECT,
     SEED_HOME,
-    SEED_INDEX_SUFFIX,
     PartitionKeys,
     TopicFolder,
     archive_key,
@@ -48,7 +47,6 @@ CONCURRENT_CATALOGS = 16
 CONCURRENT_MARKERS = 32
 REMEMBERED_CHUNKS = 16
 
-INDEX_SUFFIXES = {"topic": INDEX_SUFFIX, "seed": SEED_INDEX_SUFFIX}
 _PARTITION = re.compile(r"partition=([0-9]{5,10})")
 
 
@@ -127,22 +125,18 @@ class ArchivedPartition:
 
     @property
     def num_records(self) -> int:
-        """Records in all committed chunks, from the marker alone."""
-        folded = sum(reference.num_records for level in self.marker.catalogs for reference in level)
-        return folded + sum(entry.num_records for entry in self.marker.tail)
+        """See Marker."""
+        return self.marker.num_records
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the data of all committed chunks as stored, from the marker alone."""
-        folded = sum(reference.bytes for level in self.marker.catalogs for reference in level)
-        return folded + sum(entry.bytes for entry in self.marker.tail)
+        """See Marker."""
+        return self.marker.num_bytes
 
     @property
     def num_chunks(self) -> int:
-        """Committed chunks, from the marker alone."""
-        return sum(reference.num_chunks for level in self.marker.catalogs for reference in level) + len(
-            self.marker.tail
-        )
+        """See Marker."""
+        return self.marker.num_chunks
 
     @property
     def spans(self) -> tuple[LeveledSpan, ...]:

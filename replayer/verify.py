@@ -12,12 +12,12 @@ from index_format import objects
 from index_format.chunk_index import ChunkIndex, Gap
 from index_format.digest import RecordsDigest
 from index_format.errors import CorruptBlock
-from index_format.keys import PartitionKeys
+from index_format.keys import INDEX_SUFFIXES, PartitionKeys
 from index_format.marker import ChunkEntry
 from index_format.record_formats import record_format
 from index_format.records import iter_records, record_hash
 
-from .archive import INDEX_SUFFIXES, Archive, ArchivedPartition, Chunk
+from .archive import Archive, ArchivedPartition, Chunk
 from .block_reader import StoredBlock, decoded, inflated
 from .block_stream import readable_chunks, stored_blocks, unreadable_chunk, worked
 from .chunk_choice import EVERY_CHUNK, ChunkChoice

@@ -31,6 +31,7 @@ from ..ancestor import ancestor_finder
 from ..archive import Archive, ObjectCache
 from ..errors import UsageError
 from ..formatting import Printer, envelope_printer, json_printer, template_printer
+from ..kafka_properties import property_table
 from ..object_cache import DiskCache, default_folder
 from ..offset_file import MAX_FILE_BYTES, parse_offset_file
 from ..positions import parse_position, parse_time
@@ -259,10 +260,20 @@ def kafka_options(function: F) -> F:
             envvar="BLOCKGZ_KAFKA_PROPERTIES",
             show_envvar=True,
             metavar="NAME=VALUE",
-            help="A property of librdkafka; may be repeated.",
+            callback=_list_on_request,
+            is_eager=True,
+            help="A property of librdkafka; may be repeated. -X list prints all.",
         ),
     ]
     return cast(F, with_options(with_kafka, options))
+
+
+def _list_on_request(context: click.Context, _: click.Parameter, properties: tuple[str, ...]) -> tuple[str, ...]:
+    """`-X list` prints librdkafka's properties, and does no more."""
+    if "list" in properties and not context.resilient_parsing:
+        click.echo(property_table(), nl=False)
+        context.exit()
+    return properties
 
 
 def range_options(function: F) -> F:

@@ -16,6 +16,7 @@ from system_test.support.environment import accepts_connections, cache_folder, f
 from system_test.support.server_process import ServerProcess
 
 KAFKA_VERSION = "4.1.2"
+CONSUMER_SESSION_MS = 6000
 _SLF4J_VERSION = "1.7.36"
 _START_SECONDS = 90.0
 _DOWNLOAD_SECONDS = 900.0
@@ -54,6 +55,11 @@ _SETTINGS = {
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
     "group.initial.rebalance.delay.ms": "0",
+    # Sessions of KIP-848 are the broker's to set: 45 s by default, for which a killed member holds its partitions.
+    "group.consumer.session.timeout.ms": str(CONSUMER_SESSION_MS),
+    "group.consumer.min.session.timeout.ms": str(CONSUMER_SESSION_MS),
+    "group.consumer.heartbeat.interval.ms": "1000",
+    "group.consumer.min.heartbeat.interval.ms": "1000",
     "message.max.bytes": str(32 << 20),
     "replica.fetch.max.bytes": str(32 << 20),
     "socket.request.max.bytes": str(128 << 20),
