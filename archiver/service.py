@@ -10,6 +10,7 @@ from importlib.metadata import version
 
 from index_format.identity import ArchiveInfo
 
+from .allocators import give_back
 from .archive import open_archive
 from .buffer import BufferFolder
 from .config import RunConfig
@@ -38,6 +39,7 @@ TICK_SECONDS = 0.5
 PAUSE_SECONDS = 0.005
 STALL_SECONDS = 10.0
 """So long the consumer is left alone for want of room; then its partitions are paused and polling goes on."""
+GIVE_BACK_SECONDS = 10.0
 GROUP_COMMIT_SECONDS = 5.0
 REJOIN_SECONDS = 1.0
 TOPIC_CONFIG_SECONDS = 300.0
@@ -91,6 +93,7 @@ class ArchiverService:
         self._room_since: float | None = None
         self._paused = False
         self._offered_bytes = 0
+        self._gave_back_at = clock()
 
     @property
     def reports(self) -> dict[Partition, PartitionReport]:
@@ -247,6 +250,7 @@ class ArchiverService:
             ownership.tick(now)
             self._relieve_buffer(ownership)
             self._relieve_memory(ownership)
+            self._give_memory_back(now)
             self._keep_topic_configs({topic for topic, _ in ownership.assigned}, now)
             if not self._config.once:
                 self._keep_group_informed(ownership, now)
@@ -304,6 +308,11 @@ class ArchiverService:
                 break
             excess -= archiver.open_block_bytes
             archiver.offer(EndBlock())
+
+    def _give_memory_back(self, now: float) -> None:
+        if now - self._gave_back_at >= GIVE_BACK_SECONDS:
+            self._gave_back_at = now
+            give_back()
 
     def _keep_group_informed(self, ownership: Ownership, now: float) -> None:
         if now - self._committed_at >= GROUP_COMMIT_SECONDS:
