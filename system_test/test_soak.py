@@ -14,7 +14,7 @@ from system_test.conftest import _required
 from system_test.support.kafka_broker import kafka_jars
 from system_test.support.object_store import versitygw_program
 
-RECORDS_A_SECOND = 15_000
+RECORDS_A_SECOND = 5_000
 """What a small machine manages beside other work; half of the maximum is too much for a machine that is not idle."""
 MOST_GROWTH_MIB = 10
 """Over the two minutes after warm-up: a short run cannot tell a slope an hour from the size of its chunks."""

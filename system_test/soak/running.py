@@ -28,6 +28,7 @@ _CREATE = {"segment.ms": "60000", "retention.ms": "240000", "segment.bytes": str
 """The log forgets after four minutes, so that an hour of load fits on a disk. An archiver that lags by more loses."""
 _START_SECONDS = 300.0
 _DRAIN_SECONDS = 1800.0
+_CATCH_UP_SECONDS = 900.0
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class Soak:
             total = before + load.end()
             stopped = time.monotonic()
             archiver.wait_for(
-                lambda: self._archived() >= total, settings.chunk_interval + 120, f"all {total} records to be archived"
+                lambda: self._archived() >= total, _CATCH_UP_SECONDS, f"all {total} records to be archived"
             )
             caught_up = time.monotonic()
             samples = [entry for entry in sampler.stop() if entry.at < stopped]
