@@ -24,8 +24,8 @@ BACKLOG_A_PARTITION = 400
 LEAST_BACKLOG = 800_000
 """Records; fewer would measure the start of the program rather than its rate."""
 MIB = 1024 * 1024
-_CREATE = {"segment.ms": "60000", "retention.ms": "240000", "segment.bytes": str(16 * MIB)}
-"""The log forgets after four minutes, so that an hour of load fits on a disk. An archiver that lags by more loses."""
+_CREATE = {"segment.ms": "120000", "retention.ms": "600000", "segment.bytes": str(16 * MIB)}
+"""The log forgets after ten minutes, so that an hour of load fits on a disk. An archiver that lags by more loses."""
 _START_SECONDS = 300.0
 _DRAIN_SECONDS = 1800.0
 _CATCH_UP_SECONDS = 900.0
@@ -43,8 +43,8 @@ class SoakSettings:
 
     @property
     def chunk_interval(self) -> float:
-        """Some twenty commits a second for all partitions together."""
-        return max(10.0, self.partitions * 0.05)
+        """Some seven commits a second for all partitions together: of 2,000, the default of `--chunk-interval`."""
+        return max(10.0, self.partitions * 0.15)
 
     @property
     def backlog(self) -> int:
