@@ -8,6 +8,9 @@ import pyarrow as pa
 MOST_ARENAS = 2
 _M_ARENA_MAX = -8
 """glibc's malloc.h."""
+_libc = ctypes.CDLL(None)
+_mallopt = getattr(_libc, "mallopt", None)
+_malloc_trim = getattr(_libc, "malloc_trim", None)
 
 
 def share_heaps() -> None:
@@ -19,6 +22,11 @@ def share_heaps() -> None:
     """
     if "ARROW_DEFAULT_MEMORY_POOL" not in os.environ:
         pa.set_memory_pool(pa.system_memory_pool())
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:
-        mallopt(_M_ARENA_MAX, MOST_ARENAS)
+    if _mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:
+        _mallopt(_M_ARENA_MAX, MOST_ARENAS)
+
+
+def give_back() -> None:
+    """Return free memory to the system: it lies between what open blocks hold for minutes. Takes milliseconds."""
+    if _malloc_trim is not None:
+        _malloc_trim(0)

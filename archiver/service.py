@@ -15,6 +15,7 @@ from typing import Protocol
 
 from index_format.identity import ArchiveInfo
 
+from .allocators import give_back
 from .archive import open_archive
 from .backoff import StoreBackoff
 from .buffer import BufferFolder
@@ -45,6 +46,7 @@ BUILDERS = 2
 COMMITTERS = 4
 TICK_SECONDS = 0.5
 PAUSE_SECONDS = 0.005
+GIVE_BACK_SECONDS = 10.0
 TRIES_OF_ONCE = 30
 GIVEN_UP = (
     "the store is not asked whether it keeps writers apart: a second process, or one that was thought dead and came "
@@ -104,7 +106,7 @@ class ArchiverService:
         self._watermarks = Watermarks(self._assigned, self._ask_bounds, clock)
         self._ownership: Ownership | None = None
         self._share: Share | None = None
-        self._ticked_at = self._stepped_at = clock()
+        self._ticked_at = self._stepped_at = self._gave_back_at = clock()
 
     @property
     def reports(self) -> dict[Partition, PartitionReport]:
@@ -187,6 +189,9 @@ class ArchiverService:
             self._room.relieve(ownership.active)
             schedule.keep_due({topic for topic, _ in ownership.assigned}, now)
             share.tick(now)
+            if now - self._gave_back_at >= GIVE_BACK_SECONDS:
+                self._gave_back_at = now
+                give_back()
         self._fetching.release(ownership.review())
 
     def _select(self) -> list[str]:

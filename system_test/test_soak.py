@@ -14,6 +14,8 @@ from system_test.conftest import _required
 from system_test.support.kafka_broker import kafka_jars
 from system_test.support.object_store import versitygw_program
 
+RECORDS_A_SECOND = 5_000
+"""What a small machine manages beside other work; half of the maximum is too much for a machine that is not idle."""
 MOST_GROWTH_MIB = 10
 """Over the two minutes after warm-up: a short run cannot tell a slope an hour from the size of its chunks."""
 
@@ -29,7 +31,8 @@ def servers() -> Iterator[None]:
 @pytest.mark.timeout(900)
 def test_many_partitions_stay_inside_the_memory_budget(servers: None, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "system_test.soak", "--partitions", "200", "--minutes", "3", "--lenient"]
-    done = subprocess.run([*command, "--home", str(tmp_path)], capture_output=True, text=True, check=False)
+    where = ["--rate", str(RECORDS_A_SECOND), "--home", str(tmp_path)]
+    done = subprocess.run([*command, *where], capture_output=True, text=True, check=False)
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
     figures = json.loads((tmp_path / "soak.json").read_text())

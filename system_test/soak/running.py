@@ -24,10 +24,11 @@ BACKLOG_A_PARTITION = 400
 LEAST_BACKLOG = 800_000
 """Records; fewer would measure the start of the program rather than its rate."""
 MIB = 1024 * 1024
-_CREATE = {"segment.ms": "60000", "retention.ms": "240000", "segment.bytes": str(16 * MIB)}
-"""The log forgets after four minutes, so that an hour of load fits on a disk. An archiver that lags by more loses."""
+_CREATE = {"segment.ms": "120000", "retention.ms": "600000", "segment.bytes": str(16 * MIB)}
+"""The log forgets after ten minutes, so that an hour of load fits on a disk. An archiver that lags by more loses."""
 _START_SECONDS = 300.0
 _DRAIN_SECONDS = 1800.0
+_CATCH_UP_SECONDS = 900.0
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class SoakSettings:
 
     @property
     def chunk_interval(self) -> float:
-        """Some twenty commits a second for all partitions together."""
-        return max(10.0, self.partitions * 0.05)
+        """Some seven commits a second for all partitions together: of 2,000, the default of `--chunk-interval`."""
+        return max(10.0, self.partitions * 0.15)
 
     @property
     def backlog(self) -> int:
@@ -134,7 +135,7 @@ class Soak:
             total = before + load.end()
             stopped = time.monotonic()
             archiver.wait_for(
-                lambda: self._archived() >= total, settings.chunk_interval + 120, f"all {total} records to be archived"
+                lambda: self._archived() >= total, _CATCH_UP_SECONDS, f"all {total} records to be archived"
             )
             caught_up = time.monotonic()
             samples = [entry for entry in sampler.stop() if entry.at < stopped]
