@@ -54,6 +54,7 @@ def main() -> int:
         settings = RoundSettings(
             seed=f"{state['seed']}/{number}",
             disruptions=options.a_round,
+            store_faults=-(-(options.faults - disruptions) * options.a_round // disruptions),
             mean_gap=options.gap,
             store_rate=options.store_rate,
         )
