@@ -19,6 +19,7 @@ from system_test.support.object_store import versitygw_program
 
 SEED = os.environ.get("BLOCKGZ_SEED", "shard")
 DISRUPTIONS = 54
+STORE_FAULTS = 300
 OF_OTHERS = {"broker-kill", "broker-freeze", "store-kill", "recreate", "grow", "truncate", "retention"}
 
 
@@ -44,7 +45,7 @@ def test_a_short_schedule_has_every_kind() -> None:
 
 @pytest.mark.timeout(600)
 def test_every_record_is_archived_once_whatever_fails(servers: None, tmp_path: Path) -> None:
-    enough = ("--faults", DISRUPTIONS, "--disruptions", DISRUPTIONS, "--a-round", DISRUPTIONS)
+    enough = ("--faults", DISRUPTIONS + STORE_FAULTS, "--disruptions", DISRUPTIONS, "--a-round", DISRUPTIONS)
     arguments = (*enough, "--gap", 2.2, "--store-rate", 0.25, "--seed", SEED)
     command = [sys.executable, "-m", "system_test.faults", *map(str, arguments), "--home", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -53,5 +54,5 @@ def test_every_record_is_archived_once_whatever_fails(servers: None, tmp_path: P
     (figures,) = json.loads((tmp_path / "state.json").read_text())["rounds"]
     of_archivers = sum(count for kind, count in figures["by_kind"].items() if kind not in OF_OTHERS)
     assert of_archivers >= 40
-    assert figures["store_faults"] >= 300
+    assert figures["store_faults"] >= STORE_FAULTS
     assert figures["archived_records"] > 0

@@ -18,8 +18,8 @@ def ended_in_time(
 ) -> Iterator[None]:
     """Once `ending` is set the block has so many seconds; then `report` gives the code that the process ends with.
 
-    A request on the wire can be neither taken back nor waited for: S3's may take minutes. What it was to commit is
-    committed or not, as after a SIGKILL, and the next owner finds out.
+    A request on the wire can be neither taken back nor waited for: with its repetitions it may take minutes. What it
+    was to commit is committed or not, as after a SIGKILL, and the next owner finds out.
     """
     ended = threading.Event()
 

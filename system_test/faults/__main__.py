@@ -34,7 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=3000, help="of all kinds, in all rounds; at least")
     parser.add_argument("--disruptions", type=int, help="of them of processes, servers and topics; a fifth")
-    parser.add_argument("--a-round", type=int, default=100, help="so many disruptions in one round")
+    parser.add_argument("--a-round", type=int, default=60, help="so many disruptions in one round")
     parser.add_argument("--seed", default=str(time.time_ns() % 1_000_000))
     parser.add_argument("--gap", type=float, default=2.5, help="seconds between two disruptions on average")
     parser.add_argument("--store-rate", type=float, default=0.2, help="share of requests that meet a store fault")
@@ -54,6 +54,7 @@ def main() -> int:
         settings = RoundSettings(
             seed=f"{state['seed']}/{number}",
             disruptions=options.a_round,
+            store_faults=-(-(options.faults - disruptions) * options.a_round // disruptions),
             mean_gap=options.gap,
             store_rate=options.store_rate,
         )

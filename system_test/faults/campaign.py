@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -39,6 +39,9 @@ _STEP_SECONDS = 0.05
 _COMPACT_SECONDS = 15.0
 _LOOK_SECONDS = 0.2
 _BUSY_SECONDS = 0.5
+_FAULTS_AT_ONCE = 4
+_IDLE_SECONDS = 12.0
+_STORE_FAULTS_SECONDS = 120.0
 _CHECK_SECONDS = 1800.0
 _SETTINGS = (
     *("--chunk-interval", "1s", "--chunk-records", "50", "--block-bytes", "8KiB"),
@@ -57,6 +60,8 @@ class RoundSettings:
 
     seed: str
     disruptions: int
+    store_faults: int
+    """So many at least; when the disruptions are over, they are waited for."""
     mean_gap: float
     store_rate: float
     plain_rate: float = 220.0
@@ -97,6 +102,8 @@ class Round:
         self._refused: list[tuple[float, str]] = []
         self._leaving: list[tuple[float, Archiver, Slot | None, float]] = []
         self._violations: list[str] = []
+        self._changes = deque([0], maxlen=_FAULTS_AT_ONCE)
+        """How often markers had changed at each of the last faults."""
         self._operations: list[Future[None]] = []
 
     def run(self) -> dict[str, Any]:
@@ -172,20 +179,34 @@ class Round:
 
     def _inflict(self) -> None:
         """The faults, each at its time; returns when the last has begun."""
-        started = time.monotonic()
-        for fault in itertools.islice(
-            schedule(self._settings.seed, self._settings.mean_gap), self._settings.disruptions
-        ):
-            while time.monotonic() < started + fault.at:
-                self._step()
+        settings = self._settings
+        before = 0.0
+        for fault in itertools.islice(schedule(settings.seed, settings.mean_gap), settings.disruptions):
+            self._let_work(fault.at - before)
+            before = fault.at
             self._schedule.append(fault)
             self._counts[fault.kind.value] += 1
             self._note("fault", fault=str(fault))
             self._begin(fault)
+        give_up = time.monotonic() + _STORE_FAULTS_SECONDS
+        while self._proxy.hits < settings.store_faults and time.monotonic() < give_up:
+            self._step()
         while self._due or any(not operation.done() for operation in self._operations):
             self._step()
         for operation in self._operations:
             operation.result()
+
+    def _let_work(self, seconds: float) -> None:
+        """Wait that long, and, but not for ever, until a marker has changed since some faults ago.
+
+        On a slow machine faults would meet nobody at work otherwise.
+        """
+        begun, seen = time.monotonic(), self._watcher.seen
+        while (passed := time.monotonic() - begun) < _IDLE_SECONDS:
+            if passed >= seconds and seen.marker_changes > self._changes[0]:
+                break
+            self._step()
+        self._changes.append(seen.marker_changes)
 
     def _step(self) -> None:
         now = time.monotonic()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -54,7 +55,8 @@ class Commanded:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                pipe.close()
+                with suppress(BrokenPipeError):
+                    pipe.close()
 
 
 class VerifiableProducer(Commanded):

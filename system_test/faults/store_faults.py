@@ -35,6 +35,8 @@ class StoreFaultProxy(HttpProxy):
         self._seed = seed
         self._rate = rate
         self._journal = journal.open("a")
+        self.hits = 0
+        """Faults that met real work; the journal has those of probes too."""
         self._quiet = threading.Event()
         self._burst_until = 0.0
         self._late: list[Future[None]] = []
@@ -95,6 +97,7 @@ class StoreFaultProxy(HttpProxy):
         entry = {"at": round(time.time(), 3), "n": request.number, "fault": name, "request": request.method}
         line = json.dumps(entry | {"path": request.path, "probe": _is_probe(request)}) + "\n"
         with self._guard:
+            self.hits += not _is_probe(request)
             self._journal.write(line)
             self._journal.flush()
 
