@@ -6,6 +6,7 @@ from typing import Any
 import click
 import orjson
 
+from index_format.ancestor.keys import has_current_objects
 from index_format.ancestor.payloads import OldFormat
 
 from ..config import RunConfig
@@ -15,6 +16,7 @@ from ..repair.chunk_indexes import plan_indexes
 from ..repair.markers import plan_marker
 from ..repair.old_objects import plan_old_indexes, plan_old_markers
 from ..repair.plan import RepairPlan, carry_out, targets
+from ..stores import ToolStore
 from ..stores.opening import open_existing_store
 from ..sweep import Problem, layout_of
 from .import_command import back_off
@@ -75,9 +77,8 @@ def index(
     In an old archive, the index is made by counting.
     """
     store = open_existing_store(archive, endpoint_url=endpoint_url, region=region)
-    try:
-        layout = layout_of(store)
-    except NoArchiveThere:
+    layout = _layout(store)
+    if layout is None:
         plan = plan_old_indexes(OldReader(store, old_format, max_block_bytes), places)
     else:
         plan = RepairPlan()
@@ -115,15 +116,28 @@ def marker(
             "a marker is a partition's", why="a key names one chunk", remedy="write TOPIC or TOPIC:PARTITION"
         )
     store = open_existing_store(archive, endpoint_url=endpoint_url, region=region)
-    try:
-        layout = layout_of(store)
-    except NoArchiveThere:
+    layout = _layout(store)
+    if layout is None:
         plan = plan_old_markers(OldReader(store, old_format, max_block_bytes), places)
     else:
         plan = RepairPlan()
         for target in targets(store, layout, places):
             plan += plan_marker(store, target, group_id, max_block_bytes, back_off)
     return _finish(archive, plan, **outcome)
+
+
+def _layout(store: ToolStore) -> str | None:
+    """That of a current archive; None where there is an old one at most. Raises NoArchiveThere."""
+    try:
+        return layout_of(store)
+    except NoArchiveThere as error:
+        if has_current_objects(f"{folder}/" for folder in store.folders("")):
+            raise NoArchiveThere(
+                error.what,
+                why="it has the folders of an archive, but no _archive.json",
+                remedy="restore _archive.json: the archive_id in it is the one in every index",
+            ) from error
+        return None
 
 
 def result_object(archive: str, plan: RepairPlan, failed: list[Problem], *, dry_run: bool) -> dict[str, Any]:

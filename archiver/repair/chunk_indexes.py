@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import Enum
 from typing import TypeVar
 
 from index_format import objects
@@ -22,9 +23,10 @@ from index_format.keys import (
     SEED_INDEX_SUFFIX,
     ObjectKey,
     ObjectKind,
+    PartitionKeys,
     archive_key,
 )
-from index_format.marker import ChunkEntry
+from index_format.marker import ChunkEntry, decode_marker
 from index_format.rebuild import FROM_DATA_ALONE, Unknowns, blocks_of, committed_index, scan_frames, text_blocks_of
 from index_format.records import TIMESTAMP_TYPES
 
@@ -85,12 +87,31 @@ def plan_indexes(store: ToolStore, target: Target, max_block_bytes: int) -> Repa
     """The lost and damaged indexes of a partition, or of one chunk of it, that can be made again."""
     keys = target.keys
     place = workplace(store, target, max_block_bytes)
-    try:
+    chain = None
+    if marker_state(store.get(keys.marker), keys) is MarkerState.READABLE:
         chain = read_chain(store, keys.layout, keys.folder, keys.partition)
-    except MalformedObject:
-        chain = None
     plan = _of_chain(place, chain) if chain is not None and chain.entries else _without_chain(place)
     return plan + _sidecars(place)
+
+
+class MarkerState(Enum):
+    """How far a marker leads."""
+
+    MISSING = "missing"
+    DAMAGED = "damaged"
+    WITHOUT_CHUNK = "without a chunk"
+    READABLE = "readable"
+
+
+def marker_state(stored: StoredObject | None, keys: PartitionKeys) -> MarkerState:
+    """The state of a partition's marker; raises UnsupportedVersion for one that is not this release's to touch."""
+    if stored is None:
+        return MarkerState.MISSING
+    try:
+        marker = decode_marker(stored.body, keys.marker)
+    except MalformedObject:
+        return MarkerState.DAMAGED
+    return MarkerState.WITHOUT_CHUNK if marker.next_offset is None else MarkerState.READABLE
 
 
 def stored_indexes(place: Workplace) -> dict[str, tuple[StoredObject, ChunkIndex | None]]:

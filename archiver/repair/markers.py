@@ -15,7 +15,7 @@ from ..protocol.driver import Driver
 from ..protocol.rebuilding import MarkerFacts, store_marker
 from ..stores import StoredObject, ToolStore
 from ..sweep import Problem
-from .chunk_indexes import Workplace, stored_indexes, workplace
+from .chunk_indexes import MarkerState, Workplace, marker_state, stored_indexes, workplace
 from .plan import NoLog, RepairPlan, Step, Target
 
 Wait = Callable[[int, str], None]
@@ -25,16 +25,10 @@ def plan_marker(store: ToolStore, target: Target, group_id: str, max_block_bytes
     """The marker of a partition that lost it, or whose marker is damaged or holds nothing yet."""
     keys = target.keys
     stored = store.get(keys.marker)
-    epoch, state = 0, "missing"
-    if stored is not None:
-        try:
-            marker = markers.decode_marker(stored.body, keys.marker)
-        except MalformedObject:
-            state = "damaged"
-        else:
-            if marker.next_offset is not None:
-                return RepairPlan(notes=(f"{target}: its marker can be read; nothing to repair",))
-            epoch, state = marker.epoch, "without a chunk"
+    state = marker_state(stored, keys)
+    if state is MarkerState.READABLE:
+        return RepairPlan(notes=(f"{target}: its marker can be read; nothing to repair",))
+    claimed = markers.decode_marker(stored.body, keys.marker) if stored and state is MarkerState.WITHOUT_CHUNK else None
     place = workplace(store, target, max_block_bytes)
     indexes = stored_indexes(place)
     found = [StoredIndex(name, each.body, index) for name, (each, index) in indexes.items() if index is not None]
@@ -45,7 +39,7 @@ def plan_marker(store: ToolStore, target: Target, group_id: str, max_block_bytes
         conflicts = [conflict.epoch for key, _ in place.listed if (conflict := conflict_in(key.key)) is not None]
         facts = MarkerFacts(
             group_id=group_id,
-            epoch=max([epoch, *conflicts, *(each.index.epoch for each in found)]) + 1,
+            epoch=max([claimed.epoch if claimed else 0, *conflicts, *(each.index.epoch for each in found)]) + 1,
             tail_hash=_tail_hash(place, chain.links[-1]),
             successor=_successor(store, target),
         )
@@ -62,14 +56,14 @@ def _step(
     links: Sequence[Link],
     facts: MarkerFacts,
     stored: StoredObject | None,
-    state: str,
+    state: MarkerState,
     wait: Wait,
 ) -> Step:
     keys = target.keys
     first, last = links[0].chunk.index, links[-1].chunk.index
     gaps = [gap for link in links for gap in link.gaps_before if gap.reason == "unverified"]
     missing = f", {len(gaps)} gaps of unknown offsets" if gaps else ""
-    detail = f"{state}; {len(links)} chunks, offsets {first.start_offset} to {last.next_offset - 1}{missing}"
+    detail = f"{state.value}; {len(links)} chunks, offsets {first.start_offset} to {last.next_offset - 1}{missing}"
 
     def carry_out() -> None:
         driver = Driver(store, NoLog(), wait, lambda: True)
