@@ -228,7 +228,7 @@ def marker_of(store: MemoryStore) -> markers.Marker:
     return markers.decode_marker(store.bodies()[IDENTITY.keys.marker])
 
 
-def test_an_archiver_that_still_works_is_fenced_and_loses_nothing(tmp_path: Path) -> None:
+def test_an_archiver_that_still_works_is_fenced_and_loses_nothing() -> None:
     store = with_identity(MemoryStore())
     claimed = run(take_over(IDENTITY, "a", POLICY), store, LOG)
     held = run(commit_chunk(IDENTITY, claimed.held, chunk(0, 10)), store, LOG)
@@ -242,7 +242,21 @@ def test_an_archiver_that_still_works_is_fenced_and_loses_nothing(tmp_path: Path
     assert marker_of(store).next_offset == 30
 
 
-def test_orphans_are_told_from_the_chain(tmp_path: Path) -> None:
+def test_a_chain_begun_anew_gives_way_while_it_is_empty() -> None:
+    store = with_identity(MemoryStore())
+    claimed = run(take_over(IDENTITY, "a", POLICY), store, LOG)
+    run(commit_chunk(IDENTITY, claimed.held, chunk(0, 10)), store, LOG)
+    chain = marker_of(store).tail
+    store.delete(IDENTITY.keys.marker)
+    anew = run(take_over(IDENTITY, "b", POLICY), store, LOG)
+    assert anew.position == 0
+    rebuild(store)
+    assert marker_of(store).tail == chain
+    with pytest.raises(Fenced):
+        run(commit_chunk(IDENTITY, anew.held, chunk(0, 10)), store, LOG)
+
+
+def test_orphans_are_told_from_the_chain() -> None:
     """Two writers from one marker: one commits; the other one's chunk stays behind, longer, and is never taken."""
     store = with_identity(MemoryStore())
     first = run(take_over(IDENTITY, "a", POLICY), store, LOG)
@@ -307,6 +321,24 @@ def test_an_older_incarnation_leads_to_the_next(tmp_path: Path) -> None:
     repaired("marker", tmp_path, "orders~1")
     again = markers.decode_marker((tmp_path / old.keys.marker).read_bytes())
     assert again.successor == markers.decode_marker(body).successor == "orders~2"
+
+
+def test_a_chain_whose_catalog_is_lost_is_left_alone(tmp_path: Path) -> None:
+    """What its entries said is not known then: an index made without them would not be the committed one."""
+    partition = ArchiveWriter(tmp_path).partition("orders", 3)
+    for start in range(65):
+        partition.commit(records([start]))
+    shutil.rmtree(tmp_path / partition.keys.home / "_catalog")
+    (tmp_path / partition.keys.chunks / partition.marker.tail[-1].name).unlink()
+    done = repair("index", tmp_path, "orders", "--yes")
+    assert done.exit_code == 3 and "catalog" in done.stderr
+
+
+def test_an_archive_that_lost_its_identity_is_no_old_one(tmp_path: Path) -> None:
+    partition_of(tmp_path)
+    (tmp_path / "_archive.json").unlink()
+    done = repair("marker", tmp_path, "orders", "--yes")
+    assert done.exit_code == 10 and "_archive.json" in done.stderr
 
 
 class TestSeedLayout:
