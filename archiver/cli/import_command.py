@@ -189,7 +189,7 @@ def _import(
             task = shown.add_task("records", total=sum(each.num_records for each in partitions))
             return [
                 import_partition(
-                    reader, each, store, settings, buffer, _back_off, lambda count: shown.advance(task, count)
+                    reader, each, store, settings, buffer, back_off, lambda count: shown.advance(task, count)
                 )
                 for each in partitions
                 if each.num_records
@@ -209,7 +209,7 @@ def _opened(reader: OldReader, target: Target) -> ToolStore:
     return store
 
 
-def _back_off(attempt: int, cause: str) -> None:
+def back_off(attempt: int, cause: str) -> None:
     """Wait before another try at the store; raises StoreError where it does not come back."""
     if attempt > TRIES_IN_A_ROW:
         raise StoreError(f"given up after {attempt} tries: {cause}", remedy="run it again: it goes on where it ended")

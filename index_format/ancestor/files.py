@@ -121,6 +121,11 @@ class BlockCounter:
         start = self._blocks[-1].next_offset if self._blocks else self._found.first_offset
         self._blocks.append(OldBlock(scanned.byte_offset, len(scanned.stored), start, count, len(scanned.raw)))
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything so far could be counted."""
+        return not self._is_cut
+
     def file(self) -> OldFile:
         """The file, once everything was added."""
         return OldFile(

@@ -5,13 +5,21 @@ import json
 import random
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from archiver.buffer import BufferFolder
 from archiver.cli import main as archiver_main
+from archiver.importing import ImportSettings, import_partition
+from archiver.old_archive import OldReader, survey
+from archiver.stores.local import LocalStore
+from index_format.ancestor.payloads import OldFormat
+from index_format.blocks import ZlibCompressor
+from index_format.keys import TopicFolder, TopicLayoutKeys
 from replayer.cli import main as replayer_main
 from tests.support.ancestor_archives import (
     HARMLESS,
@@ -28,6 +36,8 @@ from tests.support.ancestor_archives import (
     two_blocks,
     without_keys,
 )
+from tests.support.chain import check_history, read_chain
+from tests.support.memory_store import MemoryStore
 
 
 @pytest.fixture
@@ -269,6 +279,33 @@ def test_a_second_run_goes_on_where_the_first_one_ended(old: OldWriter, imports:
     again = imports.result()
     assert again["records"] == 100 and again["partitions"][0]["imported"]["from_offset"] == 100
     assert imports.rows() == without_keys(old.rows)
+
+
+def test_a_crash_behind_any_commit_loses_and_doubles_nothing(old: OldWriter, tmp_path: Path) -> None:
+    old.write(OldChunk(0, [rows_of(0, 10), (b"a\nb\nc\n", 2), rows_of(12, 20)]))
+    old.write(OldChunk(30, [rows_of(30, 60)]))
+    reader = OldReader(LocalStore(old.root), OldFormat(), 1 << 20)
+    (partition,) = survey(reader, lambda _: True)
+    settings = ImportSettings("archive-1", "topic", "json", ZlibCompressor(1), 100, 50)
+    target, keys = MemoryStore(), TopicLayoutKeys(TopicFolder("bar"), 0)
+    buffer = BufferFolder(tmp_path / "buffer")
+
+    def crash(_: int) -> None:
+        raise KeyboardInterrupt
+
+    def run(on_records: Callable[[int], None]) -> None:
+        import_partition(reader, partition, target, settings, buffer, lambda *_: None, on_records)
+
+    for _ in range(20):
+        with suppress(KeyboardInterrupt):
+            run(crash)
+    run(lambda count: pytest.fail(f"{count} more records"))
+    buffer.close()
+    check_history(target.versions, keys.home)
+    chain = read_chain(target.bodies(), keys.home, keys.chunks)
+    assert chain is not None
+    assert [tuple(line) for line in chain.lines] == [(offset, value) for offset, (_, value) in sorted(old.rows.items())]
+    assert chain.gaps == [(10, 12), (20, 30)]
 
 
 def test_another_old_archive_is_not_mixed_in(old: OldWriter, imports: Imports) -> None:
