@@ -11,6 +11,7 @@ COMMANDS = {
     "describe": "describe",
     "replay": "replay",
     "verify": "verify",
+    "verify-report": "verify_report",
 }
 """Commands and the modules of this package that hold them; each is imported when it is used."""
 
