@@ -46,5 +46,5 @@ def _unusable(path: Path, why: str) -> UsageError:
     return UsageError(
         f"{path} is not a usable Ed25519 key",
         why=why.strip().splitlines()[0] if why.strip() else "it cannot be read",
-        remedy="make one: openssl genpkey -algorithm ed25519 -out key.pem; openssl pkey -in key.pem -pubout -out pub.pem",
+        remedy="make a pair: openssl genpkey -algorithm ed25519 > key.pem; openssl pkey -in key.pem -pubout > pub.pem",
     )
