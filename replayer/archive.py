@@ -18,6 +18,8 @@ from index_format.keys import (
     SEED_HOME,
     PartitionKeys,
     TopicFolder,
+    ancestor_marker_partition,
+    ancestor_marker_prefix,
     archive_key,
     data_suffix,
     is_catalog_name,
@@ -453,8 +455,19 @@ class Archive:
         if self.other is not None:
             return self.other.partitions(folder)
         names = await self.reader.folders(topic_home(self.layout, folder))
-        numbers = [int(match[1]) for name in names if (match := _PARTITION.fullmatch(name))]
+        numbers = {int(match[1]) for name in names if (match := _PARTITION.fullmatch(name))}
+        if self.layout == "seed" and not any(each > folder for each in await self._incarnations_like(folder)):
+            numbers |= await self._seed_partitions(folder)
         return tuple(sorted(numbers))
+
+    async def _incarnations_like(self, folder: TopicFolder) -> list[TopicFolder]:
+        return [each for each in await self._topic_folders() if each.topic == folder.topic]
+
+    async def _seed_partitions(self, folder: TopicFolder) -> set[int]:
+        """Layout `seed`: those that the ancestor's markers tell of, our own being gone perhaps."""
+        keys = [key async for key in self.reader.list(ancestor_marker_prefix(folder.topic))]
+        numbers = (ancestor_marker_partition(key, folder.topic) for key in keys)
+        return {number for number in numbers if number is not None}
 
     async def _no_partition(self, topic: str, partition: int) -> BlockgzError:
         numbers = await self.partitions(topic)

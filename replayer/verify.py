@@ -225,7 +225,7 @@ class _Verification:
         self._report.lost.append(Lost(found.start, found.end, found.reason))
         self._last_hash = None
         if self._chunk is not None and found.key == self._chunk.chunk.data_key:
-            self._chunk.damage = self._chunk.damage or found.reason
+            self._chunk.damage = self._chunk.damage or "not all of its blocks can be read"
         else:
             self._report.damage.append(Damage(found.key, found.reason))
 
