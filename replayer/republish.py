@@ -11,7 +11,7 @@ import pyarrow as pa
 from index_format.errors import BlockgzError
 from index_format.records import SCHEMA
 
-from .block_stream import READ_AHEAD
+from .block_stream import ReadAhead
 from .control import Control
 from .errors import CommitLost
 from .job import refuse_other_job
@@ -29,6 +29,8 @@ SEND_INSTEAD_OF_ZERO = 1
 LOST_COMMITS = 5
 """So many in a row without any progress end a replay."""
 RETRY_SECONDS = 1.0
+READ_AHEAD = ReadAhead(16 * 1024 * 1024, 6 * 1024 * 1024)
+"""The sink is the slower side: what keeps it busy is enough."""
 
 Progress = Callable[[int, int], None]
 """Told how many records, and bytes of keys and values, were read and went where they had to; less, if rolled back."""
