@@ -36,8 +36,8 @@ Progress = Callable[[int, int], None]
 class Cadence(NamedTuple):
     """A commit is due after so many records or bytes, or so long after the first of them."""
 
-    records: int = 100_000
-    bytes: int = 16 * 1024 * 1024
+    records: int = 25_000
+    bytes: int = 8 * 1024 * 1024
     seconds: float = 5.0
 
 
@@ -150,7 +150,7 @@ class _Run:
         self._sound = False
         """Whether ledger and sink agree: not while the sink is at work, and not after it failed."""
         self._attempted: Mapping[int, LanePosition] = {}
-        """What the newest commit wrote, whether or not it came to an end."""
+        """What a commit under way writes."""
         self._open_records = self._open_bytes = 0
         self._open_since: float | None = None
 
@@ -167,7 +167,7 @@ class _Run:
                 in_vain = in_vain + 1 if self._ledger.last == reached else 1
                 if in_vain >= LOST_COMMITS or self._control.ending:
                     raise
-                await self._control.wait(RETRY_SECONDS * in_vain)
+                await self._control.wait(RETRY_SECONDS * (in_vain - 1))
         return self._tally.result(
             self._ledger.last,
             self._sink.delivered(),
@@ -274,6 +274,7 @@ class _Run:
         self._sound = False
         if positions:
             await asyncio.to_thread(self._sink.commit, positions)
+        self._attempted = {}
         self._ledger.committed(positions)
         self._tally.committed(positions)
         self._open_records = self._open_bytes = 0

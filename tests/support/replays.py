@@ -40,9 +40,17 @@ def replay_into(
 
     async def replayed() -> RepublishResult:
         work = await work_of(selections, stages)
-        return await republish(work, stages, sink, pace or Unpaced(), Commands(), lambda *_: None, cadence)
+        return await republish(work, stages, sink, pace or Unpaced(), Impatient(), lambda *_: None, cadence)
 
     return asyncio.run(replayed())
+
+
+class Impatient(Commands):
+    """Waits for nothing."""
+
+    async def wait(self, seconds: float | None) -> None:
+        """Lets others run."""
+        await asyncio.sleep(0)
 
 
 class NoStore:
