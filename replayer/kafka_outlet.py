@@ -33,7 +33,7 @@ SPEED = {
     "compression.type": "lz4",
     "linger.ms": 20,
     "queue.buffering.max.kbytes": 32 * 1024,
-    "queue.buffering.max.messages": 100_000,
+    "queue.buffering.max.messages": 50_000,
     # The broker decides what is too large for it; this only keeps librdkafka from deciding before.
     "message.max.bytes": 1_000_000_000,
 }

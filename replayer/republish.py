@@ -20,7 +20,7 @@ from .pace import Pace
 from .pipeline import Pipeline, ScannedBatch
 from .record_sink import Delivered, RecordSink
 from .republish_result import RepublishResult, Tally
-from .scan import READ_AHEAD, payload_bytes, scan
+from .scan import ReadAhead, payload_bytes, scan
 from .selection import Selection
 
 SEND_INSTEAD_OF_ZERO = 1
@@ -28,6 +28,8 @@ SEND_INSTEAD_OF_ZERO = 1
 LOST_COMMITS = 5
 """So many in a row without any progress end a replay."""
 RETRY_SECONDS = 1.0
+READ_AHEAD = ReadAhead(16 * 1024 * 1024, 6 * 1024 * 1024)
+"""The sink is the slower side: what keeps it busy is enough."""
 
 Progress = Callable[[int, int], None]
 """Told how many records, and bytes of keys and values, were read and went where they had to; less, if rolled back."""
