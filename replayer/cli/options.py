@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import click
@@ -61,7 +61,7 @@ class RangeOptions:
 
     start: Position | None
     end: Position | None
-    asked: tuple[str, ...] = ()
+    asked: tuple[str, ...] = field(default=(), compare=False)
 
     async def resolve(self, partition: ArchivedPartition) -> OffsetRange:
         """The offsets that are meant in one partition."""
