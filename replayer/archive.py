@@ -11,11 +11,13 @@ from index_format import objects
 from index_format.blocks import DEFAULT_MAX_BLOCK_BYTES
 from index_format.chunk_index import ChunkIndex, Gap
 from index_format.errors import BadName, BlockgzError, MalformedObject
+from index_format.identity import TopicConfig
 from index_format.keys import (
     INDEX_SUFFIXES,
     LAYOUTS,
     MARKER_OBJECT,
     SEED_HOME,
+    TOPIC_CONFIG_OBJECT,
     PartitionKeys,
     TopicFolder,
     ancestor_marker_partition,
@@ -358,6 +360,15 @@ class Archive:
         if folder not in incarnations:
             raise NotInArchive(f"{topic} is not in the archive", why=f"there is {_listed(map(str, incarnations))}")
         return folder
+
+    async def topic_config(self, topic: str) -> TopicConfig | None:
+        """What the topic was like when it was last archived, None where that was not kept; raises as `folder_of`."""
+        key = topic_home(self.layout, await self.folder_of(topic)) + TOPIC_CONFIG_OBJECT
+        try:
+            stored = await self.reader.get(key, objects.MAX_OBJECT_BYTES)
+        except ObjectMissing:
+            return None
+        return objects.decode(stored.body, TopicConfig, key)
 
     async def partition_keys(self, topic: str, partition: int) -> PartitionKeys:
         """Where the objects of a partition are, whether or not it has a marker."""

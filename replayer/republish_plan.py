@@ -9,6 +9,9 @@ from index_format.chunk_index import Gap
 from .pipeline import KeepPartitions, Router
 from .topic_facts import TopicFacts, Watermarks
 
+LOSSLESS_FORMATS = frozenset({"json", "arrow"})
+"""Record formats that keep keys, headers and timestamps."""
+
 
 class TimeBounds(NamedTuple):
     """The smallest and largest timestamp of some records, ms since the epoch, -1 for a record that has none."""
@@ -68,6 +71,8 @@ class Request:
     topic: str
     target: str
     into_source: bool = False
+    append: bool = False
+    """The operator's word that the target may hold records already."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,10 @@ class Preflight:
     now_ms: int
     router: Router = field(default_factory=KeepPartitions)
     job: JobState = JobState("unnamed", transactional=False, resume=False)
+    creates: bool = False
+    """Whether the replay makes the target; `target` tells then what it will be like."""
+    notes: tuple[str, ...] = ()
+    """What is done to records and target that a plan should show."""
 
     @property
     def lanes(self) -> tuple[int, ...]:
@@ -115,6 +124,7 @@ class RepublishPlan:
     warnings: tuple[str, ...]
     router: Router
     job: JobState
+    notes: tuple[str, ...] = ()
 
     @property
     def records(self) -> int:

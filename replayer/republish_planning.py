@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator
 
-from .republish_plan import Preflight, RepublishPlan
+from .republish_plan import LOSSLESS_FORMATS, Preflight, RepublishPlan
 from .republish_refusals import existing_target, refuse
 from .topic_facts import TopicFacts
-
-LOSSLESS_FORMATS = {"json", "arrow"}
 
 
 def make_plan(preflight: Preflight) -> RepublishPlan:
@@ -23,6 +21,7 @@ def make_plan(preflight: Preflight) -> RepublishPlan:
         warnings,
         preflight.router,
         preflight.job,
+        preflight.notes,
     )
 
 

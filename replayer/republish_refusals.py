@@ -8,7 +8,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from .errors import NoSuchTopic, ReplayRefused
-from .republish_plan import Preflight, SourcePartition
+from .republish_plan import LOSSLESS_FORMATS, Preflight, SourcePartition
+from .routing import SpreadByKey
 from .topic_facts import TopicConfig, TopicFacts
 
 
@@ -31,9 +32,9 @@ def existing_target(preflight: Preflight) -> TopicFacts:
     target, needed = preflight.request.target, _needed_partitions(preflight)
     raise NoSuchTopic(
         f"the cluster has no topic {target!r}",
-        why="a replay does not create topics",
-        remedy=f"create it with {needed} partitions: kafka-topics.sh --create --topic {target} "
-        f"--partitions {needed} --config retention.ms=-1",
+        why="a replay creates topics only where it is told to",
+        remedy=f"add --create-topic, or create it: kafka-topics.sh --create --topic {target} --partitions {needed} "
+        "--config retention.ms=-1",
     )
 
 
@@ -79,7 +80,8 @@ def _refuse_too_few_partitions(preflight: Preflight, target: TopicFacts) -> None
         f"topic {target.name!r} has too few partitions",
         why=f"it has {target.num_partitions}, and partition {source} of {preflight.request.topic} goes to partition "
         f"{needed - 1}",
-        remedy=f"create it with at least {needed} partitions, or choose fewer with --partitions",
+        remedy=f"name a topic with at least {needed} partitions, fold them into fewer with --partitions "
+        f"{target.num_partitions}, or spread records with --partitions by-key",
     )
 
 
@@ -98,7 +100,7 @@ def _refuse_retention(preflight: Preflight, config: TopicConfig) -> None:
         raise ReplayRefused(
             f"topic {preflight.request.target!r} would delete the records soon after they arrive",
             why=f"its retention.ms is {retention} ({_duration(retention)}) and the oldest are of {_time(oldest)}",
-            remedy=_alter(preflight) + "retention.ms=-1",
+            remedy=f"{_alter(preflight)}retention.ms=-1, or hold it until the replay is done with --retention hold",
         )
 
 
@@ -147,10 +149,36 @@ def _refuse_large_records(preflight: Preflight, config: TopicConfig) -> None:
         )
 
 
-REFUSALS: tuple[Callable[[Preflight], None], ...] = (_refuse_source, _refuse_second_copy)
+def _refuse_lost_keys(preflight: Preflight) -> None:
+    lossy = [source for source in preflight.sources if source.record_formats - LOSSLESS_FORMATS]
+    if lossy and isinstance(preflight.router, SpreadByKey):
+        raise ReplayRefused(
+            "these records cannot be spread by key",
+            why=f"partition {lossy[0].partition} was archived as {', '.join(sorted(lossy[0].record_formats))}, without "
+            "keys: records of one key would go to different partitions and lose their order",
+            remedy="leave --partitions out, or give a number or a map",
+        )
+
+
+def _refuse_foreign_records(preflight: Preflight, target: TopicFacts) -> None:
+    request = preflight.request
+    if request.append or request.into_source or preflight.job.begun:
+        return
+    for lane in preflight.lanes:
+        bounds = preflight.watermarks.get(lane)
+        if bounds is not None and bounds.end > bounds.low:
+            raise ReplayRefused(
+                f"topic {target.name!r} is not empty",
+                why=f"{target.name}:{lane} holds offsets {bounds.low}..{bounds.end}, which are not of this replay",
+                remedy="name an empty topic, or say --append to write behind them",
+            )
+
+
+REFUSALS: tuple[Callable[[Preflight], None], ...] = (_refuse_source, _refuse_second_copy, _refuse_lost_keys)
 TARGET_REFUSALS: tuple[Callable[[Preflight, TopicFacts], None], ...] = (
     _refuse_too_few_partitions,
     _refuse_unknown_past,
+    _refuse_foreign_records,
 )
 CONFIG_REFUSALS: tuple[Callable[[Preflight, TopicConfig], None], ...] = (
     _refuse_log_append_time,
@@ -167,6 +195,8 @@ def _needed_partitions(preflight: Preflight) -> int:
 
 
 def _alter(preflight: Preflight) -> str:
+    if preflight.creates:
+        return "add --topic-config "
     return f"kafka-configs.sh --alter --entity-type topics --entity-name {preflight.request.target} --add-config "
 
 

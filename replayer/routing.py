@@ -3,7 +3,7 @@
 So a replay that goes on after a crash routes every record as it did before.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,17 +55,23 @@ class FoldPartitions(_Whole):
 
 @dataclass(frozen=True)
 class MapPartitions(_Whole):
-    """Each partition where `places` sends it; a partition without a place is a KeyError."""
+    """Each partition where `places` sends it."""
 
     places: Mapping[int, int]
 
     @property
     def fingerprint(self) -> str:
         """See Router."""
-        return f"map {map_text(self.places.items())}"
+        return f"map {_map_text(self.places)}"
 
     def target(self, partition: int) -> int:
-        """See above."""
+        """See above; raises ReplayRefused for a partition without a place."""
+        if partition not in self.places:
+            raise ReplayRefused(
+                f"--partitions {_map_text(self.places)[:200]} does not say where partition {partition} goes",
+                why="a replay leaves nothing out that it was not told to leave out",
+                remedy=f"add {partition}:TARGET, or name the partitions to read after the topic",
+            )
         return self.places[partition]
 
 
@@ -126,13 +132,11 @@ class RoutingRequest:
     partitions: int | None = None
     places: tuple[tuple[int, int], ...] = ()
 
-    def needed(self, sources: Sequence[int], archived: int) -> int:
+    def partitions_for(self, archived: int) -> int:
         """How many partitions a target gets that is made for this; `archived` is the source topic's own number."""
         if self.rule == "map":
             return max((target for _, target in self.places), default=0) + 1
-        if self.partitions is not None:
-            return self.partitions
-        return max(archived, *(source + 1 for source in sources), 1)
+        return archived if self.partitions is None else self.partitions
 
 
 def parse_routing(text: str) -> RoutingRequest:
@@ -148,12 +152,10 @@ def parse_routing(text: str) -> RoutingRequest:
     return RoutingRequest("number", _count(text, text))
 
 
-def make_router(
-    request: RoutingRequest, sources: Sequence[int], keyless: Sequence[int], target: str, num_partitions: int
-) -> Router:
-    """The rule for a target of `num_partitions` partitions; `keyless` are sources that were archived without keys.
+def make_router(request: RoutingRequest, target: str, num_partitions: int) -> Router:
+    """The rule for a target of `num_partitions` partitions.
 
-    Raises ReplayRefused where records would get lost, or where the order of a key's records could not be kept.
+    Raises ReplayRefused where another number was asked for, so that keys would not stand where producers put them.
     """
     match request.rule:
         case "keep":
@@ -161,44 +163,20 @@ def make_router(
         case "number":
             return FoldPartitions(request.partitions or 1)
         case "map":
-            return MapPartitions(_checked_places(request, sources))
+            return MapPartitions(dict(request.places))
         case "by-key":
-            return _by_key(request, keyless, target, num_partitions)
+            if request.partitions not in (None, num_partitions):
+                raise ReplayRefused(
+                    f"topic {target!r} has {num_partitions} partitions",
+                    why=f"--partitions by-key:{request.partitions} puts keys where a topic of {request.partitions} has "
+                    "them, and what producers add later would go elsewhere",
+                    remedy=f"say by-key, or name a topic with {request.partitions} partitions",
+                )
+            return SpreadByKey(num_partitions)
 
 
-def map_text(places: Iterable[tuple[int, int]]) -> str:
-    """A map as `--partitions` takes it."""
-    return ",".join(f"{source}:{target}" for source, target in sorted(places))
-
-
-def _by_key(request: RoutingRequest, keyless: Sequence[int], target: str, num_partitions: int) -> SpreadByKey:
-    if keyless:
-        raise ReplayRefused(
-            "these records cannot be spread by key",
-            why=f"partition {keyless[0]} was archived without keys, so records of one key would go to different "
-            "partitions and lose their order",
-            remedy="leave --partitions out, or give a number or a map",
-        )
-    if request.partitions is not None and request.partitions != num_partitions:
-        raise ReplayRefused(
-            f"topic {target!r} has {num_partitions} partitions",
-            why=f"--partitions by-key:{request.partitions} puts keys where a topic of {request.partitions} has them: "
-            "records that producers add later would go elsewhere",
-            remedy=f"say by-key, or name a topic with {request.partitions} partitions",
-        )
-    return SpreadByKey(num_partitions)
-
-
-def _checked_places(request: RoutingRequest, sources: Sequence[int]) -> dict[int, int]:
-    places = dict(request.places)
-    missing = [source for source in sources if source not in places]
-    if missing:
-        raise ReplayRefused(
-            f"--partitions {map_text(request.places)[:200]} does not say where partition {missing[0]} goes",
-            why="a replay leaves nothing out that it was not told to leave out",
-            remedy=f"add {missing[0]}:TARGET, or name the partitions to read after the topic",
-        )
-    return places
+def _map_text(places: Mapping[int, int]) -> str:
+    return ",".join(f"{source}:{target}" for source, target in sorted(places.items()))
 
 
 def _places(text: str) -> tuple[tuple[int, int], ...]:

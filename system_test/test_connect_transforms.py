@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from system_test.support.connect import ask_connect, connect_jars
 from system_test.support.environment import PartMissingError
+from system_test.support.java_clients import ask_connect, connect_jars
 from tests.support.transform_cases import CASES, Given
 
 JUDGED = [number for number, case in enumerate(CASES) if not case.ours]

@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import sys
-import time
+from contextlib import AsyncExitStack
 
 import click
 import msgspec
@@ -12,7 +12,7 @@ import pyarrow as pa
 from ..control import Commands
 from ..errors import UsageError
 from ..kafka_admin import KafkaAdmin
-from ..pipeline import Pipeline
+from ..record_edits import wall_clock
 from ..record_sink import RecordSink
 from ..republish import republish, written_text
 from ..republish_plan import Preflight, RepublishPlan, Request
@@ -24,10 +24,12 @@ from .program import closing
 from .progress import record_progress
 from .replay_job import PreparedJob, prepared_job
 from .replay_options import ReplayOptions, replay_options
-from .replay_output import plan_json, print_plan, print_result, result_json
+from .replay_output import plan_json, print_left_out, print_plan, print_result, result_json
 from .replay_signals import steered
+from .replay_target import ShapedTarget, as_sent, make_ready, set_back, shaped_target, undo_retention
 
 INTERRUPTED = 130
+UNFIT_LEFT_OUT = 3
 
 
 @click.command(
@@ -37,6 +39,7 @@ INTERRUPTED = 130
         "replayer replay orders --to-topic orders-copy --at 2026-11-20T12:00:00Z --yes -b localhost:9092 -a ./archive",
         "replayer replay orders --to-topic orders-copy --transactional --resume --yes -b localhost:9092 -a ./archive",
         "replayer replay orders --to-topic load-test --rate 20MB/s --yes -b localhost:9092 -a ./archive",
+        "replayer replay orders --to-topic '{topic}-v2' --create-topic --partitions by-key:24 -b HOST:PORT -a DIR",
         "replayer replay orders:0,2-4 --to-topic test --from -1000 --dry-run -b localhost:9092 -a s3://bucket/prefix",
     ),
 )
@@ -62,9 +65,13 @@ def command(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, archive:
 
 async def _replay(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, address: ArchiveOptions) -> int:
     admin = await asyncio.to_thread(KafkaAdmin, kafka.properties)
-    pipeline = Pipeline()
-    async with open_archive(address) as archive, prepared_job(options, archive, pipeline, kafka) as prepared:
-        preflight = await _preflight(options, prepared, admin)
+    if options.shape.undo_retention:
+        click.echo(await asyncio.to_thread(undo_retention, options.target, admin, kafka))
+        return 0
+    async with open_archive(address) as archive, AsyncExitStack() as stack:
+        target = await shaped_target(options.shape, archive, options.topic.topic, options.target, admin)
+        prepared = await stack.enter_async_context(prepared_job(options, archive, target.pipeline, kafka))
+        preflight = await _preflight(options, prepared, target, admin)
         plan = make_plan(preflight)
         if not as_json:
             print_plan(plan)
@@ -77,14 +84,21 @@ async def _replay(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, ad
         _confirm(plan, options.yes)
         limit = preflight.target.config.max_message_bytes if preflight.target and preflight.target.config else None
         with prepared.alone():
+            await asyncio.to_thread(make_ready, target, admin, kafka)
             result, interrupted = await _run(options, prepared, prepared.sink(kafka, limit), plan.records, as_json)
             if result.complete:
                 prepared.forget()
+                await _set_back(target, admin, kafka)
+            elif target.holds:
+                click.echo(f"retention of {target.name} is still held: --resume, or --undo-retention", err=True)
     if as_json:
-        click.echo(msgspec.json.encode(result_json(plan, result)))
+        click.echo(msgspec.json.encode(result_json(plan, result) | {"left_out": msgspec.to_builtins(target.tally)}))
     else:
         print_result(plan, result)
-    return INTERRUPTED if interrupted else 0
+        print_left_out(target.tally)
+    if interrupted:
+        return INTERRUPTED
+    return UNFIT_LEFT_OUT if target.tally.unfit else 0
 
 
 async def _run(
@@ -104,22 +118,34 @@ async def _run(
     return result, steering.interrupted
 
 
-async def _preflight(options: ReplayOptions, prepared: PreparedJob, admin: KafkaAdmin) -> Preflight:
+async def _set_back(target: ShapedTarget, admin: KafkaAdmin, kafka: KafkaOptions) -> None:
+    """What an earlier run of the job held is set back as well."""
+    done = await asyncio.to_thread(set_back, target.name, admin, kafka)
+    if done is not None:
+        click.echo(done, err=True)
+
+
+async def _preflight(
+    options: ReplayOptions, prepared: PreparedJob, target: ShapedTarget, admin: KafkaAdmin
+) -> Preflight:
     """What archive and cluster have to say."""
-    remaining = prepared.remaining
-    sources = tuple([await describe_source(selection) for selection in remaining])
-    target = await asyncio.to_thread(admin.topic, options.target)
-    known = [lane for lane in prepared.work.first if target and lane < target.num_partitions]
-    topic = prepared.work.selections[0].partition.topic
+    remaining, facts, now_ms = prepared.remaining, target.facts, wall_clock()
+    sources = [await describe_source(selection) for selection in remaining]
+    there = facts is not None and target.creates is None
+    known = [lane for lane in prepared.work.first if there and facts and lane < facts.num_partitions]
+    # Only the records themselves could tell what transforms make of their keys and sizes.
+    asked = None if options.shape.chain else facts.config if facts else None
     return Preflight(
-        Request(topic, options.target, options.into_source),
-        sources,
-        target,
+        Request(prepared.work.selections[0].partition.topic, options.target, options.into_source, options.shape.append),
+        as_sent(sources, options.shape, now_ms),
+        facts,
         await asyncio.to_thread(admin.watermarks, options.target, known) if known else {},
-        await find_refusable(remaining, target.config if target else None),
-        time.time_ns() // 10**6,
+        await find_refusable(remaining, asked),
+        now_ms,
         prepared.pipeline.router,
         prepared.state(resume=options.resume),
+        creates=target.creates is not None,
+        notes=target.notes,
     )
 
 

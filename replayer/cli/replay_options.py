@@ -8,8 +8,11 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from index_format.keys import parse_topic_folder
+
 from ..pace import Pace, make_pace
-from .options import RangeOptions, TopicArgument, parse_topic, range_options, with_options, with_partitions
+from .options import RangeOptions, TopicArgument, parse_topic, range_options, with_options
+from .shape_options import ShapeOptions, shape_options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -22,6 +25,7 @@ class ReplayOptions:
     target: str
     positions: RangeOptions
     into_source: bool
+    shape: ShapeOptions
     transactional: bool
     resume: bool
     job: str | None
@@ -38,9 +42,9 @@ def replay_options(function: F) -> F:
     def with_replay(
         *args: Any,
         topic: str,
-        to_topic: str,
+        to_topic: str | None,
         selection: RangeOptions,
-        partitions: str | None,
+        shape: ShapeOptions,
         into_source: bool,
         transactional: bool,
         resume: bool,
@@ -52,14 +56,15 @@ def replay_options(function: F) -> F:
         yes: bool,
         **kwargs: Any,
     ) -> Any:
-        wanted = with_partitions(parse_topic(topic), partitions)
+        wanted = parse_topic(topic)
         if transactional and job_file is not None:
             raise click.UsageError("--transactional keeps the position in the cluster: leave --job-file out")
         options = ReplayOptions(
             wanted,
-            to_topic,
+            target_name(to_topic, parse_topic_folder(wanted.topic).topic, shape),
             selection,
             into_source,
+            shape,
             transactional,
             resume,
             job,
@@ -74,20 +79,14 @@ def replay_options(function: F) -> F:
         click.argument("topic", metavar="TOPIC[:P[,P-P]]"),
         click.option(
             "--to-topic",
-            required=True,
             envvar="BLOCKGZ_TO_TOPIC",
             show_envvar=True,
             metavar="TOPIC",
-            help="Where the records go; it must exist, with at least as many partitions.",
+            help="Where the records go; {topic} in it is the archived topic's name. Transforms that route by the name "
+            "alone can say it instead.",
         ),
         range_options,
-        click.option(
-            "--partitions",
-            envvar="BLOCKGZ_PARTITIONS",
-            show_envvar=True,
-            metavar="P,P-P",
-            help="Only these partitions.",
-        ),
+        shape_options,
         click.option(
             "--into-source",
             is_flag=True,
@@ -148,3 +147,13 @@ def replay_options(function: F) -> F:
         click.option("--yes", is_flag=True, envvar="BLOCKGZ_YES", show_envvar=True, help="Do not ask."),
     ]
     return cast(F, with_options(with_replay, options))
+
+
+def target_name(to_topic: str | None, topic: str, shape: ShapeOptions) -> str:
+    """The topic that records of `topic` go to; raises click.UsageError where nothing says it."""
+    if to_topic is not None:
+        return to_topic.replace("{topic}", topic)
+    named = shape.chain.routed_name(topic) if shape.chain else None
+    if named is None:
+        raise click.UsageError("--to-topic says where the records go: it is missing")
+    return named

@@ -8,6 +8,7 @@ import msgspec
 
 from ..republish_plan import RepublishPlan, SourcePartition
 from ..republish_result import RepublishResult
+from ..transforms.stage import Tally
 from .get import timestamp_text
 from .tables import bytes_text, print_table
 
@@ -17,6 +18,8 @@ def print_plan(plan: RepublishPlan) -> None:
     columns = ("PARTITION", "OFFSETS", "RECORDS", "SIZE", "FROM (UTC)", "UNTIL (UTC)")
     rows = [_plan_row(source) for source in plan.sources]
     print_table(columns, rows, title=f"{plan.topic} -> {plan.target}, at most {plan.records} records", file=sys.stderr)
+    for note in plan.notes:
+        click.echo(f"note: {note}", err=True)
     for warning in plan.warnings:
         click.echo(f"warning: {warning}", err=True)
 
@@ -64,6 +67,17 @@ def print_result(plan: RepublishPlan, result: RepublishResult) -> None:
         click.echo(f"warning: {result.zero_timestamps} records with timestamp 0 were sent with 1", err=True)
 
 
+def print_left_out(tally: Tally) -> None:
+    """How many records transforms left out, where they did."""
+    for number, reason in (
+        (tally.dropped, "dropped by transforms"),
+        (tally.routed_elsewhere, "routed to other topics by transforms"),
+        (tally.unfit, "left out because a transform could not handle them"),
+    ):
+        if number:
+            click.echo(f"{number} records were {reason}")
+
+
 def _inclusive(first: int | None, last: int | None) -> str:
     return "-" if first is None else f"{first}..{last}"
 
@@ -92,6 +106,7 @@ def plan_json(plan: RepublishPlan) -> dict[str, Any]:
         "job": plan.job.name,
         "transactional": plan.job.transactional,
         "records_before": plan.job.written,
+        "notes": plan.notes,
         "warnings": plan.warnings,
     }
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .predicates import Predicate
+from .predicates import Predicate, TopicNameMatches
 from .record import CannotTransform, ConnectRecord, Converter
 from .routers import RegexRouter, TimestampRouter
 
@@ -41,6 +41,23 @@ class Chain:
     def routes(self) -> bool:
         """Whether it may give a record another topic."""
         return any(isinstance(step.transform, RegexRouter | TimestampRouter) for step in self.steps)
+
+    def routed_name(self, topic: str) -> str | None:
+        """The topic of all records of `topic`; None where nothing routes, or where records decide about it."""
+        if not self.routes:
+            return None
+        for step in self.steps:
+            predicate = step.condition.predicate if step.condition else None
+            if isinstance(step.transform, TimestampRouter):
+                return None
+            if isinstance(step.transform, RegexRouter):
+                if isinstance(predicate, TopicNameMatches):
+                    if predicate.matches(topic) is not (step.condition is not None and step.condition.applies_when):
+                        continue
+                elif predicate is not None:
+                    return None
+                topic = step.transform.renamed(topic)
+        return topic
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord | None:
         """What becomes of a record, None where it is dropped; raises CannotTransform, naming the transform."""

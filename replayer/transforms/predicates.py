@@ -25,7 +25,11 @@ class TopicNameMatches:
 
     def __call__(self, record: ConnectRecord) -> bool:
         """The answer."""
-        return self.pattern.fullmatch(record.topic) is not None
+        return self.matches(record.topic)
+
+    def matches(self, topic: str) -> bool:
+        """The answer for all records of a topic."""
+        return self.pattern.fullmatch(topic) is not None
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,11 @@ class RegexRouter:
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
         """See fields."""
-        if not self.regex.fullmatch(record.topic):
-            return record
-        return replace(record, topic=self.regex.sub(self.replacement, record.topic, count=1))
+        return replace(record, topic=self.renamed(record.topic))
+
+    def renamed(self, topic: str) -> str:
+        """The name for records of `topic`."""
+        return self.regex.sub(self.replacement, topic, count=1) if self.regex.fullmatch(topic) else topic
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ class Tally:
     dropped: int = 0
     """By Filter."""
     routed_elsewhere: int = 0
-    """To another topic than the replay's."""
+    """Because a router sends them to another topic than the replay's."""
     unfit: int = 0
-    """That a transform could not handle."""
+    """Because a transform could not handle them."""
 
 
 @dataclass(frozen=True)

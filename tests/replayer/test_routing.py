@@ -145,22 +145,20 @@ def test_requests_that_mean_nothing(text: str, word: str) -> None:
     assert word in f"{caught.value.what} {caught.value.why} {caught.value.remedy}"
 
 
-@pytest.mark.parametrize(
-    ("text", "keyless", "word"),
-    [
-        ("by-key", (3,), "partition 3 was archived without keys"),
-        ("by-key:8", (), "has 4 partitions"),
-        ("0:1", (), "where partition 3 goes"),
-    ],
-)
-def test_refusals(text: str, keyless: tuple[int, ...], word: str) -> None:
+def test_by_key_takes_the_number_of_the_target() -> None:
+    assert make_router(parse_routing("by-key"), "copy", 4) == SpreadByKey(4)
     with pytest.raises(ReplayRefused) as caught:
-        make_router(parse_routing(text), [0, 3], keyless, "copy", 4)
-    assert word in f"{caught.value.what} {caught.value.why}"
+        make_router(parse_routing("by-key:8"), "copy", 4)
+    assert "has 4 partitions" in caught.value.what
     assert caught.value.remedy
+
+
+def test_a_map_must_say_where_every_partition_goes() -> None:
+    with pytest.raises(ReplayRefused, match="where partition 3 goes") as caught:
+        make_router(parse_routing("0:1"), "copy", 4).targets(3)
+    assert "3:TARGET" in str(caught.value.remedy)
 
 
 def test_the_number_of_partitions_of_a_new_topic() -> None:
     wanted = {"keep": 6, "by-key": 6, "by-key:12": 12, "2": 2, "0:8,1:1": 9}
-    assert {text: parse_routing(text).needed([0, 2], archived=6) for text in wanted} == wanted
-    assert parse_routing("keep").needed([9], archived=0) == 10
+    assert {text: parse_routing(text).partitions_for(6) for text in wanted} == wanted

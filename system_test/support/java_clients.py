@@ -1,4 +1,4 @@
-"""Kafka Connect's own transforms, jars from Maven Central, run by a small Java program."""
+"""Java's word: Kafka Connect's own transforms, and where Java's producer puts keys. Jars come from Maven Central."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from system_test.support.environment import cache_folder, filled_once, run_tool, tool
-from system_test.support.kafka_broker import KAFKA_VERSION
+from system_test.support.kafka_broker import KAFKA_VERSION, kafka_jars
 
-PROGRAM = Path(__file__).with_name("ConnectTransforms.java")
+TRANSFORMS = Path(__file__).with_name("ConnectTransforms.java")
+PARTITIONS = Path(__file__).with_name("ProducedPartitions.java")
 _DOWNLOAD_SECONDS = 900.0
 _RUN_SECONDS = 120.0
 _POM = f"""<project>
@@ -50,11 +51,11 @@ def connect_jars() -> Path:
     return filled_once(cache_folder() / f"connect-{KAFKA_VERSION}" / "libs", download)
 
 
-def run_java(program: Path, jars: Path, lines: Sequence[str]) -> list[str]:
+def _run_java(program: Path, jars: Path, arguments: Sequence[str], lines: Sequence[str]) -> list[str]:
     """The lines that a Java program of one file answers to these lines."""
     flags = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     done = subprocess.run(
-        [tool("java"), *flags, "-cp", f"{jars}/*", str(program)],
+        [tool("java"), *flags, "-cp", f"{jars}/*", str(program), *arguments],
         input="".join(f"{line}\n" for line in lines).encode(),
         capture_output=True,
         timeout=_RUN_SECONDS,
@@ -66,6 +67,13 @@ def run_java(program: Path, jars: Path, lines: Sequence[str]) -> list[str]:
 
 def ask_connect(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """What Connect makes of each request; see the Java program for both forms."""
-    answers = run_java(PROGRAM, connect_jars(), [json.dumps(request) for request in requests])
+    answers = _run_java(TRANSFORMS, connect_jars(), (), [json.dumps(request) for request in requests])
     assert len(answers) == len(requests), answers
     return [json.loads(answer) for answer in answers]
+
+
+def produced_partitions(bootstrap: str, topic: str, keys: Sequence[bytes]) -> list[int]:
+    """Produces a record for each key with Java's producer; the partitions that they went to."""
+    answers = _run_java(PARTITIONS, kafka_jars(), (bootstrap, topic), [key.hex() for key in keys])
+    assert len(answers) == len(keys), answers
+    return [int(answer) for answer in answers]
