@@ -5,10 +5,10 @@ from typing import Annotated
 import msgspec
 
 from . import objects
-from .objects import Count, Name, Word
+from .objects import Count, Name, Sealed, Word
 
 
-class ArchiveInfo(msgspec.Struct, frozen=True, kw_only=True):
+class ArchiveInfo(Sealed, frozen=True, kw_only=True):
     """`_archive.json`, write-once: one cluster an archive; null where the broker did not tell its id."""
 
     format: str = "block-gzip-archive"
@@ -18,7 +18,7 @@ class ArchiveInfo(msgspec.Struct, frozen=True, kw_only=True):
     layout: Word
 
 
-class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
+class TopicInfo(Sealed, frozen=True, kw_only=True):
     """`_topic.json`, write-once: which topic id lives in this folder; null where the broker did not tell it."""
 
     format: str = "block-gzip-topic"
@@ -28,7 +28,7 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: Annotated[int, msgspec.Meta(ge=1, le=2**31)]
 
 
-class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
+class TopicConfig(Sealed, frozen=True, kw_only=True):
     """`_topic_config.json`: the topic as last seen, to make it again; null where the broker did not tell."""
 
     format: str = "block-gzip-topic-config"

@@ -15,7 +15,7 @@ from . import objects
 from .chunk_index import ChunkIndex, Gap, check_gaps
 from .errors import MalformedObject
 from .keys import catalog_name
-from .objects import Count, Name, Offset, Sha256, Timestamp, Word
+from .objects import Count, Name, Offset, Sealed, Sha256, Timestamp, Word
 
 FAN_OUT = 64
 MAX_GAPS_IN_MARKER = 256
@@ -119,7 +119,7 @@ class ReferenceCatalog(msgspec.Struct, frozen=True, kw_only=True):
 Catalog = ChunkCatalog | ReferenceCatalog
 
 
-class Marker(msgspec.Struct, frozen=True, kw_only=True):
+class Marker(Sealed, frozen=True, kw_only=True):
     """The committed state of one partition, swapped as a whole.
 
     `tail` holds the newest chunks, oldest first; `catalogs[n]` references to catalogs of level n + 1, oldest first.

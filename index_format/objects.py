@@ -1,5 +1,7 @@
 """Reading and writing the JSON objects of an archive: bounded before parsing, checked, versions refused by name."""
 
+import re
+import zlib
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -23,18 +25,28 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Head(msgspec.Struct):
-    """The two fields that every object of the format opens with."""
+    """The two fields that every object of the format opens with, and the one that may close it."""
 
     format: str
     version: Count
+    crc32: Count | None = None
+
+
+class Sealed(msgspec.Struct, frozen=True):
+    """Objects that no other one vouches for by its hash: as stored they end with a checksum of their own."""
 
 
 _encoder = msgspec.json.Encoder()
+_SEAL = re.compile(rb',"crc32":([0-9]{1,10})}\Z')
+_SEAL_RENAMED = re.compile(rb',"([^"]*)":[0-9]{1,10}}\Z')
+_SEAL_BYTES = 32
 
 
 def encode(value: msgspec.Struct) -> bytes:
     """The object as compact JSON in the order of its fields; raises TooLarge for one that `decode` would refuse."""
     body = _encoder.encode(value)
+    if isinstance(value, Sealed):
+        body = b'%b,"crc32":%d}' % (body[:-1], zlib.crc32(body[:-1]))
     if len(body) > MAX_OBJECT_BYTES:
         raise TooLarge(
             f"a {type(value).__name__} of {len(body)} bytes cannot be stored",
@@ -46,7 +58,8 @@ def encode(value: msgspec.Struct) -> bytes:
 def decode(body: bytes, kind: type[T], name: str) -> T:
     """The object of struct `kind` in `body`; `name` is what errors call it.
 
-    Unknown fields are ignored. Raises TooLarge, UnsupportedVersion or MalformedObject.
+    Unknown fields are ignored; a checksum is checked where there is one. Raises TooLarge, UnsupportedVersion or
+    MalformedObject.
     """
     if len(body) > MAX_OBJECT_BYTES:
         raise TooLarge(f"{name} has {len(body)} bytes", why=f"no such object may have over {MAX_OBJECT_BYTES}")
@@ -61,8 +74,31 @@ def decode(body: bytes, kind: type[T], name: str) -> T:
                 why=f"this release reads version {VERSION}",
                 remedy="use a newer release of blockgz",
             )
+        if head.crc32 is not None:
+            _check_seal(body, name)
+        elif issubclass(kind, Sealed):
+            _check_unsealed(body, kind, name)
         return msgspec.json.decode(body, type=kind)
     except (ValueError, RecursionError) as error:
         if isinstance(error, MalformedObject | UnsupportedVersion):
             raise
         raise MalformedObject(f"{name} is damaged", why=str(error)[:300]) from error
+
+
+def _check_seal(body: bytes, name: str) -> None:
+    seal = _SEAL.search(body, max(0, len(body) - _SEAL_BYTES))
+    if seal is None or int(seal[1]) != zlib.crc32(body[: seal.start()]):
+        raise MalformedObject(
+            f"{name} is damaged",
+            why="its crc32 is not that of the bytes before it",
+            remedy="if it was edited by hand, leave the field crc32 out",
+        )
+
+
+def _check_unsealed(body: bytes, kind: type[Sealed], name: str) -> None:
+    """A flipped bit in the name of the checksum would otherwise make an unknown field of it, to be ignored."""
+    last = _SEAL_RENAMED.search(body, max(0, len(body) - _SEAL_BYTES))
+    if last is not None and last[1].decode(errors="replace") not in kind.__struct_encode_fields__:
+        raise MalformedObject(
+            f"{name} is damaged", why=f"it ends with a number under {last[1]!r} where its crc32 would stand"
+        )

@@ -19,6 +19,8 @@ from index_format.keys import (
     SEED_INDEX_SUFFIX,
     PartitionKeys,
     TopicFolder,
+    ancestor_marker_partition,
+    ancestor_marker_prefix,
     archive_key,
     data_suffix,
     is_catalog_name,
@@ -28,8 +30,10 @@ from index_format.keys import (
 from index_format.marker import (
     Catalog,
     CatalogReference,
+    ChunkCatalog,
     ChunkEntry,
     Marker,
+    ReferenceCatalog,
     Span,
     decode_catalog,
     decode_index,
@@ -37,6 +41,7 @@ from index_format.marker import (
 )
 from index_format.seek import TimeBounded, span_at_or_after, span_for_time
 
+from .damage import Damaged, Unreadable
 from .errors import AccessDenied, NoArchiveThere, NotInArchive, ObjectMissing
 from .prefetch import prefetched
 from .stores import ObjectReader
@@ -152,9 +157,20 @@ class ArchivedPartition:
         """The chunks that may hold records of offsets [start, end), in order; reads the catalogs on the way.
 
         A chunk or catalog that `wanted` refuses is left out, with all below it.
+        Raises a FormatError or ObjectMissing at the first catalog that cannot be read.
         """
-        async for entry in self._walk(self.spans, start, end, wanted):
-            yield entry
+        async for opened in self.walk(start, end, wanted):
+            if isinstance(opened, ChunkEntry):
+                yield opened
+            elif isinstance(opened, Unreadable):
+                raise opened.error
+
+    async def walk(
+        self, start: int, end: int, wanted: Callable[[TimeBounded], bool] | None = None
+    ) -> AsyncIterator[ChunkEntry | Catalog | Unreadable]:
+        """The same with what is met on the way: each catalog before its entries, and those that cannot be read."""
+        async for opened in self._walk(self.spans, start, end, wanted):
+            yield opened
 
     async def gaps(self) -> tuple[Gap, ...]:
         """All recorded gaps in offset order; reads all catalogs, because old gaps fold into them."""
@@ -227,21 +243,24 @@ class ArchivedPartition:
 
     async def _walk(
         self, spans: Iterable[LeveledSpan], start: int, end: int, wanted: Callable[[TimeBounded], bool] | None
-    ) -> AsyncIterator[ChunkEntry]:
+    ) -> AsyncIterator[ChunkEntry | Catalog | Unreadable]:
         inside = [each for each in spans if each.span.next_offset > start and each.span.start_offset < end]
         chosen = [each for each in inside if wanted is None or wanted(each.span)]
         opened = prefetched(_each(chosen), self._opened, cost=lambda _: 1, budget=CONCURRENT_CATALOGS)
         async for each in opened:
-            if isinstance(each, ChunkEntry):
-                yield each
-            else:
-                async for entry in self._walk(_below(each), start, end, wanted):
-                    yield entry
+            yield each
+            if isinstance(each, ChunkCatalog | ReferenceCatalog):
+                async for below in self._walk(_below(each), start, end, wanted):
+                    yield below
 
-    async def _opened(self, leveled: LeveledSpan) -> ChunkEntry | Catalog:
+    async def _opened(self, leveled: LeveledSpan) -> ChunkEntry | Catalog | Unreadable:
         span, level = leveled
         if isinstance(span, CatalogReference):
-            return await self.catalog(span, level)
+            try:
+                return await self.catalog(span, level)
+            except Damaged as error:
+                key = self.keys.home + span.name
+                return Unreadable(span.start_offset, span.next_offset, span.num_records, key, error)
         assert isinstance(span, ChunkEntry)
         return span
 
@@ -410,8 +429,19 @@ class Archive:
 
     async def _partitions_in(self, folder: TopicFolder) -> tuple[int, ...]:
         names = await self.reader.folders(topic_home(self.layout, folder))
-        numbers = [int(match[1]) for name in names if (match := _PARTITION.fullmatch(name))]
+        numbers = {int(match[1]) for name in names if (match := _PARTITION.fullmatch(name))}
+        if self.layout == "seed" and not any(each > folder for each in await self._incarnations_like(folder)):
+            numbers |= await self._seed_partitions(folder)
         return tuple(sorted(numbers))
+
+    async def _incarnations_like(self, folder: TopicFolder) -> list[TopicFolder]:
+        return [each for each in await self._topic_folders() if each.topic == folder.topic]
+
+    async def _seed_partitions(self, folder: TopicFolder) -> set[int]:
+        """Layout `seed`: those that the ancestor's markers tell of, our own being gone perhaps."""
+        keys = [key async for key in self.reader.list(ancestor_marker_prefix(folder.topic))]
+        numbers = (ancestor_marker_partition(key, folder.topic) for key in keys)
+        return {number for number in numbers if number is not None}
 
     async def _no_partition(self, topic: str, partition: int) -> BlockgzError:
         numbers = await self.partitions(topic)

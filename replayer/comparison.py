@@ -18,10 +18,10 @@ from index_format.chunk_index import Gap
 from index_format.records import Record, iter_records
 from index_format.seek import gap_at
 
+from .findings import Verdict
 from .scan import payload_bytes, scan
 from .selection import Selection
 from .topic_facts import TopicFacts, Watermarks
-from .verify import Verdict
 
 Progress = Callable[[int, int], None]
 """Told how many archived records, and bytes of their keys and values, each step accounts for."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from .archive import Archive, ArchivedPartition
+from .damage import STOP, DamagePolicy
 from .errors import NotInArchive, UsageError
 from .positions import OffsetRange, Position, resolve_range
 from .record_filter import RecordFilter
@@ -55,7 +56,9 @@ async def select(
     return [Selection(*pair) for pair in zip(opened, ranges, strict=True)]
 
 
-async def selected(selection: Selection, record_filter: RecordFilter) -> AsyncGenerator[pa.RecordBatch]:
+async def selected(
+    selection: Selection, record_filter: RecordFilter, on_damage: DamagePolicy = STOP
+) -> AsyncGenerator[pa.RecordBatch]:
     """The records that are meant as non-empty batches, in offset order; close it (`aclosing`) when you stop early.
 
     Blocks without such a record, as far as their timestamps tell, are not read. Raises as `scan` does, and UsageError
@@ -65,7 +68,7 @@ async def selected(selection: Selection, record_filter: RecordFilter) -> AsyncGe
     if record_filter.by_time:
         await _check_timestamps(selection.partition)
         wanted = record_filter.may_match
-    async with aclosing(scan(selection.partition, *selection.offsets, wanted)) as batches:
+    async with aclosing(scan(selection.partition, *selection.offsets, wanted, on_damage=on_damage)) as batches:
         async for batch in batches:
             part = record_filter.apply(batch)
             if part.num_rows:

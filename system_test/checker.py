@@ -33,6 +33,7 @@ ANCESTOR_FIELDS = ["byte_length_uncompressed", "num_records", "byte_length", "by
 FIELDS_OF_A_LINE = ["offset", "timestamp", "timestamp_type", "key", "headers", "value"]
 COPIED_FIELDS = ("start_offset", "first_offset", "last_offset", "num_records", "min_timestamp", "max_timestamp")
 SUMMED_FIELDS = ("num_records", "bytes")
+SEALED_FORMATS = ("block-gzip-marker", "block-gzip-archive")
 
 
 class CheckFailedError(AssertionError):
@@ -279,6 +280,9 @@ def _object(body: bytes, expected: str) -> dict[str, Any]:
     parsed: dict[str, Any] = json.loads(body)
     _equal((parsed["format"], parsed["version"]), (expected, 1), "format and version")
     _equal(list(parsed)[:2], ["format", "version"], "the first two fields")
+    if expected in SEALED_FORMATS:
+        content, _, checksum = body.rpartition(b',"crc32":')
+        _equal(checksum, b"%d}" % zlib.crc32(content), f"{expected}: the object's own checksum")
     return parsed
 
 

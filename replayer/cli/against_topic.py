@@ -21,12 +21,12 @@ from ..comparison import (
     relation_of,
 )
 from ..errors import NoSuchTopic
+from ..findings import Verdict
 from ..kafka_admin import KafkaAdmin
 from ..kafka_reader import KafkaReader
 from ..republish_sources import describe_source
 from ..selection import Selection
 from ..topic_facts import TopicFacts, Watermarks
-from ..verify import Verdict
 from .options import ArchiveOptions, KafkaOptions, RangeOptions, TopicArgument, open_archive, select
 from .progress import record_progress
 from .tables import print_table

@@ -11,6 +11,7 @@ import click
 from ..formatting import Printer, template_printer
 from ..positions import parse_kcat_offset
 from ..selection import Positions, selected
+from .damage import STOPPING, DamagePolicies, damage_option
 from .options import (
     ArchiveOptions,
     Printing,
@@ -51,6 +52,7 @@ DEFAULT_TEMPLATE = "%s\\n"
 @selection_options
 @limit_option
 @printing_options
+@damage_option
 @archive_options
 def command(
     topic: str,
@@ -58,15 +60,22 @@ def command(
     selection: SelectionOptions,
     limit: int | None,
     printing: Printing,
+    on_damage: str,
     archive: ArchiveOptions,
-) -> None:
-    """Print records, partition after partition, in offset order; the value and a newline unless told otherwise."""
+) -> int:
+    """Print records, partition after partition, in offset order; the value and a newline unless told otherwise.
+
+    Damage ends the output with exit code 3; with --on-damage skip all other records are printed, the offsets that are
+    lost are named on stderr, and the exit code is 3 all the same.
+    """
     if offsets:
         if selection.positions != Positions():
             raise click.UsageError("-o stands for --from and --to: give the one or the others")
         selection = replace(selection, positions=_kcat_positions(offsets))
+    policies = DamagePolicies(on_damage)
     printer = printing.printer or template_printer(DEFAULT_TEMPLATE)
-    asyncio.run(print_records(archive, parse_topic(topic), selection, limit, printer))
+    asyncio.run(print_records(archive, parse_topic(topic), selection, limit, printer, policies))
+    return policies.report()
 
 
 def _kcat_positions(offsets: Sequence[str]) -> Positions:
@@ -84,6 +93,7 @@ async def print_records(
     selection: SelectionOptions,
     limit: int | None,
     printer: Printer,
+    policies: DamagePolicies = STOPPING,
 ) -> int:
     """Prints at most `limit` records of a selection; returns how many."""
     out = sys.stdout.buffer
@@ -92,7 +102,7 @@ async def print_records(
         for each in await selection.select(archive, topic):
             if printed == limit:
                 break
-            async with aclosing(selected(each, selection.filter)) as batches:
+            async with aclosing(selected(each, selection.filter, policies.of(each.partition))) as batches:
                 async for batch in batches:
                     part = batch if limit is None else batch.slice(0, limit - printed)
                     out.write(printer(each.partition.topic, each.partition.partition, part))

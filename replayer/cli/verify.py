@@ -11,16 +11,9 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from ..verify import (
-    ArchiveReport,
-    Damage,
-    Depth,
-    PartitionReport,
-    Verdict,
-    expected_bytes,
-    verify_identity,
-    verify_partition,
-)
+from ..findings import ArchiveReport, Damage, PartitionReport, Verdict
+from ..identity import read_identity
+from ..verify import Depth, expected_bytes, verify_partition
 from ..verify import Progress as OnProgress
 from .against_topic import verify_against
 from .options import (
@@ -115,7 +108,8 @@ async def _verify(options: ArchiveOptions, wanted: list[TopicArgument], depth: D
     report = ArchiveReport()
     async with open_archive(options) as archive:
         arguments = wanted or [TopicArgument(topic, None) for topic in await archive.all_incarnations()]
-        report.damage += await verify_identity(archive, [argument.topic for argument in arguments])
+        identity = await read_identity(archive, [argument.topic for argument in arguments])
+        report.damage += identity.damage
         places = [
             (argument.topic, number)
             for argument in arguments
@@ -124,7 +118,9 @@ async def _verify(options: ArchiveOptions, wanted: list[TopicArgument], depth: D
         total = sum([await expected_bytes(archive, *place) for place in places])
         with _progress(total) as on_progress:
             for topic, number in places:
-                report.partitions.append(await verify_partition(archive, topic, number, depth, on_progress))
+                report.partitions.append(
+                    await verify_partition(archive, topic, number, depth, on_progress, identity=identity)
+                )
     return report
 
 

@@ -33,6 +33,8 @@ from tests.index_format.builders import chunk_entry, chunk_of, normal
 from .test_ancestor import same_zlib
 
 CURRENT = Path(__file__).parent / "current"
+UNSEALED = Path(__file__).parent / "unsealed"
+"""What was written before objects carried a checksum of their own."""
 KEYS = TopicLayoutKeys(TopicFolder("orders"), 3)
 START = ChunkStart(100, 102, 1_760_000_000_102)
 DATA, INDEX, CATALOG = KEYS.data_name(START, ".gz"), KEYS.index_name(START), catalog_name(1, 0)
@@ -131,6 +133,11 @@ def test_objects_are_written_byte_for_byte(name: str) -> None:
 def test_objects_are_read(name: str) -> None:
     kind = type(JSON_OBJECTS[name]) if name in JSON_OBJECTS else ChunkIndex
     assert objects.encode(objects.decode(stored(name), kind, name)) == stored(name)
+
+
+@pytest.mark.parametrize("name", [ARCHIVE, TOPIC, MARKER])
+def test_objects_without_a_checksum_are_read(name: str) -> None:
+    assert objects.decode((UNSEALED / name).read_bytes(), type(JSON_OBJECTS[name]), name) == JSON_OBJECTS[name]
 
 
 def test_records_are_read() -> None:

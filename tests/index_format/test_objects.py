@@ -1,4 +1,6 @@
 import json
+import zlib
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -7,8 +9,9 @@ import pytest
 from index_format import objects
 from index_format.chunk_index import ChunkIndex
 from index_format.errors import BlockgzError, FormatError, MalformedObject, TooLarge, UnsupportedVersion
-from index_format.identity import ArchiveInfo, TopicInfo
+from index_format.identity import ArchiveInfo, TopicConfig, TopicInfo
 from index_format.marker import ChunkCatalog, Marker, ReferenceCatalog, encode
+from index_format.objects import Sealed
 
 from .builders import MAX_INT64, block_at, chunk_entry, index_of, marker_of
 
@@ -16,6 +19,9 @@ INFO = TopicInfo(topic="orders", topic_id=None, incarnation=1)
 EXAMPLES: list[msgspec.Struct] = [
     INFO,
     ArchiveInfo(archive_id="a", cluster_id=None, layout="topic"),
+    TopicConfig(
+        topic="orders", topic_id="id", partitions=4, replication_factor=3, config={"a": "b"}, defaults={"c": "d"}
+    ),
     index_of([block_at(0), block_at(1)], bytes(200)),
     marker_of(),
     ChunkCatalog(level=1, entries=(chunk_entry(0, 5),)),
@@ -33,7 +39,10 @@ def refused(body: bytes, kind: type[msgspec.Struct] = TopicInfo) -> FormatError:
 
 
 def topic_json(**fields: Any) -> bytes:
-    return json.dumps(json.loads(objects.encode(INFO)) | fields).encode()
+    """The object as others may write it: with white space, without a checksum."""
+    plain = json.loads(objects.encode(INFO)) | fields
+    del plain["crc32"]
+    return json.dumps(plain).encode()
 
 
 @pytest.mark.parametrize("value", EXAMPLES, ids=lambda each: type(each).__name__)
@@ -51,6 +60,52 @@ def test_every_truncation_is_refused(value: msgspec.Struct) -> None:
     for length in range(len(body)):
         with pytest.raises(MalformedObject):
             objects.decode(body[:length], type(value), "it")
+
+
+SEALED = [each for each in EXAMPLES if isinstance(each, Sealed)]
+
+
+def test_what_nothing_else_vouches_for_is_sealed() -> None:
+    assert {type(value) for value in SEALED} == {ArchiveInfo, TopicInfo, TopicConfig, Marker}
+    body = objects.encode(INFO)
+    assert (
+        body
+        == b'{"format":"block-gzip-topic","version":1,"topic":"orders","topic_id":null,"incarnation":1,"crc32":%d}'
+        % (zlib.crc32(b'{"format":"block-gzip-topic","version":1,"topic":"orders","topic_id":null,"incarnation":1'))
+    )
+
+
+@pytest.mark.parametrize("value", SEALED, ids=lambda each: type(each).__name__)
+def test_every_flipped_bit_of_a_sealed_object_is_refused(value: msgspec.Struct) -> None:
+    body = objects.encode(value)
+    for position, bit in product(range(len(body)), range(8)):
+        flipped = bytearray(body)
+        flipped[position] ^= 1 << bit
+        with pytest.raises(FormatError):
+            print(
+                f"bit {bit} of byte {position}: {bytes(flipped)!r}", objects.decode(bytes(flipped), type(value), "it")
+            )
+
+
+def test_a_flipped_digit_is_no_offset() -> None:
+    body = encode(marker_of(start_offset=0, next_offset=110))
+    with pytest.raises(MalformedObject) as caught:
+        objects.decode(body.replace(b'"next_offset":110', b'"next_offset":910'), Marker, "the marker")
+    assert caught.value.why == "its crc32 is not that of the bytes before it"
+    assert "leave the field crc32 out" in caught.value.remedy
+
+
+def test_a_checksum_closes_the_object() -> None:
+    body = objects.encode(INFO)
+    before, _, number = body[:-1].rpartition(b',"crc32":')
+    for misplaced in (
+        b'{"crc32":%b,%b}' % (number, before[1:]),
+        body[:-1] + b',"new":1}',
+        json.dumps(json.loads(body)).encode(),
+    ):
+        assert "crc32" in refused(misplaced).why
+    for absent in (before + b"}", before + b',"crc32":null}'):
+        assert objects.decode(absent, TopicInfo, "it") == INFO
 
 
 def test_unknown_fields_are_ignored_at_every_level() -> None:

@@ -21,10 +21,10 @@ from replayer.comparison import (
     compare_source,
     relation_of,
 )
+from replayer.findings import Verdict
 from replayer.kafka_admin import KafkaAdmin
 from replayer.kafka_reader import KafkaReader
 from replayer.topic_facts import TopicFacts, Watermarks, parse_config
-from replayer.verify import Verdict
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster
 from tests.support.selections import selections_of

@@ -36,6 +36,9 @@ def read_chain(objects: Mapping[str, bytes], home: str, chunks: str) -> Chain | 
     None before the first commit. AssertionError where anything does not fit.
     """
     body = objects.get(home + MARKER)
+    if body:
+        content, _, checksum = body.rpartition(b',"crc32":')
+        assert checksum == b"%d}" % zlib.crc32(content), "the marker's checksum"
     marker = _parsed(body) if body else {}
     if marker.get("next_offset") is None:
         assert not marker.get("tail") and not any(marker.get("catalogs", ()))

@@ -41,6 +41,10 @@ class Fault(Enum):
     """Carried out twice in a row; the client gets the second answer."""
     TWICE_LATE = "twice, late"
     """Carried out at once, and again when `deliver_late` is called."""
+    CUT = "cut"
+    """The answer breaks off in the middle of its body."""
+    HELD = "held"
+    """The answer is held back until `release` is called, or the proxy ends."""
 
 
 class Request(NamedTuple):
@@ -77,6 +81,8 @@ class Answer(NamedTuple):
     status: int
     headers: list[tuple[str, str]]
     body: bytes
+    sent: int | None = None
+    """How many bytes of the body are sent before the connection breaks off; None for all."""
 
 
 def _error(status: int, code: str) -> Answer:
@@ -133,6 +139,7 @@ class FaultProxy:
         """Requests that came in, by S3's names."""
         self._upstream = urlsplit(upstream).netloc
         self._late: list[Request] = []
+        self._released = threading.Event()
         self._requests = 0
         self._guard = threading.Lock()
         self._server = _Server(("127.0.0.1", 0), _handler(self))
@@ -146,6 +153,7 @@ class FaultProxy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.release()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -157,6 +165,10 @@ class FaultProxy:
         for request in late:
             self._forward(request)
         return len(late)
+
+    def release(self) -> None:
+        """Send what is held back."""
+        self._released.set()
 
     def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer | None:
         """The answer to a request; None resets the connection."""
@@ -176,6 +188,10 @@ class FaultProxy:
         answer = self._forward(request)
         if fault is Fault.TWICE:
             return self._forward(request)
+        if fault is Fault.CUT:
+            return answer._replace(sent=len(answer.body) // 2)
+        if fault is Fault.HELD:
+            self._released.wait(SECONDS)
         return {Fault.RESET_AFTER: None, Fault.ERROR_AFTER: _INTERNAL_ERROR}.get(fault, answer)
 
     def _forward(self, request: Request) -> Answer:
@@ -205,10 +221,7 @@ def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             answer = proxy.answer(self.command, self.path, dict(self.headers.items()), body)
             if answer is None:
-                self.close_connection = True
-                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                with suppress(OSError):
-                    self.connection.close()
+                self._reset()
                 return
             self.send_response_only(answer.status)
             for name, value in answer.headers:
@@ -217,7 +230,15 @@ def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
                 self.send_header("Content-Length", str(len(answer.body)))
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(answer.body)
+                self.wfile.write(answer.body[: answer.sent])
+            if answer.sent is not None:
+                self.close_connection = True
+
+        def _reset(self) -> None:
+            self.close_connection = True
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            with suppress(OSError):
+                self.connection.close()
 
         do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _do  # noqa: N815
 
