@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from index_format.chunk_index import Gap
-from index_format.errors import FormatError
+from index_format.errors import BlockgzError
 from index_format.marker import ChunkEntry
 from index_format.records import Record, iter_records
 from index_format.seek import block_at_or_after, gap_at, range_groups
@@ -17,7 +17,7 @@ from index_format.seek import block_at_or_after, gap_at, range_groups
 from .archive import ArchivedPartition, Chunk
 from .block_reader import StoredBlock, decoded, fetch_blocks, read_block
 from .block_stream import RANGE_BYTES, READ_AHEAD, RangeRead
-from .errors import ObjectMissing
+from .damage import Damaged
 from .positions import AtTime, Position, block_at_time, resolve_position
 from .prefetch import prefetched
 
@@ -103,14 +103,14 @@ class AfterLast:
 
 
 @dataclass(frozen=True)
-class Unreadable:
+class Lost:
     """The archive would have it, but what should tell is damaged or missing."""
 
-    error: FormatError | ObjectMissing
+    error: BlockgzError
 
 
 Absent = BeforeFirst | NotYet | InGap | Hole | AfterLast
-Outcome = Found | Absent | Unreadable
+Outcome = Found | Absent | Lost
 
 
 class _Located(NamedTuple):
@@ -127,7 +127,7 @@ async def look_up(partition: ArchivedPartition, offset: int) -> Found | Absent:
     what should tell is damaged.
     """
     outcome = (await look_up_all(partition, [offset]))[offset]
-    if isinstance(outcome, Unreadable):
+    if isinstance(outcome, Lost):
         raise outcome.error
     return outcome
 
@@ -155,8 +155,8 @@ async def look_up_all(partition: ArchivedPartition, offsets: Iterable[int]) -> d
     async def locate(wanted: tuple[ChunkEntry, list[int]]) -> _Located | None:
         try:
             return await _locate(partition, await partition.chunk(wanted[0]), wanted[1], outcomes)
-        except (FormatError, ObjectMissing) as error:
-            outcomes.update((offset, Unreadable(error)) for offset in wanted[1] if offset not in outcomes)
+        except Damaged as error:
+            outcomes.update((offset, Lost(error)) for offset in wanted[1] if offset not in outcomes)
             return None
 
     located = prefetched(_each(by_chunk.values()), locate, cost=lambda _: 1, budget=CONCURRENT_INDEXES)
@@ -169,8 +169,8 @@ async def look_up_position(partition: ArchivedPartition, position: Position) -> 
     if isinstance(position, AtTime):
         try:
             return await _first_since(partition, position.timestamp)
-        except (FormatError, ObjectMissing) as error:
-            return Unreadable(error)
+        except Damaged as error:
+            return Lost(error)
     offset = await resolve_position(position, partition)
     while True:
         outcome = (await look_up_all(partition, [offset]))[offset]
@@ -205,12 +205,12 @@ def _told_by_marker(partition: ArchivedPartition, offset: int) -> Absent | None:
     return BeforeFirst(partition.start_offset) if offset < partition.start_offset else None
 
 
-async def _entry(partition: ArchivedPartition, offset: int) -> ChunkEntry | Hole | Unreadable:
+async def _entry(partition: ArchivedPartition, offset: int) -> ChunkEntry | Hole | Lost:
     try:
         entry = await partition.chunk_at_or_after(offset)
         return entry or Hole(await _last_before(partition, offset), None)
-    except (FormatError, ObjectMissing) as error:
-        return Unreadable(error)
+    except Damaged as error:
+        return Lost(error)
 
 
 async def _locate(
@@ -251,12 +251,12 @@ async def _read(
     async def fetch(read: RangeRead) -> list[StoredBlock]:
         try:
             return await fetch_blocks(partition, read.chunk, read.numbers)
-        except (FormatError, ObjectMissing) as error:
+        except Damaged as error:
             if len(read.numbers) > 1:
                 singles = [RangeRead(read.chunk, range(number, number + 1)) for number in read.numbers]
                 return [block for single in singles for block in await fetch(single)]
             offsets = wanted.pop((read.chunk.data_key, read.numbers.start))
-            outcomes.update(dict.fromkeys(offsets, Unreadable(error)))
+            outcomes.update(dict.fromkeys(offsets, Lost(error)))
             return []
 
     async def singly() -> AsyncIterator[StoredBlock]:
@@ -269,8 +269,8 @@ async def _read(
         offsets = wanted.pop((block.chunk.data_key, block.number))
         try:
             batch = await asyncio.to_thread(decoded, block, partition.max_block_bytes)
-        except FormatError as error:
-            outcomes.update(dict.fromkeys(offsets, Unreadable(error)))
+        except Damaged as error:
+            outcomes.update(dict.fromkeys(offsets, Lost(error)))
             return
         outcomes.update(_in_batch(batch, offsets, block.chunk.index.data.bytes))
 

@@ -13,10 +13,11 @@ import pyarrow as pa
 from ..archive import ArchivedPartition
 from ..errors import UsageError
 from ..formatting import Printer
-from ..lookup import AfterLast, Found, Unreadable, look_up_position
+from ..lookup import AfterLast, Found, Lost, look_up_position
 from ..object_cache import DiskCache
 from ..positions import AtTime, parse_time
 from .cat import print_records
+from .damage import DamagePolicies, damage_option
 from .get import timestamp_text
 from .grep import NOTHING_FOUND
 from .ls import time_text
@@ -60,6 +61,7 @@ Row = dict[str, Any]
 @selection_options
 @limit_option
 @format_option()
+@damage_option
 @cache_option
 @archive_options
 def command(
@@ -68,6 +70,7 @@ def command(
     selection: SelectionOptions,
     limit: int | None,
     form: str,
+    on_damage: str,
     cache: DiskCache | None,
     archive: ArchiveOptions,
 ) -> int:
@@ -88,7 +91,7 @@ def command(
         raise UsageError(
             "there is nothing to find", why="neither a time nor a condition is given", remedy="give --time or --key"
         )
-    return _find_records(archive, wanted, selection, limit, form)
+    return _find_records(archive, wanted, selection, limit, form, DamagePolicies(on_damage))
 
 
 async def _find_times(
@@ -108,7 +111,7 @@ async def _find_times(
 async def _offset_of(partition: ArchivedPartition, at: AtTime) -> Row:
     """What is at a time; `timestamp_ms` is the record's own, None where no record is as late or it has none."""
     outcome = await look_up_position(partition, at)
-    if isinstance(outcome, Unreadable):
+    if isinstance(outcome, Lost):
         raise outcome.error
     assert isinstance(outcome, Found | AfterLast)
     found = isinstance(outcome, Found)
@@ -144,7 +147,12 @@ def _offset_row(row: Row) -> tuple[str | int, ...]:
 
 
 def _find_records(
-    options: ArchiveOptions, topic: TopicArgument, selection: SelectionOptions, limit: int | None, form: str
+    options: ArchiveOptions,
+    topic: TopicArgument,
+    selection: SelectionOptions,
+    limit: int | None,
+    form: str,
+    policies: DamagePolicies,
 ) -> int:
     """Prints the place of each record as it is found."""
     out = sys.stdout.buffer
@@ -152,8 +160,8 @@ def _find_records(
         out.write(b"topic,partition,offset,timestamp_ms\n")
     if form == "table":
         out.write(_table_line("PARTITION", "OFFSET", "TIMESTAMP"))
-    number = asyncio.run(print_records(options, topic, selection, limit, _PRINTERS[form]))
-    return 0 if number else NOTHING_FOUND
+    number = asyncio.run(print_records(options, topic, selection, limit, _PRINTERS[form], policies))
+    return policies.report() or (0 if number else NOTHING_FOUND)
 
 
 def _places(batch: pa.RecordBatch) -> Iterator[tuple[int, int | None]]:

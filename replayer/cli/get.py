@@ -11,15 +11,16 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from index_format.errors import BlockgzError, FormatError
+from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
 from index_format.record_formats.json_lines import json_object
 from index_format.records import TIMESTAMP_TYPES, Record, batch_from_records
 
 from ..archive import Archive
-from ..errors import NotInArchive, ObjectMissing, UsageError
+from ..damage import Damaged
+from ..errors import NotInArchive, UsageError
 from ..formatting import header_text
-from ..lookup import Found, NotYet, Outcome, Unreadable, look_up_all, look_up_position
+from ..lookup import Found, Lost, NotYet, Outcome, look_up_all, look_up_position
 from ..object_cache import DiskCache
 from ..positions import AtOffset, Position, parse_position
 from ..stores.counting import CountingReader
@@ -229,8 +230,8 @@ async def _look_up_together(archive: Archive, places: Sequence[Place]) -> list[A
                 partition = await archive.open_partition(topic, number)
             except NotInArchive as error:
                 return [error] * len(positions)
-            except (FormatError, ObjectMissing) as error:
-                return [Unreadable(error)] * len(positions)
+            except Damaged as error:
+                return [Lost(error)] * len(positions)
             exact = await look_up_all(partition, [each.offset for each in positions if isinstance(each, AtOffset)])
             return [
                 exact[position.offset]
@@ -255,7 +256,7 @@ def _failure(place: Place, outcome: Outcome | NotInArchive) -> BlockgzError:
     assert not isinstance(outcome, Found)
     if isinstance(outcome, NotInArchive):
         return outcome
-    if isinstance(outcome, Unreadable):
+    if isinstance(outcome, Lost):
         return outcome.error
     return NotInArchive(f"there is no record {place}", why=outcome.why, remedy="see `replayer describe TOPIC`")
 

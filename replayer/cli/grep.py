@@ -1,13 +1,13 @@
 """`replayer grep`."""
 
 import asyncio
-import sys
 
 import click
 
 from ..formatting import template_printer
 from ..record_filter import Condition, Not, Pattern, ValueMatches
 from .cat import print_records
+from .damage import DamagePolicies, damage_option
 from .options import (
     ArchiveOptions,
     Printing,
@@ -55,6 +55,7 @@ DEFAULT_TEMPLATE = "%t:%p:%o:%s\\n"
 @selection_options
 @limit_option
 @printing_options
+@damage_option
 @archive_options
 def command(
     pattern: str,
@@ -66,6 +67,7 @@ def command(
     selection: SelectionOptions,
     limit: int | None,
     printing: Printing,
+    on_damage: str,
     archive: ArchiveOptions,
 ) -> int:
     """Print the records in whose value REGEX is found (RE2's syntax), each with its place in front.
@@ -78,8 +80,9 @@ def command(
     found = Pattern.literal(pattern, ignore_case=ignore_case) if fixed_strings else Pattern(pattern, ignore_case)
     condition: Condition = Not(ValueMatches(found)) if invert_match else ValueMatches(found)
     printer = (lambda *_: b"") if count else printing.printer or template_printer(DEFAULT_TEMPLATE)
-    number = asyncio.run(print_records(archive, parse_topic(topic), selection.narrowed(condition), limit, printer))
+    policies = DamagePolicies(on_damage)
+    narrowed = selection.narrowed(condition)
+    number = asyncio.run(print_records(archive, parse_topic(topic), narrowed, limit, printer, policies))
     if count:
         click.echo(number)
-    sys.stdout.flush()
-    return 0 if number else NOTHING_FOUND
+    return policies.report() or (0 if number else NOTHING_FOUND)
