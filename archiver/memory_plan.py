@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 QUEUED_RECORD_FOOTPRINT = 320
 """Bytes that librdkafka takes for a queued record beside key and value, which alone it counts; measured with 2.16."""
-BATCH_FOOTPRINT = 4096
-"""Bytes that an Arrow batch takes beside its content: its buffers are rounded up, many objects stand around them."""
+BATCH_FOOTPRINT = 8192
+"""Bytes that an Arrow batch takes beside its content, as measured: buffers are rounded up, objects stand around."""
 LEAST_FETCH_BYTES = 1024**2
 
 
