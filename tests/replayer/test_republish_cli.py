@@ -126,9 +126,7 @@ def test_a_dry_run_writes_nothing(program: Program, copy: str) -> None:
 
 def test_a_complete_job_leaves_nothing_behind_and_can_be_run_again(program: Program, copy: str, tmp_path: Path) -> None:
     for option in ("--resume", "--into-source"):
-        result = program(
-            "replay", "orders:0", "--to-topic", copy, "--yes", "--resume" if run == 1 else "--yes", "--json"
-        )
+        result = program("replay", "orders:0", "--to-topic", copy, "--yes", option, "--json")
         assert result.exit_code == 0, result.stderr
         told = json.loads(result.stdout)
         assert (told["records"], told["records_before"], told["complete"]) == (60, 0, True)
