@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -29,26 +30,18 @@ class JobFile:
 
     def __init__(self, path: Path, job: Job) -> None:
         self._path = path
+        self._lock_path = path.with_name(f".{path.name}.lock")
         self._job = job
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """While this lasts no other run of the job writes; raises JobTakenOver where one does already."""
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            lock = self._path.with_name(f".{self._path.name}.lock").open("ab")
-        except OSError as error:
-            raise self._refused(str(error)) from error
-        with lock:
+        with self._locked():
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise JobTakenOver(
-                    f"job {self._job.name} is being run already",
-                    why=f"another process holds {self._path}",
-                    remedy="wait for it, or begin another job with --job NAME",
-                ) from error
-            yield
+                yield
+            finally:
+                if not self._path.exists():
+                    self._lock_path.unlink(missing_ok=True)
 
     def read(self) -> dict[int, LanePosition]:
         """The positions of all lanes, none where there is no file; raises ReplayRefused for what is not this job's."""
@@ -79,6 +72,36 @@ class JobFile:
     def remove(self) -> None:
         """The job is done."""
         self._path.unlink(missing_ok=True)
+
+    def _locked(self) -> BinaryIO:
+        """The lock, held until it is closed."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            while True:
+                lock = self._lock_path.open("ab")
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if self._is_named(lock):
+                        return lock
+                except BaseException:
+                    lock.close()
+                    raise
+                lock.close()
+        except BlockingIOError as error:
+            raise JobTakenOver(
+                f"job {self._job.name} is being run already",
+                why=f"another process holds {self._path}",
+                remedy="wait for it, or begin another job with --job NAME",
+            ) from error
+        except OSError as error:
+            raise self._refused(str(error)) from error
+
+    def _is_named(self, lock: BinaryIO) -> bool:
+        """Whether the lock is the file of that name still: a run that ended may just have taken it away."""
+        try:
+            return os.path.samestat(os.fstat(lock.fileno()), self._lock_path.stat())
+        except FileNotFoundError:
+            return False
 
     def _refused(self, why: str) -> ReplayRefused:
         return ReplayRefused(

@@ -114,8 +114,10 @@ class Outlet:
             self.producer.flush(STOP_SECONDS)
 
     def raise_failure(self) -> None:
-        """Raises the first failure that was reported."""
+        """Raises the first failure that was reported, and drops what comes after it: no record overtakes it."""
         if self._failure is not None:
+            with suppress(KafkaException):
+                self.producer.purge(in_flight=False)
             raise self._failure
 
     def raise_if_stopped(self) -> None:
@@ -176,11 +178,9 @@ class Outlet:
             self.raise_if_stopped()
 
     def _fail(self, partition: int, error: KafkaError) -> None:
-        """Remembers the first failure and drops what comes after it, so that no record overtakes it."""
+        """Remembers the first failure."""
         if self._failure is None and not self._stopped.is_set():
             self._failure = self._meaning(partition, error)
-            with suppress(KafkaException):
-                self.producer.purge(in_flight=False)
 
 
 def producer_settings(properties: Mapping[str, str], max_message_bytes: int | None) -> dict[str, Any]:

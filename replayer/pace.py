@@ -12,6 +12,7 @@ from .errors import UsageError
 
 TICK_SECONDS = 0.05
 """Records go in portions of at least this much time, so that a pace costs next to nothing."""
+LEAST_WAIT_SECONDS = 0.001
 CREDIT_SECONDS = 1.0
 """What a stall leaves to catch up with, at most."""
 
@@ -71,7 +72,7 @@ class _Allowance:
 
     def wait(self) -> float:
         """Seconds until there is a portion."""
-        return (self._portion - self._left) / self._a_second
+        return max((self._portion - self._left) / self._a_second, LEAST_WAIT_SECONDS)
 
     def spend(self, amount: float) -> None:
         self._left -= amount

@@ -24,6 +24,11 @@ def cluster() -> Iterator[MockCluster]:
     yield MockCluster()
 
 
+@pytest.fixture(autouse=True)
+def _jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
 @pytest.fixture
 def copy(cluster: MockCluster) -> str:
     topic = next(names)
@@ -119,6 +124,56 @@ def test_a_dry_run_writes_nothing(program: Program, copy: str) -> None:
     assert program.held(copy) == 0
 
 
+def test_a_complete_job_leaves_nothing_behind_and_can_be_run_again(program: Program, copy: str, tmp_path: Path) -> None:
+    for option in ("--resume", "--into-source"):
+        result = program("replay", "orders:0", "--to-topic", copy, "--yes", option, "--json")
+        assert result.exit_code == 0, result.stderr
+        told = json.loads(result.stdout)
+        assert (told["records"], told["records_before"], told["complete"]) == (60, 0, True)
+        assert list((tmp_path / "state" / "blockgz" / "jobs").iterdir()) == []
+    assert program.held(copy) == 120
+
+
+def test_a_job_that_was_broken_off(program: Program, copy: str, root: Path, tmp_path: Path) -> None:
+    """Damage ends it; once that is mended it goes on behind what it had written."""
+    block = next(root.glob("topic=orders/partition=00001/*40.gz"))
+    stored = block.read_bytes()
+    block.write_bytes(stored[:-20] + b"x" * 20)
+    again = ("replay", "orders", "--to-topic", copy, "--yes", "--json", "--job-file", str(tmp_path / "job.json"))
+    assert program(*again).exit_code == 3
+    held = program.held(copy)
+    assert 100 <= held < 120
+    block.write_bytes(stored)
+    refused = program(*again)
+    assert refused.exit_code == 2
+    assert "was begun and is not complete" in refused.stderr
+    assert f"{held} records of it are in {copy}" in refused.stderr
+    other = program(*again, "--resume", "--to", "50")
+    assert other.exit_code == 2
+    result = program(*again, "--resume")
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert (told["records"], told["records_before"], told["complete"]) == (180 - held, held, True)
+    assert program("verify", "orders", "--against-topic", copy).exit_code == 0
+
+
+def test_nothing_recorded_and_a_target_with_records(program: Program, copy: str, cluster: MockCluster) -> None:
+    cluster.produce(copy, 1, records(range(3)))
+    result = program("replay", "orders", "--to-topic", copy, "--yes", "--resume")
+    assert result.exit_code == 2
+    assert "nothing is recorded of job" in result.stderr
+    assert program.held(copy) == 3
+
+
+def test_a_pace_is_kept(program: Program, copy: str) -> None:
+    result = program("replay", "orders", "--to-topic", copy, "--yes", "--json", "--rate", "360/s", "--speed", "1000x")
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert told["records"] == 180
+    assert told["seconds"] >= 0.4
+    assert program("verify", "orders", "--against-topic", copy).exit_code == 0
+
+
 def test_without_a_terminal_it_wants_yes(program: Program, copy: str) -> None:
     result = program("replay", "orders", "--to-topic", copy)
     assert result.exit_code == 2
@@ -168,6 +223,10 @@ def test_a_difference_is_shown_on_both_sides(program: Program, cluster: MockClus
         (("replay", "orders", "--to-topic", "x", "-X", "no.such=1", "--yes"), 2, "No such configuration property"),
         (("replay", "orders", "--to-topic", "x", "-X", "acks=1", "--yes"), 2, "no topic|cannot be set"),
         (("replay", "orders"), 2, "--to-topic"),
+        (("replay", "orders", "--to-topic", "x", "--rate", "fast"), 2, "not a rate.*5000/s or 20MB/s"),
+        (("replay", "orders", "--to-topic", "x", "--speed", "0x"), 2, "not a speed"),
+        (("replay", "orders", "--to-topic", "x", "--job", "a/b"), 2, "no name for a job"),
+        (("replay", "orders", "--to-topic", "x", "--transactional", "--job-file", "f"), 2, "leave --job-file out"),
         (("verify", "orders", "--against-topic", "nowhere"), 2, "no topic 'nowhere'"),
         (("verify", "orders", "--against-topic", "x", "--deep"), 2, "reads every record anyway"),
         (("verify", "--against-topic", "x"), 2, "compares one archived topic"),
