@@ -139,7 +139,7 @@ def test_everything_at_once(target: Target, tmp_path: Path) -> None:
     tombstones = sum(row.value is None for row in source(1))
     told = json.loads(result.stdout)
     assert told["left_out"] == {"dropped": 0, "routed_elsewhere": 0, "unfit": 12 - 1 - tombstones}
-    assert len(told["plan"]["notes"]) == 7
+    assert len(told["plan"]["notes"]) == 8
 
 
 def test_a_record_that_a_transform_cannot_handle_ends_the_replay(target: Target, tmp_path: Path) -> None:
@@ -186,6 +186,8 @@ def test_records_that_a_router_sends_elsewhere_are_counted(target: Target, tmp_p
         (("orders", "--partitions", "0:1"), "does not say where partition 1 goes"),
         (("orders", "--partitions", "0-6:9"), "it has 4, and partition 0 of orders goes to partition 9"),
         (("orders", "--partitions", "by-key:8"), "has 4 partitions"),
+        (("orders:0", "--timestamps", "shift=-99999d"), "before 1970"),
+        (("orders:0", "--undo-retention", "--dry-run"), "replays nothing"),
         (("orders",), "it has 4, and partition 6 of orders goes to partition 6"),
     ],
 )
