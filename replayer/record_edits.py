@@ -24,7 +24,9 @@ NO_TIMESTAMP = -1
 Clock = Callable[[], int]
 """The time in ms since the epoch."""
 
-_SHIFT = re.compile(r"shift=([+-]?)([0-9]{1,12})(ms|s|m|h|d)", re.ASCII)
+_SHIFT = re.compile(r"shift=([+-]?)([0-9]{1,15})(ms|s|m|h|d)", re.ASCII)
+LONGEST_SHIFT = 10**15
+"""Over 30,000 years, in ms; sums with it stay within 64 bits."""
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -107,13 +109,13 @@ def parse_timestamps(text: str) -> TimestampPolicy:
     if text == "now":
         return TimestampsNow()
     match = _SHIFT.fullmatch(text)
-    if match is None:
+    duration = int(match[2]) * _UNITS[match[3]] if match else 0
+    if match is None or duration > LONGEST_SHIFT:
         raise UsageError(
             f"--timestamps {text[:80]} is not known",
             why="it takes keep, now, or shift= and a duration",
             remedy="write shift=+30d or shift=-90m; units are ms, s, m, h and d",
         )
-    duration = int(match[2]) * _UNITS[match[3]]
     return ShiftTimestamps(-duration if match[1] == "-" else duration)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from .errors import NoSuchTopic, ReplayRefused
+from .record_edits import NO_TIMESTAMP
 from .republish_plan import LOSSLESS_FORMATS, Preflight, SourcePartition
 from .routing import SpreadByKey
 from .topic_facts import TopicConfig, TopicFacts
@@ -160,6 +161,17 @@ def _refuse_lost_keys(preflight: Preflight) -> None:
         )
 
 
+def _refuse_impossible_times(preflight: Preflight) -> None:
+    for source in preflight.sources:
+        if source.timestamps is not None and source.timestamps.min < NO_TIMESTAMP:
+            raise ReplayRefused(
+                "some records would get timestamps before 1970",
+                why=f"the oldest of partition {source.partition} would be {source.timestamps.min} ms since the epoch, "
+                "and Kafka takes none below 0",
+                remedy="shift less far back with --timestamps",
+            )
+
+
 def _refuse_foreign_records(preflight: Preflight, target: TopicFacts) -> None:
     request = preflight.request
     if request.append or request.into_source or preflight.job.begun:
@@ -174,7 +186,12 @@ def _refuse_foreign_records(preflight: Preflight, target: TopicFacts) -> None:
             )
 
 
-REFUSALS: tuple[Callable[[Preflight], None], ...] = (_refuse_source, _refuse_second_copy, _refuse_lost_keys)
+REFUSALS: tuple[Callable[[Preflight], None], ...] = (
+    _refuse_source,
+    _refuse_second_copy,
+    _refuse_lost_keys,
+    _refuse_impossible_times,
+)
 TARGET_REFUSALS: tuple[Callable[[Preflight, TopicFacts], None], ...] = (
     _refuse_too_few_partitions,
     _refuse_unknown_past,

@@ -57,6 +57,8 @@ def replay_options(function: F) -> F:
         **kwargs: Any,
     ) -> Any:
         wanted = parse_topic(topic)
+        if shape.undo_retention and (dry_run or resume):
+            raise click.UsageError("--undo-retention replays nothing: leave --resume and --dry-run out")
         if transactional and job_file is not None:
             raise click.UsageError("--transactional keeps the position in the cluster: leave --job-file out")
         options = ReplayOptions(

@@ -92,9 +92,11 @@ def _notes(
         settings = ", ".join(f"{name}={value}" for name, value in creates.config.items())
         yield f"topic {creates.name} is made with {creates.partitions} partitions and {settings}"
     if holds and facts is not None and facts.config is not None:
+        limits = {"retention.ms": facts.config.retention_ms, "retention.bytes": facts.config.retention_bytes}
+        again = " and ".join(f"{name}={value}" for name, value in limits.items() if value is not None)
         yield (
-            f"retention of {facts.name} is unlimited until the replay is complete; then retention.ms="
-            f"{facts.config.retention_ms or -1} holds again, and the broker deletes what is older"
+            f"retention of {facts.name} is unlimited until the replay is complete; then {again} holds again, and the "
+            "broker deletes what is beyond"
         )
     if not isinstance(pipeline.router, KeepPartitions):
         yield f"records go to partitions by: {pipeline.router.fingerprint}"
@@ -102,6 +104,7 @@ def _notes(
         if isinstance(stage, TransformStage):
             names = ", ".join(step.alias for step in stage.chain.steps)
             yield f"on the way: transforms {names}; at a record that they cannot handle: {shape.on_transform_error}"
+            yield "what transforms make of keys and sizes is not checked against the target beforehand"
         else:
             yield f"on the way: {stage.fingerprint}"
 

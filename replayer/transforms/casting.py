@@ -10,7 +10,7 @@ from .java import float32, java_text, narrowed
 from .record import CannotTransform, ConnectRecord, Moment, Side, fields_of, kind_of
 from .settings import Settings
 
-_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_INTEGER = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
 _FLOAT = re.compile(r"\s*[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)\s*", re.ASCII)
 
 

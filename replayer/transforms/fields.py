@@ -13,6 +13,9 @@ from .java import narrowed
 from .record import CannotTransform, ConnectRecord, Moment, Side, fields_of, kind_of
 from .settings import Settings
 
+LARGEST_EXPONENT = 307
+"""Of a float, ten to the power of."""
+
 
 @dataclass(frozen=True)
 class InsertField:
@@ -123,9 +126,11 @@ class MaskField:
             return self.replacement
         try:
             number = Decimal(self.replacement)
-            return float(number) if isinstance(value, float) else narrowed(int(number), 64)
-        except (InvalidOperation, ValueError, OverflowError) as error:
+        except InvalidOperation as error:
             raise CannotTransform(f"the replacement {self.replacement!r} is not a number") from error
+        if not number.is_finite() or number.adjusted() > LARGEST_EXPONENT:
+            raise CannotTransform(f"JSON has no number for the replacement {self.replacement!r}")
+        return float(number) if isinstance(value, float) else narrowed(int(number), 64)
 
 
 @dataclass(frozen=True)

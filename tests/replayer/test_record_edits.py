@@ -122,7 +122,9 @@ def test_timestamp_policies(text: str, policy: object) -> None:
     assert parse_timestamps(text) == policy
 
 
-@pytest.mark.parametrize("text", ["", "shift", "shift=", "shift=1", "shift=1y", "later", "shift=--1h", "shift=1.5h"])
+@pytest.mark.parametrize(
+    "text", ["", "shift", "shift=", "shift=1", "shift=1y", "later", "shift=--1h", "shift=1.5h", "shift=999999999999d"]
+)
 def test_unknown_timestamp_policies(text: str) -> None:
     with pytest.raises(UsageError, match="timestamps"):
         parse_timestamps(text)

@@ -12,11 +12,15 @@ from click.testing import CliRunner, Result
 
 from index_format.records import Record, iter_records
 from replayer.cli import main
+from replayer.cli.shape_options import shape_options
 from replayer.kafka_admin import KafkaAdmin
 from replayer.kafka_reader import KafkaReader
 from replayer.murmur2 import murmur2
+from replayer.transforms.building import PREDICATES, SIDED, WHOLE
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import PARTITIONS, MockCluster
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 names = map("shaped-{}".format, itertools.count())
 
@@ -76,7 +80,8 @@ class Target:
 
 
 @pytest.fixture
-def target(root: Path, cluster: MockCluster) -> Target:
+def target(root: Path, cluster: MockCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Target:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return Target(root, cluster)
 
 
@@ -134,7 +139,7 @@ def test_everything_at_once(target: Target, tmp_path: Path) -> None:
     tombstones = sum(row.value is None for row in source(1))
     told = json.loads(result.stdout)
     assert told["left_out"] == {"dropped": 0, "routed_elsewhere": 0, "unfit": 12 - 1 - tombstones}
-    assert len(told["plan"]["notes"]) == 7
+    assert len(told["plan"]["notes"]) == 8
 
 
 def test_a_record_that_a_transform_cannot_handle_ends_the_replay(target: Target, tmp_path: Path) -> None:
@@ -181,6 +186,8 @@ def test_records_that_a_router_sends_elsewhere_are_counted(target: Target, tmp_p
         (("orders", "--partitions", "0:1"), "does not say where partition 1 goes"),
         (("orders", "--partitions", "0-6:9"), "it has 4, and partition 0 of orders goes to partition 9"),
         (("orders", "--partitions", "by-key:8"), "has 4 partitions"),
+        (("orders:0", "--timestamps", "shift=-99999d"), "before 1970"),
+        (("orders:0", "--undo-retention", "--dry-run"), "replays nothing"),
         (("orders",), "it has 4, and partition 6 of orders goes to partition 6"),
     ],
 )
@@ -201,3 +208,17 @@ def test_a_topic_with_records_wants_append(target: Target) -> None:
     appended = target.replay("orders:0", "--append")
     assert appended.exit_code == 0, appended.stderr
     assert len(target.records()[0]) == 24
+
+
+def test_the_page_names_every_option() -> None:
+    page = (DOCS / "replay-target.md").read_text()
+    options = {name for option in shape_options(lambda: None).__click_params__ for name in option.opts}  # type: ignore[attr-defined]
+    pages = page + (DOCS / "transforms.md").read_text()
+    assert options
+    assert {name for name in options if f"`{name}" not in pages and f" {name} " not in pages} == set()
+    assert set(re.findall(r"`(--[a-z-]+)", pages)) - options <= {"--to-topic", "--into-source", "--resume"}
+
+
+def test_the_page_names_every_transform() -> None:
+    page = (DOCS / "transforms.md").read_text()
+    assert set(re.findall(r"^\| ([A-Z][A-Za-z]+) \|", page, re.MULTILINE)) == {*SIDED, *WHOLE, *PREDICATES}

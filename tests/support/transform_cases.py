@@ -115,6 +115,13 @@ CASES: list[Case] = [
         replacement="***",
     ),
     one("MaskField$Value", fails(None, "[1]"), fields="a"),
+    one(
+        "MaskField$Value",
+        fails('{"a":1}', '{"a":1.5}'),
+        ours="Connect makes a number of it that JSON has not",
+        fields="a",
+        replacement="1e999999999",
+    ),
     one("MaskField$Key", [key('{"a":"s"}', '{"a":""}')], fields="a"),
     # ValueToKey
     one(
