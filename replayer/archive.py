@@ -2,21 +2,22 @@
 
 import asyncio
 import re
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from index_format import objects
 from index_format.blocks import DEFAULT_MAX_BLOCK_BYTES
 from index_format.chunk_index import ChunkIndex, Gap
 from index_format.errors import BadName, BlockgzError, MalformedObject
+from index_format.identity import TopicConfig
 from index_format.keys import (
-    INDEX_SUFFIX,
+    INDEX_SUFFIXES,
     LAYOUTS,
     MARKER_OBJECT,
     SEED_HOME,
-    SEED_INDEX_SUFFIX,
+    TOPIC_CONFIG_OBJECT,
     PartitionKeys,
     TopicFolder,
     ancestor_marker_partition,
@@ -50,7 +51,6 @@ CONCURRENT_CATALOGS = 16
 CONCURRENT_MARKERS = 32
 REMEMBERED_CHUNKS = 16
 
-INDEX_SUFFIXES = {"topic": INDEX_SUFFIX, "seed": SEED_INDEX_SUFFIX}
 _PARTITION = re.compile(r"partition=([0-9]{5,10})")
 
 
@@ -61,6 +61,21 @@ class Chunk:
     entry: ChunkEntry
     index: ChunkIndex
     data_key: str
+
+
+class ObjectCache(Protocol):
+    """Keeps write-once objects at hand."""
+
+    async def through(self, archive_id: str, key: str, sha256: str, fetch: Callable[[], Awaitable[bytes]]) -> bytes:
+        """The object's bytes: those kept, which have that sha256, or what `fetch` gives."""
+
+
+class NoCache:
+    """Keeps nothing."""
+
+    async def through(self, archive_id: str, key: str, sha256: str, fetch: Callable[[], Awaitable[bytes]]) -> bytes:  # noqa: ARG002
+        """See ObjectCache."""
+        return await fetch()
 
 
 class LeveledSpan(NamedTuple):
@@ -76,11 +91,15 @@ class ArchivedPartition:
     `topic` is the plain name, `keys.folder` the incarnation (`orders~2`).
     """
 
-    def __init__(self, reader: ObjectReader, keys: PartitionKeys, marker: Marker, max_block_bytes: int) -> None:
+    def __init__(
+        self, reader: ObjectReader, keys: PartitionKeys, marker: Marker, max_block_bytes: int, cache: ObjectCache
+    ) -> None:
         self.reader = reader
         self.keys = keys
         self.marker = marker
         self.max_block_bytes = max_block_bytes
+        self._cache = cache
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._levels = {ref.name: level for level, refs in enumerate(marker.catalogs, 1) for ref in refs}
         self._catalogs: dict[str, Catalog] = {}
         self._chunks: OrderedDict[str, Chunk] = OrderedDict()
@@ -110,22 +129,18 @@ class ArchivedPartition:
 
     @property
     def num_records(self) -> int:
-        """Records in all committed chunks, from the marker alone."""
-        folded = sum(reference.num_records for level in self.marker.catalogs for reference in level)
-        return folded + sum(entry.num_records for entry in self.marker.tail)
+        """See Marker."""
+        return self.marker.num_records
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the data of all committed chunks as stored, from the marker alone."""
-        folded = sum(reference.bytes for level in self.marker.catalogs for reference in level)
-        return folded + sum(entry.bytes for entry in self.marker.tail)
+        """See Marker."""
+        return self.marker.num_bytes
 
     @property
     def num_chunks(self) -> int:
-        """Committed chunks, from the marker alone."""
-        return sum(reference.num_chunks for level in self.marker.catalogs for reference in level) + len(
-            self.marker.tail
-        )
+        """See Marker."""
+        return self.marker.num_chunks
 
     @property
     def spans(self) -> tuple[LeveledSpan, ...]:
@@ -166,8 +181,7 @@ class ArchivedPartition:
             self._chunks.move_to_end(entry.name)
             return remembered
         name = self.keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[self.keys.layout])
-        stored = await self.reader.get(self.keys.chunks + name, objects.MAX_OBJECT_BYTES)
-        index = decode_index(stored.body, entry, self.topic, self.partition)
+        index = decode_index(await self._get(self.keys.chunks + name, entry.sha256), entry, self.topic, self.partition)
         suffix = data_suffix(index.record_format, index.codec)
         data_name = self.keys.check_name(index.data.name, index.start_offset, suffix)
         chunk = Chunk(entry, index, self.keys.chunks + data_name)
@@ -189,19 +203,27 @@ class ArchivedPartition:
         return await self._descend(lambda spans: span_for_time(spans, timestamp))
 
     async def catalog(self, reference: CatalogReference, level: int) -> Catalog:
-        """The catalog of a reference, checked against it and remembered."""
-        remembered = self._catalogs.get(reference.name)
-        if remembered is not None:
-            return remembered
+        """The catalog of a reference, checked against it and remembered; asked for at once, it is read once."""
+        async with self._locks[reference.name]:
+            if reference.name not in self._catalogs:
+                self._catalogs[reference.name] = await self._read_catalog(reference, level)
+            return self._catalogs[reference.name]
+
+    async def _read_catalog(self, reference: CatalogReference, level: int) -> Catalog:
         if not is_catalog_name(reference.name, level, reference.start_offset):
             raise MalformedObject(
                 f"the name {reference.name[:120]!r} does not belong into {self.keys.home}",
                 why="names in an archive are derived, never free",
             )
-        stored = await self.reader.get(self.keys.home + reference.name, objects.MAX_OBJECT_BYTES)
-        catalog = decode_catalog(stored.body, reference, level)
-        self._catalogs[reference.name] = catalog
-        return catalog
+        return decode_catalog(await self._get(self.keys.home + reference.name, reference.sha256), reference, level)
+
+    async def _get(self, key: str, sha256: str) -> bytes:
+        """A write-once object; its sha256 is for the caller to check."""
+
+        async def fetch() -> bytes:
+            return (await self.reader.get(key, objects.MAX_OBJECT_BYTES)).body
+
+        return await self._cache.through(self.marker.archive_id, key, sha256, fetch)
 
     async def _descend(self, pick: Callable[[Sequence[Span]], Span | None]) -> ChunkEntry | None:
         span = pick(self.marker.spans)
@@ -257,13 +279,41 @@ async def _each(spans: Iterable[LeveledSpan]) -> AsyncIterator[LeveledSpan]:
         yield span
 
 
+class OtherArchive(Protocol):
+    """An archive of another kind that can be read as if it were a current one."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What its reader should know, for people."""
+
+    def folders(self) -> tuple[TopicFolder, ...]:
+        """Its topics, in order."""
+
+    def partitions(self, folder: TopicFolder) -> tuple[int, ...]:
+        """The numbers of a topic's partitions, in order."""
+
+    async def open_partition(self, folder: TopicFolder, partition: int) -> ArchivedPartition | None:
+        """One of its partitions; None where it has no such."""
+
+
 class Archive:
     """An archive at one address."""
 
-    def __init__(self, reader: ObjectReader, max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES) -> None:
+    def __init__(
+        self,
+        reader: ObjectReader,
+        max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES,
+        find_other: Callable[[ObjectReader], Awaitable[OtherArchive | None]] | None = None,
+        cache: ObjectCache | None = None,
+    ) -> None:
+        """`find_other` looks for an archive of another kind, once, where there is no current one."""
         self.reader = reader
         self.max_block_bytes = max_block_bytes
+        self._cache = cache or NoCache()
         self._layouts = tuple(LAYOUTS)
+        self._find_other = find_other
+        self.other: OtherArchive | None = None
+        """The archive of another kind that was found."""
 
     @property
     def layout(self) -> str:
@@ -311,6 +361,15 @@ class Archive:
             raise NotInArchive(f"{topic} is not in the archive", why=f"there is {_listed(map(str, incarnations))}")
         return folder
 
+    async def topic_config(self, topic: str) -> TopicConfig | None:
+        """What the topic was like when it was last archived, None where that was not kept; raises as `folder_of`."""
+        key = topic_home(self.layout, await self.folder_of(topic)) + TOPIC_CONFIG_OBJECT
+        try:
+            stored = await self.reader.get(key, objects.MAX_OBJECT_BYTES)
+        except ObjectMissing:
+            return None
+        return objects.decode(stored.body, TopicConfig, key)
+
     async def partition_keys(self, topic: str, partition: int) -> PartitionKeys:
         """Where the objects of a partition are, whether or not it has a marker."""
         return LAYOUTS[self.layout](await self.folder_of(topic), partition)
@@ -327,7 +386,8 @@ class Archive:
             found = await self._read_marker(folder._replace(incarnation=2), partition)
             if found is None:
                 newest = (await self.incarnations(folder.topic))[-1]
-                found = await self._read_marker(newest, partition) if newest.incarnation > 2 else None
+                is_unread = newest.incarnation > 2 or self.other is not None
+                found = await self._read_marker(newest, partition) if is_unread else None
         while found is not None and not pinned and found.marker.successor is not None:
             successor = _successor(found)
             found = await self._read_marker(successor, partition)
@@ -353,6 +413,8 @@ class Archive:
         return tuple(await asyncio.gather(*(opened(number) for number in numbers)))
 
     async def _read_marker(self, folder: TopicFolder, partition: int) -> ArchivedPartition | None:
+        if self.other is not None:
+            return await self.other.open_partition(folder, partition)
         denied: AccessDenied | None = None
         for layout in self._layouts:
             keys: PartitionKeys = LAYOUTS[layout](folder, partition)
@@ -369,12 +431,14 @@ class Archive:
                 raise MalformedObject(
                     f"{keys.marker} is not this partition's marker", why=f"it says {marker.topic}:{marker.partition}"
                 )
-            return ArchivedPartition(self.reader, keys, marker, self.max_block_bytes)
+            return ArchivedPartition(self.reader, keys, marker, self.max_block_bytes, self._cache)
         if denied is not None:
             raise denied
         return None
 
     async def _topic_folders(self) -> tuple[TopicFolder, ...]:
+        if self.other is not None:
+            return self.other.folders()
         for layout in self._layouts:
             home = SEED_HOME if layout == "seed" else ""
             names = await self.reader.folders(home)
@@ -382,6 +446,9 @@ class Archive:
             if folders or await self._has_archive_object(layout):
                 self._layouts = (layout,)
                 return folders
+        self.other = await self._find_other(self.reader) if self._find_other else None
+        if self.other is not None:
+            return self.other.folders()
         raise NoArchiveThere(
             f"there is no archive at {self.reader.address}",
             why="it holds neither _archive.json nor a topic",
@@ -396,6 +463,8 @@ class Archive:
         return True
 
     async def _partitions_in(self, folder: TopicFolder) -> tuple[int, ...]:
+        if self.other is not None:
+            return self.other.partitions(folder)
         names = await self.reader.folders(topic_home(self.layout, folder))
         numbers = {int(match[1]) for name in names if (match := _PARTITION.fullmatch(name))}
         if self.layout == "seed" and folder == max(await self.incarnations(folder.topic)):

@@ -40,7 +40,12 @@ class Identity:
 
 
 async def read_identity(archive: Archive, topics: Iterable[str]) -> Identity:
-    """Checks the objects that say whose the archive and its topics are, and the topics' configurations if any."""
+    """Checks the objects that say whose the archive and its topics are, and the topics' configurations if any.
+
+    An old archive has none.
+    """
+    if archive.other is not None:
+        return Identity()
     damage: list[Damage] = []
     topic_ids: dict[TopicFolder, str] = {}
     folders = [await archive.folder_of(topic) for topic in topics]

@@ -7,8 +7,12 @@ from .program import Program, closing
 COMMANDS = {
     "get": "get",
     "cat": "cat",
+    "tail": "tail",
+    "grep": "grep",
+    "find": "find",
     "ls": "ls",
     "describe": "describe",
+    "coverage": "coverage",
     "replay": "replay",
     "verify": "verify",
     "verify-report": "verify_report",

@@ -2,15 +2,19 @@
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 import click
 
 from ..formatting import Printer, template_printer
-from ..selection import selected
+from ..positions import parse_kcat_offset
+from ..selection import Positions, selected
 from .damage import STOPPING, DamagePolicies, damage_option
 from .options import (
     ArchiveOptions,
+    Printing,
     SelectionOptions,
     TopicArgument,
     archive_options,
@@ -35,6 +39,16 @@ DEFAULT_TEMPLATE = "%s\\n"
     ),
 )
 @click.argument("topic", metavar="TOPIC[:P[,P-P]]")
+@click.option(
+    "-o",
+    "--offset",
+    "offsets",
+    multiple=True,
+    envvar="BLOCKGZ_OFFSET",
+    show_envvar=True,
+    metavar="OFFSET",
+    help="As kcat's -o: beginning, end, N, -N, s@MS to start and e@MS to end at a time.",
+)
 @selection_options
 @limit_option
 @printing_options
@@ -42,9 +56,10 @@ DEFAULT_TEMPLATE = "%s\\n"
 @archive_options
 def command(
     topic: str,
+    offsets: tuple[str, ...],
     selection: SelectionOptions,
     limit: int | None,
-    printer: Printer | None,
+    printing: Printing,
     on_damage: str,
     archive: ArchiveOptions,
 ) -> int:
@@ -53,10 +68,23 @@ def command(
     Damage ends the output with exit code 3; with --on-damage skip all other records are printed, the offsets that are
     lost are named on stderr, and the exit code is 3 all the same.
     """
+    if offsets:
+        if selection.positions != Positions():
+            raise click.UsageError("-o stands for --from and --to: give the one or the others")
+        selection = replace(selection, positions=_kcat_positions(offsets))
     policies = DamagePolicies(on_damage)
-    chosen = printer or template_printer(DEFAULT_TEMPLATE)
-    asyncio.run(print_records(archive, parse_topic(topic), selection, limit, chosen, policies))
+    printer = printing.printer or template_printer(DEFAULT_TEMPLATE)
+    asyncio.run(print_records(archive, parse_topic(topic), selection, limit, printer, policies))
     return policies.report()
+
+
+def _kcat_positions(offsets: Sequence[str]) -> Positions:
+    starts, ends = zip(*map(parse_kcat_offset, offsets), strict=True)
+    chosen = [[each for each in which if each is not None] for which in (starts, ends)]
+    if any(len(which) > 1 for which in chosen):
+        raise click.UsageError("-o is given twice for the same end")
+    start, end = (which[0] if which else None for which in chosen)
+    return Positions(start, end)
 
 
 async def print_records(

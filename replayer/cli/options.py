@@ -13,22 +13,26 @@ import functools
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO, TypeAlias, TypeVar, cast
+from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar, cast
 
 import click
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from index_format.addresses import Address, parse_address
+from index_format.ancestor.payloads import OLD_FORMATS, OldFormat
 from index_format.blocks import DEFAULT_MAX_BLOCK_BYTES
 from index_format.keys import parse_topic_folder
 
 from .. import selection
-from ..archive import Archive
+from ..ancestor import ancestor_finder
+from ..archive import Archive, ObjectCache
 from ..errors import UsageError
-from ..formatting import envelope_printer, json_printer, template_printer
+from ..formatting import Printer, envelope_printer, json_printer, template_printer
+from ..kafka_properties import property_table
+from ..object_cache import DiskCache, default_folder
 from ..offset_file import MAX_FILE_BYTES, parse_offset_file
 from ..positions import parse_position, parse_time
 from ..record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
@@ -40,6 +44,8 @@ from .program import debug
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_PARTITIONS = 100_000
+SHOWN_NOTES = 20
+FORMS = ("table", "json", "jsonl", "csv")
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,7 @@ class ArchiveOptions:
     endpoint_url: str | None
     region: str | None
     max_block_bytes: int
+    old_format: OldFormat
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,13 @@ class KafkaOptions:
 
 RangeOptions: TypeAlias = Positions
 """`--from --to --at`, parsed; `--at` has become the end."""
+
+
+class Printing(NamedTuple):
+    """How records are printed: `printer` is None where nothing was asked for; `as_json` where it is --json's."""
+
+    printer: Printer | None
+    as_json: bool
 
 
 @dataclass(frozen=True)
@@ -93,6 +107,16 @@ class SelectionOptions:
             positions = replace(positions, of_partitions=parse_offset_file(self.offset_file, plain, self.now))
         return await selection.select(archive, wanted.topic, wanted.partitions, positions)
 
+    @property
+    def narrows(self) -> bool:
+        """Whether anything but partitions is chosen."""
+        return self.positions != Positions() or self.offset_file is not None or not self.filter.passes_all
+
+    @property
+    def ends(self) -> bool:
+        """Whether the selection has an end before the archive's."""
+        return self.positions.end is not None or self.filter.until is not None
+
     def narrowed(self, *conditions: Condition) -> "SelectionOptions":
         """The same with more conditions."""
         return replace(self, filter=replace(self.filter, conditions=(*self.filter.conditions, *conditions)))
@@ -111,14 +135,46 @@ class Size(click.ParamType[int]):
             self.fail(f"{value!r} is not a size; write 1048576, 64kB or 256MiB", param, ctx)
 
 
+class Duration(click.ParamType[float]):
+    """Seconds: a number with ms, s, m or h, at least `min_ms`."""
+
+    name = "duration"
+
+    def __init__(self, min_ms: int) -> None:
+        self._min_ms = min_ms
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """See click.ParamType."""
+        match = re.fullmatch(r"([0-9]{1,9})(ms|s|m|h)", str(value), re.ASCII)
+        milliseconds = int(match[1]) * {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}[match[2]] if match else 0
+        if milliseconds < self._min_ms:
+            self.fail(f"{value!r} is not a duration of at least {self._min_ms} ms; write 500ms, 2s or 1m", param, ctx)
+        return milliseconds / 1000
+
+
 def archive_options(function: F) -> F:
-    """Adds -a/--archive --endpoint-url --region --max-block-bytes --debug; passes `archive: ArchiveOptions`."""
+    """Adds -a/--archive and what goes with it, and --debug; passes `archive: ArchiveOptions`."""
 
     @functools.wraps(function)
     def with_archive(
-        *args: Any, archive: str, endpoint_url: str | None, region: str | None, max_block_bytes: int, **kwargs: Any
+        *args: Any,
+        archive: str,
+        endpoint_url: str | None,
+        region: str | None,
+        max_block_bytes: int,
+        old_format: str,
+        key_delimiter: str,
+        **kwargs: Any,
     ) -> Any:
-        options = ArchiveOptions(parse_address(archive), endpoint_url, region, max_block_bytes)
+        try:
+            parsed = OldFormat.of_options(old_format, key_delimiter)
+        except ValueError as error:
+            raise UsageError(
+                f"--key-delimiter {key_delimiter!r} cannot be used",
+                why=str(error),
+                remedy=r"write it as '\t' or '\x1f'",
+            ) from error
+        options = ArchiveOptions(parse_address(archive), endpoint_url, region, max_block_bytes, parsed)
         return function(*args, archive=options, **kwargs)
 
     options = [
@@ -149,6 +205,23 @@ def archive_options(function: F) -> F:
             help="Refuse blocks that inflate to more.",
         ),
         click.option(
+            "--old-format",
+            type=click.Choice(OLD_FORMATS),
+            default=OLD_FORMATS[0],
+            show_default=True,
+            envvar="BLOCKGZ_OLD_FORMAT",
+            show_envvar=True,
+            help="How records lie in an archive of kafka-connect-s3 or a fork.",
+        ),
+        click.option(
+            "--key-delimiter",
+            default=r"\t",
+            show_default=True,
+            envvar="BLOCKGZ_KEY_DELIMITER",
+            show_envvar=True,
+            help="Of --old-format delimited.",
+        ),
+        click.option(
             "--debug",
             is_flag=True,
             envvar="BLOCKGZ_DEBUG",
@@ -158,7 +231,7 @@ def archive_options(function: F) -> F:
             help="Show tracebacks.",
         ),
     ]
-    return cast(F, _with_options(with_archive, options))
+    return cast(F, with_options(with_archive, options))
 
 
 def kafka_options(function: F) -> F:
@@ -187,10 +260,20 @@ def kafka_options(function: F) -> F:
             envvar="BLOCKGZ_KAFKA_PROPERTIES",
             show_envvar=True,
             metavar="NAME=VALUE",
-            help="A property of librdkafka; may be repeated.",
+            callback=_list_on_request,
+            is_eager=True,
+            help="A property of librdkafka; may be repeated. -X list prints all.",
         ),
     ]
-    return cast(F, _with_options(with_kafka, options))
+    return cast(F, with_options(with_kafka, options))
+
+
+def _list_on_request(context: click.Context, _: click.Parameter, properties: tuple[str, ...]) -> tuple[str, ...]:
+    """`-X list` prints librdkafka's properties, and does no more."""
+    if "list" in properties and not context.resilient_parsing:
+        click.echo(property_table(), nl=False)
+        context.exit()
+    return properties
 
 
 def range_options(function: F) -> F:
@@ -203,7 +286,8 @@ def range_options(function: F) -> F:
         now = time.time_ns() // 1_000_000
         last = parse_time(at, now) if at is not None else parse_position(end, now) if end is not None else None
         first = parse_position(start, now) if start is not None else None
-        return function(*args, selection=RangeOptions(first, last), **kwargs)
+        asked = (start or "earliest", end or at or "latest")
+        return function(*args, selection=RangeOptions(first, last, asked=asked), **kwargs)
 
     options = [
         click.option(
@@ -226,7 +310,7 @@ def range_options(function: F) -> F:
             "--at", envvar="BLOCKGZ_AT", show_envvar=True, metavar="TIME", help="Everything before that time."
         ),
     ]
-    return cast(F, _with_options(with_range, options))
+    return cast(F, with_options(with_range, options))
 
 
 def selection_options(function: F) -> F:
@@ -328,7 +412,7 @@ def selection_options(function: F) -> F:
             help="Only records in whose value this is found (RE2's syntax).",
         ),
     ]
-    return range_options(cast(F, _with_options(with_selection, options)))
+    return range_options(cast(F, with_options(with_selection, options)))
 
 
 def limit_option(function: F) -> F:
@@ -345,14 +429,16 @@ def limit_option(function: F) -> F:
 
 
 def printing_options(function: F) -> F:
-    """Adds -f -J --json; passes `printer: Printer | None`, which is None where none of them is given."""
+    """Adds -f -J --json; passes `printing: Printing`."""
 
     @functools.wraps(function)
-    def with_printer(*args: Any, template: str | None, as_envelope: bool, as_json: bool, **kwargs: Any) -> Any:
+    def with_printing(*args: Any, template: str | None, as_envelope: bool, as_json: bool, **kwargs: Any) -> Any:
         if (template is not None) + as_envelope + as_json > 1:
             raise click.UsageError("-f, -J and --json exclude each other")
         printer = json_printer() if as_json else envelope_printer() if as_envelope else None
-        return function(*args, printer=template_printer(template) if template is not None else printer, **kwargs)
+        if template is not None:
+            printer = template_printer(template)
+        return function(*args, printing=Printing(printer, as_json), **kwargs)
 
     options = [
         click.option(
@@ -367,7 +453,62 @@ def printing_options(function: F) -> F:
             "-J", "as_envelope", is_flag=True, envvar="BLOCKGZ_ENVELOPE", show_envvar=True, help="Print kcat's JSON."
         ),
     ]
-    return json_option(cast(F, _with_options(with_printer, options)))
+    return json_option(cast(F, with_options(with_printing, options)))
+
+
+def cache_option(function: F) -> F:
+    """Adds --no-cache; passes `cache: DiskCache | None`."""
+
+    @functools.wraps(function)
+    def with_cache(*args: Any, no_cache: bool, **kwargs: Any) -> Any:
+        folder = None if no_cache else default_folder()
+        return function(*args, cache=None if folder is None else DiskCache(folder), **kwargs)
+
+    option = click.option(
+        "--no-cache",
+        is_flag=True,
+        envvar="BLOCKGZ_NO_CACHE",
+        show_envvar=True,
+        help="Fetch indexes anew rather than from this machine's cache.",
+    )
+    return cast(F, option(with_cache))
+
+
+def interval_option(function: F) -> F:
+    """Adds --interval; passes `interval: float` in seconds."""
+    option = click.option(
+        "--interval",
+        type=Duration(min_ms=100),
+        default="1s",
+        show_default=True,
+        envvar="BLOCKGZ_INTERVAL",
+        show_envvar=True,
+        help="How often to ask for what is new.",
+    )
+    return option(function)
+
+
+def format_option(*more: str) -> Callable[[F], F]:
+    """Adds --format table|json|jsonl|csv, and `more` of them, and --json as its short form; passes `form: str`."""
+
+    def decorated(function: F) -> F:
+        @functools.wraps(function)
+        def with_format(*args: Any, form: str | None, as_json: bool, **kwargs: Any) -> Any:
+            if as_json and form not in (None, "json"):
+                raise click.UsageError("--json is --format json: give one of them")
+            return function(*args, form="json" if as_json else form or "table", **kwargs)
+
+        option = click.option(
+            "--format",
+            "form",
+            type=click.Choice([*FORMS, *more]),
+            envvar="BLOCKGZ_FORMAT",
+            show_envvar=True,
+            help="How to print; a table unless told otherwise.",
+        )
+        return json_option(cast(F, option(with_format)))
+
+    return decorated
 
 
 def json_option(function: F) -> F:
@@ -418,21 +559,28 @@ async def select(archive: Archive, topic: TopicArgument, positions: RangeOptions
 
 
 @asynccontextmanager
-async def open_archive(options: ArchiveOptions) -> AsyncIterator[Archive]:
+async def open_archive(options: ArchiveOptions, cache: ObjectCache | None = None) -> AsyncIterator[Archive]:
     """The archive that the options name; its store is closed at the end."""
-    async with open_counted_archive(options) as (archive, _):
+    async with open_counted_archive(options, cache) as (archive, _):
         yield archive
 
 
 @asynccontextmanager
-async def open_counted_archive(options: ArchiveOptions) -> AsyncIterator[tuple[Archive, CountingReader]]:
+async def open_counted_archive(
+    options: ArchiveOptions, cache: ObjectCache | None = None
+) -> AsyncIterator[tuple[Archive, CountingReader]]:
     """The same, with what counts the requests."""
     async with open_reader(options.address, endpoint_url=options.endpoint_url, region=options.region) as reader:
         counting = CountingReader(reader)
-        yield Archive(counting, options.max_block_bytes), counting
+        finder = ancestor_finder(options.old_format, options.max_block_bytes)
+        archive = Archive(counting, options.max_block_bytes, finder, cache)
+        yield archive, counting
+        for note in archive.other.notes[:SHOWN_NOTES] if archive.other else ():
+            click.echo(f"note: {note}", err=True)
 
 
-def _with_options(function: F, options: list[Callable[[Any], Any]]) -> F:
+def with_options(function: F, options: Sequence[Callable[[Any], Any]]) -> F:
+    """The function with all of these decorators, the first one outermost."""
     decorated: Any = function
     for option in reversed(options):
         decorated = option(decorated)

@@ -1,0 +1,115 @@
+"""How records lie inside a block of an old archive. Nothing in the files says which way it is: the operator does."""
+
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from ..errors import CorruptBlock
+from ..records import batch_from_columns
+
+OLD_FORMATS = ("lines", "delimited", "binary", "binary-keys")
+_ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|([t\\]))")
+NO_TIMESTAMP = NO_TIMESTAMP_TYPE = -1
+_LENGTH = struct.Struct(">i")
+
+Field = bytes | None
+
+
+class Payload(NamedTuple):
+    """The keys and values of one block, in order."""
+
+    keys: Sequence[Field]
+    values: Sequence[Field]
+
+    def batch(self, first_offset: int) -> pa.RecordBatch:
+        """The records as `records.SCHEMA`, their offsets counted from the first; no timestamps were kept."""
+        count = len(self.values)
+        return batch_from_columns(
+            range(first_offset, first_offset + count),
+            [NO_TIMESTAMP] * count,
+            [NO_TIMESTAMP_TYPE] * count,
+            self.keys,
+            self.values,
+            [None] * count,
+        )
+
+
+@dataclass(frozen=True)
+class OldFormat:
+    """One of OLD_FORMATS: `lines` are values, `delimited` are lines of key, delimiter and value.
+
+    `binary` is a 4-byte big-endian length and the value, over and over; `binary-keys` the same with the key first.
+    """
+
+    name: str = "lines"
+    delimiter: bytes = b"\t"
+
+    def __post_init__(self) -> None:
+        if self.name not in OLD_FORMATS:
+            raise ValueError(f"{self.name!r} is not one of {', '.join(OLD_FORMATS)}")
+        if not self.delimiter or b"\n" in self.delimiter:
+            raise ValueError("a key delimiter has at least one byte and no newline")
+
+    @classmethod
+    def of_options(cls, name: str, delimiter: str) -> "OldFormat":
+        r"""As an operator writes it: the delimiter's `\t`, `\\` and `\x1f` mean those bytes. Raises ValueError."""
+
+        def byte(escape: re.Match[bytes]) -> bytes:
+            return bytes.fromhex(escape[1].decode()) if escape[1] else {b"t": b"\t"}.get(escape[2], escape[2])
+
+        return cls(name, _ESCAPE.sub(byte, delimiter.encode()))
+
+    def parse(self, raw: bytes) -> Payload:
+        """The records of a block; raises CorruptBlock where the bytes are not of this format."""
+        if self.name in ("lines", "delimited"):
+            lines = raw.split(b"\n")
+            if not lines[-1]:
+                del lines[-1]
+            return self._of_lines(lines)
+        fields = _binary_fields(raw)
+        if self.name == "binary":
+            return Payload([None] * len(fields), fields)
+        if len(fields) % 2:
+            raise CorruptBlock("a block ends behind a key", why="each key is followed by a value in this format")
+        return Payload(fields[::2], fields[1::2])
+
+    def parse_counted(self, raw: bytes, num_records: int) -> Payload:
+        """The same where the number of records is known; raises CorruptBlock where that leaves them ambiguous."""
+        payload = self.parse(raw)
+        if num_records == 1 and len(payload.values) > 1 and self.name in ("lines", "delimited"):
+            payload = self._of_lines([raw.removesuffix(b"\n")])
+        if len(payload.values) != num_records:
+            raise CorruptBlock(
+                "a block does not hold the records that its index says",
+                why=f"the index says {num_records} records, found {len(payload.values)}: which is at which offset "
+                "cannot be told",
+            )
+        return payload
+
+    def _of_lines(self, lines: Sequence[bytes]) -> Payload:
+        if self.name == "lines":
+            return Payload([None] * len(lines), lines)
+        parted = [line.partition(self.delimiter) for line in lines]
+        keys: list[Field] = [key if found else None for key, found, _ in parted]
+        return Payload(keys, [value if found else key for key, found, value in parted])
+
+
+def _binary_fields(raw: bytes) -> list[Field]:
+    """Length-prefixed fields; an empty one was null, and some forks wrote -1 for it."""
+    fields: list[Field] = []
+    position = 0
+    while position < len(raw):
+        end = position + _LENGTH.size
+        (length,) = _LENGTH.unpack_from(raw, position) if end <= len(raw) else (-2,)
+        position, end = end, end + max(0, length)
+        if length < -1 or end > len(raw):
+            raise CorruptBlock(
+                "a block is not of length-prefixed fields", why=f"the length at byte {position - 4} leads nowhere"
+            )
+        fields.append(raw[position:end] if length > 0 else None)
+        position = end
+    return fields
