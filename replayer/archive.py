@@ -467,12 +467,9 @@ class Archive:
             return self.other.partitions(folder)
         names = await self.reader.folders(topic_home(self.layout, folder))
         numbers = {int(match[1]) for name in names if (match := _PARTITION.fullmatch(name))}
-        if self.layout == "seed" and not any(each > folder for each in await self._incarnations_like(folder)):
+        if self.layout == "seed" and folder == max(await self.incarnations(folder.topic)):
             numbers |= await self._seed_partitions(folder)
         return tuple(sorted(numbers))
-
-    async def _incarnations_like(self, folder: TopicFolder) -> list[TopicFolder]:
-        return [each for each in await self._topic_folders() if each.topic == folder.topic]
 
     async def _seed_partitions(self, folder: TopicFolder) -> set[int]:
         """Layout `seed`: those that the ancestor's markers tell of, our own being gone perhaps."""

@@ -116,11 +116,10 @@ class _Verification:
             else:
                 self._pass(item)
         self._end_chunk()
-        whole = len(chosen) == len(entries) and not report.lost
         hashes = {self._last_hash, marker.tail_hash}
-        if whole and None not in hashes and len(hashes) > 1:
+        if chosen[-1:] == entries[-1:] and None not in hashes and len(hashes) > 1:
             report.damage.append(Damage(self._partition.keys.marker, "its tail_hash is not that of the last record"))
-        if whole and self._depth is Depth.RECORDS:
+        if len(chosen) == len(entries) and not report.lost and self._depth is Depth.RECORDS:
             report.digests = Digests(self._digest.content, self._digest.positions)
         counts = {entry.name: entry.num_records for entry in entries} | self._recounted
         report.records = sum(counts.values()) - self._lost_records
@@ -137,7 +136,7 @@ class _Verification:
         async for opened in self._partition.walk(0, END):
             if isinstance(opened, ChunkEntry):
                 entries.append(opened)
-                spans.append((opened.start_offset, opened.next_offset, self._partition.keys.home + opened.name))
+                spans.append((opened.start_offset, opened.next_offset, self._partition.keys.chunks + opened.name))
             elif isinstance(opened, Unreadable):
                 self._report.damage.append(Damage(opened.key, opened.reason))
                 self._report.lost.append(Lost(opened.start, opened.end, opened.reason))
@@ -255,10 +254,7 @@ class _Verification:
             return CheckedBlock(block, None)
         batch = decoded(block, limit)
         times = pc.min_max(batch.column("timestamp")).as_py()
-        if encoding.name != "text" and times != {
-            "min": block.entry.min_timestamp,
-            "max": block.entry.max_timestamp,
-        }:
+        if encoding.name != "text" and times != {"min": block.entry.min_timestamp, "max": block.entry.max_timestamp}:
             raise CorruptBlock(
                 f"block {block.number} of {block.chunk.data_key} has other timestamps than its index says",
                 why="seeks by time would miss records",

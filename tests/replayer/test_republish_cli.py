@@ -64,13 +64,16 @@ def program(root: Path, cluster: MockCluster) -> Program:
     return Program(root, cluster)
 
 
-def test_replay_and_compare(program: Program, copy: str) -> None:
+def test_replay_and_compare(program: Program, copy: str, tmp_path: Path) -> None:
     result = program("replay", "orders", "--to-topic", copy, "--yes")
     assert result.exit_code == 0, result.stderr
     assert "180 records (" in result.stdout
     assert f"orders -> {copy}, at most 180 records" in result.stderr
-    compared = program("verify", "orders", "--against-topic", copy)
+    report = tmp_path / "report.json"
+    compared = program("verify", "orders", "--against-topic", copy, "--report", str(report))
     assert compared.exit_code == 0, compared.stdout
+    for partition in json.loads(report.read_bytes())["partitions"]:
+        assert partition["digests"]["found"]["content"] == partition["digests"]["archived"]["content"]
     assert compared.stdout.splitlines()[-1] == "OK"
     assert "a copy" in compared.stdout
 
@@ -101,6 +104,9 @@ def test_replay_as_of_a_time_in_json(program: Program, copy: str) -> None:
     whole = program("verify", "orders", "--against-topic", copy, "--json")
     assert whole.exit_code == 3
     assert [each["missing"] for each in json.loads(whole.stdout)["partitions"]] == [30] * 3
+    assert [each["missing_offsets"] for each in json.loads(whole.stdout)["partitions"]] == [
+        [{"from": 30, "to": 60}]
+    ] * 3
     assert json.loads(whole.stdout)["partitions"][0]["first_difference"]["archived"]["offset"] == 30
 
 
