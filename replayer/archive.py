@@ -261,6 +261,7 @@ class Archive:
         self.max_block_bytes = max_block_bytes
         self._layouts = tuple(LAYOUTS)
         self._find_other = find_other
+        self._finding = asyncio.Lock()
         self.other: OtherArchive | None = None
         """The archive of another kind that was found."""
 
@@ -386,7 +387,9 @@ class Archive:
             if folders or await self._has_archive_object(layout):
                 self._layouts = (layout,)
                 return folders
-        self.other = await self._find_other(self.reader) if self._find_other else None
+        async with self._finding:
+            if self.other is None and self._find_other is not None:
+                self.other = await self._find_other(self.reader)
         if self.other is not None:
             return self.other.folders()
         raise NoArchiveThere(

@@ -127,9 +127,9 @@ Progress = Callable[[int], None]
 async def verify_identity(archive: Archive, topics: Iterable[str]) -> list[Damage]:
     """Checks the objects that say whose the archive and its topics are."""
     damage: list[Damage] = []
-    if archive.other is not None:
-        return damage
     folders = [await archive.folder_of(topic) for topic in topics]
+    if archive.other is not None:
+        return damage  # an archive of another kind has no such objects
     key = archive_key(archive.layout)
     try:
         objects.decode((await archive.reader.get(key, objects.MAX_OBJECT_BYTES)).body, ArchiveInfo, key)

@@ -98,6 +98,9 @@ class OldFormat:
         return Payload(keys, [value if found else key for key, found, value in parted])
 
 
+ANCESTORS_FORMAT = OldFormat()
+
+
 def _binary_fields(raw: bytes) -> list[Field]:
     """Length-prefixed fields; an empty one was null, and some forks wrote -1 for it."""
     fields: list[Field] = []
