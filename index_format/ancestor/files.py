@@ -116,7 +116,7 @@ class BlockCounter:
             self._is_cut = True
             return
         try:
-            count = len(self._format.parse(scanned.raw).values)
+            count = self._format.count(scanned.raw)
         except CorruptBlock as error:
             self._notes.append(f"{self._found.key}: the member at byte {scanned.byte_offset}: {error.what}")
             self._is_cut = True
@@ -247,7 +247,7 @@ def within(found: pa.RecordBatch | Unsure, start: int, end: int) -> pa.RecordBat
 
 def _decoded(file: OldFile, block: OldBlock, member: Member, old_format: OldFormat) -> pa.RecordBatch | Unsure:
     try:
-        return old_format.parse_counted(member.raw, block.num_records).batch(block.first_offset)
+        return old_format.parse(member.raw, block.num_records).batch(block.first_offset)
     except CorruptBlock as error:
         reason = f"{file.key} at byte {block.byte_offset}: {error.why}"
         return Unsure(block.first_offset, block.next_offset, reason, is_damage=False)
