@@ -1,7 +1,8 @@
 """Making what was lost again: a chunk's index from its data, and a partition's chain from its indexes."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
@@ -169,27 +170,21 @@ def rebuilt_chain(found: Sequence[StoredIndex]) -> RebuiltChain:
     """
     by_name = {each.name: each for each in found}
     named = {each.index.previous for each in found} & by_name.keys()
-    before = {each.name: _before(each, by_name, named) for each in found}
-
-    def chain(name: str | None) -> list[StoredIndex]:
-        links = []
-        while name is not None:
-            links.append(by_name[name])
-            name = before[name]
-        return links[::-1]
-
-    chains = [chain(each.name) for each in found]
-    if not chains:
-        return RebuiltChain((), (), ())
-    best = max(
-        chains,
-        key=lambda links: (
-            sum(link.name in named for link in links),
-            links[-1].index.epoch,
-            links[-1].index.next_offset,
-            links[-1].name,
-        ),
+    before = _predecessors(found, by_name, named)
+    proofs: dict[str | None, int] = {None: 0}
+    for each in sorted(found, key=lambda each: each.index.start_offset):
+        proofs[each.name] = proofs[before[each.name]] + (each.name in named)
+    last = max(
+        found,
+        key=lambda each: (proofs[each.name], each.index.epoch, each.index.next_offset, each.name),
+        default=None,
     )
+    best: list[StoredIndex] = []
+    while last is not None:
+        best.append(last)
+        name = before[last.name]
+        last = by_name[name] if name is not None else None
+    best.reverse()
     links, notes = [], []
     for position, each in enumerate(best):
         previous = best[position - 1] if position else None
@@ -199,28 +194,35 @@ def rebuilt_chain(found: Sequence[StoredIndex]) -> RebuiltChain:
             notes.append(f"{each.name} follows {lost}, which is not there")
     taken = {link.name for link in best}
     left_out = sorted(each.name for each in found if each.name not in taken)
-    siblings = [each.name for each in found if each.name not in taken and before[each.name] == before[best[-1].name]]
+    end = best[-1].name if best else None
+    siblings = [each.name for each in found if each.name not in taken and end and before[each.name] == before[end]]
     if siblings:
         notes.append(f"{best[-1].name} is taken as the last chunk, and not {', '.join(sorted(siblings))}")
     return RebuiltChain(tuple(links), tuple(left_out), tuple(notes))
 
 
-def _before(chunk: StoredIndex, by_name: dict[str, StoredIndex], named: set[str | None]) -> str | None:
-    """The chunk that one follows: as it says, else one that ends where it starts, else the last that ends below."""
-    previous, start = chunk.index.previous, chunk.index.start_offset
-    if previous in by_name and by_name[previous].index.next_offset <= start and previous != chunk.name:
-        return previous
-    below = [each for each in by_name.values() if each.index.next_offset <= start and each.name != chunk.name]
-    if previous is None and chunk.index.epoch != FROM_DATA_ALONE:
-        # The first of a chain.
-        below = [each for each in below if each.index.next_offset == start]
+def _predecessors(
+    found: Sequence[StoredIndex], by_name: Mapping[str, StoredIndex], named: Container[str | None]
+) -> dict[str, str | None]:
+    """The chunk that each one follows: the one that it names, else the last that ends at or below its start."""
 
-    def likelihood(each: StoredIndex) -> tuple[bool, bool, int, int]:
-        end = each.index.next_offset
-        return end == start, each.name in named, end, each.index.epoch
+    def likelihood(each: StoredIndex) -> tuple[int, bool, int, str]:
+        return each.index.next_offset, each.name in named, each.index.epoch, each.name
 
-    best = max(below, key=likelihood, default=None)
-    return best.name if best else None
+    by_end = sorted(found, key=likelihood)
+    before: dict[str, str | None] = {}
+    for chunk in found:
+        previous, start = chunk.index.previous, chunk.index.start_offset
+        if previous is not None and previous in by_name and by_name[previous].index.next_offset <= start:
+            before[chunk.name] = previous
+            continue
+        position = bisect_right(by_end, start, key=lambda each: each.index.next_offset)
+        best = by_end[position - 1] if position else None
+        is_first = previous is None and chunk.index.epoch != FROM_DATA_ALONE
+        if best is not None and is_first and best.index.next_offset != start:
+            best = None
+        before[chunk.name] = best.name if best else None
+    return before
 
 
 def _gaps_between(previous: StoredIndex | None, chunk: StoredIndex) -> tuple[Gap, ...]:

@@ -312,6 +312,7 @@ class Archive:
         self._cache = cache or NoCache()
         self._layouts = tuple(LAYOUTS)
         self._find_other = find_other
+        self._finding = asyncio.Lock()
         self.other: OtherArchive | None = None
         """The archive of another kind that was found."""
 
@@ -446,7 +447,9 @@ class Archive:
             if folders or await self._has_archive_object(layout):
                 self._layouts = (layout,)
                 return folders
-        self.other = await self._find_other(self.reader) if self._find_other else None
+        async with self._finding:
+            if self.other is None and self._find_other is not None:
+                self.other = await self._find_other(self.reader)
         if self.other is not None:
             return self.other.folders()
         raise NoArchiveThere(

@@ -6,10 +6,11 @@ index is as good as the data tells, for `markers` to go on with.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import TypeVar
 
 from index_format import objects
@@ -56,6 +57,14 @@ class Workplace:
     def of_kind(self, kind: ObjectKind) -> list[tuple[ObjectKey, ListedObject]]:
         """What is listed of a kind, in order of positions."""
         return sorted((each for each in self.listed if each[0].kind is kind), key=lambda each: each[0].number)
+
+    @cached_property
+    def data_at(self) -> Mapping[int, Sequence[tuple[ObjectKey, ListedObject]]]:
+        """The data objects by the number in their names."""
+        found: dict[int, list[tuple[ObjectKey, ListedObject]]] = {}
+        for each in self.of_kind(ObjectKind.DATA):
+            found.setdefault(each[0].number, []).append(each)
+        return found
 
     def scan(self, key: ObjectKey, size: int) -> Iterator[Scanned]:
         """The blocks of a data object, and its damage."""
@@ -180,8 +189,8 @@ def _committed(
     )
     reach = range(entry.last_offset + 1, entry.next_offset)
     formats = {index.record_format for index in beside}
-    for key, listed in place.of_kind(ObjectKind.DATA):
-        if key.number != number or listed.size != entry.bytes:
+    for key, listed in place.data_at.get(number, ()):
+        if listed.size != entry.bytes:
             continue
         try:
             blocks, form = _blocks(place, key, listed.size, formats, (entry.min_timestamp, entry.max_timestamp))
@@ -204,7 +213,7 @@ def _committed(
         failure = MalformedObject(
             f"the index of {key.key} cannot be made again byte for byte",
             why="its data is whole, but the index that was committed said something that the data does not tell",
-            remedy="read the records from the data object itself; `archiver import` does not take it",
+            remedy="restore the index from a copy; until then the records can be read from the data object with zcat",
         )
     raise failure
 

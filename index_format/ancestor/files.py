@@ -1,7 +1,10 @@
 """Which records lie in an old archive's objects: indexes are trusted as far as they fit, the rest is counted."""
 
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -113,7 +116,7 @@ class BlockCounter:
             self._is_cut = True
             return
         try:
-            count = len(self._format.parse(scanned.raw).values)
+            count = self._format.count(scanned.raw)
         except CorruptBlock as error:
             self._notes.append(f"{self._found.key}: the member at byte {scanned.byte_offset}: {error.what}")
             self._is_cut = True
@@ -161,40 +164,46 @@ class Choice(NamedTuple):
 
 
 def choose(files: Sequence[OldFile]) -> Choice:
-    """Every offset once: where files overlap, those whose index fits go first, then those that reach furthest."""
-    waiting = sorted((file for file in files if file.num_records), key=lambda file: file.first_offset)
+    """Every offset once: where files overlap, those whose index fits go first, then those that reach furthest.
+
+    A file that begins later and whose index fits ends one early whose index does not.
+    """
+    waiting = sorted((file for file in files if file.num_records), key=lambda file: file.first_offset, reverse=True)
+    indexed = [file.first_offset for file in reversed(waiting) if file.is_indexed]
+    here: list[tuple[bool, int, str, OldFile]] = []
     pieces: list[Piece] = []
     gaps: list[Gap] = []
-    notes: list[str] = []
-    position = waiting[0].first_offset if waiting else 0
-    while waiting:
-        here = [file for file in waiting if file.first_offset <= position]
+    position = waiting[-1].first_offset if waiting else 0
+    while waiting or here:
+        while waiting and waiting[-1].first_offset <= position:
+            file = waiting.pop()
+            heappush(here, (not file.is_indexed, -file.next_offset, file.key, file))
         if not here:
-            start = waiting[0].first_offset
-            gaps.append(Gap(position, start, UNVERIFIED))
-            notes.append(f"no file holds offsets {position} to {start - 1}")
-            position = start
+            gaps.append(Gap(position, waiting[-1].first_offset, UNVERIFIED))
+            position = gaps[-1].end
             continue
-        best = max(here, key=lambda file: (file.is_indexed, file.next_offset, file.key))
-        # A file that begins later and is indexed ends a doubtful one early.
-        following = [file.first_offset for file in waiting if file.is_indexed and file.first_offset > position]
-        end = best.next_offset if best.is_indexed else min([best.next_offset, *following])
-        if end > position:
-            pieces.append(Piece(best, position, end))
-            position = end
-        waiting = [file for file in waiting if file.next_offset > position]
-    notes += _overlaps(pieces, files)
-    return Choice(tuple(pieces), tuple(gaps), tuple(notes))
+        best = here[0][-1]
+        if best.next_offset <= position:
+            heappop(here)
+            continue
+        following = bisect_right(indexed, position)
+        is_cut = not best.is_indexed and following < len(indexed)
+        end = min(best.next_offset, indexed[following]) if is_cut else best.next_offset
+        pieces.append(Piece(best, position, end))
+        position = end
+    notes = [f"no file holds offsets {gap.start} to {gap.end - 1}" for gap in gaps]
+    return Choice(tuple(pieces), tuple(gaps), (*notes, *_overlaps(pieces, files)))
 
 
 def _overlaps(pieces: Sequence[Piece], files: Sequence[OldFile]) -> Iterator[str]:
-    taken = {piece.file.key: piece for piece in pieces}
+    used: Counter[str] = Counter()
+    for piece in pieces:
+        used[piece.file.key] += piece.end - piece.start
     for file in sorted(files, key=lambda file: (file.first_offset, file.key)):
-        used = sum(piece.end - piece.start for piece in pieces if piece.file.key == file.key)
-        if file.num_records and file.key not in taken:
+        unused = file.next_offset - file.first_offset - used[file.key]
+        if file.num_records and file.key not in used:
             yield f"{file.key} is left out: other files hold its offsets {file.first_offset} to {file.next_offset - 1}"
-        elif file.num_records and used < file.next_offset - file.first_offset:
-            unused = file.next_offset - file.first_offset - used
+        elif file.num_records and unused:
             yield f"{file.key}: {unused} of its offsets are taken from other files that overlap it"
 
 
@@ -238,7 +247,7 @@ def within(found: pa.RecordBatch | Unsure, start: int, end: int) -> pa.RecordBat
 
 def _decoded(file: OldFile, block: OldBlock, member: Member, old_format: OldFormat) -> pa.RecordBatch | Unsure:
     try:
-        return old_format.parse_counted(member.raw, block.num_records).batch(block.first_offset)
+        return old_format.parse(member.raw, block.num_records).batch(block.first_offset)
     except CorruptBlock as error:
         reason = f"{file.key} at byte {block.byte_offset}: {error.why}"
         return Unsure(block.first_offset, block.next_offset, reason, is_damage=False)

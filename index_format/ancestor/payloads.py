@@ -2,18 +2,20 @@
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from ..errors import CorruptBlock
+from ..errors import CorruptBlock, TooLarge
 from ..records import batch_from_columns
 
 OLD_FORMATS = ("lines", "delimited", "binary", "binary-keys")
 _ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|([t\\]))")
 NO_TIMESTAMP = NO_TIMESTAMP_TYPE = -1
+MAX_RECORDS = 8 * 1024 * 1024
+"""In one block: a few bytes of gzip make hundreds of millions of empty lines."""
 _LENGTH = struct.Struct(">i")
 
 Field = bytes | None
@@ -63,32 +65,39 @@ class OldFormat:
 
         return cls(name, _ESCAPE.sub(byte, delimiter.encode()))
 
-    def parse(self, raw: bytes) -> Payload:
-        """The records of a block; raises CorruptBlock where the bytes are not of this format."""
-        if self.name in ("lines", "delimited"):
-            lines = raw.split(b"\n")
-            if not lines[-1]:
-                del lines[-1]
-            return self._of_lines(lines)
-        fields = _binary_fields(raw)
+    def count(self, raw: bytes) -> int:
+        """How many records a block holds, told without decoding them; raises CorruptBlock."""
+        if self._is_of_lines:
+            return raw.count(b"\n") + (bool(raw) and not raw.endswith(b"\n"))
+        fields = sum(1 for _ in _binary_fields(raw))
         if self.name == "binary":
-            return Payload([None] * len(fields), fields)
-        if len(fields) % 2:
+            return fields
+        if fields % 2:
             raise CorruptBlock("a block ends behind a key", why="each key is followed by a value in this format")
-        return Payload(fields[::2], fields[1::2])
+        return fields // 2
 
-    def parse_counted(self, raw: bytes, num_records: int) -> Payload:
-        """The same where the number of records is known; raises CorruptBlock where that leaves them ambiguous."""
-        payload = self.parse(raw)
-        if num_records == 1 and len(payload.values) > 1 and self.name in ("lines", "delimited"):
-            payload = self._of_lines([raw.removesuffix(b"\n")])
-        if len(payload.values) != num_records:
+    def parse(self, raw: bytes, num_records: int) -> Payload:
+        """The records of a block whose number is known; raises CorruptBlock where that leaves them ambiguous.
+
+        Raises TooLarge, before they are decoded, for more than any writer put into a block.
+        """
+        if num_records == 1 and self._is_of_lines and raw:
+            return self._of_lines([raw.removesuffix(b"\n")])
+        if (count := self.count(raw)) != num_records:
             raise CorruptBlock(
                 "a block does not hold the records that its index says",
-                why=f"the index says {num_records} records, found {len(payload.values)}: which is at which offset "
-                "cannot be told",
+                why=f"the index says {num_records} records, found {count}: which is at which offset cannot be told",
             )
-        return payload
+        if count > MAX_RECORDS:
+            raise TooLarge(f"a block says that it holds {count} records", why=f"a reader accepts {MAX_RECORDS} at most")
+        if self._is_of_lines:
+            return self._of_lines(raw.removesuffix(b"\n").split(b"\n") if raw else [])
+        fields = list(_binary_fields(raw))
+        return Payload([None] * count, fields) if self.name == "binary" else Payload(fields[::2], fields[1::2])
+
+    @property
+    def _is_of_lines(self) -> bool:
+        return self.name in ("lines", "delimited")
 
     def _of_lines(self, lines: Sequence[bytes]) -> Payload:
         if self.name == "lines":
@@ -98,9 +107,11 @@ class OldFormat:
         return Payload(keys, [value if found else key for key, found, value in parted])
 
 
-def _binary_fields(raw: bytes) -> list[Field]:
-    """Length-prefixed fields; an empty one was null, and some forks wrote -1 for it."""
-    fields: list[Field] = []
+ANCESTORS_FORMAT = OldFormat()
+
+
+def _binary_fields(raw: bytes) -> Iterator[Field]:
+    """Length-prefixed fields; an empty one was null, and some forks wrote -1 for it. Raises CorruptBlock."""
     position = 0
     while position < len(raw):
         end = position + _LENGTH.size
@@ -110,6 +121,5 @@ def _binary_fields(raw: bytes) -> list[Field]:
             raise CorruptBlock(
                 "a block is not of length-prefixed fields", why=f"the length at byte {position - 4} leads nowhere"
             )
-        fields.append(raw[position:end] if length > 0 else None)
+        yield raw[position:end] if length > 0 else None
         position = end
-    return fields

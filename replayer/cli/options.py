@@ -22,7 +22,7 @@ import click
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from index_format.addresses import Address, parse_address
-from index_format.ancestor.payloads import OLD_FORMATS, OldFormat
+from index_format.ancestor.payloads import ANCESTORS_FORMAT, OLD_FORMATS, OldFormat
 from index_format.blocks import DEFAULT_MAX_BLOCK_BYTES
 from index_format.keys import parse_topic_folder
 
@@ -56,7 +56,7 @@ class ArchiveOptions:
     endpoint_url: str | None
     region: str | None
     max_block_bytes: int
-    old_format: OldFormat
+    old_format: OldFormat = ANCESTORS_FORMAT
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Lost and damaged indexes and markers: what is made again is what was there, and never more than the log's records."""
 
+import dataclasses
 import hashlib
 import json
 import random
@@ -15,16 +16,22 @@ from archiver.errors import Fenced
 from archiver.protocol.commit import commit_chunk
 from archiver.protocol.driver import Driver
 from archiver.protocol.recovery import take_over
+from archiver.repair.chunk_indexes import plan_indexes
 from archiver.repair.markers import plan_marker
 from archiver.repair.plan import Target, carry_out
 from index_format import marker as markers
+from index_format.blocks import BlockBuilder, block_crc32
+from index_format.chunk_index import BlockEntry
 from index_format.keys import Conflict
+from index_format.record_formats import record_format
+from index_format.records import batch_from_records
+from index_format.zstd_frames import ZstdCompressor
 from replayer.cli import main as replayer_main
 from tests.index_format.builders import record
 from tests.support.ancestor_archives import OldChunk, OldWriter, rows_of, two_blocks
 from tests.support.archives import ARCHIVE_ID, ArchiveWriter, PartitionWriter, records
 from tests.support.chunks import POLICY, finished_chunk, identity_of
-from tests.support.memory_store import MemoryLog, MemoryStore
+from tests.support.memory_store import MemoryBody, MemoryLog, MemoryStore
 
 MARKER = "last_chunk_index.json"
 MAX = 1 << 20
@@ -226,6 +233,31 @@ def chunk(start: int, end: int) -> Any:
 
 def marker_of(store: MemoryStore) -> markers.Marker:
     return markers.decode_marker(store.bodies()[IDENTITY.keys.marker])
+
+
+@pytest.mark.parametrize("form", ["json", "arrow"])
+def test_an_index_of_zstd_frames(form: str) -> None:
+    identity = dataclasses.replace(IDENTITY, codec="zstd", record_format=form)
+    store = with_identity(MemoryStore())
+    blocks, data = list[BlockEntry](), b""
+    for start in (0, 10):
+        builder = BlockBuilder(record_format(form), 0, MAX)
+        raw = [*builder.add(batch_from_records(LOG.records[start : start + 10])), builder.finish()][-1]
+        assert raw is not None
+        frame = ZstdCompressor(3).compress(raw.raw)
+        times = (raw.summary.min_timestamp, raw.summary.max_timestamp)
+        entry = BlockEntry(
+            len(raw.raw), 10, len(frame), len(data), start, start + 9, *times, crc32=block_crc32(raw.raw)
+        )
+        blocks, data = [*blocks, entry], data + frame
+    plain = chunk(0, 20)
+    held = run(take_over(identity, "a", POLICY), store, LOG).held
+    run(commit_chunk(identity, held, plain._replace(body=MemoryBody.of(data), blocks=tuple(blocks))), store, LOG)
+    (key,) = [key for key in store.objects if key.endswith(".index.json") and "partition=" in key and MARKER not in key]
+    body = store.bodies()[key]
+    store.delete(key)
+    assert not carry_out(plan_indexes(store, Target(IDENTITY.keys), MAX))
+    assert store.bodies()[key] == body
 
 
 def test_an_archiver_that_still_works_is_fenced_and_loses_nothing() -> None:

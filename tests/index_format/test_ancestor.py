@@ -10,7 +10,7 @@ from index_format.ancestor.files import OldFile, choose
 from index_format.ancestor.index import OldBlock, decode_old_index, encode_old_index
 from index_format.ancestor.keys import Place, found_partitions, marker_offset
 from index_format.ancestor.members import DamagedBytes, Member, MemberScanner, Scanned
-from index_format.ancestor.payloads import OldFormat
+from index_format.ancestor.payloads import MAX_RECORDS, OldFormat
 from index_format.errors import FormatError, TooLarge
 from index_format.rebuild import scan_frames
 
@@ -146,7 +146,14 @@ def test_delimiters(text: str, delimiter: bytes) -> None:
 @pytest.mark.parametrize("raw", [b"\x00", b"\x00\x00\x00\x05abc", b"\xff\xff\xff\xfe"])
 def test_lengths_that_lead_nowhere(raw: bytes) -> None:
     with pytest.raises(FormatError):
-        OldFormat("binary").parse(raw)
+        OldFormat("binary").parse(raw, 1)
+
+
+def test_a_bomb_of_empty_lines_is_refused_before_it_is_decoded() -> None:
+    count = MAX_RECORDS + 1
+    assert OldFormat().count(b"\n" * count) == count
+    with pytest.raises(TooLarge):
+        OldFormat().parse(b"\n" * count, count)
 
 
 def test_every_offset_is_taken_once_from_the_best_file() -> None:
