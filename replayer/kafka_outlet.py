@@ -109,7 +109,8 @@ class Outlet:
     def stop(self) -> None:
         """Drops what was not sent yet, and waits a little for the rest; `send` and `flush` raise from now on."""
         self._stopped.set()
-        with suppress(KafkaException):
+        # After a fatal error the client leaves a Python exception behind in purge, and the next callback trips over it.
+        with suppress(KafkaException, SystemError):
             self.producer.purge(in_flight=False)
             self.producer.flush(STOP_SECONDS)
 

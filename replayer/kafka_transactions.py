@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -20,9 +19,9 @@ from .lane_position import LanePosition, encode_position
 from .record_sink import Delivered
 
 TRANSACTION_TIMEOUT_MS = 60_000
-ANSWER_SECONDS = 45.0
+ANSWER_SECONDS = 15.0
 """How long the cluster may take for each step; less than the time after which it aborts a transaction."""
-ABORT_SECONDS = 10.0
+ABORT_SECONDS = 5.0
 LANES_AT_ONCE = 8
 RESERVED = ("message.timeout.ms", "transaction.timeout.ms", "transactional.id")
 
@@ -72,6 +71,8 @@ class TransactionalSink:
         before = self._lanes
         for lane in before.values():
             lane.drop()
+        for lane in before.values():
+            lane.raise_if_fenced()
         with ThreadPoolExecutor(LANES_AT_ONCE) as pool:
             opened = pool.map(lambda number: _Lane(self._settings, self._job, number), wanted)
             self._lanes = dict(zip(wanted, opened, strict=True))
@@ -124,6 +125,7 @@ class _Lane:
         self._outlet = Outlet(settings, job.target, self._meaning)
         self._producer = self._outlet.producer
         self._open = False
+        self._last_word: KafkaError | None = None
         self._do(lambda: self._producer.init_transactions(ANSWER_SECONDS))
 
     @property
@@ -149,9 +151,17 @@ class _Lane:
         """The end of this producer; what is open is aborted, unless the cluster does not answer."""
         if self._open:
             self._open = False
-            with suppress(KafkaException):
+            try:
                 self._producer.abort_transaction(ABORT_SECONDS)
+            except KafkaException as error:
+                self._last_word = error.args[0]
         self._outlet.stop()
+
+    def raise_if_fenced(self) -> None:
+        """After `drop`: raises JobTakenOver where another run took the lane, so that this one does not take it back."""
+        word = self._outlet.troubles.fatal or self._last_word
+        if word is not None and word.code() in FENCED:
+            raise self._meaning(self.number, word)
 
     def _begin(self) -> None:
         if not self._open:

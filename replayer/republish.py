@@ -12,7 +12,7 @@ from index_format.errors import BlockgzError
 from index_format.records import SCHEMA
 
 from .control import Control
-from .errors import CommitLost
+from .errors import CommitLost, JobTakenOver
 from .job import refuse_other_job
 from .lane_position import LanePosition
 from .ledger import Ledger
@@ -192,12 +192,24 @@ class _Run:
         self._sound = False
         recorded = await asyncio.to_thread(self._sink.begin, sorted(first))
         refuse_other_job(recorded, first)
+        self._refuse_foreign_progress(recorded)
         self._tally.committed(lane for lane, position in self._attempted.items() if recorded.get(lane) == position)
         self._tally.rolled_back()
         self._progress(-self._open_records, -self._open_bytes)
         self._ledger = Ledger({**first, **recorded})
         # From then on the job's ranges stand: whoever goes on with it reads the same, however the archive grows.
         await self._commit({lane: position for lane, position in first.items() if lane not in recorded})
+
+    def _refuse_foreign_progress(self, recorded: Mapping[int, LanePosition]) -> None:
+        """After a lost commit: what is recorded is what this run wrote, or somebody else goes on with the job."""
+        for lane, ours in self._ledger.last.items():
+            found = recorded.get(lane, self._work.first[lane])
+            if found not in (ours, self._attempted.get(lane)):
+                raise JobTakenOver(
+                    f"another run of the job writes to target partition {lane}",
+                    why=f"{found.written} records are committed there, and this run knew of {ours.written}",
+                    remedy="let the other run go on; if there is none, run this again with --resume",
+                )
 
     async def _replay(self) -> None:
         waiting = deque(self._work.selections)

@@ -7,6 +7,7 @@ import random
 import time
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -38,6 +39,7 @@ class Outcome:
     out_of_order: int
     target_offsets: int
     last_run: dict[str, Any]
+    peak_mb: int
     seconds: float
 
 
@@ -73,6 +75,7 @@ def replay_and_kill(site: Site, topic: str, target: str, records: int, kills: in
         out_of_order,
         target_offsets,
         {name: last_run[name] for name in ("records", "records_before", "complete")},
+        max(life.peak_bytes for life in lives) // 1_000_000,
         round(time.monotonic() - began, 1),
     )
 
@@ -83,6 +86,7 @@ class Life(NamedTuple):
     killed: bool
     logged: int
     committed: int
+    peak_bytes: int
 
 
 class Watch:
@@ -126,10 +130,21 @@ def _live_and_die(
             wait_until(reached, RUN_SECONDS, "progress", longest_pause=POLL_SECONDS)
         moment = time.monotonic() + randomly.uniform(0, STARTING_SECONDS if share is None else JITTER_SECONDS)
         wait_until(partial(_past, moment), RUN_SECONDS, "the moment", longest_pause=POLL_SECONDS)
+        peak = _peak_bytes(replay.pid)
         done = replay.kill()
     if done.exit_code not in (-9, 0):
         raise AssertionError(f"it ended by itself\n{done.transcript}")
-    return Life(done.exit_code == -9, watch.logged() - logged, watch.committed() - committed)
+    return Life(done.exit_code == -9, watch.logged() - logged, watch.committed() - committed, peak)
+
+
+def _peak_bytes(pid: int) -> int:
+    """The most memory that a process has had; 0 where it is gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return 0
+    peaks = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
+    return int(peaks[0]) * 1024 if peaks else 0
 
 
 def _reached(watch: Watch, goal: int, replay: Running) -> bool:
