@@ -1,6 +1,7 @@
 """The Kafka edges: settings, errors, questions to the cluster, reading."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError
@@ -8,6 +9,8 @@ from confluent_kafka.admin import AdminClient
 
 from index_format.records import Record, iter_records
 from replayer.errors import AccessDenied, BrokerUnreachable, TopicUnreadable, UsageError
+from replayer.job import Job
+from replayer.job_file import JobFile
 from replayer.kafka_admin import KafkaAdmin
 from replayer.kafka_reader import KafkaReader
 from replayer.kafka_settings import client_settings, kafka_failure, make_client
@@ -54,9 +57,9 @@ def test_settings_that_cannot_be_are_the_users_mistake(given: dict[str, str], ex
 
 
 @pytest.mark.parametrize("name", ["acks", "enable.idempotence", "max.in.flight.requests.per.connection"])
-def test_what_order_rests_on_cannot_be_overridden(name: str) -> None:
+def test_what_order_rests_on_cannot_be_overridden(name: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=name):
-        KafkaSink({**NOWHERE, name: "1"}, "topic")
+        KafkaSink({**NOWHERE, name: "1"}, "topic", JobFile(tmp_path / "job.json", Job("job", "topic", "")))
 
 
 def test_a_broker_that_is_not_there(capfd: pytest.CaptureFixture[str]) -> None:
