@@ -1,6 +1,6 @@
 """DropHeaders, HeaderFrom and InsertHeader."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .record import ConnectRecord, Side, fields_of, text_of
 from .settings import Settings
@@ -19,7 +19,7 @@ class DropHeaders:
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
         """See fields."""
-        return replace(record, headers=tuple(header for header in record.headers if header[0] not in self.names))
+        return record._replace(headers=tuple(header for header in record.headers if header[0] not in self.names))
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class InsertHeader:
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
         """See fields."""
-        return replace(record, headers=(*record.headers, (self.name, self.value)))
+        return record._replace(headers=(*record.headers, (self.name, self.value)))
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class HeaderFrom:
         data = fields_of(record.part(self.side).data)
         found = tuple((header, data.get(field)) for field, header in self.pairs)
         made = tuple((header, None if value is None else text_of(value).encode()) for header, value in found)
-        record = replace(record, headers=(*record.headers, *made))
+        record = record._replace(headers=(*record.headers, *made))
         if self.operation == "copy":
             return record
         moved = {field for field, _ in self.pairs}

@@ -1,7 +1,6 @@
 """A record as transforms see it: key and value decoded when they are first asked for, and encoded only if replaced."""
 
-from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -118,8 +117,7 @@ class Part:
         return self._raw if self._raw is not None or self._data is None else self._converter.encode(self._data)
 
 
-@dataclass(frozen=True)
-class ConnectRecord:
+class ConnectRecord(NamedTuple):
     """A record on its way: where it came from, which topic it goes to by now, and what is in it.
 
     `timestamp` is ms since the epoch, None for none.
@@ -140,7 +138,7 @@ class ConnectRecord:
     def with_data(self, side: Side, data: Any) -> "ConnectRecord":
         """The record with other data as key or value."""
         part = self.part(side).replaced(data)
-        return replace(self, key=part) if side == "key" else replace(self, value=part)
+        return self._replace(key=part) if side == "key" else self._replace(value=part)
 
 
 def fields_of(data: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .date_formats import DateFormat
 from .java import java_replacement
@@ -25,7 +25,7 @@ class RegexRouter:
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
         """See fields."""
-        return replace(record, topic=self.renamed(record.topic))
+        return record._replace(topic=self.renamed(record.topic))
 
     def renamed(self, topic: str) -> str:
         """The name for records of `topic`."""
@@ -53,4 +53,4 @@ class TimestampRouter:
         if record.timestamp is None:
             raise CannotTransform("it has no timestamp")
         named = self.topic_format.replace("${topic}", record.topic)
-        return replace(record, topic=named.replace("${timestamp}", self.timestamp_format.format(record.timestamp)))
+        return record._replace(topic=named.replace("${timestamp}", self.timestamp_format.format(record.timestamp)))
