@@ -164,7 +164,7 @@ def test_a_broker_that_stands_still(site: Site, broker: KafkaBroker, topic_name:
         broker.pause()
         try:
             told = program.stderr.count("\n")
-            # A commit that waits for the broker holds the status lines up as well: then it is the deadline that ends this.
+            # A commit that waits for the broker holds the status lines up as well: then the deadline ends this.
             with suppress(DeadlineExceededError):
                 program.wait_for(lambda: program.stderr.count("\n") >= told + 2, 8, "two status lines")
         finally:
