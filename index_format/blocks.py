@@ -129,7 +129,7 @@ class BlockBuilder:
         self._timestamp_type = timestamp_type
         self._limit = block_bytes - record_format.framing_bytes
         self._pieces: list[Piece] = []
-        self._summaries: list[BlockSummary] = []
+        self._summary: BlockSummary | None = None
         self.open_bytes = 0
         """Encoded bytes waiting in the open block."""
 
@@ -143,7 +143,7 @@ class BlockBuilder:
         timestamps = batch.column("timestamp").to_numpy()
         row = 0
         for stop in self._ends_of_runs(offsets):
-            if self._summaries and self._breaks_before(int(offsets[row])):
+            if self._summary and self._breaks_before(self._summary, int(offsets[row])):
                 yield self._end_block()
             while row < stop:
                 start = int(ends[row - 1]) if row else 0
@@ -155,12 +155,13 @@ class BlockBuilder:
                     cut = row + 1
                 self._pieces.append(encoded.piece(row, cut))
                 self.open_bytes += int(ends[cut - 1]) - start
-                self._summaries.append(_summary(offsets[row:cut], timestamps[row:cut]))
+                summary = _summary(offsets[row:cut], timestamps[row:cut])
+                self._summary = _joined(self._summary, summary) if self._summary else summary
                 row = cut
 
     def finish(self) -> RawBlock | None:
         """The open block, if it holds a record."""
-        return self._end_block() if self._pieces else None
+        return self._end_block() if self._summary else None
 
     def _ends_of_runs(self, offsets: Int64Array) -> Iterator[int]:
         """The rows before which a block must end, the last being the end of the batch."""
@@ -168,12 +169,13 @@ class BlockBuilder:
             yield from (int(hole) + 1 for hole in np.flatnonzero(np.diff(offsets) != 1))
         yield len(offsets)
 
-    def _breaks_before(self, offset: int) -> bool:
-        return self._format.needs_contiguous_blocks and offset != self._summaries[-1].last_offset + 1
+    def _breaks_before(self, open_block: BlockSummary, offset: int) -> bool:
+        return self._format.needs_contiguous_blocks and offset != open_block.last_offset + 1
 
     def _end_block(self) -> RawBlock:
-        block = RawBlock(self._format.join(self._pieces), merge_summaries(self._summaries))
-        self._pieces, self._summaries, self.open_bytes = [], [], 0
+        assert self._summary is not None
+        block = RawBlock(self._format.join(self._pieces), self._summary)
+        self._pieces, self._summary, self.open_bytes = [], None, 0
         return block
 
 
@@ -181,10 +183,15 @@ def _summary(offsets: Int64Array, timestamps: Int64Array) -> BlockSummary:
     return BlockSummary(len(offsets), int(offsets[0]), int(offsets[-1]), int(timestamps.min()), int(timestamps.max()))
 
 
-def merge_summaries(summaries: list[BlockSummary]) -> BlockSummary:
+def _joined(first: BlockSummary, second: BlockSummary) -> BlockSummary:
     """One summary over consecutive runs of records."""
-    counts, firsts, lasts, minima, maxima = zip(*summaries, strict=True)
-    return BlockSummary(sum(counts), firsts[0], lasts[-1], min(minima), max(maxima))
+    return BlockSummary(
+        first.num_records + second.num_records,
+        first.first_offset,
+        second.last_offset,
+        min(first.min_timestamp, second.min_timestamp),
+        max(first.max_timestamp, second.max_timestamp),
+    )
 
 
 def decode_block(member: bytes, entry: BlockEntry, index: ChunkIndex, max_bytes: int) -> pa.RecordBatch:

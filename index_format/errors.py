@@ -26,6 +26,11 @@ class BlockgzError(Exception):
         self.why = why
         self.remedy = remedy
 
+    @property
+    def reason(self) -> str:
+        """What happened and why, in one line."""
+        return f"{self.what}: {self.why}" if self.why else self.what
+
 
 class FormatError(BlockgzError, ValueError):
     """Stored bytes break a rule of the format: damage, or not an archive."""

@@ -221,7 +221,7 @@ class SeedLayoutKeys:
     @property
     def ancestor_marker(self) -> str:
         """The plain-text marker that readers of the ancestor look for."""
-        return f"last_chunk_index.{self.folder.topic}-{self.partition:05d}.txt"
+        return f"{ancestor_marker_prefix(self.folder.topic)}{self.partition:05d}.txt"
 
     def ancestor_index_name(self, start: ChunkStart, conflict: Conflict | None = None) -> str:
         """The sidecar that readers of the ancestor expect beside the data."""
@@ -256,6 +256,10 @@ class SeedLayoutKeys:
 LAYOUTS: dict[str, type[TopicLayoutKeys] | type[SeedLayoutKeys]] = {"topic": TopicLayoutKeys, "seed": SeedLayoutKeys}
 
 
+INDEX_SUFFIXES = {"topic": INDEX_SUFFIX, "seed": SEED_INDEX_SUFFIX}
+"""Of the names of our own chunk indexes, by layout."""
+
+
 def archive_key(layout: str) -> str:
     """The key of the object that identifies the archive."""
     return (SEED_HOME if layout == "seed" else "") + ARCHIVE_OBJECT
@@ -264,6 +268,17 @@ def archive_key(layout: str) -> str:
 def topic_home(layout: str, folder: TopicFolder) -> str:
     """The folder of one incarnation of a topic, with a slash at its end."""
     return f"{SEED_HOME if layout == 'seed' else ''}topic={folder}/"
+
+
+def ancestor_marker_prefix(topic: str) -> str:
+    """What the keys of the ancestor's markers of a topic begin with, and maybe those of other topics."""
+    return f"last_chunk_index.{topic}-"
+
+
+def ancestor_marker_partition(key: str, topic: str) -> int | None:
+    """The partition whose ancestor's marker a key names; None for other keys."""
+    match = re.fullmatch(r"([0-9]{5,10})\.txt", key.removeprefix(ancestor_marker_prefix(topic)), re.ASCII)
+    return int(match[1]) if match and key.startswith(ancestor_marker_prefix(topic)) else None
 
 
 def data_suffix(record_format: str, codec: str) -> str:

@@ -38,6 +38,8 @@ class Sealed(msgspec.Struct, frozen=True):
 
 _encoder = msgspec.json.Encoder()
 _SEAL = re.compile(rb',"crc32":([0-9]{1,10})}\Z')
+_SEAL_RENAMED = re.compile(rb',"([^"]*)":[0-9]{1,10}}\Z')
+_SEAL_BYTES = 32
 
 
 def encode(value: msgspec.Struct) -> bytes:
@@ -74,6 +76,8 @@ def decode(body: bytes, kind: type[T], name: str) -> T:
             )
         if head.crc32 is not None:
             _check_seal(body, name)
+        elif issubclass(kind, Sealed):
+            _check_unsealed(body, kind, name)
         return msgspec.json.decode(body, type=kind)
     except (ValueError, RecursionError) as error:
         if isinstance(error, MalformedObject | UnsupportedVersion):
@@ -82,10 +86,19 @@ def decode(body: bytes, kind: type[T], name: str) -> T:
 
 
 def _check_seal(body: bytes, name: str) -> None:
-    seal = _SEAL.search(body, max(0, len(body) - 32))
+    seal = _SEAL.search(body, max(0, len(body) - _SEAL_BYTES))
     if seal is None or int(seal[1]) != zlib.crc32(body[: seal.start()]):
         raise MalformedObject(
             f"{name} is damaged",
             why="its crc32 is not that of the bytes before it",
             remedy="if it was edited by hand, leave the field crc32 out",
+        )
+
+
+def _check_unsealed(body: bytes, kind: type[Sealed], name: str) -> None:
+    """A flipped bit in the name of the checksum would otherwise make an unknown field of it, to be ignored."""
+    last = _SEAL_RENAMED.search(body, max(0, len(body) - _SEAL_BYTES))
+    if last is not None and last[1].decode(errors="replace") not in kind.__struct_encode_fields__:
+        raise MalformedObject(
+            f"{name} is damaged", why=f"it ends with a number under {last[1]!r} where its crc32 would stand"
         )

@@ -8,12 +8,21 @@ that is the position at which the running maximum crosses it, and Kafka's own an
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from .chunk_index import BlockEntry, Gap
 from .marker import Span
 
 S = TypeVar("S", bound=Span)
+
+
+class TimeBounded(Protocol):
+    """What catalog references, chunk entries and blocks share: bounds (ms, inclusive) of their records' timestamps."""
+
+    @property
+    def min_timestamp(self) -> int: ...
+    @property
+    def max_timestamp(self) -> int: ...
 
 
 class ByteRange(NamedTuple):
@@ -63,6 +72,12 @@ def merged_ranges(blocks: Sequence[BlockEntry], max_bytes: int) -> list[range]:
             groups.append(range(start, number + 1))
             start = number + 1
     return groups
+
+
+def range_groups(blocks: Sequence[BlockEntry], numbers: Sequence[int], max_bytes: int) -> list[range]:
+    """The same for some blocks only, by their rising numbers: what lies between two of them is never read along."""
+    groups = merged_ranges([blocks[number] for number in numbers], max_bytes)
+    return [range(numbers[group.start], numbers[group.stop - 1] + 1) for group in groups]
 
 
 def gap_at(gaps: Sequence[Gap], offset: int) -> Gap | None:

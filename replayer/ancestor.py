@@ -36,7 +36,7 @@ from index_format.marker import ChunkEntry, Marker
 from index_format.record_formats import record_format
 from index_format.records import TIMESTAMP_TYPES
 
-from .archive import ArchivedPartition, Chunk, OtherArchive
+from .archive import ArchivedPartition, Chunk, NoCache, OtherArchive
 from .errors import ObjectMissing, ObjectTruncated
 from .stores import ObjectReader, StoredObject
 
@@ -161,7 +161,8 @@ class AncestorPartition(ArchivedPartition):
     ) -> None:
         entries = [_entry(piece) for piece in pieces]
         keys = SeedLayoutKeys(TopicFolder(place.topic), place.partition)
-        super().__init__(_Encoded(reader, self._encoded), keys, _marker(place, entries, gaps), max_block_bytes)
+        marker = _marker(place, entries, gaps)
+        super().__init__(_Encoded(reader, self._encoded), keys, marker, max_block_bytes, NoCache())
         self.notes = notes
         self._stored = reader
         self._format = old_format

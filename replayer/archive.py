@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -11,14 +11,17 @@ from index_format import objects
 from index_format.blocks import DEFAULT_MAX_BLOCK_BYTES
 from index_format.chunk_index import ChunkIndex, Gap
 from index_format.errors import BadName, BlockgzError, MalformedObject
+from index_format.identity import TopicConfig
 from index_format.keys import (
-    INDEX_SUFFIX,
+    INDEX_SUFFIXES,
     LAYOUTS,
     MARKER_OBJECT,
     SEED_HOME,
-    SEED_INDEX_SUFFIX,
+    TOPIC_CONFIG_OBJECT,
     PartitionKeys,
     TopicFolder,
+    ancestor_marker_partition,
+    ancestor_marker_prefix,
     archive_key,
     data_suffix,
     is_catalog_name,
@@ -28,15 +31,18 @@ from index_format.keys import (
 from index_format.marker import (
     Catalog,
     CatalogReference,
+    ChunkCatalog,
     ChunkEntry,
     Marker,
+    ReferenceCatalog,
     Span,
     decode_catalog,
     decode_index,
     decode_marker,
 )
-from index_format.seek import span_at_or_after, span_for_time
+from index_format.seek import TimeBounded, span_at_or_after, span_for_time
 
+from .damage import Damaged, Unreadable
 from .errors import AccessDenied, NoArchiveThere, NotInArchive, ObjectMissing
 from .prefetch import prefetched
 from .stores import ObjectReader
@@ -45,7 +51,6 @@ CONCURRENT_CATALOGS = 16
 CONCURRENT_MARKERS = 32
 REMEMBERED_CHUNKS = 16
 
-INDEX_SUFFIXES = {"topic": INDEX_SUFFIX, "seed": SEED_INDEX_SUFFIX}
 _PARTITION = re.compile(r"partition=([0-9]{5,10})")
 
 
@@ -56,6 +61,21 @@ class Chunk:
     entry: ChunkEntry
     index: ChunkIndex
     data_key: str
+
+
+class ObjectCache(Protocol):
+    """Keeps write-once objects at hand."""
+
+    async def through(self, archive_id: str, key: str, sha256: str, fetch: Callable[[], Awaitable[bytes]]) -> bytes:
+        """The object's bytes: those kept, which have that sha256, or what `fetch` gives."""
+
+
+class NoCache:
+    """Keeps nothing."""
+
+    async def through(self, archive_id: str, key: str, sha256: str, fetch: Callable[[], Awaitable[bytes]]) -> bytes:  # noqa: ARG002
+        """See ObjectCache."""
+        return await fetch()
 
 
 class LeveledSpan(NamedTuple):
@@ -71,11 +91,15 @@ class ArchivedPartition:
     `topic` is the plain name, `keys.folder` the incarnation (`orders~2`).
     """
 
-    def __init__(self, reader: ObjectReader, keys: PartitionKeys, marker: Marker, max_block_bytes: int) -> None:
+    def __init__(
+        self, reader: ObjectReader, keys: PartitionKeys, marker: Marker, max_block_bytes: int, cache: ObjectCache
+    ) -> None:
         self.reader = reader
         self.keys = keys
         self.marker = marker
         self.max_block_bytes = max_block_bytes
+        self._cache = cache
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._levels = {ref.name: level for level, refs in enumerate(marker.catalogs, 1) for ref in refs}
         self._catalogs: dict[str, Catalog] = {}
         self._chunks: OrderedDict[str, Chunk] = OrderedDict()
@@ -105,32 +129,44 @@ class ArchivedPartition:
 
     @property
     def num_records(self) -> int:
-        """Records in all committed chunks, from the marker alone."""
-        folded = sum(reference.num_records for level in self.marker.catalogs for reference in level)
-        return folded + sum(entry.num_records for entry in self.marker.tail)
+        """See Marker."""
+        return self.marker.num_records
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the data of all committed chunks as stored, from the marker alone."""
-        folded = sum(reference.bytes for level in self.marker.catalogs for reference in level)
-        return folded + sum(entry.bytes for entry in self.marker.tail)
+        """See Marker."""
+        return self.marker.num_bytes
 
     @property
     def num_chunks(self) -> int:
-        """Committed chunks, from the marker alone."""
-        return sum(reference.num_chunks for level in self.marker.catalogs for reference in level) + len(
-            self.marker.tail
-        )
+        """See Marker."""
+        return self.marker.num_chunks
 
     @property
     def spans(self) -> tuple[LeveledSpan, ...]:
         """What the marker itself lists, in offset order."""
         return tuple(LeveledSpan(span, self._levels.get(span.name, 0)) for span in self.marker.spans)
 
-    async def entries(self, start: int, end: int) -> AsyncIterator[ChunkEntry]:
-        """The chunks that may hold records of offsets [start, end), in order; reads the catalogs on the way."""
-        async for entry in self._walk(self.spans, start, end):
-            yield entry
+    async def entries(
+        self, start: int, end: int, wanted: Callable[[TimeBounded], bool] | None = None
+    ) -> AsyncIterator[ChunkEntry]:
+        """The chunks that may hold records of offsets [start, end), in order; reads the catalogs on the way.
+
+        A chunk or catalog that `wanted` refuses is left out, with all below it.
+        Raises a FormatError or ObjectMissing at the first catalog that cannot be read.
+        """
+        async for opened in self.walk(start, end, wanted):
+            if isinstance(opened, ChunkEntry):
+                yield opened
+            elif isinstance(opened, Unreadable):
+                raise opened.error
+
+    async def walk(
+        self, start: int, end: int, wanted: Callable[[TimeBounded], bool] | None = None
+    ) -> AsyncIterator[ChunkEntry | Catalog | Unreadable]:
+        """The same with what is met on the way: each catalog before its entries, and those that cannot be read."""
+        async for opened in self._walk(self.spans, start, end, wanted):
+            yield opened
 
     async def gaps(self) -> tuple[Gap, ...]:
         """All recorded gaps in offset order; reads all catalogs, because old gaps fold into them."""
@@ -145,8 +181,7 @@ class ArchivedPartition:
             self._chunks.move_to_end(entry.name)
             return remembered
         name = self.keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[self.keys.layout])
-        stored = await self.reader.get(self.keys.chunks + name, objects.MAX_OBJECT_BYTES)
-        index = decode_index(stored.body, entry, self.topic, self.partition)
+        index = decode_index(await self._get(self.keys.chunks + name, entry.sha256), entry, self.topic, self.partition)
         suffix = data_suffix(index.record_format, index.codec)
         data_name = self.keys.check_name(index.data.name, index.start_offset, suffix)
         chunk = Chunk(entry, index, self.keys.chunks + data_name)
@@ -168,19 +203,27 @@ class ArchivedPartition:
         return await self._descend(lambda spans: span_for_time(spans, timestamp))
 
     async def catalog(self, reference: CatalogReference, level: int) -> Catalog:
-        """The catalog of a reference, checked against it and remembered."""
-        remembered = self._catalogs.get(reference.name)
-        if remembered is not None:
-            return remembered
+        """The catalog of a reference, checked against it and remembered; asked for at once, it is read once."""
+        async with self._locks[reference.name]:
+            if reference.name not in self._catalogs:
+                self._catalogs[reference.name] = await self._read_catalog(reference, level)
+            return self._catalogs[reference.name]
+
+    async def _read_catalog(self, reference: CatalogReference, level: int) -> Catalog:
         if not is_catalog_name(reference.name, level, reference.start_offset):
             raise MalformedObject(
                 f"the name {reference.name[:120]!r} does not belong into {self.keys.home}",
                 why="names in an archive are derived, never free",
             )
-        stored = await self.reader.get(self.keys.home + reference.name, objects.MAX_OBJECT_BYTES)
-        catalog = decode_catalog(stored.body, reference, level)
-        self._catalogs[reference.name] = catalog
-        return catalog
+        return decode_catalog(await self._get(self.keys.home + reference.name, reference.sha256), reference, level)
+
+    async def _get(self, key: str, sha256: str) -> bytes:
+        """A write-once object; its sha256 is for the caller to check."""
+
+        async def fetch() -> bytes:
+            return (await self.reader.get(key, objects.MAX_OBJECT_BYTES)).body
+
+        return await self._cache.through(self.marker.archive_id, key, sha256, fetch)
 
     async def _descend(self, pick: Callable[[Sequence[Span]], Span | None]) -> ChunkEntry | None:
         span = pick(self.marker.spans)
@@ -194,20 +237,26 @@ class ArchivedPartition:
         assert span is None or isinstance(span, ChunkEntry)
         return span
 
-    async def _walk(self, spans: Iterable[LeveledSpan], start: int, end: int) -> AsyncIterator[ChunkEntry]:
-        wanted = [each for each in spans if each.span.next_offset > start and each.span.start_offset < end]
-        opened = prefetched(_each(wanted), self._opened, cost=lambda _: 1, budget=CONCURRENT_CATALOGS)
+    async def _walk(
+        self, spans: Iterable[LeveledSpan], start: int, end: int, wanted: Callable[[TimeBounded], bool] | None
+    ) -> AsyncIterator[ChunkEntry | Catalog | Unreadable]:
+        inside = [each for each in spans if each.span.next_offset > start and each.span.start_offset < end]
+        chosen = [each for each in inside if wanted is None or wanted(each.span)]
+        opened = prefetched(_each(chosen), self._opened, cost=lambda _: 1, budget=CONCURRENT_CATALOGS)
         async for each in opened:
-            if isinstance(each, ChunkEntry):
-                yield each
-            else:
-                async for entry in self._walk(_below(each), start, end):
-                    yield entry
+            yield each
+            if isinstance(each, ChunkCatalog | ReferenceCatalog):
+                async for below in self._walk(_below(each), start, end, wanted):
+                    yield below
 
-    async def _opened(self, leveled: LeveledSpan) -> ChunkEntry | Catalog:
+    async def _opened(self, leveled: LeveledSpan) -> ChunkEntry | Catalog | Unreadable:
         span, level = leveled
         if isinstance(span, CatalogReference):
-            return await self.catalog(span, level)
+            try:
+                return await self.catalog(span, level)
+            except Damaged as error:
+                key = self.keys.home + span.name
+                return Unreadable(span.start_offset, span.next_offset, span.num_records, key, error)
         assert isinstance(span, ChunkEntry)
         return span
 
@@ -255,10 +304,12 @@ class Archive:
         reader: ObjectReader,
         max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES,
         find_other: Callable[[ObjectReader], Awaitable[OtherArchive | None]] | None = None,
+        cache: ObjectCache | None = None,
     ) -> None:
         """`find_other` looks for an archive of another kind, once, where there is no current one."""
         self.reader = reader
         self.max_block_bytes = max_block_bytes
+        self._cache = cache or NoCache()
         self._layouts = tuple(LAYOUTS)
         self._find_other = find_other
         self._finding = asyncio.Lock()
@@ -310,6 +361,15 @@ class Archive:
         if folder not in incarnations:
             raise NotInArchive(f"{topic} is not in the archive", why=f"there is {_listed(map(str, incarnations))}")
         return folder
+
+    async def topic_config(self, topic: str) -> TopicConfig | None:
+        """What the topic was like when it was last archived, None where that was not kept; raises as `folder_of`."""
+        key = topic_home(self.layout, await self.folder_of(topic)) + TOPIC_CONFIG_OBJECT
+        try:
+            stored = await self.reader.get(key, objects.MAX_OBJECT_BYTES)
+        except ObjectMissing:
+            return None
+        return objects.decode(stored.body, TopicConfig, key)
 
     async def partition_keys(self, topic: str, partition: int) -> PartitionKeys:
         """Where the objects of a partition are, whether or not it has a marker."""
@@ -372,7 +432,7 @@ class Archive:
                 raise MalformedObject(
                     f"{keys.marker} is not this partition's marker", why=f"it says {marker.topic}:{marker.partition}"
                 )
-            return ArchivedPartition(self.reader, keys, marker, self.max_block_bytes)
+            return ArchivedPartition(self.reader, keys, marker, self.max_block_bytes, self._cache)
         if denied is not None:
             raise denied
         return None
@@ -409,8 +469,16 @@ class Archive:
         if self.other is not None:
             return self.other.partitions(folder)
         names = await self.reader.folders(topic_home(self.layout, folder))
-        numbers = [int(match[1]) for name in names if (match := _PARTITION.fullmatch(name))]
+        numbers = {int(match[1]) for name in names if (match := _PARTITION.fullmatch(name))}
+        if self.layout == "seed" and folder == max(await self.incarnations(folder.topic)):
+            numbers |= await self._seed_partitions(folder)
         return tuple(sorted(numbers))
+
+    async def _seed_partitions(self, folder: TopicFolder) -> set[int]:
+        """Layout `seed`: those that the ancestor's markers tell of, our own being gone perhaps."""
+        keys = [key async for key in self.reader.list(ancestor_marker_prefix(folder.topic))]
+        numbers = (ancestor_marker_partition(key, folder.topic) for key in keys)
+        return {number for number in numbers if number is not None}
 
     async def _no_partition(self, topic: str, partition: int) -> BlockgzError:
         numbers = await self.partitions(topic)

@@ -1,8 +1,9 @@
 """Records as text: kcat's format tokens, kcat's JSON envelope, and this program's own JSON line."""
 
+import os
 import re
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -36,9 +37,23 @@ _FIELDS: dict[str, Field] = {
     "S": lambda _topic, _partition, record: _length(record.value),
     "R": lambda _topic, _partition, record: _binary_length(record.value),
 }
-_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{1,2})|([0-7]{1,3})|(.))", re.DOTALL)
-_CONTROL = {"n": b"\n", "t": b"\t", "r": b"\r"}
-_TSTYPES = {0: "create", 1: "logappend"}
+_ESCAPE = re.compile(
+    rb"\\(?:x(?:0[xX](?=[0-9a-fA-F]))?([0-9][0-9a-fA-F]*)|0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*)|x?(.))", re.DOTALL
+)
+"""What kcat makes of a backslash, by strtoul: hexadecimal (whose first digit must be decimal), octal, decimal."""
+_BASES = (16, 16, 8, 10)
+_CONTROL = {b"n": b"\n", b"t": b"\t", b"r": b"\r"}
+_TSTYPES = {0: b"create", 1: b"logappend"}
+_JSON_SPECIAL = re.compile(rb'[\x00-\x1f"\\]')
+_JSON_ESCAPES = {bytes([byte]): b"\\u%04X" % byte for byte in range(0x20)} | {
+    b'"': b'\\"',
+    b"\\": b"\\\\",
+    b"\b": b"\\b",
+    b"\t": b"\\t",
+    b"\n": b"\\n",
+    b"\f": b"\\f",
+    b"\r": b"\\r",
+}
 
 
 def template_printer(template: str) -> Printer:
@@ -52,8 +67,8 @@ def template_printer(template: str) -> Printer:
 
 
 def envelope_printer() -> Printer:
-    """A printer for kcat's `-J`: one JSON object a line; what is not UTF-8 is shown with replacement characters."""
-    return _by_record(lambda topic, partition, record: msgspec.json.encode(envelope(topic, partition, record)) + b"\n")
+    """A printer for kcat's `-J`: one JSON object a line."""
+    return _by_record(lambda topic, partition, record: envelope(topic, partition, record) + b"\n")
 
 
 def json_printer() -> Printer:
@@ -65,20 +80,36 @@ def json_printer() -> Printer:
     )
 
 
-def envelope(topic: str, partition: int, record: Record) -> dict[str, Any]:
-    """A record as kcat's `-J` shows it; no timestamp where the record has none, and the broker is unknown: -1."""
-    fields: dict[str, Any] = {"topic": topic, "partition": partition, "offset": record.offset}
+def envelope(topic: str, partition: int, record: Record) -> bytes:
+    """A record as kcat's `-J` prints it, to the byte; the broker, which an archive does not know, is -1.
+
+    As in kcat, bytes that are not UTF-8 stand in the strings as they are, so such a line is not JSON: `--json` is.
+    """
+    timestamp = b""
     if record.timestamp_type in _TSTYPES:
-        fields |= {"tstype": _TSTYPES[record.timestamp_type], "ts": record.timestamp}
-    fields["broker"] = -1
+        timestamp = b'"tstype":"%s","ts":%d,' % (_TSTYPES[record.timestamp_type], record.timestamp)
+    headers = b""
     if record.headers:
-        fields["headers"] = [part for key, value in record.headers for part in (key, _lossy(value))]
-    return fields | {"key": _lossy(record.key), "payload": _lossy(record.value)}
+        parts = [part for key, value in record.headers for part in (_json_string(key.encode()), _json_string(value))]
+        headers = b'"headers":[%s],' % b",".join(parts)
+    return b'{"topic":%s,"partition":%d,"offset":%d,%s"broker":-1,%s"key":%s,"payload":%s}' % (
+        _json_string(topic.encode()),
+        partition,
+        record.offset,
+        timestamp,
+        headers,
+        _json_string(record.key),
+        _json_string(record.value),
+    )
 
 
 def header_text(headers: Headers) -> bytes:
-    """Headers as kcat's `%h` shows them: `a=1,b=NULL`."""
-    return b",".join([key.encode() + b"=" + (b"NULL" if value is None else value) for key, value in headers])
+    """Headers as kcat's `%h` shows them: `a=1,b=NULL`, each value cut at its first NUL byte."""
+    return b",".join([key.encode() + b"=" + _header_value(value) for key, value in headers])
+
+
+def _header_value(value: bytes | None) -> bytes:
+    return b"NULL" if value is None else value.partition(b"\0")[0]
 
 
 def _by_record(line: Field) -> Printer:
@@ -100,18 +131,16 @@ def _parse(template: str) -> list[bytes | Field]:
 
 
 def _unescaped(text: str) -> bytes:
-    parts = []
-    position = 0
-    for match in _ESCAPE.finditer(text):
-        parts.append(text[position : match.start()].encode(errors="surrogateescape"))
-        hexadecimal, octal, character = match.groups()
-        if hexadecimal or octal:
-            parts.append(bytes([int(hexadecimal, 16) if hexadecimal else int(octal, 8) & 0xFF]))
-        else:
-            parts.append(_CONTROL.get(character, character.encode(errors="surrogateescape")))
-        position = match.end()
-    parts.append(text[position:].encode(errors="surrogateescape"))
-    return b"".join(parts)
+    """As kcat does it, but that a NUL byte stands where kcat's text would end."""
+    return _ESCAPE.sub(_character, os.fsencode(text))
+
+
+def _character(escape: re.Match[bytes]) -> bytes:
+    *numbers, character = escape.groups()
+    for digits, base in zip(numbers, _BASES, strict=True):
+        if digits is not None:
+            return bytes([int(digits, base) & 0xFF])
+    return _CONTROL.get(character, character)
 
 
 def _length(content: bytes | None) -> bytes:
@@ -122,5 +151,8 @@ def _binary_length(content: bytes | None) -> bytes:
     return (-1 if content is None else len(content)).to_bytes(4, "big", signed=True)
 
 
-def _lossy(content: bytes | None) -> str | None:
-    return None if content is None else content.decode(errors="replace")
+def _json_string(content: bytes | None) -> bytes:
+    """As yajl writes strings: nothing but what JSON must escape is escaped."""
+    if content is None:
+        return b"null"
+    return b'"%s"' % _JSON_SPECIAL.sub(lambda special: _JSON_ESCAPES[special[0]], content)

@@ -9,7 +9,7 @@ import numpy as np
 
 from index_format.seek import block_for_time
 
-from .archive import ArchivedPartition
+from .archive import ArchivedPartition, Chunk
 from .block_reader import read_block
 from .errors import UsageError
 
@@ -93,6 +93,23 @@ def parse_time(text: str, now: int) -> AtTime:
     return time
 
 
+def parse_kcat_offset(text: str) -> tuple[Position | None, Position | None]:
+    """What kcat's `-o` means as the start or the end of a range; raises UsageError."""
+    words: dict[str, Position] = {"beginning": Earliest(), "end": Latest()}
+    if match := re.fullmatch(r"([se])@([0-9]{1,15})", text, re.ASCII):
+        time = AtTime(int(match[2]))
+        return (time, None) if match[1] == "s" else (None, time)
+    number = _parse_number(text)
+    position = words.get(text) or (None if isinstance(number, AfterStart) else number)
+    if position is None:
+        raise UsageError(
+            f"-o {text[:80]} is not an offset",
+            why="none of kcat's forms fits",
+            remedy="write beginning, end, N, -N, s@MILLISECONDS or e@MILLISECONDS, or use --from and --to",
+        )
+    return position, None
+
+
 def _parse_number(text: str) -> AtOffset | AfterStart | BeforeEnd | None:
     found = re.fullmatch(r"([+-]?)([0-9]{1,19})", text, re.ASCII)
     if found is None or int(found[2]) > _MAX_OFFSET:
@@ -157,15 +174,24 @@ async def seek_time(partition: ArchivedPartition, timestamp: int) -> int:
     One catalog per level, one index and one block are read. Where the record format holds no timestamps (`text`), the
     answer is exact to the block only: its first offset.
     """
-    entry = await partition.chunk_for_time(timestamp)
-    if entry is None:
+    place = await block_at_time(partition, timestamp)
+    if place is None:
         return partition.next_offset
-    chunk = await partition.chunk(entry)
-    number = block_for_time(chunk.index.blocks, timestamp)
-    assert number is not None, "the index was checked against its entry"
+    chunk, number = place
     block = chunk.index.blocks[number]
     if block.min_timestamp >= timestamp:
         return block.first_record_offset
     batch = await read_block(partition, chunk, number)
     reached = np.flatnonzero(batch.column("timestamp").to_numpy() >= timestamp)
     return int(batch.column("offset")[int(reached[0])].as_py()) if len(reached) else block.first_record_offset
+
+
+async def block_at_time(partition: ArchivedPartition, timestamp: int) -> tuple[Chunk, int] | None:
+    """The first block with a record at or after `timestamp` (ms), by its number; None where there is none."""
+    entry = await partition.chunk_for_time(timestamp)
+    if entry is None:
+        return None
+    chunk = await partition.chunk(entry)
+    number = block_for_time(chunk.index.blocks, timestamp)
+    assert number is not None, "the index was checked against its entry"
+    return chunk, number

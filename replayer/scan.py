@@ -1,64 +1,52 @@
-"""Reading a run of records in offset order: merged ranges, fetched ahead, decoded in threads, memory bounded."""
+"""Reading a run of records in offset order: fetched ahead, decoded in threads, memory bounded."""
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from typing import NamedTuple
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index_format.seek import blocks_between, merged_ranges
+from index_format.marker import ChunkEntry
+from index_format.seek import TimeBounded
 
-from .archive import ArchivedPartition, Chunk
-from .block_reader import StoredBlock, decoded, fetch_blocks
-from .prefetch import prefetched
-
-RANGE_BYTES = 8 * 1024 * 1024
-"""Adjacent blocks are fetched together up to this size: a request costs milliseconds of CPU."""
-FETCH_AHEAD_BYTES = 24 * 1024 * 1024
-DECODE_AHEAD_BYTES = 16 * 1024 * 1024
-"""Uncompressed bytes that may be decoded and waiting; a decoded record takes about as many again."""
-INDEXES_AHEAD = 4
+from .archive import ArchivedPartition
+from .block_reader import StoredBlock, decoded
+from .block_stream import READ_AHEAD, ReadAhead, readable_chunks, stored_blocks, worked
+from .damage import STOP, DamagePolicy, Unreadable
 
 
-class RangeRead(NamedTuple):
-    """Consecutive blocks of one chunk that one request fetches."""
-
-    chunk: Chunk
-    numbers: range
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes as stored."""
-        blocks = self.chunk.index.blocks
-        return blocks[self.numbers.stop - 1].byte_end - blocks[self.numbers.start].byte_offset
-
-
-async def scan(partition: ArchivedPartition, start_offset: int, end_offset: int) -> AsyncGenerator[pa.RecordBatch]:
+async def scan(
+    partition: ArchivedPartition,
+    start_offset: int,
+    end_offset: int,
+    wanted: Callable[[TimeBounded], bool] | None = None,
+    *,
+    on_damage: DamagePolicy = STOP,
+    ahead: ReadAhead = READ_AHEAD,
+) -> AsyncGenerator[pa.RecordBatch]:
     """The archived records of offsets [start_offset, end_offset) as batches of `index_format.records.SCHEMA`, in order.
 
     Batches are never empty; each is (a part of) one block. Close the iterator (`aclosing`) when you stop early.
-    Raises a FormatError or ObjectMissing at the first damaged block; what came before it is right.
+    `wanted` is asked of catalogs, chunks and blocks: what it refuses is not read, nor is anything below it.
+    `on_damage` hears of each damaged block, chunk or catalog in its place, with the offsets that it costs within the
+    wanted ones; unless told otherwise the scan ends there with a FormatError or ObjectMissing. What came
+    before is right.
     """
 
-    async def fetch(read: RangeRead) -> list[StoredBlock]:
-        return await fetch_blocks(partition, read.chunk, read.numbers)
+    def decode(block: StoredBlock) -> pa.RecordBatch:
+        return decoded(block, partition.max_block_bytes)
 
-    async def decode(block: StoredBlock) -> pa.RecordBatch:
-        return await asyncio.to_thread(decoded, block, partition.max_block_bytes)
-
-    entries = partition.entries(start_offset, end_offset)
-    chunks = prefetched(entries, partition.chunk, cost=lambda _: 1, budget=INDEXES_AHEAD)
-    reads = _range_reads(chunks, start_offset, end_offset)
-    fetched = prefetched(reads, fetch, cost=lambda read: read.num_bytes, budget=FETCH_AHEAD_BYTES)
-    batches = prefetched(
-        _singly(fetched), decode, cost=lambda block: block.entry.byte_length_uncompressed, budget=DECODE_AHEAD_BYTES
-    )
-    async for batch in batches:
-        part = trimmed(batch, start_offset, end_offset)
-        if part.num_rows:
-            yield part
+    chunks = readable_chunks(partition, _entries(partition, start_offset, end_offset, wanted))
+    blocks = stored_blocks(partition, chunks, start_offset, end_offset, wanted, ahead.fetched)
+    async for item in worked(blocks, decode, ahead.decoded):
+        if isinstance(item, Unreadable):
+            start, end = max(item.start, start_offset), min(item.end, end_offset)
+            if start < end:
+                on_damage.meet(item._replace(start=start, end=end))
+        elif isinstance(item, pa.RecordBatch):
+            part = trimmed(item, start_offset, end_offset)
+            if part.num_rows:
+                yield part
 
 
 def trimmed(batch: pa.RecordBatch, start_offset: int, end_offset: int) -> pa.RecordBatch:
@@ -73,15 +61,9 @@ def payload_bytes(batch: pa.RecordBatch) -> int:
     return sum(pc.sum(pc.binary_length(batch.column(name))).as_py() or 0 for name in ("key", "value"))
 
 
-async def _range_reads(chunks: AsyncIterator[Chunk], start_offset: int, end_offset: int) -> AsyncIterator[RangeRead]:
-    async for chunk in chunks:
-        blocks = chunk.index.blocks
-        wanted = blocks_between(blocks, start_offset, end_offset)
-        for group in merged_ranges(blocks[wanted.start : wanted.stop], RANGE_BYTES) if wanted else ():
-            yield RangeRead(chunk, range(wanted.start + group.start, wanted.start + group.stop))
-
-
-async def _singly(fetched: AsyncIterator[list[StoredBlock]]) -> AsyncIterator[StoredBlock]:
-    async for blocks in fetched:
-        for block in blocks:
-            yield block
+async def _entries(
+    partition: ArchivedPartition, start: int, end: int, wanted: Callable[[TimeBounded], bool] | None
+) -> AsyncIterator[ChunkEntry | Unreadable]:
+    async for opened in partition.walk(start, end, wanted):
+        if isinstance(opened, ChunkEntry | Unreadable):
+            yield opened

@@ -1,34 +1,34 @@
-"""Checking an archive: every damage is found in one go, and each is told as the offsets that it costs."""
+"""Checking a partition: every damage is found in one go, and each is told as the offsets that it costs."""
 
-import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum, IntEnum
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from enum import IntEnum
+from typing import NamedTuple
 
-import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from index_format import objects
 from index_format.chunk_index import ChunkIndex, Gap
-from index_format.errors import BlockgzError, CorruptBlock, FormatError, MalformedObject
-from index_format.identity import ArchiveInfo, TopicInfo
-from index_format.keys import PartitionKeys, archive_key, topic_home
-from index_format.marker import CatalogReference, ChunkEntry, Span
+from index_format.digest import RecordsDigest
+from index_format.errors import CorruptBlock
+from index_format.keys import INDEX_SUFFIXES, PartitionKeys
+from index_format.marker import ChunkEntry
 from index_format.record_formats import record_format
 from index_format.records import iter_records, record_hash
-from index_format.seek import merged_ranges
 
-from .archive import INDEX_SUFFIXES, Archive, ArchivedPartition, Chunk, LeveledSpan
-from .block_reader import StoredBlock, decoded, fetch_blocks, inflated
+from .archive import Archive, ArchivedPartition, Chunk
+from .block_reader import StoredBlock, decoded, inflated
+from .block_stream import readable_chunks, stored_blocks, unreadable_chunk, worked
+from .chunk_choice import EVERY_CHUNK, ChunkChoice
+from .damage import Damaged, Unreadable
 from .errors import ObjectMissing
+from .findings import Damage, Digests, Lost, PartitionReport
+from .identity import Identity
 from .prefetch import prefetched
-from .scan import RANGE_BYTES
 
-CHUNKS_AT_ONCE = 8
-DEEP_CHUNKS_AT_ONCE = 2
-
-Damaged = (FormatError, ObjectMissing)
-"""The errors that mean damage; all others (denied, unavailable) end a verification."""
+SIZES_AT_ONCE = 8
+END = 2**63 - 1
 
 
 class Depth(IntEnum):
@@ -42,108 +42,15 @@ class Depth(IntEnum):
     """Every record is decoded."""
 
 
-class Verdict(Enum):
-    """FAILURE is damage; WARNING is gaps that were recorded when they happened."""
-
-    OK = "OK"
-    WARNING = "WARNING"
-    FAILURE = "FAILURE"
-
-
-def worst(verdicts: Sequence[Verdict]) -> Verdict:
-    """The worst of several verdicts; OK of none."""
-    return next((each for each in (Verdict.FAILURE, Verdict.WARNING) if each in verdicts), Verdict.OK)
-
-
-@dataclass(frozen=True)
-class Lost:
-    """Offsets [start, end) whose records cannot be read."""
-
-    start: int
-    end: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class Damage:
-    """An object that is not what it must be, whether or not records are lost by it."""
-
-    key: str
-    reason: str
-
-
-@dataclass
-class PartitionReport:
-    """What was found of one partition; `records` are those that can be read, as far as was checked."""
-
-    topic: str
-    partition: int
-    records: int = 0
-    chunks: int = 0
-    first_offset: int | None = None
-    next_offset: int | None = None
-    gaps: Sequence[Gap] = ()
-    lost: list[Lost] = field(default_factory=list)
-    damage: list[Damage] = field(default_factory=list)
-
-    @property
-    def verdict(self) -> Verdict:
-        """The worst of what was found."""
-        if self.lost or self.damage:
-            return Verdict.FAILURE
-        return Verdict.WARNING if self.gaps else Verdict.OK
-
-
-@dataclass
-class ArchiveReport:
-    """What was found of the whole; `damage` is that of objects above the partitions."""
-
-    partitions: list[PartitionReport] = field(default_factory=list)
-    damage: list[Damage] = field(default_factory=list)
-
-    @property
-    def verdict(self) -> Verdict:
-        """The worst of what was found."""
-        return worst([report.verdict for report in self.partitions] + [Verdict.FAILURE for _ in self.damage[:1]])
-
-
-@dataclass(frozen=True)
-class ChunkFindings:
-    """What was found of one chunk."""
-
-    entry: ChunkEntry
-    gaps: Sequence[Gap] = ()
-    lost_records: int = 0
-    lost: Sequence[Lost] = ()
-    damage: Sequence[Damage] = ()
-    last_hash: str | None = None
-    """The hash of the chunk's last record, where it was decoded from a lossless format."""
-
-
 Progress = Callable[[int], None]
 """Told the bytes of data that each finished chunk accounts for."""
 
 
-async def verify_identity(archive: Archive, topics: Iterable[str]) -> list[Damage]:
-    """Checks the objects that say whose the archive and its topics are."""
-    damage: list[Damage] = []
-    folders = [await archive.folder_of(topic) for topic in topics]
-    if archive.other is not None:
-        return damage  # an archive of another kind has no such objects
-    key = archive_key(archive.layout)
-    try:
-        objects.decode((await archive.reader.get(key, objects.MAX_OBJECT_BYTES)).body, ArchiveInfo, key)
-    except Damaged as error:
-        damage.append(Damage(key, _reason(error)))
-    for folder in folders:
-        key = topic_home(archive.layout, folder) + "_topic.json"
-        try:
-            info = objects.decode((await archive.reader.get(key, objects.MAX_OBJECT_BYTES)).body, TopicInfo, key)
-            if (info.topic, info.incarnation) != folder:
-                raise MalformedObject(f"{key} names another topic", why=f"{info.topic}~{info.incarnation}")
-        except Damaged as error:
-            damage.append(Damage(key, _reason(error)))
-    return damage
+class CheckedBlock(NamedTuple):
+    """A block that is what its index says, with its records where they were decoded."""
+
+    block: StoredBlock
+    batch: pa.RecordBatch | None
 
 
 async def expected_bytes(archive: Archive, topic: str, partition: int) -> int:
@@ -155,17 +62,26 @@ async def expected_bytes(archive: Archive, topic: str, partition: int) -> int:
 
 
 async def verify_partition(
-    archive: Archive, topic: str, partition: int, depth: Depth, progress: Progress
+    archive: Archive,
+    topic: str,
+    partition: int,
+    depth: Depth,
+    progress: Progress,
+    *,
+    choice: ChunkChoice = EVERY_CHUNK,
+    identity: Identity | None = None,
 ) -> PartitionReport:
-    """Checks one partition; raises only for what is not damage."""
+    """Checks one partition: marker and catalogs, and the chosen chunks; raises only for what is not damage."""
     try:
         opened = await archive.open_partition(topic, partition)
     except Damaged as error:
         keys = await archive.partition_keys(topic, partition)
-        damage = [Damage(keys.marker, _reason(error))]
         lost = await _unreachable(archive, keys)
-        return PartitionReport(topic, partition, lost=lost, damage=damage)
-    return await _Verification(opened, topic, depth, progress).run()
+        return PartitionReport(topic, partition, lost=lost, damage=[Damage(keys.marker, error.reason)])
+    report = await _Verification(opened, topic, depth, progress).run(choice)
+    objections = () if identity is None else identity.objections(opened.keys.folder, opened.marker)
+    report.damage += [Damage(opened.keys.marker, reason) for reason in objections]
+    return report
 
 
 class _Verification:
@@ -178,121 +94,154 @@ class _Verification:
         marker = partition.marker
         self._report = PartitionReport(topic, partition.partition, next_offset=marker.next_offset)
         self._gaps: set[Gap] = set(marker.gaps)
-        self._lost_spans: list[CatalogReference] = []
+        self._sizes: dict[str, int] = {}
+        self._lost_records = 0
+        self._recounted: dict[str, int] = {}
+        """Records of chunks that were opened: before, those of an old archive are known by their indexes alone."""
+        self._chunk: _ChunkUnderWay | None = None
+        self._digest = RecordsDigest()
+        self._last_hash: str | None = None
 
-    async def run(self) -> PartitionReport:
+    async def run(self, choice: ChunkChoice) -> PartitionReport:
         report, marker = self._report, self._partition.marker
-        entries = [entry async for entry in self._entries(self._partition.spans)]
-        concurrency = DEEP_CHUNKS_AT_ONCE if self._depth else CHUNKS_AT_ONCE
-        findings = prefetched(_each(entries), self._chunk, cost=lambda _: 1, budget=concurrency)
-        last: ChunkFindings | None = None
-        async for last in findings:
-            report.chunks += 1
-            report.records += last.entry.num_records - last.lost_records
-            report.lost += last.lost
-            report.damage += last.damage
-            self._gaps.update(last.gaps)
-            self._progress(last.entry.bytes)
-        self._check_chain(entries)
-        if last is not None and None not in (last.last_hash, marker.tail_hash) and last.last_hash != marker.tail_hash:
+        entries = await self._chain()
+        chosen = choice.of(entries)
+        self._progress(sum(entry.bytes for entry in entries) - sum(entry.bytes for entry in chosen))
+        async for item in self._checked(chosen):
+            if isinstance(item, Chunk):
+                self._end_chunk()
+                self._begin(item)
+            elif isinstance(item, Unreadable):
+                self._lose(item)
+            else:
+                self._pass(item)
+        self._end_chunk()
+        hashes = {self._last_hash, marker.tail_hash}
+        if chosen[-1:] == entries[-1:] and None not in hashes and len(hashes) > 1:
             report.damage.append(Damage(self._partition.keys.marker, "its tail_hash is not that of the last record"))
+        if len(chosen) == len(entries) and not report.lost and self._depth is Depth.RECORDS:
+            report.digests = Digests(self._digest.content, self._digest.positions)
+        counts = {entry.name: entry.num_records for entry in entries} | self._recounted
+        report.records = sum(counts.values()) - self._lost_records
+        report.chunks, report.checked_chunks = len(entries), len(chosen)
         report.first_offset = entries[0].first_offset if entries else None
         report.gaps = sorted(self._gaps, key=lambda gap: gap.start)
         report.lost.sort(key=lambda lost: lost.start)
         return report
 
-    async def _entries(self, spans: Iterable[LeveledSpan]) -> AsyncIterator[ChunkEntry]:
-        """The chunks of all catalogs that can be read; what the others held is lost."""
-        for span, level in spans:
-            if isinstance(span, ChunkEntry):
-                yield span
-                continue
-            assert isinstance(span, CatalogReference)
-            try:
-                catalog = await self._partition.catalog(span, level)
-            except Damaged as error:
-                self._report.damage.append(Damage(self._partition.keys.home + span.name, _reason(error)))
-                self._report.lost.append(Lost(span.start_offset, span.next_offset, _reason(error)))
-                self._lost_spans.append(span)
-                continue
-            self._gaps.update(catalog.gaps)
-            async for entry in self._entries([LeveledSpan(entry, level - 1) for entry in catalog.entries]):
-                yield entry
+    async def _chain(self) -> list[ChunkEntry]:
+        """The chunks of all catalogs that can be read; what the others held, and what no one names, is lost."""
+        entries: list[ChunkEntry] = []
+        spans: list[tuple[int, int, str]] = []
+        async for opened in self._partition.walk(0, END):
+            if isinstance(opened, ChunkEntry):
+                entries.append(opened)
+                spans.append((opened.start_offset, opened.next_offset, self._partition.keys.chunks + opened.name))
+            elif isinstance(opened, Unreadable):
+                self._report.damage.append(Damage(opened.key, opened.reason))
+                self._report.lost.append(Lost(opened.start, opened.end, opened.reason))
+                spans.append((opened.start, opened.end, opened.key))
+            else:
+                self._gaps.update(opened.gaps)
+        self._check_chain(spans)
+        return entries
 
-    def _check_chain(self, entries: Sequence[ChunkEntry]) -> None:
+    def _check_chain(self, spans: Sequence[tuple[int, int, str]]) -> None:
         """Each chunk starts where the one before ends, or at the end of a recorded gap."""
         gap_ends = {gap.end for gap in self._gaps}
         position = self._partition.start_offset
-        spans: list[Span] = [*entries, *self._lost_spans]
-        for span in sorted(spans, key=lambda span: span.start_offset):
-            if span.start_offset != position and span.start_offset not in gap_ends:
-                reason = f"no chunk and no recorded gap: the chain breaks before {span.name}"
-                self._report.damage.append(Damage(self._partition.keys.home + span.name, reason))
-                if position < span.start_offset:
-                    self._report.lost.append(Lost(position, span.start_offset, reason))
-            position = span.next_offset
+        for start, end, key in spans:
+            if start != position and start not in gap_ends:
+                reason = f"no chunk and no recorded gap: the chain breaks before {key}"
+                self._report.damage.append(Damage(key, reason))
+                if position < start:
+                    self._report.lost.append(Lost(position, start, reason))
+            position = end
 
-    async def _chunk(self, entry: ChunkEntry) -> ChunkFindings:
-        keys = self._partition.keys
-        try:
-            chunk = await self._partition.chunk(entry)
-        except Damaged as error:
-            return _all_lost(entry, keys.chunks + entry.name, _reason(error))
-        try:
-            size = await self._partition.reader.size(chunk.data_key)
-        except ObjectMissing as error:
-            return _all_lost(entry, chunk.data_key, _reason(error))
-        lost: dict[int, str] = {
-            number: f"{chunk.data_key} ends at byte {size}, before the end of the block"
-            for number, block in enumerate(chunk.index.blocks)
-            if block.byte_end > size
-        }
-        damage = []
-        if size != chunk.index.data.bytes:
-            damage.append(Damage(chunk.data_key, f"it has {size} bytes, its index says {chunk.index.data.bytes}"))
-        last_hash = None
-        if self._depth:
-            sha256, found, last_hash = await self._blocks(chunk, len(chunk.index.blocks) - len(lost))
-            lost |= found
-            if sha256 != chunk.index.data.sha256 and not damage:
-                damage.append(Damage(chunk.data_key, "its sha256 is not the one in its index"))
-        return ChunkFindings(
-            chunk.entry,
-            chunk.index.gaps,
-            sum(chunk.index.blocks[number].num_records for number in lost),
-            _runs(chunk.index, lost),
-            damage,
-            last_hash,
+    def _checked(self, entries: Sequence[ChunkEntry]) -> AsyncIterator[Chunk | CheckedBlock | Unreadable]:
+        """Each chunk, followed by its blocks as far as the depth asks for them."""
+        chunks = self._sized(readable_chunks(self._partition, _each(entries)))
+        if self._depth is Depth.STRUCTURE:
+            return self._cut_off(chunks)
+        return worked(stored_blocks(self._partition, chunks, 0, END), self._check)
+
+    async def _sized(self, chunks: AsyncIterator[Chunk | Unreadable]) -> AsyncGenerator[Chunk | Unreadable]:
+        """The chunks whose data is there; its sizes are noted."""
+
+        async def sized(chunk: Chunk | Unreadable) -> Chunk | Unreadable:
+            if isinstance(chunk, Unreadable):
+                return chunk
+            try:
+                self._sizes[chunk.data_key] = await self._partition.reader.size(chunk.data_key)
+            except ObjectMissing as error:
+                return unreadable_chunk(chunk.entry, chunk.data_key, error)
+            return chunk
+
+        async for chunk in prefetched(chunks, sized, cost=lambda _: 1, budget=SIZES_AT_ONCE):
+            yield chunk
+
+    async def _cut_off(self, chunks: AsyncIterator[Chunk | Unreadable]) -> AsyncGenerator[Chunk | Unreadable]:
+        """The chunks, each followed by what lies behind the end of its data."""
+        async for chunk in chunks:
+            gone = self._behind_end(chunk) if isinstance(chunk, Chunk) else None
+            yield chunk
+            if gone is not None:
+                yield gone
+
+    def _behind_end(self, chunk: Chunk) -> Unreadable | None:
+        size = self._sizes[chunk.data_key]
+        gone = [block for block in chunk.index.blocks if block.byte_end > size]
+        if not gone:
+            return None
+        error = CorruptBlock(f"{chunk.data_key} ends at byte {size}, before the end of the block")
+        num_records = sum(block.num_records for block in gone)
+        return Unreadable(
+            gone[0].first_record_offset, gone[-1].last_record_offset + 1, num_records, chunk.data_key, error
         )
 
-    async def _blocks(self, chunk: Chunk, count: int) -> tuple[str, dict[int, str], str | None]:
-        """Of the first `count` blocks: the sha256 of their bytes, those that cannot be read, the last record's hash."""
-        digest = hashlib.sha256()
-        bad: dict[int, str] = {}
-        last_hash = None
-        blocks = chunk.index.blocks[:count]
-        for group in merged_ranges(blocks, RANGE_BYTES) if blocks else ():
-            for fetched in await self._fetched(chunk, group, bad):
-                try:
-                    last_hash = await asyncio.to_thread(self._checked, fetched, digest.update)
-                except Damaged as error:
-                    bad[fetched.number] = _reason(error)
-                    last_hash = None
-        return digest.hexdigest(), bad, last_hash if count == len(chunk.index.blocks) else None
+    def _begin(self, chunk: Chunk) -> None:
+        self._gaps.update(chunk.index.gaps)
+        self._recounted[chunk.entry.name] = chunk.entry.num_records
+        self._chunk = _ChunkUnderWay(chunk)
+        size = self._sizes.pop(chunk.data_key)
+        if size != chunk.index.data.bytes:
+            self._chunk.damage = f"it has {size} bytes, its index says {chunk.index.data.bytes}"
 
-    async def _fetched(self, chunk: Chunk, group: range, bad: dict[int, str]) -> list[StoredBlock]:
-        """The blocks of a group, one by one where they cannot be had together."""
-        try:
-            return await fetch_blocks(self._partition, chunk, group)
-        except Damaged as error:
-            if len(group) == 1:
-                bad[group.start] = _reason(error)
-                return []
-        return [block for n in group for block in await self._fetched(chunk, range(n, n + 1), bad)]
+    def _end_chunk(self) -> None:
+        under_way, self._chunk = self._chunk, None
+        if under_way is None:
+            return
+        chunk = under_way.chunk
+        if self._depth > Depth.STRUCTURE and under_way.digest.hexdigest() != chunk.index.data.sha256:
+            under_way.damage = under_way.damage or "its sha256 is not the one in its index"
+        if under_way.damage is not None:
+            self._report.damage.append(Damage(chunk.data_key, under_way.damage))
+        self._progress(chunk.entry.bytes)
 
-    def _checked(self, block: StoredBlock, hash_bytes: Callable[[bytes], None]) -> str | None:
-        """Checks a block as deep as asked for; the hash of its last record where it was decoded losslessly."""
-        hash_bytes(block.member)
+    def _lose(self, found: Unreadable) -> None:
+        """A block of the chunk under way, or a chunk."""
+        self._lost_records += found.num_records
+        self._report.lost.append(Lost(found.start, found.end, found.reason))
+        self._last_hash = None
+        if self._chunk is not None and found.key == self._chunk.chunk.data_key:
+            self._chunk.damage = self._chunk.damage or "not all of its blocks can be read"
+        else:
+            self._report.damage.append(Damage(found.key, found.reason))
+
+    def _pass(self, checked: CheckedBlock) -> None:
+        assert self._chunk is not None
+        block, batch = checked
+        self._chunk.digest.update(block.member)
+        if batch is None:
+            return
+        self._digest.update(batch)
+        index = block.chunk.index
+        lossless = index.record_format != "text"
+        is_last = lossless and block.number == len(index.blocks) - 1
+        self._last_hash = record_hash(next(iter_records(batch.slice(batch.num_rows - 1)))) if is_last else None
+
+    def _check(self, block: StoredBlock) -> CheckedBlock:
+        """Checks a block as deep as asked for."""
         limit = self._partition.max_block_bytes
         encoding = record_format(block.chunk.index.record_format)
         if self._depth < Depth.RECORDS:
@@ -302,18 +251,24 @@ class _Verification:
                     f"block {block.number} of {block.chunk.data_key} holds {count} records",
                     why=f"its index says {block.entry.num_records}",
                 )
-            return None
+            return CheckedBlock(block, None)
         batch = decoded(block, limit)
-        if encoding.name == "text":
-            return None
-        timestamps = batch.column("timestamp").to_numpy()
-        if (int(np.min(timestamps)), int(np.max(timestamps))) != (block.entry.min_timestamp, block.entry.max_timestamp):
+        times = pc.min_max(batch.column("timestamp")).as_py()
+        if encoding.name != "text" and times != {"min": block.entry.min_timestamp, "max": block.entry.max_timestamp}:
             raise CorruptBlock(
                 f"block {block.number} of {block.chunk.data_key} has other timestamps than its index says",
                 why="seeks by time would miss records",
             )
-        is_last = block.number == len(block.chunk.index.blocks) - 1
-        return record_hash(next(iter_records(batch.slice(batch.num_rows - 1)))) if is_last else None
+        return CheckedBlock(block, batch)
+
+
+class _ChunkUnderWay:
+    """A chunk whose blocks are coming in: the hash of its data so far, and the first thing wrong with it."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self.chunk = chunk
+        self.digest = hashlib.sha256()
+        self.damage: str | None = None
 
 
 async def _unreachable(archive: Archive, keys: PartitionKeys) -> list[Lost]:
@@ -332,30 +287,6 @@ async def _unreachable(archive: Archive, keys: PartitionKeys) -> list[Lost]:
     return sorted(set(lost), key=lambda each: each.start)
 
 
-def _all_lost(entry: ChunkEntry, key: str, reason: str) -> ChunkFindings:
-    lost = Lost(entry.first_offset, entry.last_offset + 1, reason)
-    return ChunkFindings(entry, (), entry.num_records, (lost,), (Damage(key, reason),))
-
-
-def _runs(index: ChunkIndex, bad: dict[int, str]) -> list[Lost]:
-    """The offsets of damaged blocks, neighbours with the same reason as one."""
-    runs: list[Lost] = []
-    previous: int | None = None
-    for number in sorted(bad):
-        block, reason = index.blocks[number], bad[number]
-        end = block.last_record_offset + 1
-        if previous == number - 1 and runs[-1].reason == reason:
-            runs[-1] = Lost(runs[-1].start, end, reason)
-        else:
-            runs.append(Lost(block.first_record_offset, end, reason))
-        previous = number
-    return runs
-
-
-def _reason(error: BlockgzError) -> str:
-    return f"{error.what}: {error.why}" if error.why else error.what
-
-
-async def _each(entries: Iterable[ChunkEntry]) -> AsyncIterator[ChunkEntry]:
+async def _each(entries: Sequence[ChunkEntry]) -> AsyncIterator[ChunkEntry]:
     for entry in entries:
         yield entry

@@ -13,7 +13,7 @@ from typing import TypeVar
 import pytest
 
 from system_test.support.archiving import Site, folder_site
-from system_test.support.environment import PartMissingError
+from system_test.support.environment import PartMissingError, tool
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.object_store import MotoServer, VersityGateway
 
@@ -64,6 +64,19 @@ def moto() -> Iterator[MotoServer]:
 def versitygw() -> Iterator[VersityGateway]:
     """The running Versity gateway."""
     yield from _served(VersityGateway)
+
+
+@pytest.fixture(scope="session")
+def kcat() -> str:
+    """The program kcat."""
+    with _required():
+        return tool("kcat")
+
+
+@pytest.fixture(scope="session")
+def broker_site(broker: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """The broker and an archive in a folder that tests share, each with topics of its own."""
+    return folder_site(broker.bootstrap, tmp_path_factory.mktemp("shared") / "archive")
 
 
 @pytest.fixture

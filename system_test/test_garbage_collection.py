@@ -25,8 +25,9 @@ from index_format.addresses import Address, parse_address
 from index_format.keys import ChunkStart, Conflict, catalog_name
 from index_format.marker import CatalogReference, ChunkCatalog, ReferenceCatalog, encode
 from replayer.archive import Archive
+from replayer.findings import Verdict
 from replayer.stores.opening import open_reader
-from replayer.verify import Depth, Verdict, verify_partition
+from replayer.verify import Depth, verify_partition
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
 

@@ -27,7 +27,7 @@ from ..config import is_secret
 from ..configuration.references import MASK
 from ..demo_records import MEAN_SPACING_MS, DemoRecord, demo_records
 from ..kafka_demo import PARTITIONS, DemoCluster, mock_cluster, own_topics, produce
-from .config_options import kafka_properties
+from .config_options import KAFKA_HELP, kafka_properties, list_on_request
 from .outcome import closing
 
 RECORDS = 20_000
@@ -45,7 +45,9 @@ class DemoMismatch(BlockgzError):
     epilog=closing("archiver demo", "archiver demo --keep ./demo-archive", "archiver demo -b localhost:9092")
 )
 @click.option("-b", "--bootstrap-server", "bootstrap", help="A cluster to use instead of the one in this process.")
-@click.option("-X", "kafka", multiple=True, metavar="PROP=VALUE", help="A librdkafka setting; may be repeated.")
+@click.option(
+    "-X", "kafka", multiple=True, metavar="PROP=VALUE", help=KAFKA_HELP, callback=list_on_request, is_eager=True
+)
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Leave the archive in this new folder.")
 def demo(*, bootstrap: str | None, kafka: tuple[str, ...], keep: Path | None) -> None:
     """Archive a topic, look records up, replay it as of a point in time, and prove the copy equal.

@@ -7,10 +7,15 @@ from .program import Program, closing
 COMMANDS = {
     "get": "get",
     "cat": "cat",
+    "tail": "tail",
+    "grep": "grep",
+    "find": "find",
     "ls": "ls",
     "describe": "describe",
+    "coverage": "coverage",
     "replay": "replay",
     "verify": "verify",
+    "verify-report": "verify_report",
 }
 """Commands and the modules of this package that hold them; each is imported when it is used."""
 

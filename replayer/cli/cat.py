@@ -2,21 +2,27 @@
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 import click
 
-from ..formatting import Printer, envelope_printer, json_printer, template_printer
-from ..scan import scan
+from ..formatting import Printer, template_printer
+from ..positions import parse_kcat_offset
+from ..selection import Positions, selected
+from .damage import STOPPING, DamagePolicies, damage_option
 from .options import (
     ArchiveOptions,
-    RangeOptions,
+    Printing,
+    SelectionOptions,
     TopicArgument,
     archive_options,
-    json_option,
+    limit_option,
     open_archive,
     parse_topic,
-    range_options,
+    printing_options,
+    selection_options,
 )
 from .program import closing
 
@@ -29,58 +35,79 @@ DEFAULT_TEMPLATE = "%s\\n"
         "replayer cat orders -a ./archive | head -3",
         "replayer cat orders:3 --from -10 -f '%o %k %s\\n' -a ./archive",
         "replayer cat orders:0,2-4 --from 2026-11-20 --at -1h --json -a s3://bucket/prefix",
+        "replayer cat orders --since -1h --key 42 --header origin=web --grep 'total.: *[0-9]{5}' -a ./archive",
     ),
 )
 @click.argument("topic", metavar="TOPIC[:P[,P-P]]")
-@range_options
 @click.option(
-    "-n", "limit", type=click.IntRange(min=0), envvar="BLOCKGZ_LIMIT", show_envvar=True, help="Stop after N records."
-)
-@click.option(
-    "-f",
-    "template",
-    envvar="BLOCKGZ_TEMPLATE",
+    "-o",
+    "--offset",
+    "offsets",
+    multiple=True,
+    envvar="BLOCKGZ_OFFSET",
     show_envvar=True,
-    metavar="FORMAT",
-    help="Print in kcat's format tokens.",
+    metavar="OFFSET",
+    help="As kcat's -o: beginning, end, N, -N, s@MS to start and e@MS to end at a time.",
 )
-@click.option("-J", "as_envelope", is_flag=True, envvar="BLOCKGZ_ENVELOPE", show_envvar=True, help="Print kcat's JSON.")
-@json_option
+@selection_options
+@limit_option
+@printing_options
+@damage_option
 @archive_options
 def command(
     topic: str,
-    selection: RangeOptions,
+    offsets: tuple[str, ...],
+    selection: SelectionOptions,
     limit: int | None,
-    template: str | None,
-    as_envelope: bool,
-    as_json: bool,
+    printing: Printing,
+    on_damage: str,
     archive: ArchiveOptions,
-) -> None:
-    """Print records, partition after partition, in offset order; the value and a newline unless told otherwise."""
-    if (template is not None) + as_envelope + as_json > 1:
-        raise click.UsageError("-f, -J and --json exclude each other")
-    printer = json_printer() if as_json else envelope_printer() if as_envelope else None
-    asyncio.run(
-        _cat(archive, parse_topic(topic), selection, limit, printer or template_printer(template or DEFAULT_TEMPLATE))
-    )
+) -> int:
+    """Print records, partition after partition, in offset order; the value and a newline unless told otherwise.
+
+    Damage ends the output with exit code 3; with --on-damage skip all other records are printed, the offsets that are
+    lost are named on stderr, and the exit code is 3 all the same.
+    """
+    if offsets:
+        if selection.positions != Positions():
+            raise click.UsageError("-o stands for --from and --to: give the one or the others")
+        selection = replace(selection, positions=_kcat_positions(offsets))
+    policies = DamagePolicies(on_damage)
+    printer = printing.printer or template_printer(DEFAULT_TEMPLATE)
+    asyncio.run(print_records(archive, parse_topic(topic), selection, limit, printer, policies))
+    return policies.report()
 
 
-async def _cat(
-    options: ArchiveOptions, topic: TopicArgument, selection: RangeOptions, limit: int | None, printer: Printer
-) -> None:
+def _kcat_positions(offsets: Sequence[str]) -> Positions:
+    starts, ends = zip(*map(parse_kcat_offset, offsets), strict=True)
+    chosen = [[each for each in which if each is not None] for which in (starts, ends)]
+    if any(len(which) > 1 for which in chosen):
+        raise click.UsageError("-o is given twice for the same end")
+    start, end = (which[0] if which else None for which in chosen)
+    return Positions(start, end)
+
+
+async def print_records(
+    options: ArchiveOptions,
+    topic: TopicArgument,
+    selection: SelectionOptions,
+    limit: int | None,
+    printer: Printer,
+    policies: DamagePolicies = STOPPING,
+) -> int:
+    """Prints at most `limit` records of a selection; returns how many."""
     out = sys.stdout.buffer
-    remaining = limit
+    printed = 0
     async with open_archive(options) as archive:
-        for partition in await archive.open_topic(topic.topic, topic.partitions):
-            start, end = await selection.resolve(partition)
-            async with aclosing(scan(partition, start, end)) as batches:
-                async for batch in batches:
-                    part = batch if remaining is None else batch.slice(0, remaining)
-                    out.write(printer(partition.topic, partition.partition, part))
-                    if remaining is not None:
-                        remaining -= part.num_rows
-                        if remaining == 0:
-                            break
-            if remaining == 0:
+        for each in await selection.select(archive, topic):
+            if printed == limit:
                 break
+            async with aclosing(selected(each, selection.filter, policies.of(each.partition))) as batches:
+                async for batch in batches:
+                    part = batch if limit is None else batch.slice(0, limit - printed)
+                    out.write(printer(each.partition.topic, each.partition.partition, part))
+                    printed += part.num_rows
+                    if printed == limit:
+                        break
         out.flush()
+    return printed

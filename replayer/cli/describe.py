@@ -10,9 +10,9 @@ import msgspec
 from ..archive import ArchivedPartition
 from ..summary import summarize
 from .ls import offsets_text, time_text
-from .options import ArchiveOptions, TopicArgument, archive_options, json_option, open_archive, parse_topic
+from .options import ArchiveOptions, TopicArgument, archive_options, format_option, open_archive, parse_topic
 from .program import closing
-from .tables import bytes_text, print_table
+from .tables import bytes_text, print_rows, print_table
 
 
 @click.command(
@@ -20,15 +20,15 @@ from .tables import bytes_text, print_table
     epilog=closing("replayer describe orders -a ./archive", "replayer describe orders:3 --json -a ./archive"),
 )
 @click.argument("topic", metavar="TOPIC[:P[,P-P]]")
-@json_option
+@format_option()
 @archive_options
-def command(topic: str, as_json: bool, archive: ArchiveOptions) -> None:
+def command(topic: str, form: str, archive: ArchiveOptions) -> None:
     """Show each partition of a topic: offsets, chunks, gaps, and who writes it."""
     wanted = parse_topic(topic)
     partitions = asyncio.run(_describe(archive, wanted))
-    if as_json:
-        whole = {"archive": str(archive.address), "topic": wanted.topic, "partitions": partitions}
-        click.echo(msgspec.json.encode(whole))
+    whole = {"archive": str(archive.address), "topic": wanted.topic, "partitions": partitions}
+    print_rows(form, whole, partitions)
+    if form != "table":
         return
     columns = ("PARTITION", "RECORDS", "CHUNKS", "SIZE", "OFFSETS", "FROM", "TO", "GAPS", "EPOCH", "GROUP", "WRITER")
     print_table(columns, [_row(partition) for partition in partitions])

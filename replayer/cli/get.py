@@ -4,24 +4,42 @@ import asyncio
 import re
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import click
 import msgspec
 
+from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
 from index_format.record_formats.json_lines import json_object
 from index_format.records import TIMESTAMP_TYPES, Record, batch_from_records
 
-from ..archive import Archive, ArchivedPartition
+from ..archive import Archive
+from ..damage import Damaged
 from ..errors import NotInArchive, UsageError
-from ..formatting import Printer, header_text, template_printer
-from ..lookup import Found, look_up
+from ..formatting import header_text
+from ..lookup import Found, Lost, NotYet, Outcome, look_up_all, look_up_position
+from ..object_cache import DiskCache
+from ..positions import AtOffset, Position, parse_position
 from ..stores.counting import CountingReader
-from .options import ArchiveOptions, archive_options, json_option, open_counted_archive
+from .options import (
+    ArchiveOptions,
+    Printing,
+    archive_options,
+    cache_option,
+    interval_option,
+    open_counted_archive,
+    printing_options,
+)
 from .program import closing, print_failure
 from .tables import bytes_text
+
+TOGETHER = 500
+"""Records that are looked up at once, and held in memory at once."""
+PARTITIONS_AT_ONCE = 8
+_PLACE = re.compile(r"([^:]+):([0-9]{1,10}):(.+)", re.ASCII)
 
 
 class Place(NamedTuple):
@@ -29,27 +47,45 @@ class Place(NamedTuple):
 
     topic: str
     partition: int
-    offset: int
+    position: Position
+    text: str
 
     def __str__(self) -> str:
-        return f"{self.topic}:{self.partition}:{self.offset}"
+        return self.text
 
 
 class Stats(NamedTuple):
-    """What one look-up cost; the time in seconds, without connecting."""
+    """What a look-up cost, or all that were made together; the time in seconds, without connecting."""
 
     requests: int
     bytes_fetched: int
+    index_bytes_fetched: int
+    """Of markers, catalogs and indexes."""
     data_bytes_fetched: int
+    """Of blocks."""
+    cached_bytes: int
+    """Of catalogs and indexes, not fetched because this machine's cache had them."""
     chunk_bytes: int
+    """The whole chunk that the record is in."""
     seconds: float
+
+    def since(self, before: "Stats") -> "Stats":
+        """What was added to running totals."""
+        return Stats(*(now - then for now, then in zip(self, before, strict=True)))  # type: ignore[arg-type]
 
     def __str__(self) -> str:
         return (
-            f"{self.requests} requests, {bytes_text(self.bytes_fetched)} fetched, "
-            f"{bytes_text(self.data_bytes_fetched)} of them data of a chunk of {bytes_text(self.chunk_bytes)}, "
-            f"{self.seconds * 1000:.1f} ms"
+            f"{self.requests} requests, {bytes_text(self.data_bytes_fetched)} of data fetched from a chunk of "
+            f"{bytes_text(self.chunk_bytes)}, {bytes_text(self.index_bytes_fetched)} of marker and index "
+            f"({bytes_text(self.cached_bytes)} more from the cache), {self.seconds * 1000:.1f} ms"
         )
+
+
+class Answer(NamedTuple):
+    """What became of one place."""
+
+    place: Place
+    outcome: Outcome | NotInArchive
 
 
 @click.command(
@@ -58,98 +94,174 @@ class Stats(NamedTuple):
         "replayer get orders:3:17 -a ./archive",
         "replayer get orders:3:17 --stats --json -a s3://bucket/prefix",
         "replayer get orders:3:17 orders:3:18 -f '%o %k\\n' -a ./archive",
+        "replayer get orders:3:2026-11-20T12:00:00Z orders:3:-1 -a ./archive",
+        "replayer get - --json -a ./archive < places.txt",
+        "replayer get orders:3:1000000 --follow -a ./archive",
     ),
 )
-@click.argument("places", metavar="TOPIC:PARTITION:OFFSET...", nargs=-1, required=True)
+@click.argument("places", metavar="TOPIC:PARTITION:POSITION...", nargs=-1, required=True)
 @click.option("--stats", is_flag=True, envvar="BLOCKGZ_STATS", show_envvar=True, help="Show what the look-up cost.")
 @click.option(
-    "-f",
-    "template",
-    envvar="BLOCKGZ_TEMPLATE",
-    show_envvar=True,
-    metavar="FORMAT",
-    help="Print in kcat's format tokens.",
+    "-F", "--follow", is_flag=True, envvar="BLOCKGZ_FOLLOW", show_envvar=True, help="Wait for what is not archived yet."
 )
-@json_option
+@interval_option
+@printing_options
+@cache_option
 @archive_options
-def command(places: tuple[str, ...], stats: bool, template: str | None, as_json: bool, archive: ArchiveOptions) -> int:
-    """Fetch single records, each by one range read.
+def command(
+    places: tuple[str, ...],
+    stats: bool,
+    follow: bool,
+    interval: float,
+    printing: Printing,
+    cache: DiskCache | None,
+    archive: ArchiveOptions,
+) -> int:
+    """Fetch single records, each by one range read; several are fetched together.
 
-    Prints the value and a newline; on a terminal, what else the record has comes first. Where there is no such
-    record, says why and exits 4.
+    A position that is no plain offset, such as a time, means the first record at or after it. A dash reads places from
+    stdin, one a line. Prints the value and a newline; on a terminal, what else the record has comes first. Where there
+    is no such record, says why and exits 4.
     """
-    if as_json and template is not None:
-        raise click.UsageError("--json and -f exclude each other")
-    wanted = [parse_place(text) for text in places]
-    printer = template_printer(template) if template is not None else None
-    return asyncio.run(_get(wanted, archive, stats, as_json, printer))
+    now = time.time_ns() // 1_000_000
+    wanted = [parse_place(text, now) for text in _texts(places)]
+    fetching = _Get(wanted, stats, interval if follow else None, printing, cache)
+    try:
+        return asyncio.run(fetching.run(archive))
+    except KeyboardInterrupt:
+        if follow:
+            return 130
+        raise
 
 
-def parse_place(text: str) -> Place:
-    """The record that `orders:3:17` names; raises UsageError or BadName."""
-    match = re.fullmatch(r"([^:]+):([0-9]{1,10}):([0-9]{1,19})", text, re.ASCII)
+def _texts(places: Sequence[str]) -> Iterator[str]:
+    """The places, and where one is a dash the lines of stdin."""
+    for place in places:
+        if place == "-":
+            yield from filter(None, map(str.strip, sys.stdin))
+        else:
+            yield place
+
+
+def parse_place(text: str, now: int) -> Place:
+    """The record that `orders:3:17` names, `now` in ms since the epoch; raises UsageError or BadName."""
+    match = _PLACE.fullmatch(text)
     if match is None:
         raise UsageError(
             f"{text[:300]!r} names no record", why="it is not TOPIC:PARTITION:OFFSET", remedy="write orders:3:17"
         )
     parse_topic_folder(match[1])
-    return Place(match[1], int(match[2]), int(match[3]))
+    return Place(match[1], int(match[2]), parse_position(match[3], now), text)
 
 
-async def _get(
-    places: list[Place], options: ArchiveOptions, with_stats: bool, as_json: bool, printer: Printer | None
-) -> int:
-    exit_code = 0
-    async with open_counted_archive(options) as (archive, counting):
-        partitions: dict[tuple[str, int], ArchivedPartition] = {}
-        for place in places:
-            try:
-                record, stats = await _fetch(archive, counting, partitions, place)
-            except NotInArchive as error:
-                if len(places) == 1:
-                    raise
-                print_failure(error)
-                exit_code = error.exit_code
+class _Get(NamedTuple):
+    """One run of the command; `interval` in seconds where it waits for what is not archived yet."""
+
+    places: Sequence[Place]
+    with_stats: bool
+    interval: float | None
+    printing: Printing
+    cache: DiskCache | None
+
+    async def run(self, options: ArchiveOptions) -> int:
+        """Prints what is found and says why something is not; returns the exit code."""
+        codes: list[int] = []
+        async with open_counted_archive(options, self.cache) as (archive, counting):
+            for first in range(0, len(self.places), TOGETHER):
+                places = self.places[first : first + TOGETHER]
+                before = self._costs(counting)
+                answers = await self._answers(archive, places)
+                codes += self._report(answers, self._costs(counting).since(before))
+        return min(codes, default=0)
+
+    def _costs(self, counting: CountingReader) -> Stats:
+        fetched, data = counting.bytes_fetched, counting.data_bytes_fetched
+        cached = self.cache.bytes_found if self.cache else 0
+        return Stats(counting.requests, fetched, fetched - data, data, cached, 0, time.perf_counter())
+
+    async def _answers(self, archive: Archive, places: Sequence[Place]) -> list[Answer]:
+        answers = await _look_up_together(archive, places)
+        while self.interval is not None and any(isinstance(answer.outcome, NotYet) for answer in answers):
+            await asyncio.sleep(self.interval)
+            waiting = [answer.place for answer in answers if isinstance(answer.outcome, NotYet)]
+            newer = iter(await _look_up_together(archive, waiting))
+            answers = [next(newer) if isinstance(answer.outcome, NotYet) else answer for answer in answers]
+        return answers
+
+    def _report(self, answers: Sequence[Answer], stats: Stats) -> list[int]:
+        codes = []
+        for place, outcome in answers:
+            if isinstance(outcome, Found):
+                self._print(place, outcome.record, stats._replace(chunk_bytes=outcome.chunk_bytes))
                 continue
-            _print(place, record, stats if with_stats else None, as_json, printer)
-    return exit_code
+            error = _failure(place, outcome)
+            if len(self.places) == 1:
+                raise error
+            print_failure(error)
+            codes.append(error.exit_code)
+        sys.stdout.buffer.flush()
+        found = [outcome.chunk_bytes for _, outcome in answers if isinstance(outcome, Found)]
+        if self.with_stats and not self.printing.as_json and found:
+            several = f"{len(found)} records: " if len(answers) > 1 else ""
+            click.echo(f"{several}{stats._replace(chunk_bytes=max(found))}", err=True)
+        return codes
+
+    def _print(self, place: Place, record: Record, stats: Stats) -> None:
+        out = sys.stdout.buffer
+        topic = parse_topic_folder(place.topic).topic
+        if self.printing.as_json and self.with_stats:
+            fields: dict[str, Any] = json_object(record, topic=topic, partition=place.partition)
+            out.write(msgspec.json.encode({"record": fields, "stats": stats._asdict()}) + b"\n")
+        elif self.printing.printer is not None:
+            out.write(self.printing.printer(topic, place.partition, batch_from_records([record])))
+        else:
+            if sys.stdout.isatty():
+                out.write(card(f"{place.topic}:{place.partition}:{record.offset}", record))
+            out.write((record.value or b"") + b"\n")
 
 
-async def _fetch(
-    archive: Archive, counting: CountingReader, partitions: dict[tuple[str, int], ArchivedPartition], place: Place
-) -> tuple[Record, Stats]:
-    before = (counting.requests, counting.bytes_fetched, counting.data_bytes_fetched)
-    began = time.perf_counter()
-    partition = partitions.get(place[:2])
-    if partition is None:
-        partition = partitions[place[:2]] = await archive.open_partition(place.topic, place.partition)
-    outcome = await look_up(partition, place.offset)
-    if not isinstance(outcome, Found):
-        raise NotInArchive(f"there is no record {place}", why=outcome.why, remedy="see `replayer describe TOPIC`")
-    seconds = time.perf_counter() - began
-    after = (counting.requests, counting.bytes_fetched, counting.data_bytes_fetched)
-    requests, fetched, data = (now - then for now, then in zip(after, before, strict=True))
-    return outcome.record, Stats(requests, fetched, data, outcome.chunk_bytes, seconds)
+async def _look_up_together(archive: Archive, places: Sequence[Place]) -> list[Answer]:
+    """The answers in the order of the places: one look at each marker, and what lies together is read together."""
+    limit = asyncio.Semaphore(PARTITIONS_AT_ONCE)
+
+    async def in_partition(topic: str, number: int, positions: Sequence[Position]) -> list[Outcome | NotInArchive]:
+        async with limit:
+            try:
+                partition = await archive.open_partition(topic, number)
+            except NotInArchive as error:
+                return [error] * len(positions)
+            except Damaged as error:
+                return [Lost(error)] * len(positions)
+            exact = await look_up_all(partition, [each.offset for each in positions if isinstance(each, AtOffset)])
+            return [
+                exact[position.offset]
+                if isinstance(position, AtOffset)
+                else await look_up_position(partition, position)
+                for position in positions
+            ]
+
+    groups: dict[tuple[str, int], list[int]] = {}
+    for number, place in enumerate(places):
+        groups.setdefault((place.topic, place.partition), []).append(number)
+    results = await asyncio.gather(
+        *(in_partition(*where, [places[n].position for n in numbers]) for where, numbers in groups.items())
+    )
+    outcomes = {
+        n: outcome for pair in zip(groups.values(), results, strict=True) for n, outcome in zip(*pair, strict=True)
+    }
+    return [Answer(place, outcomes[number]) for number, place in enumerate(places)]
 
 
-def _print(place: Place, record: Record, stats: Stats | None, as_json: bool, printer: Printer | None) -> None:
-    out = sys.stdout.buffer
-    if as_json:
-        fields: dict[str, Any] = json_object(record, topic=_plain(place.topic), partition=place.partition)
-        whole = fields if stats is None else {"record": fields, "stats": stats._asdict()}
-        out.write(msgspec.json.encode(whole) + b"\n")
-    elif printer is not None:
-        out.write(printer(_plain(place.topic), place.partition, batch_from_records([record])))
-    else:
-        if sys.stdout.isatty():
-            out.write(card(place, record))
-        out.write((record.value or b"") + b"\n")
-    out.flush()
-    if stats is not None and not as_json:
-        click.echo(str(stats), err=True)
+def _failure(place: Place, outcome: Outcome | NotInArchive) -> BlockgzError:
+    assert not isinstance(outcome, Found)
+    if isinstance(outcome, NotInArchive):
+        return outcome
+    if isinstance(outcome, Lost):
+        return outcome.error
+    return NotInArchive(f"there is no record {place}", why=outcome.why, remedy="see `replayer describe TOPIC`")
 
 
-def card(place: Place, record: Record) -> bytes:
+def card(place: str, record: Record) -> bytes:
     """What a record has beside its value, for people."""
     lines = [f"{place}  {timestamp_text(record.timestamp)}  {TIMESTAMP_TYPES[record.timestamp_type]}".encode()]
     lines.append(b"key:     " + (b"(null)" if record.key is None else record.key))
@@ -165,7 +277,3 @@ def timestamp_text(timestamp: int) -> str:
         return datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError):
         return str(timestamp)
-
-
-def _plain(topic: str) -> str:
-    return parse_topic_folder(topic).topic

@@ -9,23 +9,24 @@ import msgspec
 
 from ..summary import PartitionSummary, summarize
 from .get import timestamp_text
-from .options import ArchiveOptions, archive_options, json_option, open_archive
+from .options import ArchiveOptions, archive_options, format_option, open_archive
 from .program import closing
-from .tables import bytes_text, print_table
+from .tables import bytes_text, print_rows, print_table
 
 
 @click.command("ls", epilog=closing("replayer ls -a ./archive", "replayer ls --json -a s3://bucket/prefix"))
-@json_option
+@format_option()
 @archive_options
-def command(as_json: bool, archive: ArchiveOptions) -> None:
+def command(form: str, archive: ArchiveOptions) -> None:
     """List the topics of the archive, with what is archived of each."""
     topics = asyncio.run(_topics(archive))
-    if as_json:
-        listing = [{"topic": topic, **totals(parts), "partitions": parts} for topic, parts in topics.items()]
-        click.echo(msgspec.json.encode({"archive": str(archive.address), "topics": listing}))
-        return
-    rows = [_row(topic, partitions) for topic, partitions in topics.items()]
-    print_table(("TOPIC", "PARTITIONS", "RECORDS", "CHUNKS", "SIZE", "OFFSETS", "FROM", "TO"), rows)
+    listing = [
+        {"topic": topic, **totals(parts), "partitions": msgspec.to_builtins(parts)} for topic, parts in topics.items()
+    ]
+    print_rows(form, {"archive": str(archive.address), "topics": listing}, listing)
+    if form == "table":
+        rows = [_row(topic, partitions) for topic, partitions in topics.items()]
+        print_table(("TOPIC", "PARTITIONS", "RECORDS", "CHUNKS", "SIZE", "OFFSETS", "FROM", "TO"), rows)
 
 
 async def _topics(options: ArchiveOptions) -> dict[str, list[PartitionSummary]]:

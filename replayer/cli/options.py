@@ -9,14 +9,14 @@ Use as decorators above a click command; each hands over one value::
     def command(archive: ArchiveOptions, kafka: KafkaOptions, as_json: bool) -> None: ...
 """
 
-import asyncio
 import functools
+import os
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar, cast
 
 import click
 from pydantic import ByteSize, TypeAdapter, ValidationError
@@ -26,11 +26,17 @@ from index_format.ancestor.payloads import ANCESTORS_FORMAT, OLD_FORMATS, OldFor
 from index_format.blocks import DEFAULT_MAX_BLOCK_BYTES
 from index_format.keys import parse_topic_folder
 
+from .. import selection
 from ..ancestor import ancestor_finder
-from ..archive import Archive, ArchivedPartition
+from ..archive import Archive, ObjectCache
 from ..errors import UsageError
-from ..positions import OffsetRange, Position, parse_position, parse_time, resolve_range
-from ..selection import Selection
+from ..formatting import Printer, envelope_printer, json_printer, template_printer
+from ..kafka_properties import property_table
+from ..object_cache import DiskCache, default_folder
+from ..offset_file import MAX_FILE_BYTES, parse_offset_file
+from ..positions import parse_position, parse_time
+from ..record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
+from ..selection import Positions, Selection
 from ..stores.counting import CountingReader
 from ..stores.opening import open_reader
 from .program import debug
@@ -39,6 +45,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_PARTITIONS = 100_000
 SHOWN_NOTES = 20
+FORMS = ("table", "json", "jsonl", "csv")
 
 
 @dataclass(frozen=True)
@@ -59,16 +66,15 @@ class KafkaOptions:
     properties: dict[str, str]
 
 
-@dataclass(frozen=True)
-class RangeOptions:
-    """`--from --to --at`, parsed; `--at` has become the end."""
+RangeOptions: TypeAlias = Positions
+"""`--from --to --at`, parsed; `--at` has become the end."""
 
-    start: Position | None
-    end: Position | None
 
-    async def resolve(self, partition: ArchivedPartition) -> OffsetRange:
-        """The offsets that are meant in one partition."""
-        return await resolve_range(partition, self.start, self.end)
+class Printing(NamedTuple):
+    """How records are printed: `printer` is None where nothing was asked for; `as_json` where it is --json's."""
+
+    printer: Printer | None
+    as_json: bool
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,43 @@ class TopicArgument:
 
     topic: str
     partitions: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class SelectionOptions:
+    """Which records are meant: positions, a file with some for single partitions, partitions, and a filter.
+
+    `now` is what durations before now count from, ms since the epoch.
+    """
+
+    positions: Positions
+    offset_file: bytes | None
+    partitions: str | None
+    filter: RecordFilter
+    now: int
+
+    async def select(self, archive: Archive, topic: TopicArgument) -> list[Selection]:
+        """The offsets that are meant of a topic; raises UsageError, NotInArchive, or what opening raises."""
+        wanted = with_partitions(topic, self.partitions)
+        positions = self.positions
+        if self.offset_file is not None:
+            plain = parse_topic_folder(topic.topic).topic
+            positions = replace(positions, of_partitions=parse_offset_file(self.offset_file, plain, self.now))
+        return await selection.select(archive, wanted.topic, wanted.partitions, positions)
+
+    @property
+    def narrows(self) -> bool:
+        """Whether anything but partitions is chosen."""
+        return self.positions != Positions() or self.offset_file is not None or not self.filter.passes_all
+
+    @property
+    def ends(self) -> bool:
+        """Whether the selection has an end before the archive's."""
+        return self.positions.end is not None or self.filter.until is not None
+
+    def narrowed(self, *conditions: Condition) -> "SelectionOptions":
+        """The same with more conditions."""
+        return replace(self, filter=replace(self.filter, conditions=(*self.filter.conditions, *conditions)))
 
 
 class Size(click.ParamType[int]):
@@ -90,6 +133,23 @@ class Size(click.ParamType[int]):
             return int(TypeAdapter(ByteSize).validate_python(value))
         except ValidationError:
             self.fail(f"{value!r} is not a size; write 1048576, 64kB or 256MiB", param, ctx)
+
+
+class Duration(click.ParamType[float]):
+    """Seconds: a number with ms, s, m or h, at least `min_ms`."""
+
+    name = "duration"
+
+    def __init__(self, min_ms: int) -> None:
+        self._min_ms = min_ms
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """See click.ParamType."""
+        match = re.fullmatch(r"([0-9]{1,9})(ms|s|m|h)", str(value), re.ASCII)
+        milliseconds = int(match[1]) * {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}[match[2]] if match else 0
+        if milliseconds < self._min_ms:
+            self.fail(f"{value!r} is not a duration of at least {self._min_ms} ms; write 500ms, 2s or 1m", param, ctx)
+        return milliseconds / 1000
 
 
 def archive_options(function: F) -> F:
@@ -171,7 +231,7 @@ def archive_options(function: F) -> F:
             help="Show tracebacks.",
         ),
     ]
-    return cast(F, _with_options(with_archive, options))
+    return cast(F, with_options(with_archive, options))
 
 
 def kafka_options(function: F) -> F:
@@ -200,10 +260,20 @@ def kafka_options(function: F) -> F:
             envvar="BLOCKGZ_KAFKA_PROPERTIES",
             show_envvar=True,
             metavar="NAME=VALUE",
-            help="A property of librdkafka; may be repeated.",
+            callback=_list_on_request,
+            is_eager=True,
+            help="A property of librdkafka; may be repeated. -X list prints all.",
         ),
     ]
-    return cast(F, _with_options(with_kafka, options))
+    return cast(F, with_options(with_kafka, options))
+
+
+def _list_on_request(context: click.Context, _: click.Parameter, properties: tuple[str, ...]) -> tuple[str, ...]:
+    """`-X list` prints librdkafka's properties, and does no more."""
+    if "list" in properties and not context.resilient_parsing:
+        click.echo(property_table(), nl=False)
+        context.exit()
+    return properties
 
 
 def range_options(function: F) -> F:
@@ -216,7 +286,8 @@ def range_options(function: F) -> F:
         now = time.time_ns() // 1_000_000
         last = parse_time(at, now) if at is not None else parse_position(end, now) if end is not None else None
         first = parse_position(start, now) if start is not None else None
-        return function(*args, selection=RangeOptions(first, last), **kwargs)
+        asked = (start or "earliest", end or at or "latest")
+        return function(*args, selection=RangeOptions(first, last, asked=asked), **kwargs)
 
     options = [
         click.option(
@@ -239,7 +310,205 @@ def range_options(function: F) -> F:
             "--at", envvar="BLOCKGZ_AT", show_envvar=True, metavar="TIME", help="Everything before that time."
         ),
     ]
-    return cast(F, _with_options(with_range, options))
+    return cast(F, with_options(with_range, options))
+
+
+def selection_options(function: F) -> F:
+    """Adds what `range_options` does, --positions --partitions --since --until --key --null-key --header --grep.
+
+    Passes `selection: SelectionOptions`.
+    """
+
+    @functools.wraps(function)
+    def with_selection(
+        *args: Any,
+        selection: RangeOptions,
+        offset_file: BinaryIO | None,
+        partitions: str | None,
+        since: str | None,
+        until: str | None,
+        keys: tuple[str, ...],
+        null_key: bool,
+        headers: tuple[str, ...],
+        grep: str | None,
+        **kwargs: Any,
+    ) -> Any:
+        now = time.time_ns() // 1_000_000
+        conditions: list[Condition] = [header_condition(header) for header in headers]
+        if keys or null_key:
+            conditions.append(KeyIn((*(os.fsencode(key) for key in keys), *([None] if null_key else []))))
+        if grep is not None:
+            conditions.append(ValueMatches(Pattern(grep)))
+        options = SelectionOptions(
+            selection,
+            None if offset_file is None else offset_file.read(MAX_FILE_BYTES + 1),
+            partitions,
+            RecordFilter(
+                None if since is None else parse_time(since, now).timestamp,
+                None if until is None else parse_time(until, now).timestamp,
+                tuple(conditions),
+            ),
+            now,
+        )
+        return function(*args, selection=options, **kwargs)
+
+    options = [
+        click.option(
+            "--positions",
+            "offset_file",
+            type=click.File("rb"),
+            envvar="BLOCKGZ_POSITIONS",
+            show_envvar=True,
+            metavar="FILE",
+            help="Positions of single partitions: kafka-consumer-groups' CSV (topic,partition,offset), or JSON.",
+        ),
+        click.option(
+            "--partitions",
+            envvar="BLOCKGZ_PARTITIONS",
+            show_envvar=True,
+            metavar="P,P-P",
+            help="Only these partitions.",
+        ),
+        click.option(
+            "--since",
+            envvar="BLOCKGZ_SINCE",
+            show_envvar=True,
+            metavar="TIME",
+            help="Only records whose own timestamp is this or later.",
+        ),
+        click.option(
+            "--until", envvar="BLOCKGZ_UNTIL", show_envvar=True, metavar="TIME", help="Only records from before."
+        ),
+        click.option(
+            "--key",
+            "keys",
+            multiple=True,
+            envvar="BLOCKGZ_KEY",
+            show_envvar=True,
+            metavar="TEXT",
+            help="Only records with this key; several: with one of them.",
+        ),
+        click.option(
+            "--null-key",
+            is_flag=True,
+            envvar="BLOCKGZ_NULL_KEY",
+            show_envvar=True,
+            help="Only those without a key, or also those.",
+        ),
+        click.option(
+            "--header",
+            "headers",
+            multiple=True,
+            envvar="BLOCKGZ_HEADER",
+            show_envvar=True,
+            metavar="NAME[=VALUE]",
+            help="Only records with this header; several: with all of them.",
+        ),
+        click.option(
+            "--grep",
+            envvar="BLOCKGZ_GREP",
+            show_envvar=True,
+            metavar="REGEX",
+            help="Only records in whose value this is found (RE2's syntax).",
+        ),
+    ]
+    return range_options(cast(F, with_options(with_selection, options)))
+
+
+def limit_option(function: F) -> F:
+    """Adds -n/--limit; passes `limit: int | None`."""
+    option = click.option(
+        "-n",
+        "--limit",
+        type=click.IntRange(min=0),
+        envvar="BLOCKGZ_LIMIT",
+        show_envvar=True,
+        help="Stop after N records.",
+    )
+    return option(function)
+
+
+def printing_options(function: F) -> F:
+    """Adds -f -J --json; passes `printing: Printing`."""
+
+    @functools.wraps(function)
+    def with_printing(*args: Any, template: str | None, as_envelope: bool, as_json: bool, **kwargs: Any) -> Any:
+        if (template is not None) + as_envelope + as_json > 1:
+            raise click.UsageError("-f, -J and --json exclude each other")
+        printer = json_printer() if as_json else envelope_printer() if as_envelope else None
+        if template is not None:
+            printer = template_printer(template)
+        return function(*args, printing=Printing(printer, as_json), **kwargs)
+
+    options = [
+        click.option(
+            "-f",
+            "template",
+            envvar="BLOCKGZ_TEMPLATE",
+            show_envvar=True,
+            metavar="FORMAT",
+            help="Print in kcat's format tokens.",
+        ),
+        click.option(
+            "-J", "as_envelope", is_flag=True, envvar="BLOCKGZ_ENVELOPE", show_envvar=True, help="Print kcat's JSON."
+        ),
+    ]
+    return json_option(cast(F, with_options(with_printing, options)))
+
+
+def cache_option(function: F) -> F:
+    """Adds --no-cache; passes `cache: DiskCache | None`."""
+
+    @functools.wraps(function)
+    def with_cache(*args: Any, no_cache: bool, **kwargs: Any) -> Any:
+        folder = None if no_cache else default_folder()
+        return function(*args, cache=None if folder is None else DiskCache(folder), **kwargs)
+
+    option = click.option(
+        "--no-cache",
+        is_flag=True,
+        envvar="BLOCKGZ_NO_CACHE",
+        show_envvar=True,
+        help="Fetch indexes anew rather than from this machine's cache.",
+    )
+    return cast(F, option(with_cache))
+
+
+def interval_option(function: F) -> F:
+    """Adds --interval; passes `interval: float` in seconds."""
+    option = click.option(
+        "--interval",
+        type=Duration(min_ms=100),
+        default="1s",
+        show_default=True,
+        envvar="BLOCKGZ_INTERVAL",
+        show_envvar=True,
+        help="How often to ask for what is new.",
+    )
+    return option(function)
+
+
+def format_option(*more: str) -> Callable[[F], F]:
+    """Adds --format table|json|jsonl|csv, and `more` of them, and --json as its short form; passes `form: str`."""
+
+    def decorated(function: F) -> F:
+        @functools.wraps(function)
+        def with_format(*args: Any, form: str | None, as_json: bool, **kwargs: Any) -> Any:
+            if as_json and form not in (None, "json"):
+                raise click.UsageError("--json is --format json: give one of them")
+            return function(*args, form="json" if as_json else form or "table", **kwargs)
+
+        option = click.option(
+            "--format",
+            "form",
+            type=click.Choice([*FORMS, *more]),
+            envvar="BLOCKGZ_FORMAT",
+            show_envvar=True,
+            help="How to print; a table unless told otherwise.",
+        )
+        return json_option(cast(F, option(with_format)))
+
+    return decorated
 
 
 def json_option(function: F) -> F:
@@ -286,31 +555,32 @@ def with_partitions(topic: TopicArgument, partitions: str | None) -> TopicArgume
 
 async def select(archive: Archive, topic: TopicArgument, positions: RangeOptions) -> list[Selection]:
     """The offsets that are meant, in each partition as of one version of its marker."""
-    opened = await archive.open_topic(topic.topic, topic.partitions)
-    ranges: Sequence[OffsetRange] = await asyncio.gather(*(positions.resolve(partition) for partition in opened))
-    return [Selection(partition, offsets) for partition, offsets in zip(opened, ranges, strict=True)]
+    return await selection.select(archive, topic.topic, topic.partitions, positions)
 
 
 @asynccontextmanager
-async def open_archive(options: ArchiveOptions) -> AsyncIterator[Archive]:
+async def open_archive(options: ArchiveOptions, cache: ObjectCache | None = None) -> AsyncIterator[Archive]:
     """The archive that the options name; its store is closed at the end."""
-    async with open_counted_archive(options) as (archive, _):
+    async with open_counted_archive(options, cache) as (archive, _):
         yield archive
 
 
 @asynccontextmanager
-async def open_counted_archive(options: ArchiveOptions) -> AsyncIterator[tuple[Archive, CountingReader]]:
+async def open_counted_archive(
+    options: ArchiveOptions, cache: ObjectCache | None = None
+) -> AsyncIterator[tuple[Archive, CountingReader]]:
     """The same, with what counts the requests."""
     async with open_reader(options.address, endpoint_url=options.endpoint_url, region=options.region) as reader:
         counting = CountingReader(reader)
         finder = ancestor_finder(options.old_format, options.max_block_bytes)
-        archive = Archive(counting, options.max_block_bytes, finder)
+        archive = Archive(counting, options.max_block_bytes, finder, cache)
         yield archive, counting
         for note in archive.other.notes[:SHOWN_NOTES] if archive.other else ():
             click.echo(f"note: {note}", err=True)
 
 
-def _with_options(function: F, options: list[Callable[[Any], Any]]) -> F:
+def with_options(function: F, options: Sequence[Callable[[Any], Any]]) -> F:
+    """The function with all of these decorators, the first one outermost."""
     decorated: Any = function
     for option in reversed(options):
         decorated = option(decorated)

@@ -1,9 +1,12 @@
 """Tables and numbers for people."""
 
+import csv
 import sys
-from collections.abc import Sequence
-from typing import TextIO
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
 
+import click
+import msgspec
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
@@ -28,6 +31,24 @@ def print_table(
         table.add_row(*(str(cell) for cell in row))
     width = None if out.isatty() else PIPE_WIDTH
     Console(file=out, width=width, highlight=False, markup=False, emoji=False).print(table)
+
+
+def print_rows(form: str, document: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Prints `document` as json, or `rows` as jsonl or csv, in which lists and objects are JSON; nothing as a table."""
+    match form:
+        case "json":
+            click.echo(msgspec.json.encode(document))
+        case "jsonl":
+            for row in rows:
+                click.echo(msgspec.json.encode(row))
+        case "csv":
+            writer = csv.writer(sys.stdout, lineterminator="\n")
+            writer.writerows([list(rows[0])] if rows else [])
+            writer.writerows([_csv_cell(value) for value in row.values()] for row in rows)
+
+
+def _csv_cell(value: Any) -> Any:
+    return msgspec.json.encode(value).decode() if isinstance(value, list | tuple | dict) else value
 
 
 def bytes_text(count: int) -> str:

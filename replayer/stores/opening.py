@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from index_format.addresses import Address, LocalAddress
 
 from . import ObjectReader
+from .hedging import HedgingReader
 from .local import LocalReader
 from .s3 import open_s3
 
@@ -16,7 +17,7 @@ async def open_reader(
 ) -> AsyncIterator[ObjectReader]:
     """The store at the address, closed at the end; the keyword arguments are for S3 alone."""
     if isinstance(address, LocalAddress):
-        yield LocalReader(address)
+        yield HedgingReader(LocalReader(address))
         return
     async with open_s3(address, endpoint_url=endpoint_url, region=region) as reader:
-        yield reader
+        yield HedgingReader(reader)

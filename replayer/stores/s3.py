@@ -41,7 +41,8 @@ MAX_CONNECTIONS = 64
 REQUEST_ATTEMPTS = 4
 """For a request that fails; botocore waits in between."""
 BODY_ATTEMPTS = 4
-"""For a body that breaks off, which botocore does not repeat."""
+"""For a body that breaks off, which botocore does not repeat; of a range, without a byte more."""
+PIECE_BYTES = 1024 * 1024
 
 _DENIED_CODES = frozenset(
     {
@@ -126,22 +127,36 @@ class S3Reader:
                 return StoredObject(await body.read(), response["ETag"])
 
         with _mapped(self._address, key):
-            return await _with_whole_body(attempt)
+            return await _retried(attempt)
 
     async def get_range(self, key: str, start: int, end: int, etag: str | None = None) -> bytes:
         """See ObjectReader."""
-        condition = {} if etag is None else {"IfMatch": etag}
+        pieces: list[bytes] = []
+        reached, version = start, etag
 
-        async def attempt() -> bytes:
-            response = await self._client.get_object(**self._where(key), Range=f"bytes={start}-{end - 1}", **condition)
+        async def advance() -> None:
+            """Reads on from the byte reached, of the same version, until the end or until the body breaks off again."""
+            nonlocal reached, version
+            condition = {} if version is None else {"IfMatch": version}
+            response = await self._client.get_object(
+                **self._where(key), Range=f"bytes={reached}-{end - 1}", **condition
+            )
             async with response["Body"] as body:
-                if response["ContentLength"] != end - start:
+                if response["ContentLength"] != end - reached:
                     raise ObjectTruncated(key, start, end)
-                content: bytes = await body.read()
-                return content
+                version, begin = response["ETag"], reached
+                try:
+                    while piece := await body.read(PIECE_BYTES):
+                        pieces.append(piece)
+                        reached += len(piece)
+                except _BROKEN_BODY:
+                    if reached == begin:
+                        raise
 
         with _mapped(self._address, key, wanted=(start, end)):
-            return await _with_whole_body(attempt)
+            while reached < end:
+                await _retried(advance)
+        return b"".join(pieces)
 
     async def size(self, key: str) -> int:
         """See ObjectReader."""
@@ -176,7 +191,7 @@ class S3Reader:
                 yield page
 
 
-async def _with_whole_body(attempt: Callable[[], Awaitable[T]]) -> T:
+async def _retried(attempt: Callable[[], Awaitable[T]]) -> T:
     """What `attempt` returns, tried again where the body broke off."""
     async for trial in AsyncRetrying(
         retry=retry_if_exception_type(_BROKEN_BODY),

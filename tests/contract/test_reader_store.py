@@ -3,7 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from replayer.errors import (
 from replayer.stores import ObjectReader
 from replayer.stores.counting import CountingReader
 from replayer.stores.opening import open_reader
+from tests.support.memory_reader import MemoryReader
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
 
 T = TypeVar("T")
@@ -36,10 +37,10 @@ def endpoint_url() -> Iterator[str]:
 class Store:
     """A store under test, opened once, with its back door."""
 
-    def __init__(self, address: Address, endpoint_url: str | None, put: Callable[[str, bytes], None]) -> None:
+    def __init__(self, opening: AbstractAsyncContextManager[ObjectReader], put: Callable[[str, bytes], None]) -> None:
         self.put = put
         self._runner = asyncio.Runner()
-        self._opening = open_reader(address, endpoint_url=endpoint_url)
+        self._opening = opening
         self._reader = self._runner.run(self._opening.__aenter__())
 
     def read(self, use: Callable[[ObjectReader], Coroutine[Any, Any, T]]) -> T:
@@ -52,14 +53,20 @@ class Store:
 
 @contextmanager
 def opened(address: Address, endpoint_url: str | None, put: Callable[[str, bytes], None]) -> Iterator[Store]:
-    store = Store(address, endpoint_url, put)
+    with used(open_reader(address, endpoint_url=endpoint_url), put) as store:
+        yield store
+
+
+@contextmanager
+def used(opening: AbstractAsyncContextManager[ObjectReader], put: Callable[[str, bytes], None]) -> Iterator[Store]:
+    store = Store(opening, put)
     try:
         yield store
     finally:
         store.close()
 
 
-@pytest.fixture(params=["local", "s3", "s3-prefix"])
+@pytest.fixture(params=["local", "memory", "s3", "s3-prefix"])
 def store(
     request: pytest.FixtureRequest, tmp_path: Path, endpoint_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Store]:
@@ -72,6 +79,11 @@ def store(
             (tmp_path / key).write_bytes(body)
 
         with opened(LocalAddress(str(tmp_path)), None, put) as store:
+            yield store
+        return
+    if request.param == "memory":
+        objects: dict[str, bytes] = {}
+        with used(nullcontext(MemoryReader(objects)), objects.__setitem__) as store:
             yield store
         return
     bucket = Bucket(endpoint_url, f"b-{uuid.uuid4().hex}")

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tracemalloc
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -537,6 +538,21 @@ def test_an_interrupted_upload_of_parts_is_given_back(tmp_path: Path, broken: Br
     with pytest.raises(BufferFailed):
         broken.store.put_if_absent("x", changed, "attempt")
     assert [request.split()[0] for request in broken.script.requests] == ["POST", "DELETE"]
+
+
+@pytest.mark.parametrize("size", [PART_BYTES, PART_BYTES + 1])
+def test_a_large_body_is_never_held_in_memory(tmp_path: Path, broken: Broken, size: int) -> None:
+    body = file_body(tmp_path / "body", bytes(size))
+    broken.script.answer = Answer(
+        200, body=b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>"
+    )
+    tracemalloc.start()
+    try:
+        assert broken.store.put_if_absent("x", body, "attempt")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * 1024**2
 
 
 def test_a_missing_bucket(endpoint_url: str) -> None:

@@ -76,20 +76,15 @@ def test_what_nothing_else_vouches_for_is_sealed() -> None:
 
 
 @pytest.mark.parametrize("value", SEALED, ids=lambda each: type(each).__name__)
-def test_every_flipped_bit_of_a_sealed_object_is_refused_or_harmless(value: msgspec.Struct) -> None:
+def test_every_flipped_bit_of_a_sealed_object_is_refused(value: msgspec.Struct) -> None:
     body = objects.encode(value)
-    seal = body.rindex(b',"crc32"')
-    harmless = set()
     for position, bit in product(range(len(body)), range(8)):
         flipped = bytearray(body)
         flipped[position] ^= 1 << bit
-        try:
-            again = objects.decode(bytes(flipped), type(value), "it")
-        except FormatError:
-            continue
-        assert again == value, f"bit {bit} of byte {position}: {bytes(flipped)!r}"
-        harmless.add(position)
-    assert harmless <= set(range(seal + len(',"'), seal + len(',"crc32'))), "the checksum's own name alone"
+        with pytest.raises(FormatError):
+            print(
+                f"bit {bit} of byte {position}: {bytes(flipped)!r}", objects.decode(bytes(flipped), type(value), "it")
+            )
 
 
 def test_a_flipped_digit_is_no_offset() -> None:

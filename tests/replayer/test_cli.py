@@ -1,5 +1,6 @@
 """The program as a user runs it: output, contracts of --json, errors with their exit codes."""
 
+import csv
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import click
 import pytest
@@ -66,14 +68,48 @@ class TestGet:
         }
 
     def test_stats_tell_the_cost(self, root: Path, orders: list[PartitionWriter]) -> None:
-        first, second = lines(replayer("get", "orders:0:5", "orders:0:39", "--stats", "--json", root=root))
-        assert first["record"]["offset"] == 5
-        assert first["stats"]["requests"] == 3
-        assert second["stats"]["requests"] == 1
-        assert 0 < first["stats"]["data_bytes_fetched"] < first["stats"]["chunk_bytes"]
-        assert second["stats"]["bytes_fetched"] == second["stats"]["data_bytes_fetched"]
-        assert first["stats"]["seconds"] > 0
-        assert "3 requests" in replayer("get", "orders:0:5", "--stats", root=root).stderr
+        (first,) = lines(replayer("get", "orders:0:5", "--stats", "--json", root=root))
+        (again,) = lines(replayer("get", "orders:0:5", "--stats", "--json", root=root))
+        (anew,) = lines(replayer("get", "orders:0:5", "--stats", "--json", "--no-cache", root=root))
+        assert [each["record"]["offset"] for each in (first, again, anew)] == [5, 5, 5]
+        first, again, anew = (each["stats"] for each in (first, again, anew))
+        assert [each["requests"] for each in (first, again, anew)] == [3, 2, 3], "the index is cached"
+        assert 0 < first["data_bytes_fetched"] < first["chunk_bytes"]
+        assert first["data_bytes_fetched"] == again["data_bytes_fetched"] == anew["data_bytes_fetched"]
+        assert (first["cached_bytes"], anew["cached_bytes"]) == (0, 0)
+        assert first["index_bytes_fetched"] == again["index_bytes_fetched"] + again["cached_bytes"]
+        assert first["bytes_fetched"] == first["data_bytes_fetched"] + first["index_bytes_fetched"]
+        assert first["seconds"] > 0
+        assert "3 requests" in replayer("get", "orders:0:5", "--stats", "--no-cache", root=root).stderr
+
+    def test_many_at_once_share_what_they_read(self, root: Path, orders: list[PartitionWriter]) -> None:
+        places = [f"orders:{p}:{offset}" for offset in range(39, -1, -1) for p in (1, 0)]
+        found = lines(replayer("get", *places, "--stats", "--json", root=root))
+        records_found = [(each["record"]["partition"], each["record"]["offset"]) for each in found]
+        assert records_found == [(p, offset) for offset in range(39, -1, -1) for p in (1, 0)]
+        assert found[0]["stats"]["requests"] == 6, "marker, index and one run of blocks of each partition"
+        stdin = CliRunner().invoke(
+            main, ["get", "-", "-f", "%o\n", "-a", str(root)], input="orders:0:3\n\n orders:1:4 "
+        )
+        assert (stdin.exit_code, stdin.stdout) == (0, "3\n4\n"), stdin.stderr
+
+    @pytest.mark.parametrize(
+        ("position", "offset"),
+        [("2025-10-09T08:53:20.007Z", 7), ("@1760000000050", 100), ("earliest", 0), ("-1", 119), ("+40", 100)],
+    )
+    def test_positions(self, root: Path, orders: list[PartitionWriter], position: str, offset: int) -> None:
+        result = replayer("get", f"orders:1:{position}", "-f", "%o", root=root)
+        assert (result.exit_code, result.stdout) == (0, str(offset)), result.stderr
+
+    def test_damage_costs_only_what_it_holds(self, root: Path, orders: list[PartitionWriter]) -> None:
+        data = root / "topic=orders/partition=00000" / f"{40:020d}.gz"
+        body = bytearray(data.read_bytes())
+        body[orders[0].indexes[1].blocks[1].byte_offset + 30] ^= 0xFF
+        data.write_bytes(body[: orders[0].indexes[1].blocks[-1].byte_offset])
+        wanted = [f"orders:0:{offset}" for offset in (5, 40, 42, 59, 99)]
+        result = replayer("get", *wanted, "-f", "%o\n", root=root)
+        assert (result.exit_code, result.stdout) == (3, "5\n40\n")
+        assert result.stderr.count("error: ") == 3
 
     def test_bytes_that_are_not_text(self, root: Path, writer: ArchiveWriter) -> None:
         writer.partition("raw", 0).commit([Record(0, -1, -1, b"\xff", bytes(range(256)), (("h", b"\xfe"),))])
@@ -111,6 +147,14 @@ class TestCat:
             (["orders:0-1", "--at", "@1760000000002"], ["0:0", "0:1", "1:0", "1:1"]),
             (["orders:0,1", "--from", "2025-10-09T08:53:20.059Z", "-n", "3"], ["0:59", "1:100", "1:101"]),
             (["orders", "-n", "0"], []),
+            (["orders", "--since", "@1760000000058", "--until", "@1760000000101"], ["0:58", "0:59", "1:100"]),
+            (["orders", "--key", "58", "--key", "101"], ["0:58", "1:101"]),
+            (["orders:0", "--null-key", "--header", "h=v", "--limit", "2"], ["0:0", "0:15"]),
+            (["orders:0", "--null-key", "--key", "1", "--to", "4"], ["0:0", "0:1", "0:3"]),
+            (["orders:0", "-o", "-2"], ["0:58", "0:59"]),
+            (["orders:0", "-o", "beginning", "-o", "e@1760000000002"], ["0:0", "0:1"]),
+            (["orders:1", "-o", "s@1760000000040", "-n", "1"], ["1:100"]),
+            (["orders", "--partitions", "1", "--grep", "of 1[01]2 "], ["1:102", "1:112"]),
             (["orders", "-n", "61", "--from", "earliest", "--to", "latest"], [*(f"0:{n}" for n in range(60)), "1:0"]),
         ],
     )
@@ -118,6 +162,22 @@ class TestCat:
         result = replayer("cat", *args, "-f", "%p:%o\\n", root=root)
         assert result.exit_code == 0, result.stderr
         assert result.stdout.split() == expected
+
+    def test_positions_of_single_partitions(self, root: Path, orders: list[PartitionWriter], tmp_path: Path) -> None:
+        file = tmp_path / "offsets.csv"
+        file.write_text("group,orders,1,118\nother,7,3\n")
+        args = ("cat", "orders", "--from", "58", "-f", "%p:%o\\n")
+        result = replayer(*args, "--positions", file, root=root)
+        assert result.stdout.split() == ["0:58", "0:59", "1:118", "1:119"]
+        assert replayer(*args, "--positions", file, "--partitions", "0", root=root).exit_code == 4
+        file.write_text("other,7,3\n")
+        assert replayer(*args, "--positions", file, root=root).exit_code == 2
+
+    def test_text_has_no_timestamps_to_choose_by(self, root: Path, writer: ArchiveWriter) -> None:
+        writer.partition("text", 0, record_format="text").commit([Record(0, 5, 0, None, b"line", ())])
+        result = replayer("cat", "text", "--since", "2020-01-01", root=root)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "record format text hold none" in result.stderr
 
     def test_json_lines(self, root: Path, orders: list[PartitionWriter]) -> None:
         expected = [json_object(record, topic="orders", partition=1) for record in orders[1].records]
@@ -158,6 +218,77 @@ class TestCat:
         assert b"Traceback" not in errors
 
 
+class TestTail:
+    def test_prints_the_end_of_each_partition(self, root: Path, orders: list[PartitionWriter]) -> None:
+        result = replayer("tail", "orders", "-n", "2", "-f", "%p:%o\\n", root=root)
+        assert result.stdout.split() == ["0:58", "0:59", "1:118", "1:119"], result.stderr
+        result = replayer("tail", "orders:1", "-n", "3", "--null-key", "--json", root=root)
+        assert [line["offset"] for line in lines(result)] == [111, 114, 117]
+        assert replayer("tail", "orders:0", "--to", "4", root=root).stdout.splitlines()[2].startswith("value of 2")
+
+
+class TestGrep:
+    @pytest.mark.parametrize(
+        ("args", "expected"),
+        [
+            (["of 1?1[12] ", "orders"], ["0:11", "0:12", "1:11", "1:12", "1:111", "1:112"]),
+            (["OF 5 ", "orders", "-i"], ["0:5", "1:5"]),
+            (["-F", "of 5 x", "orders:0"], ["0:5"]),
+            (["-v", "value", "orders:0", "--to", "12"], ["0:3", "0:10"]),
+            (["of 1", "orders:1", "--since", "@1760000000100", "-n", "1"], ["1:100"]),
+            (["of .2 ", "orders", "--grep", "3", "--key", "32"], ["0:32", "1:32"]),
+        ],
+    )
+    def test_finds(self, root: Path, orders: list[PartitionWriter], args: list[str], expected: list[str]) -> None:
+        result = replayer("grep", *args, "-f", "%p:%o\\n", root=root)
+        assert result.stdout.split() == expected, result.stderr
+
+    def test_shows_the_place_or_the_count(self, root: Path, orders: list[PartitionWriter]) -> None:
+        assert replayer("grep", "of 5 ", "orders:0", root=root).stdout == f"orders:0:5:value of 5 {20 * 'x'}\n"
+        number = sum(b"of 5" in (record.value or b"") for partition in orders for record in partition.records)
+        assert replayer("grep", "-c", "of 5", "orders", root=root).stdout == f"{number}\n"
+        nothing = replayer("grep", "-c", "zzz", "orders", root=root)
+        assert (nothing.exit_code, nothing.stdout) == (4, "0\n")
+
+
+class TestFind:
+    def test_offsets_of_a_time(self, root: Path, orders: list[PartitionWriter]) -> None:
+        args = ("find", "orders", "--time", "@1760000000050", "--time", "@1760000000110")
+        (found,) = lines(replayer(*args, "--json", root=root))
+        assert [(row["partition"], row["offset"], row["timestamp_ms"], row["found"]) for row in found] == [
+            (0, 50, 1760000000050, True),
+            (1, 100, 1760000000100, True),
+            (0, 60, None, False),
+            (1, 110, 1760000000110, True),
+        ]
+        assert {"topic": "orders", "time_ms": 1760000000050}.items() <= found[0].items()
+        assert lines(replayer(*args, "--format", "jsonl", root=root)) == found
+        assert replayer(*args, root=root).stdout.splitlines()[3].split()[-2:] == ["(its", "end)"]
+        assert replayer("find", "orders", "--time", "@1770000000", root=root).exit_code == 4
+
+    def test_its_csv_is_a_file_of_positions(self, root: Path, orders: list[PartitionWriter], tmp_path: Path) -> None:
+        found = replayer("find", "orders", "--time", "@1760000000059", "--format", "csv", root=root)
+        assert found.stdout == "orders,0,59\norders,1,100\n"
+        (file := tmp_path / "offsets.csv").write_text(found.stdout)
+        result = replayer("cat", "orders", "--positions", file, "-n", "2", "-f", "%p:%o\\n", root=root)
+        assert result.stdout.split() == ["0:59", "1:100"]
+
+    def test_offsets_of_a_key(self, root: Path, orders: list[PartitionWriter]) -> None:
+        expected = [(0, 58), (1, 101)]
+        args = ("find", "orders", "--key", "58", "--key", "101")
+        for more in ("--json",), ("--format", "jsonl"):
+            rows = lines(replayer(*args, *more, root=root))
+            assert [(row["partition"], row["offset"]) for row in rows] == expected
+            assert all(row["timestamp_ms"] == 1760000000000 + row["offset"] for row in rows)
+        assert replayer(*args, "--format", "csv", "-n", "1", root=root).stdout.splitlines() == [
+            "topic,partition,offset,timestamp_ms",
+            "orders,0,58,1760000000058",
+        ]
+        table = replayer(*args, root=root).stdout.splitlines()
+        assert table[1].split() == ["0", "58", "2025-10-09T08:53:20.058+00:00"]
+        assert replayer("find", "orders", "--key", "none", root=root).exit_code == 4
+
+
 def test_ls(root: Path, orders: list[PartitionWriter], writer: ArchiveWriter) -> None:
     writer.partition("empty", 0)
     (listing,) = lines(replayer("ls", "--json", root=root))
@@ -184,6 +315,65 @@ def test_describe(root: Path, orders: list[PartitionWriter]) -> None:
     assert (partition["epoch"], partition["writer"], partition["chunks"]) == (2, "writer-2", 2)
     assert partition["last_chunk_index"] == f"{100:020d}.index.json"
     assert "gap 40..100 (retention)" in replayer("describe", "orders", root=root).stdout
+
+
+@pytest.mark.parametrize("command", [["ls"], ["describe", "orders"], ["coverage"]])
+def test_a_listing_has_the_same_rows_in_every_format(
+    root: Path, orders: list[PartitionWriter], command: list[str]
+) -> None:
+    (document,) = lines(replayer(*command, "--format", "json", root=root))
+    assert lines(replayer(*command, "--json", root=root)) == [document]
+    rows = document["topics"] if command == ["ls"] else document["partitions"]
+    assert lines(replayer(*command, "--format", "jsonl", root=root)) == rows
+    table = list(csv.DictReader(replayer(*command, "--format", "csv", root=root).stdout.splitlines()))
+    expected = [
+        {
+            name: json.dumps(cell) if isinstance(cell, list) else "" if cell is None else str(cell)
+            for name, cell in row.items()
+        }
+        for row in rows
+    ]
+    assert [{name: cell.replace(" ", "") for name, cell in row.items()} for row in table] == [
+        {name: cell.replace(" ", "") for name, cell in row.items()} for row in expected
+    ]
+
+
+class TestCoverage:
+    def test_partitions_over_time_with_gaps(self, root: Path, orders: list[PartitionWriter]) -> None:
+        (found,) = lines(replayer("coverage", "orders", "--json", root=root))
+        assert (found["from_ms"], found["to_ms"], found["slices"]) == (1760000000000, 1760000000120, 60)
+        first, second = found["partitions"]
+        assert first["records_by_slice"] == [2] * 30 + [0] * 30
+        assert second["records_by_slice"] == [2] * 20 + [0] * 30 + [2] * 10
+        assert (first["gaps"], second["records"], second["next_offset"]) == ([], 60, 120)
+        assert second["gaps"] == [
+            {"from": 40, "to": 100, "reason": "retention", "after_ms": 1760000000039, "before_ms": 1760000000100}
+        ]
+        table = replayer("coverage", "orders", root=root).stdout.splitlines()
+        assert f"|{'@' * 30}{' ' * 30}|" in table[2]
+        assert f"|{'@' * 19}{'!' * 32}{'@' * 9}|" in table[3]
+        assert table[4].startswith("orders:1: gap 40..100 (retention), at 2025-10-09T08:53:20.039")
+
+    def test_pictures(self, root: Path, orders: list[PartitionWriter]) -> None:
+        picture = ElementTree.fromstring(replayer("coverage", "--format", "svg", root=root).stdout)
+        space = {"s": "http://www.w3.org/2000/svg"}
+        assert [text.text for text in picture.findall("s:text", space)][-2:] == ["orders:0", "orders:1"]
+        (gap,) = picture.findall("s:rect[@class='g']", space)
+        assert gap.findtext("s:title", namespaces=space) == "gap: offsets 40 to 100 (retention)"
+        assert float(gap.attrib["width"]) == pytest.approx(900 * 61 / 120, abs=1)
+        page = replayer("coverage", "--format", "html", root=root).stdout
+        assert "<svg" in page
+        assert "<td>orders:1</td><td>40</td><td>100</td><td>retention</td>" in page
+
+    def test_nothing_to_draw(self, root: Path, writer: ArchiveWriter) -> None:
+        writer.partition("empty", 0)
+        assert replayer("coverage", "--format", "svg", root=root).exit_code == 4
+        assert "No record has a timestamp" in replayer("coverage", "--format", "html", root=root).stdout
+        assert replayer("coverage", root=root).stdout.splitlines()[1].split() == ["empty:0", "0", "-", "-", "0"]
+        writer.partition("untimed", 0).commit([Record(0, -1, -1, None, b"v", ())])
+        (found,) = lines(replayer("coverage", "untimed", "--json", root=root))
+        (partition,) = found["partitions"]
+        assert (partition["records"], partition["records_without_timestamp"]) == (1, 1)
 
 
 class TestVerify:
@@ -220,6 +410,21 @@ class TestErrors:
             (["get", "order:0:1"], 4, "topic order is not in the archive"),
             (["get", "orders:7:1"], 4, "partition 7 of orders is not in the archive"),
             (["get", "orders:7"], 2, "'orders:7' names no record"),
+            (["get", "orders:0:noon"], 2, "'noon' is not a position"),
+            (["get", "orders:0:@1760000001000"], 4, "there is no record orders:0:@1760000001000"),
+            (["get", "orders:0:latest"], 4, "there is no record orders:0:latest"),
+            (["get", "orders:0:1", "--interval", "1"], 2, "is not a duration"),
+            (["cat", "orders", "-o", "stored"], 2, "-o stored is not an offset"),
+            (["cat", "orders", "-o", "5", "-o", "6"], 2, "-o is given twice"),
+            (["cat", "orders", "-o", "5", "--to", "6"], 2, "-o stands for --from and --to"),
+            (["tail", "orders", "-F", "--to", "5"], 2, "has no end"),
+            (["grep", "-c", "x", "orders", "--json"], 2, "prints a number"),
+            (["find", "orders"], 2, "there is nothing to find"),
+            (["find", "orders", "--time", "-1h", "--key", "5"], 2, "only --partitions goes with --time"),
+            (["find", "orders", "--time", "-1h", "--json", "--format", "csv"], 2, "--json is --format json"),
+            (["cat", "orders", "--grep", "("], 2, "is not a regular expression"),
+            (["cat", "orders", "--since", "17"], 2, "is not a time"),
+            (["cat", "orders:0", "--partitions", "0"], 2, "given twice"),
             (["cat", "no/topic"], 2, "is not a topic"),
             (["cat", "orders:x"], 2, "names no partitions"),
             (["cat", "orders", "--from", "yesterday"], 2, "is not a position"),
@@ -319,3 +524,10 @@ def test_an_option_has_one_environment_variable_everywhere() -> None:
                 assert parameter.envvar.startswith("BLOCKGZ_")
                 variables.setdefault(parameter.envvar, set()).add(parameter.opts[-1])
     assert all(len(options) == 1 for options in variables.values()), variables
+
+
+@pytest.mark.parametrize("command", ["replay", "verify"])
+def test_librdkafkas_properties_are_listed(command: str) -> None:
+    result = replayer(command, "-X", "list")
+    assert result.exit_code == 0, result.stderr
+    assert [line for line in result.stdout.splitlines() if line.startswith("queued.max.messages.kbytes ")]

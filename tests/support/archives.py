@@ -128,7 +128,9 @@ class PartitionWriter:
         index_name = self.keys.index_name(start, conflict)
         self.archive.put(self.keys.chunks + index_name, body)
         if self.keys.layout == "seed":
-            self.archive.put(self.keys.chunks + name.removesuffix(".gz") + INDEX_SUFFIX, ancestor_index(index.blocks))
+            ancestors = name.removesuffix(".gz") + INDEX_SUFFIX
+            self.archive.put(self.keys.chunks + ancestors, ancestor_index(index.blocks))
+            self.archive.put(self.keys.ancestor_marker, ancestors.encode())
         self.marker = appended(
             self.marker,
             entry_of(index, index_name, body),

@@ -1,0 +1,196 @@
+"""`replayer find`."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+import msgspec
+import pyarrow as pa
+
+from ..archive import ArchivedPartition
+from ..errors import UsageError
+from ..formatting import Printer
+from ..lookup import AfterLast, Found, Lost, look_up_position
+from ..object_cache import DiskCache
+from ..positions import AtTime, parse_time
+from .cat import print_records
+from .damage import DamagePolicies, damage_option
+from .get import timestamp_text
+from .grep import NOTHING_FOUND
+from .ls import time_text
+from .options import (
+    ArchiveOptions,
+    SelectionOptions,
+    TopicArgument,
+    archive_options,
+    cache_option,
+    format_option,
+    limit_option,
+    open_archive,
+    parse_topic,
+    selection_options,
+    with_partitions,
+)
+from .program import closing
+from .tables import print_table
+
+Row = dict[str, Any]
+
+
+@click.command(
+    "find",
+    epilog=closing(
+        "replayer find orders --time 2026-11-20T12:00:00Z -a ./archive",
+        "replayer find orders --time -1h --format csv -a ./archive > offsets.csv",
+        "replayer find orders --key 42 --since -1d --json -a s3://bucket/prefix",
+    ),
+)
+@click.argument("topic", metavar="TOPIC[:P[,P-P]]")
+@click.option(
+    "--time",
+    "times",
+    multiple=True,
+    envvar="BLOCKGZ_TIME",
+    show_envvar=True,
+    metavar="TIME",
+    help="The time whose offsets are wanted; may be given several times.",
+)
+@selection_options
+@limit_option
+@format_option()
+@damage_option
+@cache_option
+@archive_options
+def command(
+    topic: str,
+    times: tuple[str, ...],
+    selection: SelectionOptions,
+    limit: int | None,
+    form: str,
+    on_damage: str,
+    cache: DiskCache | None,
+    archive: ArchiveOptions,
+) -> int:
+    """Find offsets: those of a --time in each partition, or those of the records that --key, --header or --grep tell.
+
+    The offset of a time is that of the first record, in offset order, with this or a later timestamp; where there is
+    none, the offset at which the partition ends. As csv it is what kafka-consumer-groups --from-file takes: topic,
+    partition and offset without a header. Records are searched for by reading blocks; --from, --to, --since and --until
+    spare those outside. Exits 4 where no record is found.
+    """
+    wanted = parse_topic(topic)
+    if times and (selection.narrows or limit is not None):
+        raise click.UsageError("of the options that select, only --partitions goes with --time")
+    if times:
+        instants = [parse_time(text, time.time_ns() // 1_000_000) for text in times]
+        return asyncio.run(_find_times(archive, cache, with_partitions(wanted, selection.partitions), instants, form))
+    if selection.filter.passes_all:
+        raise UsageError(
+            "there is nothing to find", why="neither a time nor a condition is given", remedy="give --time or --key"
+        )
+    return _find_records(archive, wanted, selection, limit, form, DamagePolicies(on_damage))
+
+
+async def _find_times(
+    options: ArchiveOptions, cache: DiskCache | None, topic: TopicArgument, times: Sequence[AtTime], form: str
+) -> int:
+    async with open_archive(options, cache) as archive:
+        partitions = await archive.open_topic(topic.topic, topic.partitions)
+        rows = [
+            row
+            for at in times
+            for row in await asyncio.gather(*(_offset_of(partition, at) for partition in partitions))
+        ]
+    _print_offsets(rows, form)
+    return 0 if any(row["found"] for row in rows) else NOTHING_FOUND
+
+
+async def _offset_of(partition: ArchivedPartition, at: AtTime) -> Row:
+    """What is at a time; `timestamp_ms` is the record's own, None where no record is as late or it has none."""
+    outcome = await look_up_position(partition, at)
+    if isinstance(outcome, Lost):
+        raise outcome.error
+    assert isinstance(outcome, Found | AfterLast)
+    found = isinstance(outcome, Found)
+    timestamp = outcome.record.timestamp if isinstance(outcome, Found) else -1
+    return {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "time_ms": at.timestamp,
+        "offset": outcome.record.offset if isinstance(outcome, Found) else partition.next_offset,
+        "timestamp_ms": timestamp if timestamp >= 0 else None,
+        "found": found,
+    }
+
+
+def _print_offsets(rows: Sequence[Row], form: str) -> None:
+    match form:
+        case "json":
+            click.echo(msgspec.json.encode(rows))
+        case "jsonl":
+            for row in rows:
+                click.echo(msgspec.json.encode(row))
+        case "csv":
+            for row in rows:
+                click.echo(f"{row['topic']},{row['partition']},{row['offset']}")
+        case _:
+            columns = ("PARTITION", "TIME", "OFFSET", "RECORD'S TIME")
+            print_table(columns, [_offset_row(row) for row in rows])
+
+
+def _offset_row(row: Row) -> tuple[str | int, ...]:
+    found = time_text(row["timestamp_ms"]) if row["found"] else "(its end)"
+    return row["partition"], timestamp_text(row["time_ms"]), row["offset"], found
+
+
+def _find_records(
+    options: ArchiveOptions,
+    topic: TopicArgument,
+    selection: SelectionOptions,
+    limit: int | None,
+    form: str,
+    policies: DamagePolicies,
+) -> int:
+    """Prints the place of each record as it is found."""
+    out = sys.stdout.buffer
+    if form == "csv":
+        out.write(b"topic,partition,offset,timestamp_ms\n")
+    if form == "table":
+        out.write(_table_line("PARTITION", "OFFSET", "TIMESTAMP"))
+    number = asyncio.run(print_records(options, topic, selection, limit, _PRINTERS[form], policies))
+    return policies.report() or (0 if number else NOTHING_FOUND)
+
+
+def _places(batch: pa.RecordBatch) -> Iterator[tuple[int, int | None]]:
+    """Offsets and timestamps (ms), None where the record has none."""
+    for offset, timestamp in zip(
+        batch.column("offset").to_pylist(), batch.column("timestamp").to_pylist(), strict=True
+    ):
+        yield offset, timestamp if timestamp >= 0 else None
+
+
+def _as_csv(topic: str, partition: int, batch: pa.RecordBatch) -> bytes:
+    lines = [f"{topic},{partition},{offset},{'' if time is None else time}\n" for offset, time in _places(batch)]
+    return "".join(lines).encode()
+
+
+def _as_json(topic: str, partition: int, batch: pa.RecordBatch) -> bytes:
+    rows = [
+        {"topic": topic, "partition": partition, "offset": offset, "timestamp_ms": timestamp}
+        for offset, timestamp in _places(batch)
+    ]
+    return msgspec.json.Encoder().encode_lines(rows)
+
+
+def _as_table(topic: str, partition: int, batch: pa.RecordBatch) -> bytes:  # noqa: ARG001
+    return b"".join([_table_line(partition, offset, time_text(time)) for offset, time in _places(batch)])
+
+
+def _table_line(partition: int | str, offset: int | str, timestamp: str) -> bytes:
+    return f"{partition:>9}  {offset:>19}  {timestamp}\n".encode()
+
+
+_PRINTERS: dict[str, Printer] = {"csv": _as_csv, "json": _as_json, "jsonl": _as_json, "table": _as_table}

@@ -1,0 +1,88 @@
+"""`replayer grep`."""
+
+import asyncio
+
+import click
+
+from ..formatting import template_printer
+from ..record_filter import Condition, Not, Pattern, ValueMatches
+from .cat import print_records
+from .damage import DamagePolicies, damage_option
+from .options import (
+    ArchiveOptions,
+    Printing,
+    SelectionOptions,
+    archive_options,
+    limit_option,
+    parse_topic,
+    printing_options,
+    selection_options,
+)
+from .program import closing
+
+NOTHING_FOUND = 4
+DEFAULT_TEMPLATE = "%t:%p:%o:%s\\n"
+
+
+@click.command(
+    "grep",
+    epilog=closing(
+        "replayer grep 'error|failed' logs --since -1h -a s3://bucket/prefix",
+        "replayer grep -F -i '[timeout]' logs:0-3 -n 10 --json -a ./archive",
+        "replayer grep -c . orders --at 2026-11-20 -a ./archive",
+    ),
+)
+@click.argument("pattern", metavar="REGEX")
+@click.argument("topic", metavar="TOPIC[:P[,P-P]]")
+@click.option("-i", "--ignore-case", is_flag=True, envvar="BLOCKGZ_IGNORE_CASE", show_envvar=True, help="A is a.")
+@click.option(
+    "-F",
+    "--fixed-strings",
+    is_flag=True,
+    envvar="BLOCKGZ_FIXED_STRINGS",
+    show_envvar=True,
+    help="Take the pattern as it is, not as an expression.",
+)
+@click.option(
+    "-v",
+    "--invert-match",
+    is_flag=True,
+    envvar="BLOCKGZ_INVERT_MATCH",
+    show_envvar=True,
+    help="Records in which it is not found.",
+)
+@click.option("-c", "--count", is_flag=True, envvar="BLOCKGZ_COUNT", show_envvar=True, help="Print their number only.")
+@selection_options
+@limit_option
+@printing_options
+@damage_option
+@archive_options
+def command(
+    pattern: str,
+    topic: str,
+    ignore_case: bool,
+    fixed_strings: bool,
+    invert_match: bool,
+    count: bool,
+    selection: SelectionOptions,
+    limit: int | None,
+    printing: Printing,
+    on_damage: str,
+    archive: ArchiveOptions,
+) -> int:
+    """Print the records in whose value REGEX is found (RE2's syntax), each with its place in front.
+
+    A value that is UTF-8 is searched as text, any other as bytes. Blocks outside --from, --to, --since and --until are
+    not read. Exits 4 where nothing is found.
+    """
+    if count and printing.printer is not None:
+        raise click.UsageError("--count prints a number: leave -f, -J and --json out")
+    found = Pattern.literal(pattern, ignore_case=ignore_case) if fixed_strings else Pattern(pattern, ignore_case)
+    condition: Condition = Not(ValueMatches(found)) if invert_match else ValueMatches(found)
+    printer = (lambda *_: b"") if count else printing.printer or template_printer(DEFAULT_TEMPLATE)
+    policies = DamagePolicies(on_damage)
+    narrowed = selection.narrowed(condition)
+    number = asyncio.run(print_records(archive, parse_topic(topic), narrowed, limit, printer, policies))
+    if count:
+        click.echo(number)
+    return policies.report() or (0 if number else NOTHING_FOUND)

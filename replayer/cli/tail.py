@@ -1,0 +1,130 @@
+"""`replayer tail`."""
+
+import asyncio
+import sys
+from contextlib import aclosing
+
+import click
+
+from ..archive import Archive
+from ..follow import Followed, Follower
+from ..formatting import Printer, template_printer
+from ..object_cache import DiskCache
+from ..selection import Selection, selected
+from ..tail import last_records
+from .cat import DEFAULT_TEMPLATE
+from .options import (
+    ArchiveOptions,
+    Printing,
+    SelectionOptions,
+    TopicArgument,
+    archive_options,
+    cache_option,
+    interval_option,
+    open_archive,
+    parse_topic,
+    printing_options,
+    selection_options,
+)
+from .program import closing
+
+
+@click.command(
+    "tail",
+    epilog=closing(
+        "replayer tail orders:3 -n 5 -a ./archive",
+        "replayer tail orders -F --json -a s3://bucket/prefix",
+        "replayer tail orders -n 1 --key 42 -a ./archive",
+    ),
+)
+@click.argument("topic", metavar="TOPIC[:P[,P-P]]")
+@click.option(
+    "-n",
+    "--lines",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    envvar="BLOCKGZ_LINES",
+    show_envvar=True,
+    help="How many records of each partition.",
+)
+@click.option(
+    "-F",
+    "--follow",
+    is_flag=True,
+    envvar="BLOCKGZ_FOLLOW",
+    show_envvar=True,
+    help="Go on with what is archived from now on, for ever.",
+)
+@interval_option
+@selection_options
+@printing_options
+@cache_option
+@archive_options
+def command(
+    topic: str,
+    lines: int,
+    follow: bool,
+    interval: float,
+    selection: SelectionOptions,
+    printing: Printing,
+    cache: DiskCache | None,
+    archive: ArchiveOptions,
+) -> int:
+    """Print the newest records of each partition in offset order; the value and a newline unless told otherwise.
+
+    With -F, new records appear as their chunks are committed, until you interrupt it (exit code 130). Gaps, new
+    partitions and a topic that is created again are told on stderr.
+    """
+    if follow and selection.ends:
+        raise click.UsageError("--follow has no end: leave --to, --at and --until out")
+    printer = printing.printer or template_printer(DEFAULT_TEMPLATE)
+    tail = _Tail(selection, printer)
+    try:
+        asyncio.run(tail.run(archive, cache, parse_topic(topic), lines, interval if follow else None))
+    except KeyboardInterrupt:
+        if follow:
+            return 130
+        raise
+    return 0
+
+
+class _Tail:
+    """One run of the command."""
+
+    def __init__(self, selection: SelectionOptions, printer: Printer) -> None:
+        self._selection = selection
+        self._printer = printer
+        self._out = sys.stdout.buffer
+
+    async def run(
+        self, options: ArchiveOptions, cache: DiskCache | None, topic: TopicArgument, lines: int, interval: float | None
+    ) -> None:
+        """Prints the newest `lines` of each partition, and with an `interval` in seconds what is committed since."""
+        async with open_archive(options, cache) as archive:
+            selections = await self._selection.select(archive, topic)
+            for each in selections:
+                for batch in await last_records(each, self._selection.filter, lines):
+                    self._out.write(self._printer(each.partition.topic, each.partition.partition, batch))
+            self._out.flush()
+            if interval is not None:
+                await self._follow(archive, topic, selections, interval)
+
+    async def _follow(
+        self, archive: Archive, topic: TopicArgument, selections: list[Selection], interval: float
+    ) -> None:
+        every_partition = topic.partitions is None and self._selection.partitions is None
+        follower = Follower(
+            archive,
+            topic.topic,
+            [Followed(partition, offsets.end) for partition, offsets in selections],
+            lambda line: click.echo(line, err=True),
+            watch_for_partitions=every_partition,
+        )
+        while True:
+            for news in await follower.poll():
+                async with aclosing(selected(news, self._selection.filter)) as batches:
+                    async for batch in batches:
+                        self._out.write(self._printer(news.partition.topic, news.partition.partition, batch))
+                        self._out.flush()
+            await asyncio.sleep(interval)

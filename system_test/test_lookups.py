@@ -1,0 +1,112 @@
+"""Look-ups on what a real broker gave: kcat's own output as the judge of ours, and following an archive that grows."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from system_test.support.archiving import Site
+from system_test.support.programs import start
+from system_test.support.topics import NewRecord, create_topic, delete_topic, produce
+from system_test.test_semantics import CONTENTS, HEADERS, numbered
+
+REPLAYER = str(Path(sys.executable).parent / "replayer")
+TEMPLATE = r"%t %p %o %T|%k|%K|%s|%S|%R|%h|100%% \x41\102\0102\xa\q\t\r\\" + "é\\n"
+
+
+def output(*command: str) -> bytes:
+    """What a program prints, to the byte."""
+    done = subprocess.run(command, capture_output=True, check=False, timeout=60)
+    assert done.returncode == 0, (command, done.stderr)
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def nasty(broker_site: Site) -> str:
+    """A topic with everything a record can be."""
+    topic = "kcat-nasty"
+    create_topic(broker_site.bootstrap, topic)
+    records = [NewRecord(value, timestamp=1_000 + n) for n, value in enumerate(CONTENTS)]
+    records += [NewRecord(b"v", key=key, timestamp=2_000) for key in CONTENTS]
+    records += [NewRecord(b"v", headers=headers) for headers in HEADERS]
+    records += [NewRecord(b"v", headers=(("h", value),)) for value in CONTENTS]
+    records.append(NewRecord(None))
+    produce(broker_site.bootstrap, topic, records)
+    broker_site.once(topic)
+    return topic
+
+
+class TestKcat:
+    """Debian's kcat reads the topic, the replayer the archive; both must print the same bytes."""
+
+    @pytest.mark.parametrize("how", [("-J",), ("-f", TEMPLATE), ("-f", "%s\n")], ids=["envelope", "all", "value"])
+    def test_the_same_bytes(self, broker_site: Site, kcat: str, nasty: str, how: tuple[str, ...]) -> None:
+        consume = ("-b", broker_site.bootstrap, "-C", "-t", nasty, "-p", "0", "-o", "beginning", "-e", "-q")
+        expected = output(kcat, *consume, *how)
+        # Which broker led the partition is not in an archive; kcat itself says -1 where it does not know.
+        expected = re.sub(rb'(?m)^(\{"topic":"kcat-nasty".{0,70}"broker":)1,', rb"\1-1,", expected)
+        assert len(expected.splitlines()) >= 2 * len(CONTENTS)
+        assert output(REPLAYER, "cat", nasty, *broker_site.archive, *how) == expected
+
+    def test_log_append_time(self, broker_site: Site, kcat: str) -> None:
+        topic = "kcat-stamped"
+        create_topic(broker_site.bootstrap, topic, config={"message.timestamp.type": "LogAppendTime"})
+        produce(broker_site.bootstrap, topic, numbered(0, 5))
+        broker_site.once(topic)
+        for how in (("-J",), ("-f", TEMPLATE)):
+            consume = ("-b", broker_site.bootstrap, "-C", "-t", topic, "-p", "0", "-o", "beginning", "-e", "-q")
+            expected = output(kcat, *consume, *how).replace(b'"broker":1,', b'"broker":-1,')
+            assert output(REPLAYER, "cat", topic, *broker_site.archive, *how) == expected
+        assert b'"tstype":"logappend"' in output(REPLAYER, "cat", topic, *broker_site.archive, "-J")
+
+
+def test_following_an_archive_that_grows(site: Site, topic_name: str) -> None:
+    """Records appear once they are committed, also those of a topic that is created again, until SIGINT: exit 130."""
+    create_topic(site.bootstrap, topic_name)
+    produce(site.bootstrap, topic_name, numbered(0, 5))
+    site.once(topic_name)
+    options = ("--interval", "100ms", *site.archive)
+    shown = ("-f", "%o:%s\n")
+    with (
+        start("replayer", "tail", topic_name, "-n", "2", "--follow", *shown, *options) as tail,
+        start("replayer", "get", f"{topic_name}:0:7", f"{topic_name}:0:1", "--follow", *shown, *options) as get,
+    ):
+        tail.wait_for(lambda: tail.stdout == "3:3\n4:4\n", 30, "the newest records")
+        produce(site.bootstrap, topic_name, numbered(5, 7))
+        site.once(topic_name)
+        tail.wait_for(lambda: tail.stdout.endswith("4:4\n5:5\n6:6\n"), 30, "the first commit")
+        assert get.alive, "offset 7 is not archived yet"
+        produce(site.bootstrap, topic_name, numbered(7, 40))
+        site.once(topic_name, "--chunk-records", "10")
+        tail.wait_for(lambda: tail.stdout.endswith("\n38:38\n39:39\n"), 30, "several chunks at once")
+        assert get.wait(30).expect(0).stdout == "7:7\n1:1\n"
+        delete_topic(site.bootstrap, topic_name)
+        create_topic(site.bootstrap, topic_name)
+        produce(site.bootstrap, topic_name, [NewRecord(b"again")])
+        site.once(topic_name)
+        tail.wait_for(lambda: tail.stdout.endswith("39:39\n0:again\n"), 30, "the topic that was created again")
+        tail.signal(signal.SIGINT)
+        done = tail.wait(30).expect(130)
+    assert done.stdout.split() == [*(f"{n}:{n}" for n in range(3, 40)), "0:again"]
+    assert done.stderr == f"partition {topic_name}:0 goes on as {topic_name}~2:0: the topic was created again\n"
+
+
+def test_offsets_of_a_time_are_those_that_kafka_takes(site: Site, topic_name: str, tmp_path: Path) -> None:
+    """`find --format csv` is the file that kafka-consumer-groups reads, and cat takes it as positions."""
+    create_topic(site.bootstrap, topic_name, partitions=2)
+    produce(site.bootstrap, topic_name, [NewRecord(b"%d" % n, partition=n % 2, timestamp=1_000 + n) for n in range(20)])
+    site.once(topic_name)
+    found = site.replayer("find", topic_name, "--time", "1970-01-01T00:00:01.011Z", "--format", "csv").stdout
+    assert found == f"{topic_name},0,6\n{topic_name},1,5\n"
+    (file := tmp_path / "offsets.csv").write_text(found)
+    assert site.replayer("cat", topic_name, "--positions", file).stdout.split() == [
+        *("12", "14", "16", "18"),
+        *("11", "13", "15", "17", "19"),
+    ]
+    with_time = site.replayer("grep", "^1[0-9]$", topic_name, "--since", "1970-01-01T00:00:01.015Z", "-c")
+    assert with_time.stdout == "5\n"

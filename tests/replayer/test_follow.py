@@ -1,0 +1,117 @@
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from index_format.errors import MalformedObject
+from replayer.archive import Archive
+from replayer.errors import StoreUnavailable
+from replayer.follow import POLLS_PER_LISTING, Followed, Follower
+from replayer.stores import StoredObject
+from replayer.stores.counting import CountingReader
+from tests.replayer.conftest import Opened
+from tests.support.archives import ArchiveWriter, records
+
+News = list[tuple[str, int, int]]
+
+
+def following(opened: Opened, steps: list[Callable[[], object]], said: list[str]) -> list[News]:
+    """What each step's poll tells, after the archive was changed by it."""
+
+    async def use(archive: Archive) -> list[News]:
+        begin = [Followed(each, each.next_offset) for each in await archive.open_topic("orders")]
+        follower = Follower(archive, "orders", begin, said.append, watch_for_partitions=True)
+        told = []
+        for step in steps:
+            step()
+            told.append([(str(partition), *offsets) for partition, offsets in await follower.poll()])
+        return told
+
+    return opened.read(use)
+
+
+def test_each_offset_is_told_once(opened: Opened, writer: ArchiveWriter) -> None:
+    first, second = (writer.partition("orders", number) for number in range(2))
+    first.commit(records(range(5)))
+    said: list[str] = []
+    steps: list[Callable[[], object]] = [
+        lambda: None,
+        lambda: first.commit(records(range(5, 9))),
+        lambda: (first.commit(records([9])), second.commit(records(range(3)))),
+        lambda: second.lose(10),
+        lambda: (first.advance(20), second.commit(records([10]))),
+        lambda: None,
+    ]
+    assert following(opened, steps, said) == [
+        [],
+        [("orders:0", 5, 9)],
+        [("orders:0", 9, 10), ("orders:1", 0, 3)],
+        [("orders:1", 3, 10)],
+        [("orders:0", 10, 20), ("orders:1", 10, 11)],
+        [],
+    ]
+    assert said == ["partition orders:1 has a gap from 3 to 10: retention"]
+
+
+def test_a_topic_that_was_created_again_goes_on_after_its_old_end(opened: Opened, writer: ArchiveWriter) -> None:
+    old = writer.partition("orders", 0)
+    old.commit(records(range(5)))
+    said: list[str] = []
+
+    def created_again() -> None:
+        old.commit(records(range(5, 7)))
+        writer.partition("orders", 0, incarnation=2).commit(records(range(3)))
+        old.hand_over("orders~2")
+
+    steps: list[Callable[[], object]] = [lambda: old.hand_over("orders~2"), created_again, lambda: None]
+    assert following(opened, steps, said) == [[], [("orders:0", 5, 7), ("orders~2:0", 0, 3)], []]
+    assert said == ["partition orders:0 goes on as orders~2:0: the topic was created again"]
+
+
+def test_new_partitions_are_found(opened: Opened, writer: ArchiveWriter) -> None:
+    writer.partition("orders", 0)
+    said: list[str] = []
+    steps: list[Callable[[], object]] = [lambda: None] * POLLS_PER_LISTING
+    steps += [lambda: writer.partition("orders", 1).commit(records(range(4)))]
+    assert following(opened, steps, said)[-1] == [("orders:1", 0, 4)]
+    assert said == ["partition orders:1 is new"]
+
+
+def test_a_marker_that_went_back_ends_it(opened: Opened, writer: ArchiveWriter) -> None:
+    partition = writer.partition("orders", 0)
+    first = partition.marker
+    partition.commit(records(range(5)))
+
+    def replaced() -> None:
+        partition.marker = first
+        partition.store_marker()
+
+    with pytest.raises(MalformedObject, match="went back from offset 5 to 0"):
+        following(opened, [replaced], [])
+
+
+def test_a_store_that_does_not_answer_is_asked_on(
+    opened: Opened, writer: ArchiveWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = writer.partition("orders", 0)
+    said: list[str] = []
+    down = False
+    get: Callable[[CountingReader, str, int], Awaitable[StoredObject]] = CountingReader.get
+
+    async def unreliable(reader: CountingReader, key: str, max_bytes: int) -> StoredObject:
+        if down:
+            raise StoreUnavailable("the store does not answer", why="it is down")
+        return await get(reader, key, max_bytes)
+
+    monkeypatch.setattr(CountingReader, "get", unreliable)
+
+    def switch(off: bool) -> None:
+        nonlocal down
+        down = off
+
+    steps: list[Callable[[], object]] = [
+        lambda: switch(off=True),
+        lambda: partition.commit(records(range(2))),
+        lambda: switch(off=False),
+    ]
+    assert following(opened, steps, said) == [[], [], [("orders:0", 0, 2)]]
+    assert said == ["the store does not answer (it is down); asking on"]
