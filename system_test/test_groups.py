@@ -121,25 +121,41 @@ def test_the_new_protocol(team: Team, topic_name: str) -> None:
     team.assert_exact(topic_name, 2)
 
 
-@pytest.mark.parametrize("identity", [(), ("--group-instance-id", "archiver-1")], ids=["session", "static"])
-def test_killed_archiver_of_the_new_protocol_goes_on_once_its_session_is_over(
-    team: Team, topic_name: str, identity: tuple[str, ...]
-) -> None:
+NEW_SESSION_SECONDS = CONSUMER_SESSION_MS / 1000 + 10
+
+
+def test_killed_archiver_of_the_new_protocol_goes_on_once_its_session_is_over(team: Team, topic_name: str) -> None:
     create_topic(team.bootstrap, topic_name, 2)
     fill(team.bootstrap, topic_name, 2, 200)
-    arguments = (topic_name, "--group-id", topic_name, "--group-protocol", "consumer", *identity)
-    team.join(*arguments)
+    arguments = (topic_name, "--group-id", topic_name, "--group-protocol", "consumer")
+    member = team.join(*arguments)
     team.wait_for(topic_name, 0, 100)
     team.wait_for(topic_name, 1, 100)
-    team.members[0].kill()
+    member.kill()
     fill(team.bootstrap, topic_name, 2, 200, "w")
-    member = team.join(*arguments)
-    give_up = time.monotonic() + CONSUMER_SESSION_MS / 1000 + 10
+    team.join(*arguments)
+    give_up = time.monotonic() + NEW_SESSION_SECONDS
     for partition in range(2):
         team.wait_for(topic_name, partition, 200, seconds=give_up - time.monotonic())
-    if identity:
-        assert "instance ID is still used" in member.stderr, "it was refused until then, and tried again"
-    assert member.terminate().exit_code == 0
+    team.assert_exact(topic_name, 2)
+
+
+def test_a_static_id_of_the_new_protocol_is_asked_for_until_it_is_free(team: Team, topic_name: str) -> None:
+    create_topic(team.bootstrap, topic_name, 2)
+    fill(team.bootstrap, topic_name, 2, 200)
+    identity = ("--group-protocol", "consumer", "--group-instance-id", "archiver-1")
+    first = team.join(topic_name, "--group-id", topic_name, *identity)
+    team.wait_for(topic_name, 0, 100)
+    team.wait_for(topic_name, 1, 100)
+    second = team.join(topic_name, "--group-id", topic_name, *identity)
+    second.wait_for(lambda: second.stderr.count("instance ID is still used") > 1, 60, "refused, and refused again")
+    assert first.alive, "the one that has the id goes on"
+    first.kill()
+    fill(team.bootstrap, topic_name, 2, 200, "w")
+    give_up = time.monotonic() + NEW_SESSION_SECONDS
+    for partition in range(2):
+        team.wait_for(topic_name, partition, 200, seconds=give_up - time.monotonic())
+    assert second.terminate().exit_code == 0
     team.assert_exact(topic_name, 2)
 
 
