@@ -7,7 +7,7 @@ FAULTS ?= 3000
 SOAK_MINUTES ?= 60
 SOAK_PARTITIONS ?= 2000
 
-.PHONY: demo test unit system check bench faults soak clean
+.PHONY: demo test unit system check bench faults soak replay-kills clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/archiver demo
@@ -45,6 +45,9 @@ $(VENV)/.runtime: setup.cfg constraints.txt | $(VENV)/bin/python
 $(VENV)/.dev: $(VENV)/.runtime
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
+
+replay-kills: $(VENV)/.dev
+	$(BIN)/python -m system_test.replay_kills
 
 clean:
 	rm -rf $(VENV) build *.egg-info .ruff_cache .mypy_cache .hypothesis

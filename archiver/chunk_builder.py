@@ -1,8 +1,11 @@
 """An open chunk: batches go in, blocks go into its buffer file, a finished chunk comes out."""
 
+from array import array
+
+import msgspec
 import pyarrow as pa
 
-from index_format.blocks import BlockBuilder, Compressor, RawBlock, member_crc32
+from index_format.blocks import BlockBuilder, Compressor, RawBlock, block_crc32
 from index_format.chunk_index import BlockEntry, Gap
 from index_format.errors import UnencodableRecord
 from index_format.keys import ChunkStart
@@ -12,6 +15,10 @@ from index_format.records import TIMESTAMP_TYPES, Record, iter_records, record_h
 from .buffer import BufferFile
 from .protocol.commit import FinishedChunk
 from .roll_policy import OpenChunkFacts
+
+ENTRY_FIELDS = len(BlockEntry.__struct_fields__)
+ENTRY_BYTES = 8 * ENTRY_FIELDS
+"""What a finished block of an open chunk takes in memory."""
 
 
 class ChunkBuilder:
@@ -37,7 +44,8 @@ class ChunkBuilder:
         self._start_offset = start_offset
         self._opened_at = opened_at
         self._builder: BlockBuilder | None = None
-        self._blocks: list[BlockEntry] = []
+        self._blocks = array("q")
+        """The entries of finished blocks, flat: as objects they would take six times as much."""
         self._gaps: list[Gap] = []
         self._timestamp_type = 0
         self._first: tuple[int, int] | None = None
@@ -54,7 +62,7 @@ class ChunkBuilder:
             compressed_bytes=self._buffer.size,
             encoded_bytes=self._encoded_bytes + self.open_block_bytes,
             num_records=self._num_records,
-            num_blocks=len(self._blocks),
+            num_blocks=len(self._blocks) // ENTRY_FIELDS,
             opened_at=self._opened_at,
             last_record_at=self._last_record_at,
         )
@@ -134,7 +142,10 @@ class ChunkBuilder:
             body=self._buffer.finish(),
             start=ChunkStart(self._start_offset, first_offset, first_timestamp),
             next_offset=next_offset,
-            blocks=tuple(self._blocks),
+            blocks=tuple(
+                BlockEntry(*self._blocks[start : start + ENTRY_FIELDS])
+                for start in range(0, len(self._blocks), ENTRY_FIELDS)
+            ),
             gaps=tuple(self._gaps),
             timestamp_type=TIMESTAMP_TYPES[self._timestamp_type],
             leader_epoch=self._leader_epoch,
@@ -149,17 +160,19 @@ class ChunkBuilder:
         member = self._compressor.compress(block.raw)
         self._encoded_bytes += len(block.raw)
         summary = block.summary
-        self._blocks.append(
-            BlockEntry(
-                byte_length_uncompressed=len(block.raw),
-                num_records=summary.num_records,
-                byte_length=len(member),
-                byte_offset=self._buffer.size,
-                first_record_offset=summary.first_offset,
-                last_record_offset=summary.last_offset,
-                min_timestamp=summary.min_timestamp,
-                max_timestamp=summary.max_timestamp,
-                crc32=member_crc32(member),
+        self._blocks.extend(
+            msgspec.structs.astuple(
+                BlockEntry(
+                    byte_length_uncompressed=len(block.raw),
+                    num_records=summary.num_records,
+                    byte_length=len(member),
+                    byte_offset=self._buffer.size,
+                    first_record_offset=summary.first_offset,
+                    last_record_offset=summary.last_offset,
+                    min_timestamp=summary.min_timestamp,
+                    max_timestamp=summary.max_timestamp,
+                    crc32=block_crc32(block.raw),
+                )
             )
         )
         self._buffer.append(member)

@@ -157,8 +157,8 @@ class RunConfig(BaseModel):
     """The bucket's region."""
     layout: Literal["topic", "seed"] = "topic"
     """Names of objects; seed is what readers of kafka-connect-s3 expect."""
-    record_format: Literal["json", "text"] = "json"
-    """Records inside a block; text holds values without line breaks and nothing else."""
+    record_format: Literal["json", "arrow", "text"] = "json"
+    """Records inside a block: arrow is faster to load, text holds values without line breaks and nothing else."""
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
     """Which records are archived: those of committed transactions only, or all."""
     block_bytes: Annotated[Size, Field(le=128 * 1024**2)] = 1024**2
@@ -173,10 +173,14 @@ class RunConfig(BaseModel):
     """A chunk ends after this long without a record, unless it is tiny."""
     chunk_span: OptionalSeconds = None
     """A chunk ends before its records' timestamps span this much."""
+    codec: Literal["gzip", "zstd"] = "gzip"
+    """What blocks are compressed with: any tool reads gzip, zstd is smaller."""
     gzip_library: Literal["isal", "zlib"] = "isal"
-    """What compresses: ISA-L is ten times faster, zlib smaller."""
+    """What makes gzip: ISA-L is ten times faster, zlib smaller."""
     gzip_level: int | None = Field(None, ge=0, le=9)
     """isal 0 to 3, zlib 0 to 9; where none is given isal 1, zlib 6."""
+    zstd_level: int = Field(3, ge=1, le=19)
+    """The higher, the smaller and slower."""
     memory: Annotated[Size, Field(ge=32 * 1024**2)] = 256 * 1024**2
     """Budget for records in memory, of one process."""
     buffer_dir: Path | None = None
@@ -234,15 +238,28 @@ class RunConfig(BaseModel):
                 "layout seed holds record format text only: its readers know no other",
                 "set record_format to text, or layout to topic",
             )
-        if self.gzip_library == "isal" and self.compression_level > 3:
+        if self.layout == "seed" and self.codec != "gzip":
+            raise _together(
+                ("layout", "codec"),
+                "layout seed holds gzip only: its readers know no other",
+                "set codec to gzip, or layout to topic",
+            )
+        if self.gzip_library == "isal" and self.gzip_level is not None and self.gzip_level > 3:
             raise _together(
                 ("gzip_library", "gzip_level"), "ISA-L has the gzip levels 0 to 3", "set gzip_library to zlib for more"
             )
         return self
 
     @property
+    def compression_library(self) -> str:
+        """What compresses, by its name among COMPRESSORS."""
+        return "zstd" if self.codec == "zstd" else self.gzip_library
+
+    @property
     def compression_level(self) -> int:
         """The level in force: the library's best trade where none is given."""
+        if self.codec == "zstd":
+            return self.zstd_level
         if self.gzip_level is not None:
             return self.gzip_level
         return 1 if self.gzip_library == "isal" else 6

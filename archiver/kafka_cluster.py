@@ -12,6 +12,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
+from .kafka_connection import Troubles, cluster_metadata
 from .kafka_settings import BROKER_DEADLINE_SECONDS, kafka_failure, make_client
 from .kafka_source import Partition
 from .protocol.operations import LogBounds
@@ -48,15 +49,14 @@ class KafkaCluster:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         """Raises UsageError for settings that librdkafka refuses."""
-        self._admin: AdminClient = make_client(AdminClient, dict(settings))
+        self._troubles = Troubles()
+        self._admin: AdminClient = make_client(AdminClient, {**settings, "error_cb": self._troubles})
         self._bootstrap = settings["bootstrap.servers"]
+        self._was_reached = False
 
     def topics(self) -> dict[str, int]:
         """All topics with their numbers of partitions. Raises BrokerUnreachable or NotPermitted."""
-        try:
-            known = self._admin.list_topics(timeout=BROKER_DEADLINE_SECONDS).topics
-        except KafkaException as error:
-            raise kafka_failure(error.args[0], f"cannot reach a broker at {self._bootstrap}") from error
+        known = self._known_topics()
         return {name: len(topic.partitions) for name, topic in known.items() if topic.error is None}
 
     def cluster_id(self) -> str | None:
@@ -89,6 +89,8 @@ class KafkaCluster:
         The end is the last stable offset under `read_committed`, the high watermark under `read_uncommitted`. Raises
         BrokerUnreachable or NotPermitted where there is no answer at all.
         """
+        if not self._was_reached:
+            self._known_topics()
         wanted = [TopicPartition(*partition) for partition in partitions]
         low = self._offsets(wanted, EARLIEST, isolation_level)
         high = self._offsets(wanted, LATEST, isolation_level)
@@ -99,10 +101,7 @@ class KafkaCluster:
 
         Raises BrokerUnreachable or NotPermitted.
         """
-        try:
-            known = self._admin.list_topics(timeout=BROKER_DEADLINE_SECONDS).topics
-        except KafkaException as error:
-            raise kafka_failure(error.args[0], f"cannot reach a broker at {self._bootstrap}") from error
+        known = self._known_topics()
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics if topic in known]
         if not resources:
             return {}
@@ -113,6 +112,11 @@ class KafkaCluster:
             replicas = {len(partition.replicas) for partition in partitions.values()}
             described[resource.name] = TopicDescription(len(partitions), max(replicas, default=None), *_config(answer))
         return described
+
+    def _known_topics(self) -> dict[str, Any]:
+        metadata = cluster_metadata(self._admin, self._troubles, self._bootstrap)
+        self._was_reached = True
+        return dict(metadata.topics)
 
     def _offsets(self, wanted: Sequence[TopicPartition], spec: Any, isolation_level: str) -> dict[Partition, int]:
         if not wanted:

@@ -10,6 +10,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from .demo_records import DemoRecord
 from .errors import BrokerUnreachable
+from .kafka_connection import Troubles, cluster_metadata
 from .kafka_settings import BROKER_DEADLINE_SECONDS, client_settings, kafka_failure, make_client
 
 PARTITIONS = 4
@@ -40,14 +41,12 @@ def mock_cluster() -> Iterator[DemoCluster]:
 @contextmanager
 def own_topics(bootstrap: str, kafka: dict[str, str], token: str) -> Iterator[DemoCluster]:
     """Two topics of the demo's own on a given cluster, deleted at the end; `token` keeps their names apart."""
-    admin: AdminClient = make_client(AdminClient, client_settings(bootstrap, kafka))
+    troubles = Troubles()
+    admin: AdminClient = make_client(AdminClient, {**client_settings(bootstrap, kafka), "error_cb": troubles})
     cluster = DemoCluster(bootstrap, f"blockgz-demo-{token}", f"blockgz-demo-{token}-restored")
     topics = [cluster.topic, cluster.restored_topic]
     config = {"retention.ms": "-1", "cleanup.policy": "delete"}
-    try:
-        admin.list_topics(timeout=BROKER_DEADLINE_SECONDS)
-    except KafkaException as error:
-        raise kafka_failure(error.args[0], f"cannot reach a broker at {bootstrap}") from error
+    cluster_metadata(admin, troubles, bootstrap)
     created = admin.create_topics(
         [NewTopic(topic, PARTITIONS, config=config) for topic in topics], request_timeout=BROKER_DEADLINE_SECONDS
     )

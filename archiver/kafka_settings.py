@@ -13,6 +13,7 @@ from index_format.errors import BlockgzError
 from .config import RunConfig
 from .configuration.references import MASK, resolve_references
 from .errors import BrokerUnreachable, NotPermitted, PartitionUnavailable, UnresolvedReference, UsageError
+from .memory_plan import QueueLimits
 
 BROKER_DEADLINE_SECONDS = 10.0
 DENIED = {
@@ -46,12 +47,13 @@ def client_settings(bootstrap_servers: str, extra: Mapping[str, str | SecretStr]
 
 def consumer_settings(config: RunConfig, *, queue_bytes: int) -> dict[str, Any]:
     """The archiver's consumer: nothing is committed or reset behind its back; `queue_bytes` bounds prefetching."""
+    limits = QueueLimits(queue_bytes)
     return {
         "fetch.queue.backoff.ms": 10,
-        "queued.min.messages": 1_000_000,
-        "queued.max.messages.kbytes": max(1024, queue_bytes // 1024),
-        "fetch.max.bytes": max(1024**2, queue_bytes // 2),
-        "fetch.message.max.bytes": max(1024**2, queue_bytes // 8),
+        "queued.min.messages": limits.records,
+        "queued.max.messages.kbytes": limits.content_bytes // 1024,
+        "fetch.max.bytes": limits.fetch_bytes,
+        "fetch.message.max.bytes": limits.fetch_bytes,
         "check.crcs": True,
         "topic.metadata.refresh.interval.ms": 30_000,
         **_group_settings(config),

@@ -15,11 +15,23 @@ from index_format.records import Record, batch_from_columns, iter_records
 
 from .errors import MemberRefused, NotPermitted, PartitionUnavailable, UnreadableRecord
 from .kafka_settings import BROKER_DEADLINE_SECONDS, kafka_failure, make_client
+from .memory_plan import BATCH_FOOTPRINT
 from .protocol.operations import LogBounds
 
-MESSAGES_A_POLL = 1000
+FIRST_MESSAGES_A_POLL = 8
+MOST_MESSAGES_A_POLL = 1000
+BYTES_A_POLL = 2 * 1024**2
+"""About so much is taken from librdkafka's queue at a time: the queue fills again meanwhile."""
 POLL_SECONDS = 0.1
 NO_TIMESTAMP = -1
+SINGLE_READS = {
+    "queued.min.messages": 1,
+    "queued.max.messages.kbytes": 1024,
+    "fetch.message.max.bytes": 64 * 1024,
+    "fetch.wait.max.ms": 10,
+}
+"""For KafkaLog: one record is wanted, and a fetch that waits at the end of one log would hold up the look-up in the
+next."""
 Message = Any
 """confluent_kafka.Message, whose stubs allow None where a delivered message has none."""
 Partition = tuple[str, int]
@@ -34,6 +46,7 @@ class Fetched:
     batch: pa.RecordBatch
     leader_epoch: int | None
     num_bytes: int
+    """What the batch takes in memory."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +97,7 @@ class KafkaSource:
         """Raises UsageError for settings that librdkafka refuses."""
         self._consumer: Consumer = make_client(Consumer, dict(settings))
         self._consuming: set[Partition] = set()
+        self._at_once = FIRST_MESSAGES_A_POLL
 
     def subscribe(self, topics: Sequence[str], listener: GroupListener) -> None:
         """Share the topics' partitions with the other members of the group."""
@@ -140,7 +154,7 @@ class KafkaSource:
         events: list[Event] = []
         waiting: dict[Partition, list[Message]] = defaultdict(list)
         message: Message
-        for message in self._consumer.consume(MESSAGES_A_POLL, POLL_SECONDS):
+        for message in self._consumer.consume(self._at_once, POLL_SECONDS):
             error = message.error()
             if error is None:
                 waiting[message.topic(), message.partition()].append(message)
@@ -159,6 +173,10 @@ class KafkaSource:
             events.append(_event_of(partition, message, error))
         for partition, messages in waiting.items():
             events += _fetched(partition, messages)
+        fetched = [event.batch for event in events if isinstance(event, Fetched)]
+        self._at_once = messages_a_poll(
+            sum(batch.num_rows for batch in fetched), sum(batch.nbytes for batch in fetched), self._at_once
+        )
         return events
 
     def close(self) -> None:
@@ -237,6 +255,15 @@ class PartitionLog:
         return self.log.record_at(self.partition, offset)
 
 
+def messages_a_poll(records: int, num_bytes: int, asked: int) -> int:
+    """How many messages to ask for next, as the last poll asked for `asked` and gave records of `num_bytes`.
+
+    About BYTES_A_POLL; no more than eight times as many as before, as larger ones may follow.
+    """
+    fitting = BYTES_A_POLL * records // num_bytes if records else asked
+    return max(1, min(MOST_MESSAGES_A_POLL, 8 * asked, fitting))
+
+
 def _fetched(partition: Partition, messages: Sequence[Message]) -> list[Event]:
     """The runs between messages whose headers the client refuses to hand over, and those messages by offset.
 
@@ -259,7 +286,7 @@ def _fetched(partition: Partition, messages: Sequence[Message]) -> list[Event]:
 
 def _fetched_run(partition: Partition, messages: Sequence[Message], headers: Sequence[Any]) -> Fetched:
     batch = _batch(messages, headers)
-    return Fetched(partition, batch, messages[-1].leader_epoch(), batch.nbytes)
+    return Fetched(partition, batch, messages[-1].leader_epoch(), batch.nbytes + BATCH_FOOTPRINT)
 
 
 def _unreadable(partition: Partition, offset: int, error: SystemError) -> Unreadable:

@@ -39,6 +39,7 @@ class LogEvent(StrEnum):
     TOPIC_CONFIG_KEPT = "topic_config_kept"
     TOPIC_CONFIG_UNKNOWN = "topic_config_unknown"
     TOPICS_UNKNOWN = "topics_unknown"
+    UNANSWERED = "unanswered"
     WATERMARKS_UNKNOWN = "watermarks_unknown"
     WORKER_DIED = "worker_died"
 

@@ -15,6 +15,7 @@ from index_format.errors import BlockgzError
 from index_format.keys import LAYOUTS, TopicFolder
 from index_format.record_formats import record_format
 
+from .backoff import LONGEST_BACKOFF_SECONDS, backoff_seconds
 from .buffer import BufferFolder
 from .config import RunConfig
 from .errors import AssignmentLost, BrokerUnreachable, BufferFailed, Fenced, PartitionUnavailable, StoreUnavailable
@@ -29,9 +30,6 @@ from .roll_policy import RollLimits, RollReason
 from .stores import Store
 from .topics import TopicDirectory
 
-CODEC = "gzip"
-FIRST_BACKOFF_SECONDS = 0.2
-LONGEST_BACKOFF_SECONDS = 30.0
 HEARTBEAT_SECONDS = 3.0
 """A fenced writer waits this long before it claims again: by then a zombie has learnt that it is none."""
 RESTARTS_IN_A_ROW = 5
@@ -271,7 +269,7 @@ class Ownership:
             topic_id=topic_id,
             group_id=config.group_id,
             record_format=config.record_format,
-            codec=CODEC,
+            codec=config.codec,
             isolation_level=config.isolation_level,
             key_prefix=workshop.store.prefix,
         )
@@ -303,7 +301,7 @@ class Ownership:
             claimed,
             ChunkSettings(
                 record_format=record_format(config.record_format),
-                compressor=COMPRESSORS[config.gzip_library](config.compression_level),
+                compressor=COMPRESSORS[config.compression_library](config.compression_level),
                 block_bytes=config.block_bytes,
                 limits=RollLimits(
                     chunk_bytes=config.chunk_bytes,
@@ -340,7 +338,7 @@ class Ownership:
                 why=error.why,
             )
             least = HEARTBEAT_SECONDS if isinstance(error, Fenced) else 0.0
-            delay = min(LONGEST_BACKOFF_SECONDS, least + FIRST_BACKOFF_SECONDS * 2**tries)
+            delay = min(LONGEST_BACKOFF_SECONDS, least + backoff_seconds(tries))
             self._retry_at[partition] = self._workshop.clock() + delay
             return
         log.error(LogEvent.STOPPED, topic=partition[0], partition=partition[1], cause=error.what, why=error.why)

@@ -21,7 +21,7 @@ from index_format.marker import Marker
 from index_format.record_formats import RecordFormat
 
 from .buffer import BufferFolder
-from .chunk_builder import ChunkBuilder
+from .chunk_builder import ENTRY_BYTES, ChunkBuilder
 from .errors import Diverged, UnreadableRecord
 from .kafka_source import EndReached, Fetched, Unreadable
 from .logs import LogEvent, log
@@ -30,6 +30,7 @@ from .protocol.driver import Driver
 from .protocol.objects import Held
 from .protocol.operations import Protocol
 from .protocol.recovery import Claimed
+from .protocol.resting import RestingMarker
 from .roll_policy import OpenChunkFacts, RollLimits, RollReason, roll_reason, rows_that_fit
 
 
@@ -114,7 +115,7 @@ class PartitionArchiver:
         self._inbox_bytes = 0
         self._building = False
         self._committing = False
-        self._held: Held = claimed.held
+        self._resting = RestingMarker.of(claimed.held)
         self._chunk: ChunkBuilder | None = None
         self._pending: deque[PendingCommit] = deque()
         self._chain_end = claimed.held.marker.chain_end
@@ -129,8 +130,13 @@ class PartitionArchiver:
 
     @property
     def held(self) -> Held:
-        """The marker as last committed by this writer."""
-        return self._held
+        """The marker as last committed by this writer; unpacked for each call."""
+        return self._resting.held()
+
+    @property
+    def resting(self) -> RestingMarker:
+        """The same as it is kept."""
+        return self._resting
 
     @property
     def position(self) -> int:
@@ -140,7 +146,7 @@ class PartitionArchiver:
     @property
     def committed(self) -> int | None:
         """The offset up to which the archive holds the partition; None before the first commit."""
-        return self._held.marker.next_offset
+        return self._resting.next_offset
 
     @property
     def inbox_bytes(self) -> int:
@@ -158,6 +164,12 @@ class PartitionArchiver:
         """Encoded bytes that wait in memory for their block to fill."""
         chunk = self._chunk
         return chunk.open_block_bytes if chunk else 0
+
+    @property
+    def open_index_bytes(self) -> int:
+        """Bytes in memory that say what the open chunk's finished blocks hold."""
+        chunk = self._chunk
+        return chunk.facts.num_blocks * ENTRY_BYTES if chunk else 0
 
     @property
     def open_chunk(self) -> OpenChunkFacts | None:
@@ -197,6 +209,8 @@ class PartitionArchiver:
                 return
             if isinstance(event, Tick) and self._inbox:
                 return  # what waits looks at the clock itself; an outage must not pile ticks up
+            if isinstance(event, EndBlock) and event in self._inbox:
+                return
             self._inbox.append(event)
             self._inbox_bytes += event.num_bytes if isinstance(event, Fetched) else 0
         self._start_building()
@@ -358,11 +372,10 @@ class PartitionArchiver:
             return
         with self._guard:
             busy = self._committing or self._pending
-        marker = self._held.marker
-        if busy or (marker.next_offset is not None and self._position <= marker.next_offset):
+        if busy or (self.committed is not None and self._position <= self.committed):
             return
         position, gaps = self._position, self._chunk.gaps if self._chunk else ()
-        moved = markers.advanced(marker, position, nonce="preview", leader_epoch=None, gaps=gaps)
+        moved = markers.advanced(self.held.marker, position, nonce="preview", leader_epoch=None, gaps=gaps)
         self._drop_open_chunk()
         self._chain_end = moved.chain_end
         self._queue(PendingCommit(None, lambda held: commit_progress(self._identity, held, position, gaps)))
@@ -399,9 +412,10 @@ class PartitionArchiver:
                 return False
             commit = self._pending[0]
         try:
-            before, begun = self._held.marker, self._clock()
-            self._held = self._driver.run(commit.protocol(self._held))
-            self._count(before, self._clock() - begun)
+            held, begun = self.held, self._clock()
+            swapped = self._driver.run(commit.protocol(held))
+            self._resting = RestingMarker.of(swapped)
+            self._count(held.marker, swapped.marker, self._clock() - begun)
         except BlockgzError as error:
             self.fail(error)
         except Exception as error:  # see _build
@@ -412,8 +426,7 @@ class PartitionArchiver:
             commit.discard()
         return True
 
-    def _count(self, before: Marker, seconds: float) -> None:
-        now = self._held.marker
+    def _count(self, before: Marker, now: Marker, seconds: float) -> None:
         self.counts.commits += 1
         self.counts.commit_seconds += seconds
         if now.last_chunk_index != before.last_chunk_index and now.tail:

@@ -1,4 +1,4 @@
-"""When an open chunk ends: pure decisions over sizes and times."""
+"""When an open chunk or block ends: pure decisions over sizes and times."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ class RollReason(Enum):
     IDLE = "idle"
     SPAN = "span"
     BUFFER = "buffer"
+    MEMORY = "memory"
     FLUSH = "flush"
 
 
@@ -108,4 +109,16 @@ def chunks_to_end(open_bytes: Mapping[K, int], committing: Mapping[K, bool], bud
         if not committing[key]:
             ending.append(key)
             excess -= open_bytes[key]
+    return ending
+
+
+def blocks_to_end(open_block_bytes: Mapping[K, int], budget: int) -> list[K]:
+    """Which open blocks should end early so that the others fit into `budget`, the largest first."""
+    excess = sum(open_block_bytes.values()) - budget
+    ending: list[K] = []
+    for key in sorted(open_block_bytes, key=lambda key: -open_block_bytes[key]):
+        if excess <= 0:
+            break
+        ending.append(key)
+        excess -= open_block_bytes[key]
     return ending

@@ -75,7 +75,7 @@ def plan_sweep(store: ToolStore, patterns: Sequence[str], grace: float) -> Sweep
     Raises NoArchiveThere, NoSuchTopic for a name that is not in the archive, and what keeps the listing from being
     read. Trouble with one partition is a problem of the plan, and nothing of that partition is deleted.
     """
-    layout = _layout_of(store)
+    layout = layout_of(store)
     now = store.clock()
     selection = TopicSelection(patterns) if patterns else None
     garbage: list[Found] = []
@@ -142,7 +142,8 @@ def _chunk_of(name: ObjectKey) -> tuple[str, int, int]:
     return (str(name.folder), name.partition, -1 if name.kind is ObjectKind.CATALOG else name.number)
 
 
-def _layout_of(store: ToolStore) -> str:
+def layout_of(store: ToolStore) -> str:
+    """The layout of the archive at a store; raises NoArchiveThere."""
     for layout in LAYOUTS:
         if store.head(archive_key(layout)) is not None:
             return layout
@@ -199,13 +200,13 @@ def _incarnations(store: ToolStore, layout: str, topic: str) -> list[TopicFolder
 
 def _reader(store: ToolStore, layout: str, folders: Sequence[TopicFolder], partition: int) -> ChainsOf:
     def chains() -> list[Chain]:
-        read = [_read_chain(store, layout, folder, partition) for folder in folders]
+        read = [read_chain(store, layout, folder, partition) for folder in folders]
         return [chain for chain in read if chain is not None]
 
     return chains
 
 
-def _read_chain(store: ToolStore, layout: str, folder: TopicFolder, partition: int) -> Chain | None:
+def read_chain(store: ToolStore, layout: str, folder: TopicFolder, partition: int) -> Chain | None:
     """The chain as the marker is now; None without a marker. Raises a FormatError where it cannot be trusted."""
     keys = LAYOUTS[layout](folder, partition)
     stored = store.get(keys.marker)
@@ -306,7 +307,7 @@ def _is_ours(layout: str, leftover: Leftover, selection: TopicSelection | None) 
 def _check_names(selection: TopicSelection | None, found: set[str], store: ToolStore) -> None:
     missing = selection.names - {name.partition("~")[0] for name in found} if selection else set()
     for name in sorted(missing):
-        layout = _layout_of(store)
+        layout = layout_of(store)
         if store.head(topic_home(layout, TopicFolder(name)) + TOPIC_OBJECT) is None:
             raise NoSuchTopic(
                 f"topic {name!r} is not in the archive",

@@ -3,7 +3,9 @@
 A courtesy to whoever restores a topic. No failure here stops or delays archiving.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future
 
 from msgspec.structs import replace
 
@@ -15,6 +17,8 @@ from index_format.keys import TOPIC_CONFIG_OBJECT, TopicFolder, topic_home
 from .kafka_cluster import TopicDescription
 from .logs import LogEvent, log
 from .stores import Store
+
+INTERVAL_SECONDS = 300.0
 
 Locate = Callable[[str], tuple[str | None, TopicFolder]]
 """A topic's id and folder, as TopicDirectory gives them."""
@@ -52,6 +56,25 @@ class TopicConfigs:
         if keep_topic_config(self._store, topic_home(self._layout, folder) + TOPIC_CONFIG_OBJECT, seen):
             log.info(LogEvent.TOPIC_CONFIG_KEPT, topic=str(folder), partitions=description.partitions)
         self._kept[topic] = seen
+
+
+class TopicConfigSchedule:
+    """Has configurations kept in a thread, each topic's not too often; all calls belong to one thread."""
+
+    def __init__(self, configs: TopicConfigs, executor: Executor) -> None:
+        self._configs = configs
+        self._executor = executor
+        self._kept_at: dict[str, float] = {}
+        self._keeping: Future[None] | None = None
+
+    def keep_due(self, topics: Iterable[str], now: float) -> None:
+        """Start to keep those whose turn it is, unless others are being kept still."""
+        if self._keeping is not None and not self._keeping.done():
+            return
+        due = [topic for topic in sorted(topics) if now - self._kept_at.get(topic, -math.inf) >= INTERVAL_SECONDS]
+        if due:
+            self._kept_at |= dict.fromkeys(due, now)
+            self._keeping = self._executor.submit(self._configs.keep, due)
 
 
 def keep_topic_config(store: Store, key: str, seen: TopicConfig) -> bool:

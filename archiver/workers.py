@@ -1,5 +1,6 @@
 """Several archivers on one machine: a parent that starts them, keeps them running, and ends them in order."""
 
+import signal
 import subprocess
 import sys
 import threading
@@ -50,7 +51,8 @@ class Workers:
 
     def _ended(self, number: int, code: int) -> None:
         if self._ending.is_set() or code in NOT_WORTH_A_RESTART:
-            self._codes.append(code)
+            # One that was told to end before it could hear of it has done nothing yet.
+            self._codes.append(0 if code == -signal.SIGTERM else code)
             self.end()
             return
         log.error(LogEvent.WORKER_DIED, worker=number, exit_code=code)

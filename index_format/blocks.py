@@ -1,4 +1,4 @@
-"""Blocks: GZIP members that inflate alone, cut from encoded records at a size limit (RFC 1952)."""
+"""Blocks that inflate alone, cut from encoded records at a size limit; under codec `gzip` GZIP members (RFC 1952)."""
 
 import zlib
 from collections.abc import Iterator
@@ -9,10 +9,12 @@ import numpy.typing as npt
 import pyarrow as pa
 from isal import igzip, isal_zlib
 
+from . import zstd_frames
 from .chunk_index import BlockEntry, ChunkIndex
 from .errors import CorruptBlock, TooLarge, UnsupportedVersion
-from .record_formats import RecordFormat, record_format
+from .record_formats import Piece, RecordFormat, record_format
 from .records import TIMESTAMP_TYPE_IDS
+from .zstd_frames import ZstdCompressor
 
 GZIP_HEADER = bytes.fromhex("1f8b08000000000000ff")
 """Deflate, no flags, MTIME 0, XFL 0, OS 255: what both compressors below write (ISA-L with XFL 4 at level 0)."""
@@ -44,10 +46,10 @@ class RawBlock(NamedTuple):
 
 
 class Compressor(Protocol):
-    """Makes one gzip member of a block; releases the GIL, so it may run in threads."""
+    """Makes one gzip member or zstd frame of a block; releases the GIL, so it may run in threads."""
 
     def compress(self, raw: bytes) -> bytes:
-        """One complete gzip member with MTIME 0."""
+        """One complete member, with MTIME 0, or frame."""
 
 
 class IsalCompressor:
@@ -78,7 +80,16 @@ class ZlibCompressor:
         return GZIP_HEADER + deflater.compress(raw) + deflater.flush() + trailer
 
 
-COMPRESSORS: dict[str, type[IsalCompressor] | type[ZlibCompressor]] = {"isal": IsalCompressor, "zlib": ZlibCompressor}
+COMPRESSORS: dict[str, type[IsalCompressor] | type[ZlibCompressor] | type[ZstdCompressor]] = {
+    "isal": IsalCompressor,
+    "zlib": ZlibCompressor,
+    "zstd": ZstdCompressor,
+}
+
+
+def block_crc32(raw: bytes) -> int:
+    """The CRC-32 that an index entry gives of a block's uncompressed bytes."""
+    return int(isal_zlib.crc32(raw))
 
 
 def member_crc32(member: bytes) -> int:
@@ -92,12 +103,7 @@ def inflate(member: bytes, expected_bytes: int, max_bytes: int) -> bytes:
     Raises TooLarge before anything is allocated where `expected_bytes` exceeds `max_bytes`, CorruptBlock where the
     member is cut short, followed by other bytes, fails its checksum or is not `expected_bytes` long.
     """
-    if expected_bytes > max_bytes:
-        raise TooLarge(
-            f"a block says that it inflates to {expected_bytes} bytes",
-            why=f"this reader accepts at most {max_bytes}",
-            remedy="raise --max-block-bytes if the archive is yours and such records are expected",
-        )
+    _refuse_larger(expected_bytes, max_bytes)
     inflater = isal_zlib.decompressobj(GZIP_WINDOW)
     try:
         raw = bytes(inflater.decompress(member, expected_bytes + 1))
@@ -121,9 +127,9 @@ class BlockBuilder:
     def __init__(self, record_format: RecordFormat, timestamp_type: int, block_bytes: int) -> None:
         self._format = record_format
         self._timestamp_type = timestamp_type
-        self._limit = block_bytes
-        self._parts: list[bytes] = []
-        self._summaries: list[BlockSummary] = []
+        self._limit = block_bytes - record_format.framing_bytes
+        self._pieces: list[Piece] = []
+        self._summary: BlockSummary | None = None
         self.open_bytes = 0
         """Encoded bytes waiting in the open block."""
 
@@ -131,12 +137,13 @@ class BlockBuilder:
         """The blocks that end within this batch; iterate to the end before the next call."""
         if batch.num_rows == 0:
             return
-        data, ends = self._format.encode(batch, self._timestamp_type)
+        encoded = self._format.encode(batch, self._timestamp_type)
+        ends = encoded.ends
         offsets = batch.column("offset").to_numpy()
         timestamps = batch.column("timestamp").to_numpy()
         row = 0
         for stop in self._ends_of_runs(offsets):
-            if self._summaries and self._breaks_before(int(offsets[row])):
+            if self._summary and self._breaks_before(self._summary, int(offsets[row])):
                 yield self._end_block()
             while row < stop:
                 start = int(ends[row - 1]) if row else 0
@@ -146,15 +153,15 @@ class BlockBuilder:
                         yield self._end_block()
                         continue
                     cut = row + 1
-                end = int(ends[cut - 1])
-                self._parts.append(data[start:end])
-                self.open_bytes += end - start
-                self._summaries.append(_summary(offsets[row:cut], timestamps[row:cut]))
+                self._pieces.append(encoded.piece(row, cut))
+                self.open_bytes += int(ends[cut - 1]) - start
+                summary = _summary(offsets[row:cut], timestamps[row:cut])
+                self._summary = _joined(self._summary, summary) if self._summary else summary
                 row = cut
 
     def finish(self) -> RawBlock | None:
         """The open block, if it holds a record."""
-        return self._end_block() if self._parts else None
+        return self._end_block() if self._summary else None
 
     def _ends_of_runs(self, offsets: Int64Array) -> Iterator[int]:
         """The rows before which a block must end, the last being the end of the batch."""
@@ -162,12 +169,13 @@ class BlockBuilder:
             yield from (int(hole) + 1 for hole in np.flatnonzero(np.diff(offsets) != 1))
         yield len(offsets)
 
-    def _breaks_before(self, offset: int) -> bool:
-        return self._format.needs_contiguous_blocks and offset != self._summaries[-1].last_offset + 1
+    def _breaks_before(self, open_block: BlockSummary, offset: int) -> bool:
+        return self._format.needs_contiguous_blocks and offset != open_block.last_offset + 1
 
     def _end_block(self) -> RawBlock:
-        block = RawBlock(b"".join(self._parts), merge_summaries(self._summaries))
-        self._parts, self._summaries, self.open_bytes = [], [], 0
+        assert self._summary is not None
+        block = RawBlock(self._format.join(self._pieces), self._summary)
+        self._pieces, self._summary, self.open_bytes = [], None, 0
         return block
 
 
@@ -175,10 +183,15 @@ def _summary(offsets: Int64Array, timestamps: Int64Array) -> BlockSummary:
     return BlockSummary(len(offsets), int(offsets[0]), int(offsets[-1]), int(timestamps.min()), int(timestamps.max()))
 
 
-def merge_summaries(summaries: list[BlockSummary]) -> BlockSummary:
+def _joined(first: BlockSummary, second: BlockSummary) -> BlockSummary:
     """One summary over consecutive runs of records."""
-    counts, firsts, lasts, minima, maxima = zip(*summaries, strict=True)
-    return BlockSummary(sum(counts), firsts[0], lasts[-1], min(minima), max(maxima))
+    return BlockSummary(
+        first.num_records + second.num_records,
+        first.first_offset,
+        second.last_offset,
+        min(first.min_timestamp, second.min_timestamp),
+        max(first.max_timestamp, second.max_timestamp),
+    )
 
 
 def decode_block(member: bytes, entry: BlockEntry, index: ChunkIndex, max_bytes: int) -> pa.RecordBatch:
@@ -193,17 +206,18 @@ def decode_block(member: bytes, entry: BlockEntry, index: ChunkIndex, max_bytes:
             remedy="raise --max-block-bytes if the archive is yours and such blocks are expected",
         )
     raw = inflate_block(member, entry, index, max_bytes)
+    encoding = record_format(index.record_format)
     # Counted before decoding: a few bytes of gzip make hundreds of millions of empty lines.
-    if (lines := raw.count(b"\n")) != entry.num_records or not raw.endswith(b"\n"):
+    if (count := encoding.count(raw)) != entry.num_records:
         raise CorruptBlock(
             "a block does not hold the records that its index says",
-            why=f"the index says {entry.num_records} records; found {lines} ends of lines",
+            why=f"the index says {entry.num_records} records; found {count}",
         )
     try:
         timestamp_type = TIMESTAMP_TYPE_IDS[index.timestamp_type]
     except KeyError:
         raise UnsupportedVersion(f"timestamp type {index.timestamp_type!r} is unknown") from None
-    batch = record_format(index.record_format).decode(raw, entry.first_record_offset, timestamp_type)
+    batch = encoding.decode(raw, entry.first_record_offset, timestamp_type)
     offsets = batch.column("offset").to_numpy()
     bounds = (int(offsets[0]), int(offsets[-1])) if len(offsets) else None
     if (
@@ -221,8 +235,27 @@ def decode_block(member: bytes, entry: BlockEntry, index: ChunkIndex, max_bytes:
 
 def inflate_block(member: bytes, entry: BlockEntry, index: ChunkIndex, max_bytes: int) -> bytes:
     """The uncompressed bytes of one stored block, checked against its entry; raises as `decode_block` does."""
-    if index.codec != "gzip":
+    if index.codec not in ("gzip", "zstd"):
         raise UnsupportedVersion(f"codec {index.codec!r} is unknown", remedy="use a newer release of blockgz")
-    if len(member) != entry.byte_length or member_crc32(member) != entry.crc32:
-        raise CorruptBlock("a block is not the one its index describes", why="its length or CRC-32 differs")
-    return inflate(member, entry.byte_length_uncompressed, max_bytes)
+    if len(member) != entry.byte_length:
+        raise CorruptBlock("a block is not the one its index describes", why="its length differs")
+    if index.codec == "gzip":
+        # The trailer tells before anything is inflated; inflating checks the trailer.
+        same = member_crc32(member) == entry.crc32
+        raw = inflate(member, entry.byte_length_uncompressed, max_bytes) if same else b""
+    else:
+        _refuse_larger(entry.byte_length_uncompressed, max_bytes)
+        raw = zstd_frames.decompress(member, entry.byte_length_uncompressed)
+        same = block_crc32(raw) == entry.crc32
+    if not same:
+        raise CorruptBlock("a block is not the one its index describes", why="its CRC-32 differs")
+    return raw
+
+
+def _refuse_larger(expected_bytes: int, max_bytes: int) -> None:
+    if expected_bytes > max_bytes:
+        raise TooLarge(
+            f"a block says that it inflates to {expected_bytes} bytes",
+            why=f"this reader accepts at most {max_bytes}",
+            remedy="raise --max-block-bytes if the archive is yours and such records are expected",
+        )

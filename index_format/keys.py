@@ -22,6 +22,7 @@ SEED_HOME = "_blockgz/"
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _FOLDER = re.compile(rf"topic=({_TOPIC.pattern})(?:~([1-9][0-9]{{0,8}}))?")
 _CONFLICT = r"(?:~e([1-9][0-9]{0,18})-([0-9a-f]{8}))?"
+_ANY_CONFLICT = re.compile(_CONFLICT.removesuffix("?"))
 _STEM = re.compile(rf"([0-9]{{20}}){_CONFLICT}")
 _CATALOG = re.compile(rf"_catalog/([1-9][0-9]?)-([0-9]{{20}}){_CONFLICT}\.json")
 _PARTITION_FOLDER = re.compile(r"partition=([0-9]{5,10})")
@@ -255,6 +256,10 @@ class SeedLayoutKeys:
 LAYOUTS: dict[str, type[TopicLayoutKeys] | type[SeedLayoutKeys]] = {"topic": TopicLayoutKeys, "seed": SeedLayoutKeys}
 
 
+INDEX_SUFFIXES = {"topic": INDEX_SUFFIX, "seed": SEED_INDEX_SUFFIX}
+"""Of the names of our own chunk indexes, by layout."""
+
+
 def archive_key(layout: str) -> str:
     """The key of the object that identifies the archive."""
     return (SEED_HOME if layout == "seed" else "") + ARCHIVE_OBJECT
@@ -376,6 +381,12 @@ def utc_date(timestamp_ms: int) -> str:
     """The UTC date of a timestamp as yyyy-mm-dd; 1970-01-01 for none, and never beyond the year 9999."""
     bounded = min(max(timestamp_ms, 0), 253_402_300_799_999)
     return str(np.datetime64(bounded, "ms").astype("datetime64[D]"))
+
+
+def conflict_in(key: str) -> Conflict | None:
+    """What the key of a chunk's object carries because its plain name was taken."""
+    match = _ANY_CONFLICT.search(key)
+    return _conflict(match[1], match[2]) if match else None
 
 
 def _conflict(epoch: str | None, token: str | None) -> Conflict | None:

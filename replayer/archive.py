@@ -11,12 +11,13 @@ from index_format import objects
 from index_format.blocks import DEFAULT_MAX_BLOCK_BYTES
 from index_format.chunk_index import ChunkIndex, Gap
 from index_format.errors import BadName, BlockgzError, MalformedObject
+from index_format.identity import TopicConfig
 from index_format.keys import (
-    INDEX_SUFFIX,
+    INDEX_SUFFIXES,
     LAYOUTS,
     MARKER_OBJECT,
     SEED_HOME,
-    SEED_INDEX_SUFFIX,
+    TOPIC_CONFIG_OBJECT,
     PartitionKeys,
     TopicFolder,
     ancestor_marker_partition,
@@ -50,7 +51,6 @@ CONCURRENT_CATALOGS = 16
 CONCURRENT_MARKERS = 32
 REMEMBERED_CHUNKS = 16
 
-INDEX_SUFFIXES = {"topic": INDEX_SUFFIX, "seed": SEED_INDEX_SUFFIX}
 _PARTITION = re.compile(r"partition=([0-9]{5,10})")
 
 
@@ -129,22 +129,18 @@ class ArchivedPartition:
 
     @property
     def num_records(self) -> int:
-        """Records in all committed chunks, from the marker alone."""
-        folded = sum(reference.num_records for level in self.marker.catalogs for reference in level)
-        return folded + sum(entry.num_records for entry in self.marker.tail)
+        """See Marker."""
+        return self.marker.num_records
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the data of all committed chunks as stored, from the marker alone."""
-        folded = sum(reference.bytes for level in self.marker.catalogs for reference in level)
-        return folded + sum(entry.bytes for entry in self.marker.tail)
+        """See Marker."""
+        return self.marker.num_bytes
 
     @property
     def num_chunks(self) -> int:
-        """Committed chunks, from the marker alone."""
-        return sum(reference.num_chunks for level in self.marker.catalogs for reference in level) + len(
-            self.marker.tail
-        )
+        """See Marker."""
+        return self.marker.num_chunks
 
     @property
     def spans(self) -> tuple[LeveledSpan, ...]:
@@ -283,6 +279,23 @@ async def _each(spans: Iterable[LeveledSpan]) -> AsyncIterator[LeveledSpan]:
         yield span
 
 
+class OtherArchive(Protocol):
+    """An archive of another kind that can be read as if it were a current one."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What its reader should know, for people."""
+
+    def folders(self) -> tuple[TopicFolder, ...]:
+        """Its topics, in order."""
+
+    def partitions(self, folder: TopicFolder) -> tuple[int, ...]:
+        """The numbers of a topic's partitions, in order."""
+
+    async def open_partition(self, folder: TopicFolder, partition: int) -> ArchivedPartition | None:
+        """One of its partitions; None where it has no such."""
+
+
 class Archive:
     """An archive at one address."""
 
@@ -290,12 +303,18 @@ class Archive:
         self,
         reader: ObjectReader,
         max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES,
+        find_other: Callable[[ObjectReader], Awaitable[OtherArchive | None]] | None = None,
         cache: ObjectCache | None = None,
     ) -> None:
+        """`find_other` looks for an archive of another kind, once, where there is no current one."""
         self.reader = reader
         self.max_block_bytes = max_block_bytes
         self._cache = cache or NoCache()
         self._layouts = tuple(LAYOUTS)
+        self._find_other = find_other
+        self._finding = asyncio.Lock()
+        self.other: OtherArchive | None = None
+        """The archive of another kind that was found."""
 
     @property
     def layout(self) -> str:
@@ -343,6 +362,15 @@ class Archive:
             raise NotInArchive(f"{topic} is not in the archive", why=f"there is {_listed(map(str, incarnations))}")
         return folder
 
+    async def topic_config(self, topic: str) -> TopicConfig | None:
+        """What the topic was like when it was last archived, None where that was not kept; raises as `folder_of`."""
+        key = topic_home(self.layout, await self.folder_of(topic)) + TOPIC_CONFIG_OBJECT
+        try:
+            stored = await self.reader.get(key, objects.MAX_OBJECT_BYTES)
+        except ObjectMissing:
+            return None
+        return objects.decode(stored.body, TopicConfig, key)
+
     async def partition_keys(self, topic: str, partition: int) -> PartitionKeys:
         """Where the objects of a partition are, whether or not it has a marker."""
         return LAYOUTS[self.layout](await self.folder_of(topic), partition)
@@ -359,7 +387,8 @@ class Archive:
             found = await self._read_marker(folder._replace(incarnation=2), partition)
             if found is None:
                 newest = (await self.incarnations(folder.topic))[-1]
-                found = await self._read_marker(newest, partition) if newest.incarnation > 2 else None
+                is_unread = newest.incarnation > 2 or self.other is not None
+                found = await self._read_marker(newest, partition) if is_unread else None
         while found is not None and not pinned and found.marker.successor is not None:
             successor = _successor(found)
             found = await self._read_marker(successor, partition)
@@ -385,6 +414,8 @@ class Archive:
         return tuple(await asyncio.gather(*(opened(number) for number in numbers)))
 
     async def _read_marker(self, folder: TopicFolder, partition: int) -> ArchivedPartition | None:
+        if self.other is not None:
+            return await self.other.open_partition(folder, partition)
         denied: AccessDenied | None = None
         for layout in self._layouts:
             keys: PartitionKeys = LAYOUTS[layout](folder, partition)
@@ -407,6 +438,8 @@ class Archive:
         return None
 
     async def _topic_folders(self) -> tuple[TopicFolder, ...]:
+        if self.other is not None:
+            return self.other.folders()
         for layout in self._layouts:
             home = SEED_HOME if layout == "seed" else ""
             names = await self.reader.folders(home)
@@ -414,6 +447,11 @@ class Archive:
             if folders or await self._has_archive_object(layout):
                 self._layouts = (layout,)
                 return folders
+        async with self._finding:
+            if self.other is None and self._find_other is not None:
+                self.other = await self._find_other(self.reader)
+        if self.other is not None:
+            return self.other.folders()
         raise NoArchiveThere(
             f"there is no archive at {self.reader.address}",
             why="it holds neither _archive.json nor a topic",
@@ -428,14 +466,13 @@ class Archive:
         return True
 
     async def _partitions_in(self, folder: TopicFolder) -> tuple[int, ...]:
+        if self.other is not None:
+            return self.other.partitions(folder)
         names = await self.reader.folders(topic_home(self.layout, folder))
         numbers = {int(match[1]) for name in names if (match := _PARTITION.fullmatch(name))}
-        if self.layout == "seed" and not any(each > folder for each in await self._incarnations_like(folder)):
+        if self.layout == "seed" and folder == max(await self.incarnations(folder.topic)):
             numbers |= await self._seed_partitions(folder)
         return tuple(sorted(numbers))
-
-    async def _incarnations_like(self, folder: TopicFolder) -> list[TopicFolder]:
-        return [each for each in await self._topic_folders() if each.topic == folder.topic]
 
     async def _seed_partitions(self, folder: TopicFolder) -> set[int]:
         """Layout `seed`: those that the ancestor's markers tell of, our own being gone perhaps."""

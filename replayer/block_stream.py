@@ -20,16 +20,27 @@ from .prefetch import prefetched
 
 RANGE_BYTES = 8 * 1024 * 1024
 """Adjacent blocks are fetched together up to this size: a request costs milliseconds of CPU."""
-FETCH_AHEAD_BYTES = 24 * 1024 * 1024
 FETCH_BYTES = 1024 * 1024
 """What a request counts at the least, so that small ones do not occupy all connections."""
-DECODE_AHEAD_BYTES = 16 * 1024 * 1024
-"""Uncompressed bytes that may be decoded and waiting; a decoded record takes about as many again."""
 DECODE_BYTES = 128 * 1024
 """What a block counts at the least, so that a task for each of very many small ones does not cost more than they do."""
 INDEXES_AHEAD = 4
 
 R = TypeVar("R")
+
+
+class ReadAhead(NamedTuple):
+    """Bytes as stored, and uncompressed bytes decoded and waiting; a decoded record takes about as many again."""
+
+    fetched: int
+    decoded: int
+
+    def shared(self, readers: int) -> "ReadAhead":
+        """What each of several readers may have of it."""
+        return ReadAhead(self.fetched // readers, self.decoded // readers)
+
+
+READ_AHEAD = ReadAhead(24 * 1024 * 1024, 16 * 1024 * 1024)
 
 
 class RangeRead(NamedTuple):
@@ -68,23 +79,26 @@ async def stored_blocks(
     start_offset: int,
     end_offset: int,
     wanted: Callable[[TimeBounded], bool] | None = None,
+    ahead_bytes: int = READ_AHEAD.fetched,
 ) -> AsyncGenerator[Chunk | StoredBlock | Unreadable]:
     """Each chunk, followed by those of its blocks that may hold records of offsets [start_offset, end_offset).
 
-    A block that `wanted` refuses is left out.
+    A block that `wanted` refuses is left out. At most `ahead_bytes` are fetched before they are asked for.
     """
 
     async def fetched(item: Chunk | RangeRead | Unreadable) -> list[Chunk | StoredBlock | Unreadable]:
         return [*await _fetched(partition, item)] if isinstance(item, RangeRead) else [item]
 
     reads = _range_reads(chunks, start_offset, end_offset, wanted)
-    async for items in prefetched(reads, fetched, cost=_fetching_cost, budget=FETCH_AHEAD_BYTES):
+    async for items in prefetched(reads, fetched, cost=_fetching_cost, budget=ahead_bytes):
         for item in items:
             yield item
 
 
 async def worked(
-    blocks: AsyncIterator[Chunk | StoredBlock | Unreadable], work: Callable[[StoredBlock], R]
+    blocks: AsyncIterator[Chunk | StoredBlock | Unreadable],
+    work: Callable[[StoredBlock], R],
+    ahead_bytes: int = READ_AHEAD.decoded,
 ) -> AsyncGenerator[Chunk | R | Unreadable]:
     """The same with the result of `work`, done in threads, in place of each block that it finds whole."""
 
@@ -96,7 +110,7 @@ async def worked(
         except Damaged as error:
             return _unreadable_blocks(item.chunk, range(item.number, item.number + 1), error)
 
-    async for result in prefetched(blocks, attempt, cost=_decoding_cost, budget=DECODE_AHEAD_BYTES):
+    async for result in prefetched(blocks, attempt, cost=_decoding_cost, budget=ahead_bytes):
         yield result
 
 

@@ -15,10 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from index_format.chunk_index import Gap
+from index_format.digest import RecordsDigest
 from index_format.records import Record, iter_records
 from index_format.seek import gap_at
 
-from .findings import Verdict
+from .findings import Digests, OffsetRun, Verdict
 from .scan import payload_bytes, scan
 from .selection import Selection
 from .topic_facts import TopicFacts, Watermarks
@@ -32,6 +33,10 @@ class TopicReader(Protocol):
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """The readable records of offsets [start, end), in order."""
+
+
+MAX_RUNS = 100
+"""How many ranges of missing and of extra offsets are named; the counts are of all."""
 
 
 class Relation(Enum):
@@ -68,7 +73,7 @@ class Excused(NamedTuple):
 
 @dataclass
 class PartitionComparison:
-    """What a comparison found; all but `zero_timestamps` and `excused` count records.
+    """What a comparison found; the numbers but `zero_timestamps` count records.
 
     `records` are equal on both sides; `missing` only the archive has, `extra` only the topic. Of a copy these two are
     the difference of the counts, and after a lost record those behind it count as `differing`.
@@ -85,6 +90,15 @@ class PartitionComparison:
     zero_timestamps: int = 0
     excused: list[Excused] = field(default_factory=list)
     first_difference: Difference | None = None
+    missing_offsets: list[OffsetRun] = field(default_factory=list)
+    """Where in the archive the missing records are: the first MAX_RUNS of these ranges."""
+    extra_offsets: list[OffsetRun] = field(default_factory=list)
+    """Where in the topic the extra records are, likewise."""
+    not_archived_yet: OffsetRun | None = None
+    """What a source holds behind all that is archived."""
+    archived_digests: Digests | None = None
+    found_digests: Digests | None = None
+    """Of the records that were read of each side."""
 
     @property
     def verdict(self) -> Verdict:
@@ -137,6 +151,7 @@ async def compare_copy(
             progress(batch.num_rows, payload_bytes(batch))
         async for batch in found.rest():
             _count_extra(batch, result)
+        result.archived_digests, result.found_digests = archived.digests, found.digests
     return result
 
 
@@ -171,6 +186,9 @@ async def compare_source(
             progress(batch.num_rows, payload_bytes(batch))
         async for batch in found.rest():
             excuses.extra(batch, result)
+        result.archived_digests, result.found_digests = archived.digests, found.digests
+    if end >= partition.next_offset and watermarks.end > partition.next_offset:
+        result.not_archived_yet = OffsetRun(max(partition.next_offset, watermarks.low), watermarks.end)
     return result
 
 
@@ -180,6 +198,12 @@ class _Side:
     def __init__(self, batches: AsyncIterator[pa.RecordBatch]) -> None:
         self._batches = batches
         self._batch: pa.RecordBatch | None = None
+        self._digest = RecordsDigest()
+
+    @property
+    def digests(self) -> Digests:
+        """Of all records taken so far."""
+        return Digests(self._digest.content, self._digest.positions)
 
     async def fill(self) -> bool:
         """Whether there are records, read if need be."""
@@ -207,6 +231,7 @@ class _Side:
         """The next records, that many."""
         assert self._batch is not None
         taken, self._batch = self._batch.slice(0, rows), self._batch.slice(rows)
+        self._digest.update(taken)
         return taken
 
     def take_below(self, offset: int) -> pa.RecordBatch:
@@ -305,6 +330,7 @@ def _zeros_sent_as_one(left: pa.RecordBatch, right: pa.RecordBatch) -> npt.NDArr
 def _count_missing(batch: pa.RecordBatch, result: PartitionComparison) -> None:
     result.archived += batch.num_rows
     result.missing += batch.num_rows
+    _add_runs(batch, result.missing_offsets)
     if batch.num_rows and result.first_difference is None:
         result.first_difference = Difference(_record(batch, 0), None, ())
 
@@ -312,8 +338,23 @@ def _count_missing(batch: pa.RecordBatch, result: PartitionComparison) -> None:
 def _count_extra(batch: pa.RecordBatch, result: PartitionComparison) -> None:
     result.found += batch.num_rows
     result.extra += batch.num_rows
+    _add_runs(batch, result.extra_offsets)
     if batch.num_rows and result.first_difference is None:
         result.first_difference = Difference(None, _record(batch, 0), ())
+
+
+def _add_runs(batch: pa.RecordBatch, runs: list[OffsetRun]) -> None:
+    """Adds the offsets of a batch, neighbours as one range."""
+    offsets = batch.column("offset").to_numpy()
+    breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
+    for part in np.split(offsets, breaks) if len(offsets) else ():
+        start, end = int(part[0]), int(part[-1]) + 1
+        if runs and runs[-1].end == start:
+            runs[-1] = OffsetRun(runs[-1].start, end)
+        elif len(runs) < MAX_RUNS:
+            runs.append(OffsetRun(start, end))
+        else:
+            return
 
 
 def _record(batch: pa.RecordBatch, row: int) -> Record:

@@ -13,7 +13,10 @@ The tree, below `index_format.errors.BlockgzError`::
     BrokerUnreachable   1   no broker answered within the deadline (a ConnectionError)
     NoSuchTopic         2   a topic that the cluster does not have (a LookupError)
     ReplayRefused       2   the target would not keep the records as they are (a ValueError)
+    RecordUnfit         1   a record that cannot be changed as was asked for (a ValueError)
     DeliveryFailed      1   the cluster did not take a record
+    CommitLost          1   a transaction was rolled back, or nobody knows (a DeliveryFailed)
+    JobTakenOver       11   another run of the same job writes now
     TopicUnreadable     1   the log cannot be read to the end that was asked for
 """
 
@@ -115,10 +118,31 @@ class ReplayRefused(BlockgzError, ValueError):
     exit_code = 2
 
 
+class RecordUnfit(BlockgzError, ValueError):
+    """A record that cannot be changed as was asked for; `partition` and `offset` are those of the archive."""
+
+    exit_code = 1
+
+    def __init__(self, partition: int, offset: int, why: str, remedy: str) -> None:
+        super().__init__(f"the record at partition {partition}, offset {offset} cannot be sent", why=why, remedy=remedy)
+        self.partition = partition
+        self.offset = offset
+
+
 class DeliveryFailed(BlockgzError):
     """The cluster did not take a record; `why` says what was written before."""
 
     exit_code = 1
+
+
+class CommitLost(DeliveryFailed):
+    """A transaction was rolled back, or its end is not known: the committed position tells; worth a retry."""
+
+
+class JobTakenOver(BlockgzError):
+    """Another run of the same job writes, or wrote since: this one must not."""
+
+    exit_code = 11
 
 
 class TopicUnreadable(BlockgzError):

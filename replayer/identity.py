@@ -40,10 +40,15 @@ class Identity:
 
 
 async def read_identity(archive: Archive, topics: Iterable[str]) -> Identity:
-    """Checks the objects that say whose the archive and its topics are, and the topics' configurations if any."""
+    """Checks the objects that say whose the archive and its topics are, and the topics' configurations if any.
+
+    An old archive has none.
+    """
+    folders = [await archive.folder_of(topic) for topic in topics]
+    if archive.other is not None:
+        return Identity()
     damage: list[Damage] = []
     topic_ids: dict[TopicFolder, str] = {}
-    folders = [await archive.folder_of(topic) for topic in topics]
     info = await _checked(archive, archive_key(archive.layout), ArchiveInfo, damage)
     for folder in dict.fromkeys(folders):
         home = topic_home(archive.layout, folder)

@@ -34,6 +34,11 @@ class KafkaAdmin:
         self._metadata: Any = await_broker(self._admin, troubles, properties["bootstrap.servers"])
 
     @property
+    def cluster_id(self) -> str | None:
+        """The cluster's id, None where it does not tell."""
+        return self._metadata.cluster_id or None
+
+    @property
     def topics(self) -> tuple[str, ...]:
         """The names of the cluster's topics, without internal ones."""
         return tuple(sorted(name for name in self._metadata.topics if not name.startswith("__")))

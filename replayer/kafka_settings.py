@@ -22,6 +22,7 @@ DENIED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 UNREACHABLE = {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
 RESERVED = {"logger", "error_cb", "on_delivery", "stats_cb", "test.mock.num.brokers"}
@@ -62,12 +63,16 @@ class Troubles:
         self.denied: KafkaError | None = None
         self.first: KafkaError | None = None
         """The first failure to connect, the most telling of them."""
+        self.fatal: KafkaError | None = None
+        """After this one the client is of no use any more."""
         self.all_down = False
 
     def __call__(self, error: KafkaError) -> None:
         """Remembers an error; librdkafka calls this while the client is polled."""
         if error.code() in DENIED:
             self.denied = self.denied or error
+        elif error.fatal():
+            self.fatal = self.fatal or error
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:
             self.all_down = True
         else:

@@ -16,7 +16,7 @@ from index_format.seek import block_at_or_after, gap_at, range_groups
 
 from .archive import ArchivedPartition, Chunk
 from .block_reader import StoredBlock, decoded, fetch_blocks, read_block
-from .block_stream import DECODE_AHEAD_BYTES, FETCH_AHEAD_BYTES, RANGE_BYTES, RangeRead
+from .block_stream import RANGE_BYTES, READ_AHEAD, RangeRead
 from .damage import Damaged
 from .positions import AtTime, Position, block_at_time, resolve_position
 from .prefetch import prefetched
@@ -260,7 +260,7 @@ async def _read(
             return []
 
     async def singly() -> AsyncIterator[StoredBlock]:
-        fetched = prefetched(reads(), fetch, cost=lambda read: read.num_bytes, budget=FETCH_AHEAD_BYTES)
+        fetched = prefetched(reads(), fetch, cost=lambda read: read.num_bytes, budget=READ_AHEAD.fetched)
         async for blocks in fetched:
             for block in blocks:
                 yield block
@@ -275,7 +275,7 @@ async def _read(
         outcomes.update(_in_batch(batch, offsets, block.chunk.index.data.bytes))
 
     decided = prefetched(
-        singly(), decide, cost=lambda block: block.entry.byte_length_uncompressed, budget=DECODE_AHEAD_BYTES
+        singly(), decide, cost=lambda block: block.entry.byte_length_uncompressed, budget=READ_AHEAD.decoded
     )
     async for _ in decided:
         pass

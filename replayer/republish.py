@@ -1,124 +1,84 @@
-"""Executing a plan: the selected records, partition after partition, in order, into the sink."""
+"""Running a job: scan, pipeline and sink, and after every so much a commit of the records and of the position."""
 
 import asyncio
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from index_format.errors import BlockgzError
+from index_format.records import SCHEMA
 
+from .block_stream import ReadAhead
+from .control import Control
+from .errors import CommitLost, JobTakenOver
+from .job import refuse_other_job
+from .lane_position import LanePosition
+from .ledger import Ledger
+from .pace import Pace
+from .pipeline import Pipeline, ScannedBatch
+from .record_sink import Delivered, RecordSink
+from .republish_result import RepublishResult, Tally
 from .scan import payload_bytes, scan
 from .selection import Selection
 
-
-class Delivered(NamedTuple):
-    """What a target partition took: offsets of its first and newest record, None before the first.
-
-    `zero_timestamps` counts records whose timestamp 0 had to be sent as 1.
-    """
-
-    records: int
-    first_offset: int | None
-    last_offset: int | None
-    zero_timestamps: int
-
-
-class RecordSink(Protocol):
-    """Where the records go. `send` and `flush` block and are called by one thread at a time."""
-
-    def send(self, partition: int, batch: pa.RecordBatch) -> None:
-        """Takes the batch, in order; raises a BlockgzError once it is known that a record was not taken."""
-
-    def flush(self) -> Mapping[int, Delivered]:
-        """Waits until everything is taken; by partition, what was written. Raises as `send` does."""
-
-    def delivered(self) -> Mapping[int, Delivered]:
-        """What is known to be written by now."""
-
-    def stop(self) -> None:
-        """Gives up: a `send` or `flush` under way ends soon. May be called from any thread."""
-
+SEND_INSTEAD_OF_ZERO = 1
+"""librdkafka takes timestamp 0 for "now", so such a record gets the next millisecond."""
+LOST_COMMITS = 5
+"""So many in a row without any progress end a replay."""
+RETRY_SECONDS = 1.0
+READ_AHEAD = ReadAhead(16 * 1024 * 1024, 6 * 1024 * 1024)
+"""The sink is the slower side: what keeps it busy is enough."""
 
 Progress = Callable[[int, int], None]
-"""Told how many records, and bytes of keys and values, each batch added."""
+"""Told how many records, and bytes of keys and values, were read and went where they had to; less, if rolled back."""
 
 
-@dataclass(frozen=True)
-class LaneResult:
-    """One partition: how many records went where; offsets are inclusive, None where there were no records."""
+class Cadence(NamedTuple):
+    """A commit is due after so many records or bytes, or so long after the first of them."""
 
-    partition: int
-    target_partition: int
-    records: int
-    first_offset: int | None
-    last_offset: int | None
-    target_first_offset: int | None
-    target_last_offset: int | None
+    records: int = 25_000
+    bytes: int = 8 * 1024 * 1024
+    seconds: float = 5.0
 
 
-@dataclass(frozen=True)
-class RepublishResult:
-    """What a replay did; `bytes` are those of keys and values."""
-
-    partitions: tuple[LaneResult, ...]
-    bytes: int
-    seconds: float
-    zero_timestamps: int
-
-    @property
-    def records(self) -> int:
-        """Records of all partitions."""
-        return sum(lane.records for lane in self.partitions)
+CADENCE = Cadence()
 
 
-@dataclass
-class _Sent:
-    """What was handed over for one partition."""
+class Work(NamedTuple):
+    """What to replay: selections, and where each lane stood before the first record of the job."""
 
-    records: int = 0
-    first_offset: int | None = None
-    last_offset: int | None = None
+    selections: Sequence[Selection]
+    first: Mapping[int, LanePosition]
 
 
-async def republish(selections: Sequence[Selection], sink: RecordSink, progress: Progress) -> RepublishResult:
-    """Sends the selected records and waits until the cluster has them all.
+async def republish(
+    work: Work,
+    pipeline: Pipeline,
+    sink: RecordSink,
+    pace: Pace,
+    control: Control,
+    progress: Progress,
+    cadence: Cadence = CADENCE,
+) -> RepublishResult:
+    """Replays what the sink's positions leave to do, and waits until it is committed.
 
-    Reading and decoding go on while the sink works; memory holds what `scan` reads ahead. An error, of archive or
-    sink, says in its reason what was written before; everything that was handed over before damage in the archive is
-    written first.
+    Memory holds what `scan` reads ahead and what the sink has not sent. A transaction that was rolled back is written
+    again. An error, of archive or sink, says in its reason what was written before; everything that was handed over
+    before damage in the archive is committed first.
     """
-    began = time.perf_counter()
-    sent = {selection.partition.partition: _Sent() for selection in selections}
-    num_bytes = 0
+    run = _Run(work, pipeline, sink, pace, control, progress, cadence)
     try:
-        for partition, (start, end) in selections:
-            lane = sent[partition.partition]
-            async with aclosing(scan(partition, start, end)) as batches:
-                async for batch in batches:
-                    await asyncio.to_thread(sink.send, partition.partition, batch)
-                    offsets = batch.column("offset")
-                    lane.records += batch.num_rows
-                    lane.last_offset = offsets[-1].as_py()
-                    if lane.first_offset is None:
-                        lane.first_offset = offsets[0].as_py()
-                    payload = payload_bytes(batch)
-                    num_bytes += payload
-                    progress(batch.num_rows, payload)
-        delivered = await asyncio.to_thread(sink.flush)
+        return await run.to_the_end()
     except BlockgzError as error:
-        await _settle(sink)
+        await run.settle()
         error.why = "; ".join(part for part in (error.why, written_text(sink.delivered())) if part)
         raise
     except BaseException:
         sink.stop()
         raise
-    lanes = tuple(_lane_result(partition, lane, delivered.get(partition)) for partition, lane in sent.items())
-    zeros = sum(each.zero_timestamps for each in delivered.values())
-    return RepublishResult(lanes, num_bytes, time.perf_counter() - began, zeros)
 
 
 def written_text(delivered: Mapping[int, Delivered]) -> str:
@@ -131,21 +91,226 @@ def written_text(delivered: Mapping[int, Delivered]) -> str:
     return f"written to the target: {', '.join(parts)}" if parts else "nothing was written to the target"
 
 
-async def _settle(sink: RecordSink) -> None:
-    """Waits for what was handed over, unless that is what failed."""
-    try:
-        await asyncio.to_thread(sink.flush)
-    except BlockgzError:
-        sink.stop()
+class _Source:
+    """One partition while it is read."""
+
+    def __init__(self, number: int, end: int, batches: AsyncGenerator[pa.RecordBatch]) -> None:
+        self.number = number
+        self.end = end
+        self.rest: pa.RecordBatch | None = None
+        """What of the newest batch has not gone yet; None before the first and after the last."""
+        self._batches = batches
+        self._coming: asyncio.Task[pa.RecordBatch | None] | None = None
+
+    async def ready(self, seconds: float) -> bool:
+        """Waits so long for `rest` to be filled; whether it is, or is None because nothing more comes.
+
+        Raises what `scan` raises.
+        """
+        if self.rest is None:
+            self._coming = self._coming or asyncio.create_task(_next(self._batches))
+            done, _ = await asyncio.wait({self._coming}, timeout=seconds)
+            if not done:
+                return False
+            self.rest, self._coming = self._coming.result(), None
+        return True
+
+    def take(self, rows: int) -> pa.RecordBatch:
+        assert self.rest is not None
+        taken = self.rest.slice(0, rows)
+        self.rest = self.rest.slice(rows) if rows < self.rest.num_rows else None
+        return taken
+
+    async def close(self) -> None:
+        if self._coming is not None:
+            self._coming.cancel()
+            await asyncio.gather(self._coming, return_exceptions=True)
+        await self._batches.aclose()
 
 
-def _lane_result(partition: int, sent: _Sent, delivered: Delivered | None) -> LaneResult:
-    return LaneResult(
-        partition,
-        partition,
-        sent.records,
-        sent.first_offset,
-        sent.last_offset,
-        delivered.first_offset if delivered else None,
-        delivered.last_offset if delivered else None,
-    )
+async def _next(batches: AsyncGenerator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    return await anext(batches, None)
+
+
+class _Run:
+    """One call of `republish`."""
+
+    def __init__(
+        self,
+        work: Work,
+        pipeline: Pipeline,
+        sink: RecordSink,
+        pace: Pace,
+        control: Control,
+        progress: Progress,
+        cadence: Cadence,
+    ) -> None:
+        self._work, self._pipeline, self._sink = work, pipeline, sink
+        self._pace, self._control, self._progress, self._cadence = pace, control, progress, cadence
+        self._began = control.elapsed()
+        self._tally = Tally(work.first)
+        self._ledger = Ledger({})
+        self._sound = False
+        """Whether ledger and sink agree: not while the sink is at work, and not after it failed."""
+        self._attempted: Mapping[int, LanePosition] = {}
+        """What a commit under way writes."""
+        self._open_records = self._open_bytes = 0
+        self._open_since: float | None = None
+
+    async def to_the_end(self) -> RepublishResult:
+        lost = in_vain = 0
+        while True:
+            reached = self._ledger.last
+            try:
+                await self._begin()
+                await self._replay()
+                break
+            except CommitLost:
+                lost += 1
+                in_vain = in_vain + 1 if self._ledger.last == reached else 1
+                if in_vain >= LOST_COMMITS or self._control.ending:
+                    raise
+                await self._control.wait(RETRY_SECONDS * (in_vain - 1))
+        return self._tally.result(
+            self._ledger.last,
+            self._sink.delivered(),
+            seconds=self._control.elapsed() - self._began,
+            lost_commits=lost,
+        )
+
+    async def settle(self) -> None:
+        """After an error: commits what was handed over, unless that is what failed."""
+        try:
+            if self._sound:
+                await self._commit(self._ledger.positions())
+                return
+        except BlockgzError:
+            pass
+        self._sink.stop()
+
+    async def _begin(self) -> None:
+        first = self._work.first
+        self._sound = False
+        recorded = await asyncio.to_thread(self._sink.begin, sorted(first))
+        refuse_other_job(recorded, first)
+        self._refuse_foreign_progress(recorded)
+        self._tally.committed(lane for lane, position in self._attempted.items() if recorded.get(lane) == position)
+        self._tally.rolled_back()
+        self._progress(-self._open_records, -self._open_bytes)
+        self._ledger = Ledger({**first, **recorded})
+        # From then on the job's ranges stand: whoever goes on with it reads the same, however the archive grows.
+        await self._commit({lane: position for lane, position in first.items() if lane not in recorded})
+
+    def _refuse_foreign_progress(self, recorded: Mapping[int, LanePosition]) -> None:
+        """After a lost commit: what is recorded is what this run wrote, or somebody else goes on with the job."""
+        for lane, ours in self._ledger.last.items():
+            found = recorded.get(lane, self._work.first[lane])
+            if found not in (ours, self._attempted.get(lane)):
+                raise JobTakenOver(
+                    f"another run of the job writes to target partition {lane}",
+                    why=f"{found.written} records are committed there, and this run knew of {ours.written}",
+                    remedy="let the other run go on; if there is none, run this again with --resume",
+                )
+
+    async def _replay(self) -> None:
+        waiting = deque(self._work.selections)
+        at_once = max(len(waiting), 1) if self._pace.by_time else 1
+        reading: list[_Source] = []
+        try:
+            while (waiting or reading) and not self._control.ending:
+                while waiting and len(reading) < at_once:
+                    reading += self._opened(waiting.popleft(), at_once)
+                await self._portion(reading)
+        finally:
+            for source in reading:
+                await source.close()
+        await self._commit(self._ledger.positions())
+
+    def _opened(self, selection: Selection, at_once: int) -> list[_Source]:
+        partition, (_, end) = selection
+        start = self._ledger.start_of(partition.partition)
+        if start is None:
+            return []
+        return [_Source(partition.partition, end, scan(partition, start, end, ahead=READ_AHEAD.shared(at_once)))]
+
+    async def _portion(self, reading: list[_Source]) -> None:
+        """Sends what may go now from each source, or waits until something may, with nothing open for too long."""
+        if self._control.paused:
+            await self._commit(self._ledger.positions())
+            await self._control.wait(None)
+            return
+        wait: float | None = None
+        for source in tuple(reading):
+            if not await source.ready(self._due_in()):
+                break
+            if source.rest is None:
+                await source.close()
+                reading.remove(source)
+                self._ledger.passed(source.number, source.end)
+                return
+            due = self._pace.due(source.rest, self._control.elapsed())
+            if due.rows:
+                await self._send(source.number, source.take(due.rows))
+                wait = 0.0
+            else:
+                wait = due.seconds if wait is None else min(wait, due.seconds)
+        if self._due_in() <= 0:
+            await self._commit(self._ledger.positions())
+        elif wait:
+            await self._control.wait(min(wait, self._due_in()))
+
+    async def _send(self, source: int, batch: pa.RecordBatch) -> None:
+        num_bytes = payload_bytes(batch)
+        if self._open_since is None:
+            self._open_since = self._control.elapsed()
+        sent_records, sent_bytes = await asyncio.to_thread(self._hand_over, source, batch)
+        self._open_records += batch.num_rows
+        self._open_bytes += num_bytes
+        self._pace.sent(sent_records, sent_bytes, self._control.elapsed())
+        self._progress(batch.num_rows, num_bytes)
+
+    def _hand_over(self, source: int, batch: pa.RecordBatch) -> tuple[int, int]:
+        """Sends what becomes of a batch; how many records and bytes that were."""
+        records = num_bytes = 0
+        for piece in self._pipeline(ScannedBatch(source, batch)):
+            self._sound = False
+            fresh, zeros = _sendable(self._ledger.accept(source, piece))
+            if fresh.num_rows:
+                self._sink.send(piece.target, fresh)
+                self._tally.add(source, piece.target, fresh, zeros)
+                records += fresh.num_rows
+                num_bytes += payload_bytes(fresh)
+            self._sound = True
+        self._ledger.passed(source, batch.column("offset")[-1].as_py() + 1)
+        return records, num_bytes
+
+    async def _commit(self, positions: Mapping[int, LanePosition]) -> None:
+        self._attempted = positions
+        self._sound = False
+        if positions:
+            await asyncio.to_thread(self._sink.commit, positions)
+        self._attempted = {}
+        self._ledger.committed(positions)
+        self._tally.committed(positions)
+        self._open_records = self._open_bytes = 0
+        self._open_since = None
+        self._sound = True
+
+    def _due_in(self) -> float:
+        """Seconds until a commit is due."""
+        if self._open_since is None:
+            return self._cadence.seconds
+        if self._open_records >= self._cadence.records or self._open_bytes >= self._cadence.bytes:
+            return 0.0
+        return self._open_since + self._cadence.seconds - self._control.elapsed()
+
+
+def _sendable(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
+    """The batch without timestamps of 0, and how many there were."""
+    timestamps = batch.column("timestamp").to_numpy()
+    zeros = int(np.count_nonzero(timestamps == 0))
+    if not zeros:
+        return batch, 0
+    columns = {name: batch.column(name) for name in SCHEMA.names}
+    columns["timestamp"] = pa.array(np.where(timestamps == 0, SEND_INSTEAD_OF_ZERO, timestamps))
+    return pa.record_batch(list(columns.values()), schema=SCHEMA), zeros

@@ -11,7 +11,7 @@ from index_format.seek import TimeBounded
 
 from .archive import ArchivedPartition
 from .block_reader import StoredBlock, decoded
-from .block_stream import readable_chunks, stored_blocks, worked
+from .block_stream import READ_AHEAD, ReadAhead, readable_chunks, stored_blocks, worked
 from .damage import STOP, DamagePolicy, Unreadable
 
 
@@ -22,6 +22,7 @@ async def scan(
     wanted: Callable[[TimeBounded], bool] | None = None,
     *,
     on_damage: DamagePolicy = STOP,
+    ahead: ReadAhead = READ_AHEAD,
 ) -> AsyncGenerator[pa.RecordBatch]:
     """The archived records of offsets [start_offset, end_offset) as batches of `index_format.records.SCHEMA`, in order.
 
@@ -36,7 +37,8 @@ async def scan(
         return decoded(block, partition.max_block_bytes)
 
     chunks = readable_chunks(partition, _entries(partition, start_offset, end_offset, wanted))
-    async for item in worked(stored_blocks(partition, chunks, start_offset, end_offset, wanted), decode):
+    blocks = stored_blocks(partition, chunks, start_offset, end_offset, wanted, ahead.fetched)
+    async for item in worked(blocks, decode, ahead.decoded):
         if isinstance(item, Unreadable):
             start, end = max(item.start, start_offset), min(item.end, end_offset)
             if start < end:

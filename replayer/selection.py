@@ -30,6 +30,8 @@ class Positions:
     start: Position | None = None
     end: Position | None = None
     of_partitions: Mapping[int, tuple[Position | None, Position | None]] = field(default_factory=dict)
+    asked: tuple[str, ...] = field(default=(), compare=False)
+    """How start and end were written."""
 
     async def resolve(self, partition: ArchivedPartition) -> OffsetRange:
         """The offsets that are meant in one partition."""

@@ -12,12 +12,12 @@ from index_format import objects
 from index_format.chunk_index import ChunkIndex, Gap
 from index_format.digest import RecordsDigest
 from index_format.errors import CorruptBlock
-from index_format.keys import PartitionKeys
+from index_format.keys import INDEX_SUFFIXES, PartitionKeys
 from index_format.marker import ChunkEntry
 from index_format.record_formats import record_format
 from index_format.records import iter_records, record_hash
 
-from .archive import INDEX_SUFFIXES, Archive, ArchivedPartition, Chunk
+from .archive import Archive, ArchivedPartition, Chunk
 from .block_reader import StoredBlock, decoded, inflated
 from .block_stream import readable_chunks, stored_blocks, unreadable_chunk, worked
 from .chunk_choice import EVERY_CHUNK, ChunkChoice
@@ -96,6 +96,8 @@ class _Verification:
         self._gaps: set[Gap] = set(marker.gaps)
         self._sizes: dict[str, int] = {}
         self._lost_records = 0
+        self._recounted: dict[str, int] = {}
+        """Records of chunks that were opened: before, those of an old archive are known by their indexes alone."""
         self._chunk: _ChunkUnderWay | None = None
         self._digest = RecordsDigest()
         self._last_hash: str | None = None
@@ -114,12 +116,13 @@ class _Verification:
             else:
                 self._pass(item)
         self._end_chunk()
-        whole = len(chosen) == len(entries) and not report.lost
-        if whole and self._last_hash is not None and self._last_hash != marker.tail_hash:
+        hashes = {self._last_hash, marker.tail_hash}
+        if chosen[-1:] == entries[-1:] and None not in hashes and len(hashes) > 1:
             report.damage.append(Damage(self._partition.keys.marker, "its tail_hash is not that of the last record"))
-        if whole and self._depth is Depth.RECORDS:
+        if len(chosen) == len(entries) and not report.lost and self._depth is Depth.RECORDS:
             report.digests = Digests(self._digest.content, self._digest.positions)
-        report.records = sum(entry.num_records for entry in entries) - self._lost_records
+        counts = {entry.name: entry.num_records for entry in entries} | self._recounted
+        report.records = sum(counts.values()) - self._lost_records
         report.chunks, report.checked_chunks = len(entries), len(chosen)
         report.first_offset = entries[0].first_offset if entries else None
         report.gaps = sorted(self._gaps, key=lambda gap: gap.start)
@@ -133,7 +136,7 @@ class _Verification:
         async for opened in self._partition.walk(0, END):
             if isinstance(opened, ChunkEntry):
                 entries.append(opened)
-                spans.append((opened.start_offset, opened.next_offset, self._partition.keys.home + opened.name))
+                spans.append((opened.start_offset, opened.next_offset, self._partition.keys.chunks + opened.name))
             elif isinstance(opened, Unreadable):
                 self._report.damage.append(Damage(opened.key, opened.reason))
                 self._report.lost.append(Lost(opened.start, opened.end, opened.reason))
@@ -198,6 +201,7 @@ class _Verification:
 
     def _begin(self, chunk: Chunk) -> None:
         self._gaps.update(chunk.index.gaps)
+        self._recounted[chunk.entry.name] = chunk.entry.num_records
         self._chunk = _ChunkUnderWay(chunk)
         size = self._sizes.pop(chunk.data_key)
         if size != chunk.index.data.bytes:
@@ -220,7 +224,7 @@ class _Verification:
         self._report.lost.append(Lost(found.start, found.end, found.reason))
         self._last_hash = None
         if self._chunk is not None and found.key == self._chunk.chunk.data_key:
-            self._chunk.damage = self._chunk.damage or found.reason
+            self._chunk.damage = self._chunk.damage or "not all of its blocks can be read"
         else:
             self._report.damage.append(Damage(found.key, found.reason))
 
@@ -250,10 +254,7 @@ class _Verification:
             return CheckedBlock(block, None)
         batch = decoded(block, limit)
         times = pc.min_max(batch.column("timestamp")).as_py()
-        if encoding.name != "text" and times != {
-            "min": block.entry.min_timestamp,
-            "max": block.entry.max_timestamp,
-        }:
+        if encoding.name != "text" and times != {"min": block.entry.min_timestamp, "max": block.entry.max_timestamp}:
             raise CorruptBlock(
                 f"block {block.number} of {block.chunk.data_key} has other timestamps than its index says",
                 why="seeks by time would miss records",

@@ -18,8 +18,9 @@ from system_test.support.kafka_broker import kafka_jars
 from system_test.support.object_store import versitygw_program
 
 SEED = os.environ.get("BLOCKGZ_SEED", "shard")
-FAULTS = 50
-OF_OTHERS = {"broker-kill", "broker-freeze", "store-kill", "recreate", "grow", "truncate"}
+DISRUPTIONS = 54
+STORE_FAULTS = 300
+OF_OTHERS = {"broker-kill", "broker-freeze", "store-kill", "recreate", "grow", "truncate", "retention"}
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +39,14 @@ def test_the_schedule_is_a_function_of_the_seed() -> None:
 
 
 def test_a_short_schedule_has_every_kind() -> None:
-    kinds = {fault.kind for fault in itertools.islice(schedule(SEED, 2.0), FAULTS)}
+    kinds = {fault.kind for fault in itertools.islice(schedule(SEED, 2.0), DISRUPTIONS)}
     assert kinds == set(FaultKind)
 
 
 @pytest.mark.timeout(600)
 def test_every_record_is_archived_once_whatever_fails(servers: None, tmp_path: Path) -> None:
-    arguments = ("--faults", FAULTS, "--a-round", FAULTS, "--gap", 2.4, "--store-rate", 0.15, "--seed", SEED)
+    enough = ("--faults", DISRUPTIONS + STORE_FAULTS, "--disruptions", DISRUPTIONS, "--a-round", DISRUPTIONS)
+    arguments = (*enough, "--gap", 2.2, "--store-rate", 0.25, "--seed", SEED)
     command = [sys.executable, "-m", "system_test.faults", *map(str, arguments), "--home", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     print(done.stdout)
@@ -52,5 +54,5 @@ def test_every_record_is_archived_once_whatever_fails(servers: None, tmp_path: P
     (figures,) = json.loads((tmp_path / "state.json").read_text())["rounds"]
     of_archivers = sum(count for kind, count in figures["by_kind"].items() if kind not in OF_OTHERS)
     assert of_archivers >= 40
-    assert figures["store_faults"] >= 300
+    assert figures["store_faults"] >= STORE_FAULTS
     assert figures["archived_records"] > 0

@@ -2,13 +2,14 @@
 
 import json
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from system_test.support.kafka_broker import KafkaBroker
+from system_test.support.kafka_broker import CONSUMER_SESSION_MS, KafkaBroker
 from system_test.support.programs import Running, run, start
 from system_test.support.topics import NewRecord, add_partitions, create_topic, delete_topic, produce, read
 from system_test.support.waiting import wait_until
@@ -117,6 +118,28 @@ def test_the_new_protocol(team: Team, topic_name: str) -> None:
     team.wait_for(topic_name, 0, 200)
     team.wait_for(topic_name, 1, 200)
     assert first.terminate().exit_code == second.terminate().exit_code == 0
+    team.assert_exact(topic_name, 2)
+
+
+@pytest.mark.parametrize("identity", [(), ("--group-instance-id", "archiver-1")], ids=["session", "static"])
+def test_killed_archiver_of_the_new_protocol_goes_on_once_its_session_is_over(
+    team: Team, topic_name: str, identity: tuple[str, ...]
+) -> None:
+    create_topic(team.bootstrap, topic_name, 2)
+    fill(team.bootstrap, topic_name, 2, 200)
+    arguments = (topic_name, "--group-id", topic_name, "--group-protocol", "consumer", *identity)
+    team.join(*arguments)
+    team.wait_for(topic_name, 0, 100)
+    team.wait_for(topic_name, 1, 100)
+    team.members[0].kill()
+    fill(team.bootstrap, topic_name, 2, 200, "w")
+    member = team.join(*arguments)
+    give_up = time.monotonic() + CONSUMER_SESSION_MS / 1000 + 10
+    for partition in range(2):
+        team.wait_for(topic_name, partition, 200, seconds=give_up - time.monotonic())
+    if identity:
+        assert "instance ID is still used" in member.stderr, "it was refused until then, and tried again"
+    assert member.terminate().exit_code == 0
     team.assert_exact(topic_name, 2)
 
 

@@ -25,7 +25,7 @@ from system_test.support.programs import Completed, run
 from system_test.support.topics import NewRecord, create_topic, produce
 
 AT_ONCE, AFTER_TRYING = 8.0, 20.0
-"""Deadlines in seconds: for what needs no server, and for what a server must be asked first."""
+"""Deadlines in seconds: for what needs no server, or a broker that refuses; and for what asks a server first."""
 
 AT_A_TIME = 3
 
@@ -78,13 +78,14 @@ ARCHIVER_COMMAND_LINE = [
 ]
 
 ARCHIVER_AND_KAFKA = [
-    Mistake("archiver run orders -b {nobody} -a {new} --once", FAILED, ("{nobody}", "-b")),
+    Mistake("archiver run orders -b {nobody} -a {new} --once", FAILED, ("{nobody}", "-b"), AT_ONCE),
     Mistake("archiver run orders -b no-such-host.invalid:9092 -a {new} --once", FAILED, ("no-such-host.invalid", "-b")),
-    Mistake("archiver run orders -b {nobody} -a {new}", FAILED, ("{nobody}",)),
+    Mistake("archiver run orders -b {nobody} -a {new}", FAILED, ("{nobody}",), AT_ONCE),
     Mistake("archiver run orders -b {s3-address} -a {new} --once", FAILED, ("{s3-address}",)),
     Mistake("archiver run orders -b {broker} -a {new} --once -X security.protocol=SSL", FAILED, ("{broker}",)),
     Mistake("archiver run no-such-topic -b {broker} -a {new} --once", USAGE, ("no-such-topic", "{topic}")),
-    Mistake("archiver demo -b {nobody}", FAILED, ("{nobody}", "-b")),
+    Mistake("archiver status -b {nobody} -a {archive}", FAILED, ("{nobody}", "-b"), AT_ONCE),
+    Mistake("archiver demo -b {nobody}", FAILED, ("{nobody}", "-b"), AT_ONCE),
 ]
 
 ARCHIVER_AND_STORE = [
@@ -174,7 +175,9 @@ REPLAYER_AND_ARCHIVE = [
 ]
 
 REPLAYER_AND_KAFKA = [
-    Mistake("replayer replay {topic} --to-topic {copy} --yes -b {nobody} -a {archive}", FAILED, ("{nobody}", "-b")),
+    Mistake(
+        "replayer replay {topic} --to-topic {copy} --yes -b {nobody} -a {archive}", FAILED, ("{nobody}", "-b"), AT_ONCE
+    ),
     Mistake("replayer replay {topic} --to-topic {copy} -b {broker} -a {archive}", USAGE, ("{copy}", "--yes")),
     Mistake(
         "replayer replay {topic} --to-topic {topic} --yes -b {broker} -a {archive}", USAGE, ("{topic}", "--into-source")
@@ -196,7 +199,9 @@ REPLAYER_AND_KAFKA = [
         ("{stamped}", "LogAppendTime"),
     ),
     Mistake("replayer verify {topic} --against-topic missing -b {broker} -a {archive}", USAGE, ("missing",)),
-    Mistake("replayer verify {topic} --against-topic {topic} -b {nobody} -a {archive}", FAILED, ("{nobody}", "-b")),
+    Mistake(
+        "replayer verify {topic} --against-topic {topic} -b {nobody} -a {archive}", FAILED, ("{nobody}", "-b"), AT_ONCE
+    ),
 ]
 
 MISTAKES = [

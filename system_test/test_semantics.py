@@ -17,6 +17,7 @@ import pytest
 from system_test.checker import Gap, check_equal
 from system_test.support.archiving import Site, folder_site
 from system_test.support.compaction import compact_and_wait, create_compacted_topic
+from system_test.support.contents import records_of_every_content
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.programs import Completed
 from system_test.support.topics import (
@@ -37,36 +38,6 @@ from system_test.support.topics import (
     read,
     watermarks,
 )
-
-TEXT = "Zürich \u2028 Ελλάδα 🚲 \ud7ff\ue000\ufeff"
-CONTENTS: list[bytes | None] = [
-    None,
-    b"",
-    b"plain",
-    b"\n",
-    b"a line\nand another\r\n",
-    b"\0",
-    bytes(range(256)),
-    bytes(range(0x20)) + b'"\\/\x7f',
-    TEXT.encode(),
-    b"\xef\xbb\xbfwith a byte order mark",
-    b"\xff\xfe",
-    b"\xed\xa0\x80",
-    b"cut short \xf0\x9f\x9a",
-    b"null",
-    b"{}",
-    *(bytes([byte]) for byte in range(256)),
-]
-HEADERS: list[tuple[tuple[str, bytes | None], ...]] = [
-    (("h", b"v"),),
-    (("h", None),),
-    (("h", b""),),
-    (("twice", b"1"), ("twice", b"2"), ("twice", None), ("twice", b"1")),
-    (("", b"the key is empty"),),
-    ((TEXT, TEXT.encode()),),
-    (('\n"', b'\0\n"'),),
-    tuple((f"h{number}", bytes([number % 256])) for number in range(300)),
-]
 
 
 def numbered(start: int, stop: int, **fields: object) -> list[NewRecord]:
@@ -307,10 +278,7 @@ class TestTimestamps:
 
 class TestContents:
     def test_every_content_of_keys_values_and_headers(self, site: Site, topic_name: str, broker: KafkaBroker) -> None:
-        records = [NewRecord(content, key=b"k", timestamp=1) for content in CONTENTS]
-        records += [NewRecord(b"v", key=content, timestamp=1) for content in CONTENTS]
-        records += [NewRecord(b"v", headers=headers, timestamp=1) for headers in HEADERS]
-        records += [NewRecord(None, timestamp=time) for time in (0, 1, 1_700_000_000_000)]
+        records = records_of_every_content()
         create_topic(site.bootstrap, topic_name)
         produce(site.bootstrap, topic_name, records)
         site.once(topic_name, "--block-bytes", "4KiB")

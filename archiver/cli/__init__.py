@@ -6,7 +6,9 @@ from .config import config_group
 from .demo import demo
 from .doctor import doctor
 from .gc import gc
+from .import_command import import_command
 from .outcome import OutcomeGroup, closing, completed
+from .repair import repair
 from .run import run
 from .status import status
 
@@ -21,5 +23,5 @@ def main() -> None:
     """Archive Kafka topics as Block-GZIP chunks."""
 
 
-for command in (run, status, doctor, demo, gc, config_group):
+for command in (run, status, doctor, demo, gc, import_command, repair, config_group):
     main.add_command(completed(command))

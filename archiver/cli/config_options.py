@@ -15,15 +15,17 @@ from ..configuration.kinds import FIELDS, FieldKind, default_text, field_choices
 from ..configuration.origins import DEFAULT, KAFKA_PREFIX, Origin, OriginKind, Setting, Settings
 from ..configuration.resolution import option_name, resolve, variable_name
 from ..errors import UsageError
+from ..kafka_properties import property_table
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 LONG_NAMES = {"archive": ("-a", "--archive"), "bootstrap_servers": ("-b", "--bootstrap-server"), "kafka": ("-X",)}
 METAVARS = {"archive": "ADDRESS", "bootstrap_servers": "HOST:PORT", "http": "HOST:PORT", "endpoint_url": "URL"}
 REPEATED = ("exclude", "kafka")
+KAFKA_HELP = "A setting of librdkafka; may be repeated. -X list prints all."
 HELP = {
     "exclude": "Topics to leave out: names, globs or ~regex; may be repeated.",
-    "kafka": "A setting of librdkafka; may be repeated.",
+    "kafka": KAFKA_HELP,
 }
 
 
@@ -71,6 +73,14 @@ def print_notes(notes: tuple[str, ...]) -> None:
         click.echo(f"warning: {note}", err=True)
 
 
+def list_on_request(context: click.Context, _: click.Parameter, pairs: tuple[str, ...]) -> tuple[str, ...]:
+    """The callback of -X: `-X list` prints librdkafka's settings, and does no more."""
+    if "list" in pairs and not context.resilient_parsing:
+        click.echo(property_table(), nl=False)
+        context.exit()
+    return pairs
+
+
 def kafka_properties(pairs: tuple[str, ...]) -> dict[str, str]:
     """Librdkafka settings from `name=value` pairs; raises UsageError."""
     properties = {}
@@ -80,7 +90,7 @@ def kafka_properties(pairs: tuple[str, ...]) -> dict[str, str]:
             raise UsageError(
                 f"-X {name[:80]!r} is not NAME=VALUE",
                 why="a setting is its name, = and its value",
-                remedy="write -X security.protocol=SSL",
+                remedy="write -X security.protocol=SSL; -X list prints the names",
             )
         properties[name.strip()] = value
     return properties
@@ -104,6 +114,8 @@ def _option(field: str) -> Callable[[F], F]:
         envvar=variable_name(field),
         help=HELP.get(field, FIELDS[field].description),
         show_default=_shown_default(field),
+        callback=list_on_request if field == "kafka" else None,
+        is_eager=field == "kafka",
     )
 
 

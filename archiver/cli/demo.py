@@ -1,6 +1,7 @@
 """`archiver demo`: the main job end to end, each step a command that the user could have typed."""
 
 import base64
+import os
 import shlex
 import shutil
 import subprocess
@@ -26,7 +27,7 @@ from ..config import is_secret
 from ..configuration.references import MASK
 from ..demo_records import MEAN_SPACING_MS, DemoRecord, demo_records
 from ..kafka_demo import PARTITIONS, DemoCluster, mock_cluster, own_topics, produce
-from .config_options import kafka_properties
+from .config_options import KAFKA_HELP, kafka_properties, list_on_request
 from .outcome import closing
 
 RECORDS = 20_000
@@ -44,7 +45,9 @@ class DemoMismatch(BlockgzError):
     epilog=closing("archiver demo", "archiver demo --keep ./demo-archive", "archiver demo -b localhost:9092")
 )
 @click.option("-b", "--bootstrap-server", "bootstrap", help="A cluster to use instead of the one in this process.")
-@click.option("-X", "kafka", multiple=True, metavar="PROP=VALUE", help="A librdkafka setting; may be repeated.")
+@click.option(
+    "-X", "kafka", multiple=True, metavar="PROP=VALUE", help=KAFKA_HELP, callback=list_on_request, is_eager=True
+)
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Leave the archive in this new folder.")
 def demo(*, bootstrap: str | None, kafka: tuple[str, ...], keep: Path | None) -> None:
     """Archive a topic, look records up, replay it as of a point in time, and prove the copy equal.
@@ -217,12 +220,20 @@ class _Demo:
         return result
 
     def _run(self, program: str, *arguments: str) -> str:
-        """Show the command and the head of its output; gives its whole output."""
+        """Show the command and the head of its output; gives its whole output.
+
+        What is shown must do the same when it is typed in: settings of the environment have no part in it.
+        """
         shown = arguments[-1] if program == "sh" else shlex.join((program, *map(_without_secret, arguments)))
         self._screen.print(Text(f"$ {shown}", style="cyan"))
         command = [program] if program == "sh" else [sys.executable, "-m", program]
         done = subprocess.run(
-            [*command, *arguments], capture_output=True, text=True, check=False, timeout=COMMAND_SECONDS
+            [*command, *arguments],
+            env={name: value for name, value in os.environ.items() if not name.startswith("BLOCKGZ_")},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=COMMAND_SECONDS,
         )
         self._preview((done.stderr + done.stdout).splitlines())
         if done.returncode:

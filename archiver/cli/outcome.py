@@ -50,23 +50,29 @@ class OutcomeGroup(click.Group):
         except (click.Abort, KeyboardInterrupt):
             _print(["interrupted"])
             sys.exit(INTERRUPTED)
-        except BlockgzError as error:
-            _print(error_lines(error))
-            sys.exit(error.exit_code)
         except BrokenPipeError:
             # The reader of our output went away; nothing is left to say, not even at interpreter exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(0)
-        except Exception as error:  # the last resort, so that nobody sees a traceback unasked
-            _print(
-                [
-                    f"error: {type(error).__name__}: {one_line(str(error))}",
-                    "why:   this is a fault of the program",
-                    "do:    run it again with --debug and report the traceback",
-                ]
-            )
-            sys.exit(1)
+        except Exception as error:
+            sys.exit(tell(error))
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def tell(error: Exception) -> int:
+    """Say on stderr what went wrong; gives the exit code."""
+    if isinstance(error, BlockgzError):
+        _print(error_lines(error))
+        return error.exit_code
+    # The last resort, so that nobody sees a traceback unasked.
+    _print(
+        [
+            f"error: {type(error).__name__}: {one_line(str(error))}",
+            "why:   this is a fault of the program",
+            "do:    run it again with --debug and report the traceback",
+        ]
+    )
+    return 1
 
 
 def error_lines(error: BlockgzError) -> list[str]:

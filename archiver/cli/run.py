@@ -14,6 +14,7 @@ from rich.table import Table
 
 from index_format.errors import BlockgzError
 
+from ..allocators import share_heaps
 from ..buffer import BufferFolder
 from ..config import RunConfig
 from ..configuration.origins import KAFKA_PREFIX
@@ -27,9 +28,12 @@ from ..service import ArchiverService
 from ..stores.opening import default_buffer_root, open_store
 from ..workers import Workers, worker_commands
 from .config_options import config_options
-from .outcome import INTERRUPTED, closing, error_lines
+from .ending import ended_in_time
+from .outcome import INTERRUPTED, closing, error_lines, tell
 
 PARTLY_FAILED = 3
+LEAVE_SECONDS = 4.0
+"""Beyond `--grace`, for leaving the group and closing clients: Kubernetes kills 30 s after it asked."""
 
 
 @click.command(
@@ -54,18 +58,27 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
     check_settings(config, lambda name: resolved.named(KAFKA_PREFIX + name))
     if config.workers > 1:
         return _run_workers(config)
+    share_heaps()
     store = open_store(config.archive, endpoint_url=config.endpoint_url, region=config.region)
     buffer = BufferFolder(config.buffer_dir or default_buffer_root(config.archive))
     service = ArchiverService(config, store, buffer)
+
+    def report() -> int:
+        reports = list(service.reports.values())
+        if as_json:
+            click.echo(orjson.dumps(result_object(config, reports)).decode())
+        else:
+            _print_result(reports)
+        return INTERRUPTED if signal.SIGINT in signals else _exit_code(reports)
+
+    def report_early() -> int:
+        return report() if service.failure is None else tell(service.failure)
+
     signals = _stop_on_signals(service.stop)
-    with serving(config.http, service.snapshot):
+    bound = ended_in_time(service.ending, config.grace + LEAVE_SECONDS, report_early)
+    with bound, serving(config.http, service.snapshot):
         service.run()
-    reports = list(service.reports.values())
-    if as_json:
-        click.echo(orjson.dumps(result_object(config, reports)).decode())
-    else:
-        _print_result(reports)
-    return INTERRUPTED if signal.SIGINT in signals else _exit_code(reports)
+    return report()
 
 
 def result_object(config: RunConfig, reports: list[PartitionReport]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from ..status import ArchiveStatus, read_status, with_lag
 from ..stores import ToolStore
 from ..stores.opening import open_existing_store
 from ..topic_selection import TopicSelection
-from .config_options import kafka_properties
+from .config_options import KAFKA_HELP, kafka_properties, list_on_request
 from .outcome import closing
 from .run import PARTLY_FAILED
 from .value_types import DURATION
@@ -45,7 +45,9 @@ WATERMARK = "read_uncommitted"
 @click.option("--endpoint-url", help="Of an S3 work-alike.")
 @click.option("--region", help="AWS region.")
 @click.option("-b", "--bootstrap-server", help="HOST:PORT of a broker: shows the lag to the high watermarks too.")
-@click.option("-X", "kafka", multiple=True, metavar="NAME=VALUE", help="A setting of librdkafka; may be repeated.")
+@click.option(
+    "-X", "kafka", multiple=True, metavar="NAME=VALUE", help=KAFKA_HELP, callback=list_on_request, is_eager=True
+)
 @click.option(
     "--http",
     metavar="URL",

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from ..config import parse_duration
+from ..config import parse_duration, parse_size
 
 
 class DurationType(click.ParamType[float]):
@@ -20,4 +20,18 @@ class DurationType(click.ParamType[float]):
             self.fail(str(error), param, ctx)
 
 
+class SizeType(click.ParamType[int]):
+    """`128MiB` as bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See click.ParamType."""
+        try:
+            return parse_size(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+SIZE = SizeType()
 DURATION = DurationType()

@@ -63,7 +63,7 @@ NOT_USED: Mapping[str, str] = {
     "behavior.on.null.values": "null values are archived as null",
     "store.kafka.keys": "keys are always archived",
     "store.kafka.headers": "headers are always archived",
-    "s3.compression.type": "chunks are always gzip",
+    "s3.compression.type": "chunks are always compressed; set codec",
 }
 """Settings without an equal that change nothing about what is archived: left out, with this note."""
 

@@ -133,13 +133,13 @@ def _partition(view: PartitionView, bounds: LogBounds | None, now: float, wall_m
     if archiver is None:
         reach = Reach(report.next_offset, None, None, report.newest_ms)
     else:
-        marker, chunk = archiver.held.marker, archiver.open_chunk
+        marker, chunk = archiver.resting, archiver.open_chunk
         reach = Reach(marker.next_offset, archiver.position, archiver.oldest_uncommitted_ms, marker.newest_timestamp)
         snapshot = replace(
             snapshot,
             epoch=marker.epoch,
             position=archiver.position,
-            gaps=len(marker.gaps),
+            gaps=marker.num_gaps,
             open_chunk_seconds=None if chunk is None else now - chunk.opened_at,
             open_chunk_bytes=0 if chunk is None else chunk.compressed_bytes,
         )

@@ -78,7 +78,7 @@ def commit_chunk(identity: PartitionIdentity, held: Held, chunk: FinishedChunk) 
     entry = markers.entry_of(index, keys.index_name(chunk.start, index_conflict), body)
     room, pending = markers.folded(marker)
     for catalog in pending:
-        room = yield from _store_catalog(keys, room, catalog)
+        room = yield from store_catalog(keys, room, catalog)
     nonce: str = yield NewToken()
     committed = markers.appended(
         room, entry, chunk.gaps, nonce=nonce, leader_epoch=chunk.leader_epoch, tail_hash=chunk.tail_hash
@@ -148,7 +148,9 @@ def _gaps_before(marker: Marker) -> tuple[Gap, ...]:
     return tuple(gap for gap in marker.gaps if gap.start >= end)
 
 
-def _store_catalog(keys: PartitionKeys, marker: Marker, catalog: markers.PendingCatalog) -> Protocol[Marker]:
+def store_catalog(keys: PartitionKeys, marker: Marker, catalog: markers.PendingCatalog) -> Protocol[Marker]:
+    """Store a catalog before the marker that references it; returns the marker with the name that it got."""
+
     def key_of(conflict: Conflict | None) -> str:
         return keys.home + catalog_name(catalog.level, catalog.position, conflict)
 

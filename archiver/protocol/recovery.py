@@ -5,13 +5,15 @@ from typing import NamedTuple
 
 from index_format import marker as markers
 from index_format.chunk_index import Gap
+from index_format.keys import INDEX_SUFFIXES
 from index_format.marker import Marker
 from index_format.records import Record, record_hash
 
-from ..errors import Diverged, Fenced, GapRefused, OwnedByAnother, UsageError
+from ..errors import Diverged, Fenced, GapRefused, OwnedByAnother, StoreError, UsageError
+from ..stores import StoredObject
 from .commit import PartitionIdentity, check_assignment
 from .objects import Held, read_marker, swap_marker
-from .operations import LogBounds, NewToken, Protocol, ReadLogBounds, ReadLogRecord, Wait, patiently
+from .operations import Get, LogBounds, NewToken, Protocol, ReadLogBounds, ReadLogRecord, Wait, patiently
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ def take_over(identity: PartitionIdentity, writer: str, policy: TakeoverPolicy) 
         held = yield from read_marker(identity.keys.marker)
         if held is not None:
             _check_identity(identity, held.marker, policy)
+            yield from _check_isolation(identity, held.marker)
         bounds: LogBounds = yield from patiently(ReadLogBounds())
         newest = yield from _newest_archived(held.marker if held else None, bounds)
         yield from check_assignment(identity.keys)
@@ -134,14 +137,33 @@ def _check_identity(identity: PartitionIdentity, marker: Marker, policy: Takeove
             why=f"this process runs as group {identity.group_id!r}; two deployments would fence each other for ever",
             remedy=f"use --group-id {marker.group_id}, or --takeover once the other deployment is stopped",
         )
-    # Before the log is asked: its end, and the record at an offset, are others under another level.
-    level = marker.isolation_level
-    if marker.next_offset is not None and level is not None and level != identity.isolation_level:
+
+
+def _check_isolation(identity: PartitionIdentity, marker: Marker) -> Protocol[None]:
+    """Before the log is asked: its end, and the record at an offset, are others under another level."""
+    level = yield from _archived_level(identity, marker)
+    if level is not None and level != identity.isolation_level:
         raise UsageError(
             f"{_name(identity)} is archived with isolation level {level}",
             why=f"this run asks for {identity.isolation_level}, under which other records belong into the archive",
             remedy=f"use --isolation-level {level}, or another --archive",
         )
+
+
+def _archived_level(identity: PartitionIdentity, marker: Marker) -> Protocol[str | None]:
+    """As the marker says or, where an earlier writer left it out, the newest index; None where nothing is archived."""
+    if marker.isolation_level is not None or not marker.tail:
+        return marker.isolation_level if marker.next_offset is not None else None
+    entry, keys = marker.tail[-1], identity.keys
+    key = keys.chunks + keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[keys.layout])
+    found: StoredObject | None = yield from patiently(Get(key))
+    if found is None:
+        raise StoreError(
+            f"the index {key} is gone",
+            why="the marker names it as its newest chunk's",
+            remedy="find out who deleted it and restore it",
+        )
+    return markers.decode_index(found.body, entry, marker.topic, marker.partition).isolation_level
 
 
 class Vanished(NamedTuple):

@@ -118,6 +118,9 @@ class Store(Protocol):
 class ToolStore(Store, Protocol):
     """What the tools ask beyond that."""
 
+    def get_range(self, key: str, start: int, end: int) -> bytes:
+        """The bytes [start, end) of an object, end > start; fewer where it ends before. A missing one is StoreError."""
+
     def folders(self, prefix: str) -> Iterator[str]:
         """Names directly below `prefix` (empty, or ending in a slash) that have objects below them; no dot names."""
 

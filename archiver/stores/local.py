@@ -105,6 +105,13 @@ class LocalStore:
     def abandon_uploads(self) -> None:
         """See Store; a file appears in one go, so there is nothing to give up."""
 
+    def get_range(self, key: str, start: int, end: int) -> bytes:
+        """See ToolStore."""
+        path = self._root / key
+        with _file_errors(path), path.open("rb") as file:
+            file.seek(start)
+            return file.read(end - start)
+
     def folders(self, prefix: str) -> Iterator[str]:
         """See ToolStore."""
         path = self._root / prefix

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import boto3
 from botocore.config import Config
@@ -25,6 +25,7 @@ from botocore.exceptions import (
     NoRegionError,
     PartialCredentialsError,
 )
+from s3transfer.utils import ReadFileChunk
 
 from ..errors import NotPermitted, ShuttingDown, StoreError, StoreUnavailable, UsageError
 from . import PROBE_FOLDER, Body, FileBody, Leftover, ListedObject, ObjectHead, StoredObject
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 ATTEMPT = "blockgz-attempt"
 PART_BYTES = 16 * 1024 * 1024
 PARTS_AT_ONCE = 4
+WHOLE_BYTES = 1024 * 1024
+"""A larger body is sent from its file: botocore holds one that is given as bytes twice over."""
 MAX_CONNECTIONS = 32
 CONNECT_SECONDS = 5
 READ_SECONDS = 60
@@ -140,8 +143,8 @@ class S3Store:
                 if isinstance(body, FileBody) and body.size > PART_BYTES:
                     self._upload_parts(where, body, attempt)
                 else:
-                    content = body if isinstance(body, bytes) else _read_checked(body)
-                    self._client.put_object(**where, Body=content, IfNoneMatch="*", Metadata={ATTEMPT: attempt})
+                    with _content(body) as content:
+                        self._client.put_object(**where, Body=content, IfNoneMatch="*", Metadata={ATTEMPT: attempt})
             except ClientError as error:
                 if _code(error) in ("PreconditionFailed", "412"):
                     return False
@@ -174,6 +177,20 @@ class S3Store:
                 for item in page.get("Contents", []):
                     key = item["Key"].removeprefix(self.prefix)
                     yield ListedObject(key, item["Size"], item["LastModified"].timestamp())
+
+    def get_range(self, key: str, start: int, end: int) -> bytes:
+        """See ToolStore."""
+        with self._errors(key):
+            try:
+                answer = self._client.get_object(
+                    Bucket=self._bucket, Key=self.prefix + key, Range=f"bytes={start}-{end - 1}"
+                )
+                content: bytes = answer["Body"].read()
+            except ClientError as error:
+                if _code(error) in ("InvalidRange", "416"):
+                    return b""
+                raise
+        return content
 
     def folders(self, prefix: str) -> Iterator[str]:
         """See ToolStore."""
@@ -262,8 +279,7 @@ class S3Store:
         upload = self._client.create_multipart_upload(**where, Metadata={ATTEMPT: attempt})["UploadId"]
         parts: list[Future[CompletedPartTypeDef]] = []
         try:
-            with body.path.open("rb") as file:
-                body.check_content(hashlib.file_digest(file, "sha256").hexdigest())
+            _check_file(body)
             parts += [
                 self._parts.submit(self._upload_part, where, upload, body.path, number)
                 for number in range(1, -(-body.size // PART_BYTES) + 1)
@@ -287,10 +303,9 @@ class S3Store:
 
     def _upload_part(self, where: dict[str, Any], upload: str, path: Path, number: int) -> "CompletedPartTypeDef":
         self._check_not_abandoned()
-        with path.open("rb") as file:
-            file.seek((number - 1) * PART_BYTES)
-            content = file.read(PART_BYTES)
-        answer = self._client.upload_part(**where, UploadId=upload, PartNumber=number, Body=content)
+        part: Any = ReadFileChunk.from_filename(str(path), (number - 1) * PART_BYTES, PART_BYTES)
+        with part:
+            answer = self._client.upload_part(**where, UploadId=upload, PartNumber=number, Body=part)
         return {"ETag": answer["ETag"], "PartNumber": number}
 
     def _abort(self, where: dict[str, Any], upload: str) -> None:
@@ -347,7 +362,21 @@ def _code(error: ClientError) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
-def _read_checked(body: FileBody) -> bytes:
-    content = body.path.read_bytes()
-    body.check_content(hashlib.sha256(content).hexdigest())
-    return content
+@contextmanager
+def _content(body: Body) -> Iterator[bytes | BinaryIO]:
+    """What the client is to send: bytes of its own, of a small file, or a file to read from."""
+    if isinstance(body, bytes):
+        yield body
+    elif body.size <= WHOLE_BYTES:
+        content = body.path.read_bytes()
+        body.check_content(hashlib.sha256(content).hexdigest())
+        yield content
+    else:
+        _check_file(body)
+        with body.path.open("rb") as file:
+            yield file
+
+
+def _check_file(body: FileBody) -> None:
+    with body.path.open("rb") as file:
+        body.check_content(hashlib.file_digest(file, "sha256").hexdigest())

@@ -1,16 +1,32 @@
 """How records are laid out inside a block; the chunk index names the format."""
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from ..errors import UnsupportedVersion
+from .arrow_stream import ArrowStream
 from .json_lines import JsonLines
 from .text_lines import TextLines
 
-__all__ = ["RECORD_FORMATS", "RecordFormat", "record_format"]
+__all__ = ["RECORD_FORMATS", "Encoded", "Piece", "RecordFormat", "record_format"]
+
+Piece = Any
+"""Consecutive records on their way into a block: bytes, or a batch, as the record format has it."""
+
+
+class Encoded(Protocol):
+    """A batch ready to be cut."""
+
+    @property
+    def ends(self) -> npt.NDArray[np.int64]:
+        """For each record, the bytes that the records up to and with it take in a block, the framing apart."""
+
+    def piece(self, start: int, stop: int) -> Piece:
+        """Rows [start, stop), stop > start."""
 
 
 class RecordFormat(Protocol):
@@ -23,14 +39,17 @@ class RecordFormat(Protocol):
     def objections(self, batch: pa.RecordBatch) -> dict[int, str]:
         """Rows that the format cannot hold without loss, each with the reason; empty when it holds them all."""
 
-    def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> tuple[bytes, npt.NDArray[np.int64]]:
-        """Bytes of all records and each record's end in them; `timestamp_type` is the one in the chunk index.
+    framing_bytes: int
+    """What a block takes beside its records, at most."""
 
-        Only for batches without objections.
-        """
+    def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> Encoded:
+        """The records of a batch without objections; `timestamp_type` is the one in the chunk index."""
+
+    def join(self, pieces: Sequence[Piece]) -> bytes:
+        """The bytes of a block of these records, before compression."""
 
     def count(self, raw: bytes) -> int:
-        """How many records the bytes of a block hold, told without decoding them."""
+        """How many records the bytes of a block hold, told without decoding them; raises CorruptBlock."""
 
     def decode(self, raw: bytes, first_offset: int, timestamp_type: int) -> pa.RecordBatch:
         """The records of one block whose first offset and timestamp type the chunk index gives.
@@ -39,7 +58,7 @@ class RecordFormat(Protocol):
         """
 
 
-RECORD_FORMATS: dict[str, RecordFormat] = {fmt.name: fmt for fmt in (JsonLines(), TextLines())}
+RECORD_FORMATS: dict[str, RecordFormat] = {fmt.name: fmt for fmt in (JsonLines(), ArrowStream(), TextLines())}
 
 
 def record_format(name: str) -> RecordFormat:

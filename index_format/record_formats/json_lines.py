@@ -5,12 +5,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from msgspec import UNSET, UnsetType
 
 from ..errors import CorruptBlock
 from ..records import TIMESTAMP_TYPE_IDS, TIMESTAMP_TYPES, Headers, batch_from_columns, header_rows
+from .lines import EncodedLines, count_lines, joined
 
 Text = str | None | UnsetType
 Base64 = bytes | UnsetType
@@ -46,19 +46,24 @@ class JsonLines:
 
     name = "json"
     needs_contiguous_blocks = False
+    framing_bytes = 0
 
     def objections(self, batch: pa.RecordBatch) -> dict[int, str]:  # noqa: ARG002
         """See RecordFormat; the format holds every record."""
         return {}
 
-    def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> tuple[bytes, npt.NDArray[np.int64]]:
+    def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> EncodedLines:
         """See RecordFormat."""
         data = _encoder.encode_lines(_lines(batch, timestamp_type))
-        return data, np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
+        return EncodedLines(data, np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1)
+
+    def join(self, pieces: Sequence[bytes]) -> bytes:
+        """See RecordFormat."""
+        return joined(pieces)
 
     def count(self, raw: bytes) -> int:
         """See RecordFormat."""
-        return raw.count(b"\n")
+        return count_lines(raw)
 
     def decode(self, raw: bytes, first_offset: int, timestamp_type: int) -> pa.RecordBatch:  # noqa: ARG002
         """See RecordFormat; the offsets stand in the lines."""

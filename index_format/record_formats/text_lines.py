@@ -1,12 +1,14 @@
 """Record format `text`: the value and a newline, as the ancestor wrote it."""
 
+from collections.abc import Sequence
+
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import CorruptBlock
 from ..records import Record, batch_from_columns, has_headers, iter_records
+from .lines import EncodedLines, count_lines, joined
 
 NO_TIMESTAMP = -1
 NO_TIMESTAMP_TYPE = -1
@@ -17,6 +19,7 @@ class TextLines:
 
     name = "text"
     needs_contiguous_blocks = True
+    framing_bytes = 0
 
     def objections(self, batch: pa.RecordBatch) -> dict[int, str]:
         """See RecordFormat."""
@@ -31,16 +34,20 @@ class TextLines:
         reasons = {row: _objection(record) for row, record in enumerate(iter_records(batch))}
         return {row: reason for row, reason in reasons.items() if reason}
 
-    def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> tuple[bytes, npt.NDArray[np.int64]]:  # noqa: ARG002
+    def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> EncodedLines:  # noqa: ARG002
         """See RecordFormat."""
         values = batch.column("value")
         lengths = pc.binary_length(values).to_numpy(zero_copy_only=False).astype(np.int64) + 1
         data = b"".join([value + b"\n" for value in values.to_pylist()])
-        return data, np.cumsum(lengths)
+        return EncodedLines(data, np.cumsum(lengths))
+
+    def join(self, pieces: Sequence[bytes]) -> bytes:
+        """See RecordFormat."""
+        return joined(pieces)
 
     def count(self, raw: bytes) -> int:
         """See RecordFormat."""
-        return raw.count(b"\n")
+        return count_lines(raw)
 
     def decode(self, raw: bytes, first_offset: int, timestamp_type: int) -> pa.RecordBatch:  # noqa: ARG002
         """See RecordFormat; timestamps are not in the bytes, so they come as -1."""

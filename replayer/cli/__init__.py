@@ -15,6 +15,7 @@ COMMANDS = {
     "coverage": "coverage",
     "replay": "replay",
     "verify": "verify",
+    "verify-report": "verify_report",
 }
 """Commands and the modules of this package that hold them; each is imported when it is used."""
 

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import click
 import msgspec
@@ -20,6 +19,7 @@ from ..comparison import (
     compare_source,
     relation_of,
 )
+from ..documents import comparison_document
 from ..errors import NoSuchTopic
 from ..findings import Verdict
 from ..kafka_admin import KafkaAdmin
@@ -29,6 +29,7 @@ from ..selection import Selection
 from ..topic_facts import TopicFacts, Watermarks
 from .options import ArchiveOptions, KafkaOptions, RangeOptions, TopicArgument, open_archive, select
 from .progress import record_progress
+from .report import ReportOptions
 from .tables import print_table
 
 FAILED = 3
@@ -42,6 +43,7 @@ def verify_against(
     positions: RangeOptions,
     kafka: KafkaOptions,
     archive: ArchiveOptions,
+    report_to: ReportOptions,
     *,
     as_json: bool,
 ) -> int:
@@ -49,8 +51,10 @@ def verify_against(
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)
     report = asyncio.run(_compare(topic, against, positions, kafka, archive, as_json))
+    document = comparison_document(report, str(archive.address), topic.topic, against)
+    report_to.write(document)
     if as_json:
-        click.echo(msgspec.json.encode(_report_json(report, topic.topic, against, archive)))
+        click.echo(msgspec.json.encode(document))
     else:
         _print(report, topic.topic, against)
     return FAILED if report.verdict is Verdict.FAILURE else 0
@@ -164,6 +168,18 @@ def _print(report: ComparisonReport, topic: str, against: str) -> None:
     for each in report.partitions:
         for excused in each.excused:
             click.echo(f"WARNING {topic}:{each.partition} {excused.start}..{excused.end}: {excused.reason}")
+        for name, count, runs in (
+            ("missing", each.missing, each.missing_offsets),
+            ("extra", each.extra, each.extra_offsets),
+        ):
+            if count:
+                where = ", ".join(f"{start}..{end}" for start, end in runs)
+                click.echo(f"FAILURE partition {each.partition}: {count} records {name} at offsets {where}")
+        if each.not_archived_yet is not None:
+            start, end = each.not_archived_yet
+            click.echo(
+                f"partition {each.partition}: offsets {start}..{end} were written since and are not archived yet"
+            )
         if each.zero_timestamps:
             click.echo(f"partition {each.partition}: {each.zero_timestamps} records with timestamp 0 came with 1")
         difference = each.first_difference
@@ -182,39 +198,3 @@ def _shown(record: Record | None) -> str:
         return "no such record"
     text = msgspec.json.encode(json_object(record)).decode()
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}… ({len(text)} characters)"
-
-
-def _report_json(report: ComparisonReport, topic: str, against: str, options: ArchiveOptions) -> dict[str, Any]:
-    return {
-        "verdict": report.verdict.value,
-        "archive": str(options.address),
-        "against_topic": against,
-        "relation": report.relation.value,
-        "records": sum(each.records for each in report.partitions),
-        "partitions": [_partition_json(each, topic) for each in report.partitions],
-        "warnings": report.warnings,
-    }
-
-
-def _partition_json(each: PartitionComparison, topic: str) -> dict[str, Any]:
-    difference = each.first_difference
-    return {
-        "topic": topic,
-        "partition": each.partition,
-        "verdict": each.verdict.value,
-        "records": each.records,
-        "archived": each.archived,
-        "found": each.found,
-        "differing": each.differing,
-        "missing": each.missing,
-        "extra": each.extra,
-        "zero_timestamps": each.zero_timestamps,
-        "excused": [{"from": e.start, "to": e.end, "reason": e.reason} for e in each.excused],
-        "first_difference": None
-        if difference is None
-        else {
-            "fields": difference.fields,
-            "archived": None if difference.archived is None else json_object(difference.archived),
-            "found": None if difference.found is None else json_object(difference.found),
-        },
-    }

@@ -13,7 +13,7 @@ import functools
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar, cast
@@ -22,13 +22,16 @@ import click
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from index_format.addresses import Address, parse_address
+from index_format.ancestor.payloads import ANCESTORS_FORMAT, OLD_FORMATS, OldFormat
 from index_format.blocks import DEFAULT_MAX_BLOCK_BYTES
 from index_format.keys import parse_topic_folder
 
 from .. import selection
+from ..ancestor import ancestor_finder
 from ..archive import Archive, ObjectCache
 from ..errors import UsageError
 from ..formatting import Printer, envelope_printer, json_printer, template_printer
+from ..kafka_properties import property_table
 from ..object_cache import DiskCache, default_folder
 from ..offset_file import MAX_FILE_BYTES, parse_offset_file
 from ..positions import parse_position, parse_time
@@ -41,6 +44,7 @@ from .program import debug
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_PARTITIONS = 100_000
+SHOWN_NOTES = 20
 FORMS = ("table", "json", "jsonl", "csv")
 
 
@@ -52,6 +56,7 @@ class ArchiveOptions:
     endpoint_url: str | None
     region: str | None
     max_block_bytes: int
+    old_format: OldFormat = ANCESTORS_FORMAT
 
 
 @dataclass(frozen=True)
@@ -148,13 +153,28 @@ class Duration(click.ParamType[float]):
 
 
 def archive_options(function: F) -> F:
-    """Adds -a/--archive --endpoint-url --region --max-block-bytes --debug; passes `archive: ArchiveOptions`."""
+    """Adds -a/--archive and what goes with it, and --debug; passes `archive: ArchiveOptions`."""
 
     @functools.wraps(function)
     def with_archive(
-        *args: Any, archive: str, endpoint_url: str | None, region: str | None, max_block_bytes: int, **kwargs: Any
+        *args: Any,
+        archive: str,
+        endpoint_url: str | None,
+        region: str | None,
+        max_block_bytes: int,
+        old_format: str,
+        key_delimiter: str,
+        **kwargs: Any,
     ) -> Any:
-        options = ArchiveOptions(parse_address(archive), endpoint_url, region, max_block_bytes)
+        try:
+            parsed = OldFormat.of_options(old_format, key_delimiter)
+        except ValueError as error:
+            raise UsageError(
+                f"--key-delimiter {key_delimiter!r} cannot be used",
+                why=str(error),
+                remedy=r"write it as '\t' or '\x1f'",
+            ) from error
+        options = ArchiveOptions(parse_address(archive), endpoint_url, region, max_block_bytes, parsed)
         return function(*args, archive=options, **kwargs)
 
     options = [
@@ -185,6 +205,23 @@ def archive_options(function: F) -> F:
             help="Refuse blocks that inflate to more.",
         ),
         click.option(
+            "--old-format",
+            type=click.Choice(OLD_FORMATS),
+            default=OLD_FORMATS[0],
+            show_default=True,
+            envvar="BLOCKGZ_OLD_FORMAT",
+            show_envvar=True,
+            help="How records lie in an archive of kafka-connect-s3 or a fork.",
+        ),
+        click.option(
+            "--key-delimiter",
+            default=r"\t",
+            show_default=True,
+            envvar="BLOCKGZ_KEY_DELIMITER",
+            show_envvar=True,
+            help="Of --old-format delimited.",
+        ),
+        click.option(
             "--debug",
             is_flag=True,
             envvar="BLOCKGZ_DEBUG",
@@ -194,7 +231,7 @@ def archive_options(function: F) -> F:
             help="Show tracebacks.",
         ),
     ]
-    return cast(F, _with_options(with_archive, options))
+    return cast(F, with_options(with_archive, options))
 
 
 def kafka_options(function: F) -> F:
@@ -223,10 +260,20 @@ def kafka_options(function: F) -> F:
             envvar="BLOCKGZ_KAFKA_PROPERTIES",
             show_envvar=True,
             metavar="NAME=VALUE",
-            help="A property of librdkafka; may be repeated.",
+            callback=_list_on_request,
+            is_eager=True,
+            help="A property of librdkafka; may be repeated. -X list prints all.",
         ),
     ]
-    return cast(F, _with_options(with_kafka, options))
+    return cast(F, with_options(with_kafka, options))
+
+
+def _list_on_request(context: click.Context, _: click.Parameter, properties: tuple[str, ...]) -> tuple[str, ...]:
+    """`-X list` prints librdkafka's properties, and does no more."""
+    if "list" in properties and not context.resilient_parsing:
+        click.echo(property_table(), nl=False)
+        context.exit()
+    return properties
 
 
 def range_options(function: F) -> F:
@@ -239,7 +286,8 @@ def range_options(function: F) -> F:
         now = time.time_ns() // 1_000_000
         last = parse_time(at, now) if at is not None else parse_position(end, now) if end is not None else None
         first = parse_position(start, now) if start is not None else None
-        return function(*args, selection=RangeOptions(first, last), **kwargs)
+        asked = (start or "earliest", end or at or "latest")
+        return function(*args, selection=RangeOptions(first, last, asked=asked), **kwargs)
 
     options = [
         click.option(
@@ -262,7 +310,7 @@ def range_options(function: F) -> F:
             "--at", envvar="BLOCKGZ_AT", show_envvar=True, metavar="TIME", help="Everything before that time."
         ),
     ]
-    return cast(F, _with_options(with_range, options))
+    return cast(F, with_options(with_range, options))
 
 
 def selection_options(function: F) -> F:
@@ -364,7 +412,7 @@ def selection_options(function: F) -> F:
             help="Only records in whose value this is found (RE2's syntax).",
         ),
     ]
-    return range_options(cast(F, _with_options(with_selection, options)))
+    return range_options(cast(F, with_options(with_selection, options)))
 
 
 def limit_option(function: F) -> F:
@@ -405,7 +453,7 @@ def printing_options(function: F) -> F:
             "-J", "as_envelope", is_flag=True, envvar="BLOCKGZ_ENVELOPE", show_envvar=True, help="Print kcat's JSON."
         ),
     ]
-    return json_option(cast(F, _with_options(with_printing, options)))
+    return json_option(cast(F, with_options(with_printing, options)))
 
 
 def cache_option(function: F) -> F:
@@ -524,10 +572,15 @@ async def open_counted_archive(
     """The same, with what counts the requests."""
     async with open_reader(options.address, endpoint_url=options.endpoint_url, region=options.region) as reader:
         counting = CountingReader(reader)
-        yield Archive(counting, options.max_block_bytes, cache), counting
+        finder = ancestor_finder(options.old_format, options.max_block_bytes)
+        archive = Archive(counting, options.max_block_bytes, finder, cache)
+        yield archive, counting
+        for note in archive.other.notes[:SHOWN_NOTES] if archive.other else ():
+            click.echo(f"note: {note}", err=True)
 
 
-def _with_options(function: F, options: list[Callable[[Any], Any]]) -> F:
+def with_options(function: F, options: Sequence[Callable[[Any], Any]]) -> F:
+    """The function with all of these decorators, the first one outermost."""
     decorated: Any = function
     for option in reversed(options):
         decorated = option(decorated)

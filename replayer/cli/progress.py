@@ -2,21 +2,38 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import click
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from .tables import bytes_text
 
 STATUS_SECONDS = 2.0
 
-Advance = Callable[[int, int], None]
-"""Told how many records and bytes were done."""
+
+class RecordProgress(Protocol):
+    """What is told of long work."""
+
+    def __call__(self, records: int, num_bytes: int) -> None:
+        """So many records and bytes more were done; less, where they have to be done again."""
+
+    def state(self, text: str) -> None:
+        """What goes on now, in a word or two."""
 
 
 class _Rates(ProgressColumn):
@@ -31,22 +48,29 @@ class _Rates(ProgressColumn):
 
 
 @contextmanager
-def record_progress(what: str, total: int, *, as_json: bool) -> Iterator[Advance]:
+def record_progress(what: str, total: int, *, as_json: bool) -> Iterator[RecordProgress]:
     """Shows the progress of `what` over about `total` records, on stderr."""
     if as_json:
         yield _StatusLines(what, total)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), _Rates(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task(what, total=total, bytes=0)
-        num_bytes = 0
+        yield _Bar(bar, bar.add_task(what, total=total, bytes=0))
 
-        def advance(records: int, count: int) -> None:
-            nonlocal num_bytes
-            num_bytes += count
-            bar.update(task, advance=records, bytes=num_bytes)
 
-        yield advance
+class _Bar:
+    """A bar on a terminal."""
+
+    def __init__(self, bar: Progress, task: TaskID) -> None:
+        self._bar, self._task = bar, task
+        self._bytes = 0
+
+    def __call__(self, records: int, num_bytes: int) -> None:
+        self._bytes += num_bytes
+        self._bar.update(self._task, advance=records, bytes=self._bytes)
+
+    def state(self, text: str) -> None:
+        self._bar.update(self._task, description=text)
 
 
 class _StatusLines:
@@ -57,17 +81,26 @@ class _StatusLines:
         self._records = self._bytes = 0
         self._began = self._told = time.monotonic()
 
-    def __call__(self, records: int, count: int) -> None:
+    def __call__(self, records: int, num_bytes: int) -> None:
         self._records += records
-        self._bytes += count
-        now = time.monotonic()
-        if now - self._told >= STATUS_SECONDS:
-            self._told = now
-            line = {
-                "status": self._what,
-                "records": self._records,
-                "total_records": self._total,
-                "bytes": self._bytes,
-                "seconds": round(now - self._began, 3),
-            }
-            click.echo(msgspec.json.encode(line), err=True)
+        self._bytes += num_bytes
+        if time.monotonic() - self._told >= STATUS_SECONDS:
+            self._tell()
+
+    def state(self, text: str) -> None:
+        self._what = text
+        self._tell()
+
+    def _tell(self) -> None:
+        self._told = time.monotonic()
+        seconds = self._told - self._began
+        left = max(self._total - self._records, 0)
+        line = {
+            "status": self._what,
+            "records": self._records,
+            "total_records": self._total,
+            "bytes": self._bytes,
+            "seconds": round(seconds, 3),
+            "eta_seconds": round(left / self._records * seconds, 3) if self._records > 0 else None,
+        }
+        click.echo(msgspec.json.encode(line), err=True)

@@ -3,36 +3,33 @@
 import asyncio
 import gc
 import sys
-import time
-from typing import Any
+from contextlib import AsyncExitStack
 
 import click
 import msgspec
+import pyarrow as pa
 
+from ..control import Commands
 from ..errors import UsageError
 from ..kafka_admin import KafkaAdmin
-from ..kafka_sink import KafkaSink
-from ..republish import RepublishResult, republish, written_text
-from ..republish_plan import RepublishPlan, Request, SourcePartition, make_plan
+from ..record_edits import wall_clock
+from ..record_sink import RecordSink
+from ..republish import republish, written_text
+from ..republish_plan import Preflight, RepublishPlan, Request
+from ..republish_planning import make_plan
+from ..republish_result import RepublishResult
 from ..republish_sources import describe_source, find_refusable
-from .get import timestamp_text
-from .options import (
-    ArchiveOptions,
-    KafkaOptions,
-    RangeOptions,
-    TopicArgument,
-    archive_options,
-    json_option,
-    kafka_options,
-    open_archive,
-    parse_topic,
-    range_options,
-    select,
-    with_partitions,
-)
+from .options import ArchiveOptions, KafkaOptions, archive_options, json_option, kafka_options, open_archive
 from .program import closing
 from .progress import record_progress
-from .tables import bytes_text, print_table
+from .replay_job import PreparedJob, prepared_job
+from .replay_options import ReplayOptions, replay_options
+from .replay_output import plan_json, print_left_out, print_plan, print_result, result_json
+from .replay_signals import steered
+from .replay_target import ShapedTarget, as_sent, make_ready, set_back, shaped_target, undo_retention
+
+INTERRUPTED = 130
+UNFIT_LEFT_OUT = 3
 
 
 @click.command(
@@ -40,103 +37,116 @@ from .tables import bytes_text, print_table
     epilog=closing(
         "replayer replay orders --to-topic orders-restored -b localhost:9092 -a ./archive",
         "replayer replay orders --to-topic orders-copy --at 2026-11-20T12:00:00Z --yes -b localhost:9092 -a ./archive",
+        "replayer replay orders --to-topic orders-copy --transactional --resume --yes -b localhost:9092 -a ./archive",
+        "replayer replay orders --to-topic load-test --rate 20MB/s --yes -b localhost:9092 -a ./archive",
+        "replayer replay orders --to-topic '{topic}-v2' --create-topic --partitions by-key:24 -b HOST:PORT -a DIR",
         "replayer replay orders:0,2-4 --to-topic test --from -1000 --dry-run -b localhost:9092 -a s3://bucket/prefix",
     ),
 )
-@click.argument("topic", metavar="TOPIC[:P[,P-P]]")
-@click.option(
-    "--to-topic",
-    required=True,
-    envvar="BLOCKGZ_TO_TOPIC",
-    show_envvar=True,
-    metavar="TOPIC",
-    help="Where the records go; it must exist, with at least as many partitions.",
-)
-@range_options
-@click.option(
-    "--partitions", envvar="BLOCKGZ_PARTITIONS", show_envvar=True, metavar="P,P-P", help="Only these partitions."
-)
-@click.option(
-    "--into-source",
-    is_flag=True,
-    envvar="BLOCKGZ_INTO_SOURCE",
-    show_envvar=True,
-    help="Allow --to-topic to be the archived topic itself.",
-)
-@click.option(
-    "--dry-run", is_flag=True, envvar="BLOCKGZ_DRY_RUN", show_envvar=True, help="Print the plan and write nothing."
-)
-@click.option("--yes", is_flag=True, envvar="BLOCKGZ_YES", show_envvar=True, help="Do not ask.")
+@replay_options
 @json_option
 @kafka_options
 @archive_options
-def command(
-    topic: str,
-    to_topic: str,
-    selection: RangeOptions,
-    partitions: str | None,
-    into_source: bool,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-    kafka: KafkaOptions,
-    archive: ArchiveOptions,
-) -> None:
+def command(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, archive: ArchiveOptions) -> int:
     """Produce archived records to a topic: partition n to partition n, in order, with their own timestamps.
 
-    Prints the plan and asks first. The producer is idempotent; a replay that is broken off and started again writes
-    again what it had written.
+    Prints the plan and asks first. With --transactional every record arrives exactly once, however often the replay is
+    broken off and gone on with by --resume. Without it the producer is idempotent, and after a crash what was sent
+    since the last checkpoint (at most 25,000 records, 8 MiB or 5 seconds) is sent again.
+
+    SIGUSR1 pauses, SIGUSR2 goes on; SIGTERM and Ctrl-C end after a commit.
     """
-    wanted = with_partitions(parse_topic(topic), partitions)
+    # Arrow's own allocator keeps some 60 MB more for a dozen threads; the batches here are too few for it to be faster.
+    pa.set_memory_pool(pa.system_memory_pool())
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)
-    asyncio.run(_replay(wanted, to_topic, selection, into_source, dry_run, yes, as_json, kafka, archive))
+    return asyncio.run(_replay(options, as_json, kafka, archive))
 
 
-async def _replay(
-    topic: TopicArgument,
-    to_topic: str,
-    positions: RangeOptions,
-    into_source: bool,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-    kafka: KafkaOptions,
-    options: ArchiveOptions,
-) -> None:
+async def _replay(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, address: ArchiveOptions) -> int:
     admin = await asyncio.to_thread(KafkaAdmin, kafka.properties)
-    async with open_archive(options) as archive:
-        selections = await select(archive, topic, positions)
-        sources = [await describe_source(selection) for selection in selections]
-        target = await asyncio.to_thread(admin.topic, to_topic)
-        numbers = [source.partition for source in sources if target and source.partition < target.num_partitions]
-        watermarks = await asyncio.to_thread(admin.watermarks, to_topic, numbers) if numbers else {}
-        findings = await find_refusable(selections, target.config if target else None)
-        source_topic = selections[0].partition.topic if selections else topic.topic
-        plan = make_plan(
-            Request(source_topic, to_topic, into_source), sources, target, watermarks, findings, time.time_ns() // 10**6
-        )
+    if options.shape.undo_retention:
+        click.echo(await asyncio.to_thread(undo_retention, options.target, admin, kafka))
+        return 0
+    async with open_archive(address) as archive, AsyncExitStack() as stack:
+        target = await shaped_target(options.shape, archive, options.topic.topic, options.target, admin)
+        prepared = await stack.enter_async_context(prepared_job(options, archive, target.pipeline, kafka))
+        preflight = await _preflight(options, prepared, target, admin)
+        plan = make_plan(preflight)
         if not as_json:
-            _print_plan(plan)
-        if dry_run:
+            print_plan(plan)
+        if options.dry_run:
             if as_json:
                 click.echo(
                     msgspec.json.encode({"dry_run": True, "records": 0, "partitions": [], "plan": plan_json(plan)})
                 )
-            return
-        _confirm(plan, yes)
-        limit = target.config.max_message_bytes if target and target.config else None
-        sink = KafkaSink(kafka.properties, to_topic, limit)
-        with record_progress("replaying", plan.records, as_json=as_json) as advance:
-            try:
-                result = await republish(selections, sink, advance)
-            except asyncio.CancelledError:
-                click.echo(written_text(sink.delivered()), err=True)
-                raise
+            return 0
+        _confirm(plan, options.yes)
+        limit = preflight.target.config.max_message_bytes if preflight.target and preflight.target.config else None
+        with prepared.alone():
+            await asyncio.to_thread(make_ready, target, admin, kafka)
+            result, interrupted = await _run(options, prepared, prepared.sink(kafka, limit), plan.records, as_json)
+            if result.complete:
+                prepared.forget()
+                await _set_back(target, admin, kafka)
+            elif target.holds:
+                click.echo(f"retention of {target.name} is still held: --resume, or --undo-retention", err=True)
     if as_json:
-        click.echo(msgspec.json.encode(result_json(plan, result)))
+        click.echo(msgspec.json.encode(result_json(plan, result) | {"left_out": msgspec.to_builtins(target.tally)}))
     else:
-        _print_result(plan, result)
+        print_result(plan, result)
+        print_left_out(target.tally)
+    if interrupted:
+        return INTERRUPTED
+    return UNFIT_LEFT_OUT if target.tally.unfit else 0
+
+
+async def _run(
+    options: ReplayOptions, prepared: PreparedJob, sink: RecordSink, records: int, as_json: bool
+) -> tuple[RepublishResult, bool]:
+    """What was done, and whether SIGINT ended it."""
+    commands = Commands()
+    with (
+        record_progress("replaying", records, as_json=as_json) as advance,
+        steered(commands, advance) as steering,
+    ):
+        try:
+            result = await republish(prepared.work, prepared.pipeline, sink, options.pace, commands, advance)
+        except asyncio.CancelledError:
+            click.echo(written_text(sink.delivered()), err=True)
+            raise
+    return result, steering.interrupted
+
+
+async def _set_back(target: ShapedTarget, admin: KafkaAdmin, kafka: KafkaOptions) -> None:
+    """What an earlier run of the job held is set back as well."""
+    done = await asyncio.to_thread(set_back, target.name, admin, kafka)
+    if done is not None:
+        click.echo(done, err=True)
+
+
+async def _preflight(
+    options: ReplayOptions, prepared: PreparedJob, target: ShapedTarget, admin: KafkaAdmin
+) -> Preflight:
+    """What archive and cluster have to say."""
+    remaining, facts, now_ms = prepared.remaining, target.facts, wall_clock()
+    sources = [await describe_source(selection) for selection in remaining]
+    there = facts is not None and target.creates is None
+    known = [lane for lane in prepared.work.first if there and facts and lane < facts.num_partitions]
+    # Only the records themselves could tell what transforms make of their keys and sizes.
+    asked = None if options.shape.chain else facts.config if facts else None
+    return Preflight(
+        Request(prepared.work.selections[0].partition.topic, options.target, options.into_source, options.shape.append),
+        as_sent(sources, options.shape, now_ms),
+        facts,
+        await asyncio.to_thread(admin.watermarks, options.target, known) if known else {},
+        await find_refusable(remaining, asked),
+        now_ms,
+        prepared.pipeline.router,
+        prepared.state(resume=options.resume),
+        creates=target.creates is not None,
+        notes=target.notes,
+    )
 
 
 def _confirm(plan: RepublishPlan, yes: bool) -> None:
@@ -149,91 +159,3 @@ def _confirm(plan: RepublishPlan, yes: bool) -> None:
             remedy="add --yes, or --dry-run to see the plan only",
         )
     click.confirm(f"Write about {plan.records} records to {plan.target}?", abort=True, err=True)
-
-
-def _print_plan(plan: RepublishPlan) -> None:
-    columns = ("PARTITION", "OFFSETS", "RECORDS", "SIZE", "FROM (UTC)", "UNTIL (UTC)")
-    rows = [_plan_row(source) for source in plan.sources]
-    print_table(columns, rows, title=f"{plan.topic} -> {plan.target}, at most {plan.records} records", file=sys.stderr)
-    for warning in plan.warnings:
-        click.echo(f"warning: {warning}", err=True)
-
-
-def _plan_row(source: SourcePartition) -> tuple[str | int, ...]:
-    times = source.timestamps
-    return (
-        source.partition,
-        f"{source.start}..{source.end}",
-        source.records,
-        bytes_text(source.bytes),
-        _seconds(times.min) if times else "-",
-        _seconds(times.max) if times else "-",
-    )
-
-
-def _seconds(timestamp_ms: int) -> str:
-    return timestamp_text(timestamp_ms).partition(".")[0].replace("T", " ")
-
-
-def _print_result(plan: RepublishPlan, result: RepublishResult) -> None:
-    columns = ("PARTITION", "RECORDS", "OFFSETS", "TARGET OFFSETS")
-    rows = [
-        (
-            lane.partition,
-            lane.records,
-            _inclusive(lane.first_offset, lane.last_offset),
-            _inclusive(lane.target_first_offset, lane.target_last_offset),
-        )
-        for lane in result.partitions
-    ]
-    print_table(columns, rows)
-    rate = result.records / result.seconds if result.seconds else 0
-    click.echo(
-        f"{result.records} records ({bytes_text(result.bytes)}) replayed to {plan.target} in {result.seconds:.1f} s, "
-        f"{rate:,.0f} records/s"
-    )
-    if result.zero_timestamps:
-        click.echo(f"warning: {result.zero_timestamps} records with timestamp 0 were sent with 1", err=True)
-
-
-def _inclusive(first: int | None, last: int | None) -> str:
-    return "-" if first is None else f"{first}..{last}"
-
-
-def plan_json(plan: RepublishPlan) -> dict[str, Any]:
-    """The plan for `--json`; `to` is excluded, records and bytes are upper bounds."""
-    return {
-        "topic": plan.topic,
-        "target": plan.target,
-        "target_partitions": plan.target_partitions,
-        "records": plan.records,
-        "bytes": plan.bytes,
-        "partitions": [
-            {
-                "partition": source.partition,
-                "target_partition": source.partition,
-                "from": source.start,
-                "to": source.end,
-                "records": source.records,
-                "bytes": source.bytes,
-                "min_timestamp_ms": source.timestamps.min if source.timestamps else None,
-                "max_timestamp_ms": source.timestamps.max if source.timestamps else None,
-            }
-            for source in plan.sources
-        ],
-        "warnings": plan.warnings,
-    }
-
-
-def result_json(plan: RepublishPlan, result: RepublishResult) -> dict[str, Any]:
-    """What was done, for `--json`; offsets are inclusive."""
-    return {
-        "records": result.records,
-        "partitions": msgspec.to_builtins(result.partitions),
-        "topic": plan.topic,
-        "target": plan.target,
-        "bytes": result.bytes,
-        "seconds": round(result.seconds, 3),
-        "zero_timestamps": result.zero_timestamps,
-        "plan": plan_json(plan),
-    }

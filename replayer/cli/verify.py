@@ -1,7 +1,10 @@
 """`replayer verify`."""
 
 import asyncio
+import random
+import re
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,8 +14,11 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from ..findings import ArchiveReport, Damage, PartitionReport, Verdict
+from ..chunk_choice import ChunkChoice
+from ..documents import verification_document
+from ..findings import ArchiveReport, PartitionReport, Verdict
 from ..identity import read_identity
+from ..positions import parse_time
 from ..verify import Depth, expected_bytes, verify_partition
 from ..verify import Progress as OnProgress
 from .against_topic import verify_against
@@ -30,9 +36,26 @@ from .options import (
     with_partitions,
 )
 from .program import closing
+from .report import ReportOptions, report_options
 from .tables import print_table
 
 FAILED = 3
+
+
+class Share(click.ParamType[float]):
+    """A percentage above 0 and at most 100, as a share of 1."""
+
+    name = "share"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """See click.ParamType."""
+        if isinstance(value, float):
+            return value
+        match = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)%", str(value), re.ASCII)
+        share = float(match[1]) / 100 if match else 0.0
+        if not 0 < share <= 1:
+            self.fail(f"{value!r} is no share; write 5% or 0.5%", param, ctx)
+        return share
 
 
 @click.command(
@@ -41,6 +64,8 @@ FAILED = 3
         "replayer verify -a ./archive",
         "replayer verify orders --deep -a s3://bucket/prefix",
         "replayer verify orders:0-3 --records --json -a ./archive",
+        "replayer verify --deep --since -1d --sample 5% -a s3://bucket/prefix",
+        "replayer verify orders --records --report report.json --report page.html --sign-key key.pem -a ./archive",
         "replayer verify orders --against-topic orders -b localhost:9092 -a ./archive",
         "replayer verify orders --against-topic orders-copy --at 2026-11-20T12:00:00Z -b localhost:9092 -a ./archive",
     ),
@@ -64,7 +89,25 @@ FAILED = 3
     metavar="P,P-P",
     help="With --against-topic: only these partitions.",
 )
+@click.option(
+    "--since",
+    envvar="BLOCKGZ_VERIFY_SINCE",
+    show_envvar=True,
+    metavar="TIME",
+    help="Check only chunks with a record at or after: a time, or a duration before now (-1d).",
+)
+@click.option(
+    "--sample",
+    type=Share(),
+    default="100%",
+    show_default=True,
+    envvar="BLOCKGZ_SAMPLE",
+    show_envvar=True,
+    metavar="PERCENT",
+    help="Check only a random share of the chunks of each partition, at least one, such as 5%.",
+)
 @range_options
+@report_options
 @json_option
 @kafka_options
 @archive_options
@@ -74,7 +117,10 @@ def command(
     records: bool,
     against_topic: str | None,
     partitions: str | None,
+    since: str | None,
+    sample: float,
     selection: RangeOptions,
+    report_to: ReportOptions,
     as_json: bool,
     kafka: KafkaOptions,
     archive: ArchiveOptions,
@@ -82,6 +128,8 @@ def command(
     """Check that the archive is whole: its chain, catalogs, indexes and sizes; with --deep all of its data.
 
     Finds all damage in one go and names the offsets that are lost. Gaps that the archiver recorded are a WARNING.
+    Marker and catalogs are always checked whole; --since and --sample choose the chunks whose index and data are. With
+    --records and all chunks, --json and --report have a digest of the records of each partition.
 
     With --against-topic, compare what the archive holds of one topic, or the part of it that --from, --to and --at
     select, with a topic record by record.
@@ -89,22 +137,30 @@ def command(
     if against_topic is not None:
         if deep or records:
             raise click.UsageError("--against-topic reads every record anyway: run it without --deep and --records")
+        if since is not None or sample < 1:
+            raise click.UsageError("--since and --sample choose chunks of an archive; with --against-topic give --from")
         if len(topics) != 1:
             raise click.UsageError("--against-topic compares one archived topic: name it")
         wanted = with_partitions(parse_topic(topics[0]), partitions)
-        return verify_against(wanted, against_topic, selection, kafka, archive, as_json=as_json)
+        return verify_against(wanted, against_topic, selection, kafka, archive, report_to, as_json=as_json)
     if partitions is not None or selection != RangeOptions(None, None):
         raise click.UsageError("--partitions, --from, --to and --at go with --against-topic")
     depth = Depth.RECORDS if records else Depth.BLOCKS if deep else Depth.STRUCTURE
-    report = asyncio.run(_verify(archive, [parse_topic(topic) for topic in topics], depth))
+    now = time.time_ns() // 1_000_000
+    choice = ChunkChoice(None if since is None else parse_time(since, now).timestamp, sample, random.randrange(2**32))
+    report = asyncio.run(_verify(archive, [parse_topic(topic) for topic in topics], depth, choice))
+    document = verification_document(report, str(archive.address), depth)
+    report_to.write(document)
     if as_json:
-        click.echo(msgspec.json.encode(_as_json(report, archive, depth)))
+        click.echo(msgspec.json.encode(document))
     else:
         _print(report)
     return FAILED if report.verdict is Verdict.FAILURE else 0
 
 
-async def _verify(options: ArchiveOptions, wanted: list[TopicArgument], depth: Depth) -> ArchiveReport:
+async def _verify(
+    options: ArchiveOptions, wanted: list[TopicArgument], depth: Depth, choice: ChunkChoice
+) -> ArchiveReport:
     report = ArchiveReport()
     async with open_archive(options) as archive:
         arguments = wanted or [TopicArgument(topic, None) for topic in await archive.all_incarnations()]
@@ -119,7 +175,7 @@ async def _verify(options: ArchiveOptions, wanted: list[TopicArgument], depth: D
         with _progress(total) as on_progress:
             for topic, number in places:
                 report.partitions.append(
-                    await verify_partition(archive, topic, number, depth, on_progress, identity=identity)
+                    await verify_partition(archive, topic, number, depth, on_progress, choice=choice, identity=identity)
                 )
     return report
 
@@ -134,33 +190,10 @@ def _progress(total: int) -> Iterator[OnProgress]:
         yield lambda count: bar.advance(task, count)
 
 
-def _as_json(report: ArchiveReport, options: ArchiveOptions, depth: Depth) -> dict[str, Any]:
-    return {
-        "verdict": report.verdict.value,
-        "archive": str(options.address),
-        "depth": depth.name.lower(),
-        "partitions": [_partition_json(partition) for partition in report.partitions],
-        "damage": [_damage_json(damage) for damage in report.damage],
-    }
-
-
-def _partition_json(report: PartitionReport) -> dict[str, Any]:
-    return {
-        "topic": report.topic,
-        "partition": report.partition,
-        "verdict": report.verdict.value,
-        "records": report.records,
-        "chunks": report.chunks,
-        "first_offset": report.first_offset,
-        "next_offset": report.next_offset,
-        "gaps": msgspec.to_builtins(report.gaps),
-        "lost": [{"from": lost.start, "to": lost.end, "reason": lost.reason} for lost in report.lost],
-        "damage": [_damage_json(damage) for damage in report.damage],
-    }
-
-
-def _damage_json(damage: Damage) -> dict[str, str]:
-    return {"object": damage.key, "reason": damage.reason}
+def _checked(partition: PartitionReport) -> str:
+    """The number of chunks, and how many of them were chosen."""
+    whole = partition.checked_chunks == partition.chunks
+    return str(partition.chunks) if whole else f"{partition.checked_chunks} of {partition.chunks}"
 
 
 def _print(report: ArchiveReport) -> None:
@@ -171,7 +204,7 @@ def _print(report: ArchiveReport) -> None:
             partition.partition,
             partition.verdict.value,
             partition.records,
-            partition.chunks,
+            _checked(partition),
             "-" if partition.next_offset is None else str(partition.next_offset),
             len(partition.gaps),
             len(partition.lost),
@@ -187,6 +220,9 @@ def _print(report: ArchiveReport) -> None:
             click.echo(f"FAILURE {place} {damage.key}: {damage.reason}")
         for lost in partition.lost:
             click.echo(f"FAILURE {place} lost {lost.start}..{lost.end}: {lost.reason}")
+        if partition.lost:
+            readable = ", ".join(f"{start}..{end}" for start, end in partition.readable)
+            click.echo(f"{place} still readable: {readable or 'nothing'}")
     for damage in report.damage:
         click.echo(f"FAILURE {damage.key}: {damage.reason}")
     click.echo(report.verdict.value)

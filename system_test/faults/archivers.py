@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,11 +13,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 REFUSED = 11
 """The exit code of a process that finds its place in the group taken."""
 _TRACE_SECONDS = 0.5
+_ASSIGNED = re.compile(r"^(\S+) INFO assigned ", re.MULTILINE)
 _NOT_INHERITED = ("AWS_", "BLOCKGZ_")
 
 
@@ -35,6 +38,12 @@ class Archiver:
     def ended_in_order(self) -> bool:
         """After a SIGTERM: exit 0, or its place was another's by then, or it had no partition yet."""
         return self.process.returncode in (0, REFUSED) or " claimed " not in self.log.read_text(errors="replace")
+
+    @property
+    def joined_at(self) -> float | None:
+        """When the group first told it its partitions, in seconds of the epoch; None while it waits for the store."""
+        told = _ASSIGNED.search(self.log.read_text(errors="replace"))
+        return datetime.fromisoformat(told[1]).timestamp() if told else None
 
     @property
     def alive(self) -> bool:

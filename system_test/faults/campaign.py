@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from system_test.faults.archivers import REFUSED, Archiver, Fleet
-from system_test.faults.cluster import CREATED_AGAIN, PATTERN, PLAIN, TRUNCATED, Topics
+from system_test.faults.cluster import COMPACTED, CREATED_AGAIN, PATTERN, PLAIN, TRUNCATED, Topics
 from system_test.faults.schedule import Fault, FaultKind, schedule
-from system_test.faults.servers import Proxy, VerifiableProducer
+from system_test.faults.servers import VerifiableProducer
+from system_test.faults.store_faults import StoreFaultProxy
 from system_test.faults.watcher import Watcher
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.object_store import VersityGateway
@@ -29,11 +30,18 @@ from system_test.support.waiting import DeadlineExceededError, wait_until
 
 GROUP = "faults"
 PREFIX = "faults"
+_STORE_FAULTS = "store-faults.jsonl"
 LAG_SECONDS = 60.0
 """So long after the last fault everything must be archived."""
-_TERM_SECONDS = 40.0
+_TERM_SECONDS = 30.0
 _FENCED_SECONDS = 40.0
 _STEP_SECONDS = 0.05
+_COMPACT_SECONDS = 15.0
+_LOOK_SECONDS = 0.2
+_BUSY_SECONDS = 0.5
+_FAULTS_AT_ONCE = 4
+_IDLE_SECONDS = 12.0
+_STORE_FAULTS_SECONDS = 120.0
 _CHECK_SECONDS = 1800.0
 _SETTINGS = (
     *("--chunk-interval", "1s", "--chunk-records", "50", "--block-bytes", "8KiB"),
@@ -51,7 +59,9 @@ class RoundSettings:
     """What a round is made of. `seed` settles its schedule; rates are records/s and a share of requests."""
 
     seed: str
-    faults: int
+    disruptions: int
+    store_faults: int
+    """So many at least; when the disruptions are over, they are waited for."""
     mean_gap: float
     store_rate: float
     plain_rate: float = 220.0
@@ -92,6 +102,8 @@ class Round:
         self._refused: list[tuple[float, str]] = []
         self._leaving: list[tuple[float, Archiver, Slot | None, float]] = []
         self._violations: list[str] = []
+        self._changes = deque([0], maxlen=_FAULTS_AT_ONCE)
+        """How often markers had changed at each of the last faults."""
         self._operations: list[Future[None]] = []
 
     def run(self) -> dict[str, Any]:
@@ -116,7 +128,7 @@ class Round:
             store_faults = self._store_faults()
             figures = {
                 "seed": self._settings.seed,
-                "faults": self._settings.faults,
+                "disruptions": self._counts.total(),
                 "by_kind": dict(sorted(self._counts.items())),
                 "store_faults": sum(store_faults.values()),
                 "store_faults_by_kind": dict(sorted(store_faults.items())),
@@ -140,8 +152,9 @@ class Round:
         settings = self._settings
         self._broker = stack.enter_context(KafkaBroker())
         self._store = stack.enter_context(VersityGateway())
-        upstream = int(self._store.endpoint_url.rpartition(":")[2])
-        self._proxy = Proxy(upstream, settings.seed, settings.store_rate, self._home)
+        self._proxy = StoreFaultProxy(
+            self._store.endpoint_url, settings.seed, settings.store_rate, self._home / _STORE_FAULTS
+        )
         stack.enter_context(self._proxy)
         bootstrap = self._broker.bootstrap
         self._plain = VerifiableProducer("plain", "plain", bootstrap, settings.plain_rate, settings.seed, self._home)
@@ -150,7 +163,7 @@ class Round:
             "transactional", "transactional", bootstrap, settings.transactional_rate, settings.seed, self._home
         )
         stack.enter_context(self._transactional)
-        self._topics = Topics(bootstrap)
+        self._topics = Topics(self._broker)
         self._topics.create_all(self._plain, self._transactional)
         where = (PATTERN, "-b", bootstrap, "-a", self._store.url(PREFIX), "--endpoint-url", self._proxy.endpoint_url)
         own = ("--group-id", GROUP, "--buffer-dir", self._home / "buffer")
@@ -166,18 +179,34 @@ class Round:
 
     def _inflict(self) -> None:
         """The faults, each at its time; returns when the last has begun."""
-        started = time.monotonic()
-        for fault in itertools.islice(schedule(self._settings.seed, self._settings.mean_gap), self._settings.faults):
-            while time.monotonic() < started + fault.at:
-                self._step()
+        settings = self._settings
+        before = 0.0
+        for fault in itertools.islice(schedule(settings.seed, settings.mean_gap), settings.disruptions):
+            self._let_work(fault.at - before)
+            before = fault.at
             self._schedule.append(fault)
             self._counts[fault.kind.value] += 1
             self._note("fault", fault=str(fault))
             self._begin(fault)
+        give_up = time.monotonic() + _STORE_FAULTS_SECONDS
+        while self._proxy.hits < settings.store_faults and time.monotonic() < give_up:
+            self._step()
         while self._due or any(not operation.done() for operation in self._operations):
             self._step()
         for operation in self._operations:
             operation.result()
+
+    def _let_work(self, seconds: float) -> None:
+        """Wait that long, and, but not for ever, until a marker has changed since some faults ago.
+
+        On a slow machine faults would meet nobody at work otherwise.
+        """
+        begun, seen = time.monotonic(), self._watcher.seen
+        while (passed := time.monotonic() - begun) < _IDLE_SECONDS:
+            if passed >= seconds and seen.marker_changes > self._changes[0]:
+                break
+            self._step()
+        self._changes.append(seen.marker_changes)
 
     def _step(self) -> None:
         now = time.monotonic()
@@ -209,8 +238,7 @@ class Round:
 
     def _hurry(self, now: float) -> None:
         for ghost in [ghost for ghost in self._ghosts if now > ghost.released + _FENCED_SECONDS]:
-            # Of two processes with one id the group keeps who joined last; that may be the one that came back.
-            if not any(at > ghost.released and name == ghost.archiver.name for at, name in self._refused):
+            if self._share_an_id(ghost):
                 self._violations.append(f"nobody gave way to {ghost.archiver.log.name} in {_FENCED_SECONDS:g} s")
             ghost.archiver.kill_hanging()
             self._ghosts.remove(ghost)
@@ -222,6 +250,18 @@ class Round:
                 if entry[2] is not None:
                     self._restart(entry[2])
 
+    def _share_an_id(self, ghost: Ghost) -> bool:
+        """Whether a ghost and the process in its slot have been members for long, and neither kind gave way.
+
+        Of two with one id the group keeps who joined last; that may be the one that came back.
+        """
+        if any(at > ghost.released and name == ghost.archiver.name for at, name in self._refused):
+            return False
+        (rival,) = [slot.archiver for slot in self._slots if slot.name == ghost.archiver.name]
+        joined = [archiver.joined_at for archiver in (ghost.archiver, rival) if archiver is not None and archiver.alive]
+        since = time.time() - _FENCED_SECONDS / 2
+        return len(joined) == 2 and all(at is not None and at < since for at in joined)
+
     def _later(self, seconds: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._due, (time.monotonic() + seconds, next(self._order), action))
 
@@ -231,6 +271,8 @@ class Round:
 
     def _begin(self, fault: Fault) -> None:
         match fault.kind:
+            case FaultKind.KILL_ALL | FaultKind.COMPACT if not self._free():
+                self._later(_BUSY_SECONDS, lambda: self._begin(fault))
             case FaultKind.KILL_ALL:
                 self._kill_all(fault.seconds)
             case FaultKind.JOIN:
@@ -247,16 +289,20 @@ class Round:
                 topic = PLAIN if fault.dice < 0.6 else TRUNCATED
                 self._operate(self._broker_thread, lambda: self._topics.grow(topic))
             case FaultKind.TRUNCATE:
-                self._truncate(fault)
+                self._lose_records(fault, self._topics.truncate)
+            case FaultKind.RETENTION:
+                self._lose_records(fault, self._topics.expire)
+            case FaultKind.COMPACT:
+                self._compact(fault)
             case _:
                 self._hit_one(fault)
 
     def _hit_one(self, fault: Fault) -> None:
-        free = [slot for slot in self._slots if not slot.busy and slot.archiver is not None and slot.archiver.alive]
+        free = self._free()
         if fault.kind is FaultKind.TWIN:
             free = [slot for slot in free if slot.instance is not None] or free
         if not free:
-            self._later(0.5, lambda: self._hit_one(fault))
+            self._later(_BUSY_SECONDS, lambda: self._hit_one(fault))
             return
         slot = free[int(fault.dice * len(free))]
         archiver = slot.archiver
@@ -278,6 +324,10 @@ class Round:
                 archiver.freeze()
                 self._later(fault.seconds, lambda: self._thaw(slot, archiver))
 
+    def _free(self) -> list[Slot]:
+        """Where an archiver runs and no fault is under way."""
+        return [slot for slot in self._slots if not slot.busy and slot.archiver is not None and slot.archiver.alive]
+
     def _thaw(self, slot: Slot, archiver: Archiver) -> None:
         archiver.thaw()
         slot.busy = False
@@ -287,14 +337,20 @@ class Round:
         self._ghosts.append(Ghost(archiver, time.monotonic()))
 
     def _kill_all(self, seconds: float) -> None:
-        for slot in self._slots:
-            if not slot.busy and slot.archiver is not None:
-                slot.busy = True
-                slot.archiver.kill()
-                self._later(seconds, partial(self._restart, slot))
+        for slot in self._kill_free():
+            self._later(seconds, partial(self._restart, slot))
+
+    def _kill_free(self) -> list[Slot]:
+        """SIGKILL wherever no fault is under way; whoever asks for it starts them again."""
+        killed = self._free()
+        for slot in killed:
+            assert slot.archiver is not None
+            slot.busy = True
+            slot.archiver.kill()
+        return killed
 
     def _join(self, fault: Fault) -> None:
-        for number in range(1 if fault.dice < 0.6 else 2):
+        for number in range(1 + int(fault.dice > 0.5) + int(fault.dice > 0.8)):
             guest = self._fleet.start("guest")
             self._later(fault.seconds + number, partial(self._leave, guest, fault))
 
@@ -307,12 +363,31 @@ class Round:
             guest.term()
             self._leaving.append((time.monotonic() + _TERM_SECONDS, guest, None, 0.0))
 
-    def _truncate(self, fault: Fault) -> None:
-        """Truncate at the log's end; mostly while nobody archives, so that records are lost before they are."""
+    def _lose_records(self, fault: Fault, lose: Callable[[str, float], None]) -> None:
+        """Raise low watermarks; mostly while nobody archives, so that records are lost before they are read."""
         topic = TRUNCATED if fault.dice < 0.5 else PLAIN
         if int(fault.dice * 1000) % 10 < 7:
             self._kill_all(fault.seconds + 2.0)
-        self._later(1.0, lambda: self._operate(self._broker_thread, lambda: self._topics.truncate(topic, fault.dice)))
+        self._later(1.0, lambda: self._operate(self._broker_thread, lambda: lose(topic, fault.dice)))
+
+    def _compact(self, fault: Fault) -> None:
+        """Nobody archives until the log cleaner is ahead of the archive."""
+        slots = self._kill_free()
+        deadline = time.monotonic() + _COMPACT_SECONDS
+
+        def archived(partition: int) -> int:
+            return self._watcher.next_offsets().get((COMPACTED, partition), 0)
+
+        def look() -> None:
+            is_ahead = self._topics.compacted_unread(archived)
+            if not is_ahead and time.monotonic() < deadline:
+                self._later(_LOOK_SECONDS, look)
+                return
+            self._note("compacted", unread=is_ahead)
+            for slot in slots:
+                self._later(fault.seconds, partial(self._restart, slot))
+
+        look()
 
     def _operate(self, thread: ThreadPoolExecutor, operation: Callable[[], None]) -> None:
         self._operations.append(thread.submit(operation))
@@ -381,7 +456,7 @@ class Round:
 
     def _store_faults(self) -> Counter[str]:
         """Those that met real work; the journal has those of probes too."""
-        entries = [json.loads(line) for line in self._proxy.journal.read_text().splitlines()]
+        entries = [json.loads(line) for line in (self._home / _STORE_FAULTS).read_text().splitlines()]
         return Counter(entry["fault"] for entry in entries if not entry["probe"])
 
     def _warnings(self) -> dict[str, int]:
@@ -405,7 +480,4 @@ class Round:
     def _report(self) -> str:
         shown = "\n".join(f"  - {violation[:1500]}" for violation in self._violations[:30])
         faults = "\n".join(f"  {fault}" for fault in self._schedule)
-        return (
-            f"seed {self._settings.seed!r}: {len(self._violations)} violations\n{shown}\n"
-            f"evidence lies in {self._home}; the schedule was\n{faults}"
-        )
+        return f"seed {self._settings.seed!r}: {len(self._violations)} violations\n{shown}\nthe schedule was\n{faults}"

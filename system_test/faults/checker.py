@@ -252,6 +252,9 @@ class Checker:
         live = {record.offset: record for record in read(self._bootstrap, life.topic, partition)}
         self.verdict.figures["compared_with_topic"] += len(live)
         end = checked.marker["next_offset"] or 0
+        for gap in checked.gaps:
+            if gap.end > low:
+                self.verdict.broken(f"{name}: {gap} goes beyond the low watermark {low}")
         for offset, record in live.items():
             if any(gap.start <= offset < gap.end for gap in checked.gaps):
                 continue

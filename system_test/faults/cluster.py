@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -11,7 +14,9 @@ from kafka import IsolationLevel, KafkaAdminClient, OffsetSpec, TopicPartition
 from kafka.errors import KafkaError
 
 from system_test.faults.servers import VerifiableProducer, archived_topic_id
-from system_test.support.topics import create_topic, delete_records, delete_topic, watermarks
+from system_test.support.kafka_broker import KafkaBroker
+from system_test.support.topics import alter_topic, create_topic, delete_records, delete_topic, watermarks
+from system_test.support.waiting import wait_until
 
 T = TypeVar("T")
 
@@ -19,7 +24,7 @@ PATTERN = "faults-*"
 PLAIN, TRANSACTIONAL, COMPACTED = "faults-plain", "faults-transactional", "faults-compacted"
 CREATED_AGAIN, TRUNCATED = "faults-created-again", "faults-truncated"
 PARTITIONS = {PLAIN: 4, TRANSACTIONAL: 3, COMPACTED: 2, CREATED_AGAIN: 2, TRUNCATED: 1}
-MOST_PARTITIONS = 6
+MOST_PARTITIONS = 12
 _KEYS = {COMPACTED: 120}
 _COMPACT = {
     "cleanup.policy": "compact",
@@ -28,6 +33,8 @@ _COMPACT = {
     "min.compaction.lag.ms": "0",
 }
 _PATIENCE_SECONDS = 90.0
+_SEGMENTS_SECONDS = 0.05
+"""Between two looks; the broker's retention does something once a second at most."""
 
 
 @dataclass
@@ -39,14 +46,15 @@ class Incarnation:
     compacted: bool
     deleted: bool = False
     truncations: list[tuple[int, int]] = field(default_factory=list)
-    """Partition and low watermark of every truncation that was asked for."""
+    """Partition and low watermark of every truncation that was asked for, and of all that retention may have made."""
 
 
 class Topics:
     """Creates, grows, truncates and deletes topics; methods that change one belong to one thread."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self._bootstrap = bootstrap
+    def __init__(self, broker: KafkaBroker) -> None:
+        self._broker = broker
+        self._bootstrap = broker.bootstrap
         self._producers: dict[str, VerifiableProducer] = {}
         self.truth: dict[str, list[Incarnation]] = {}
 
@@ -81,6 +89,49 @@ class Topics:
         before = max(low, high - int(dice * 1000) % 20)
         now.truncations.append((partition, before))
         _patiently(lambda: delete_records(self._bootstrap, topic, before, partition))
+
+    def expire(self, topic: str, dice: float) -> None:
+        """Let retention delete segments of the topic until a partition's low watermark has risen."""
+        now = self.truth[topic][-1]
+        partition = int(dice * now.partitions)
+        low, _ = _patiently(lambda: watermarks(self._bootstrap, topic, partition))
+        with self._noting_segments(topic, now):
+            _patiently(lambda: alter_topic(self._bootstrap, topic, {"retention.ms": "1"}))
+            wait_until(
+                lambda: min(self._broker.segment_starts(topic, partition), default=low) > low,
+                _PATIENCE_SECONDS,
+                f"retention to delete something of {topic}:{partition}",
+            )
+            _patiently(lambda: alter_topic(self._bootstrap, topic, {"retention.ms": "-1"}))
+
+    @contextmanager
+    def _noting_segments(self, topic: str, life: Incarnation) -> Iterator[None]:
+        """While retention works, every segment's start may become the low watermark."""
+        done = threading.Event()
+
+        def note() -> None:
+            while True:
+                last = done.wait(_SEGMENTS_SECONDS)
+                for partition in range(life.partitions):
+                    found = {(partition, start) for start in self._broker.segment_starts(topic, partition)}
+                    life.truncations += sorted(found - set(life.truncations))
+                if last:
+                    return
+
+        with ThreadPoolExecutor(1, thread_name_prefix="segments") as noting:
+            noted = noting.submit(note)
+            try:
+                yield
+            finally:
+                done.set()
+                noted.result()
+
+    def compacted_unread(self, archived: Callable[[int], int]) -> bool:
+        """Whether the log cleaner went over records that are not archived yet, given how far a partition is."""
+        return any(
+            self._broker.cleaned_to(COMPACTED, partition) > archived(partition)
+            for partition in range(self.truth[COMPACTED][-1].partitions)
+        )
 
     def ends(self) -> dict[tuple[str, int], int]:
         """The last stable offset of every partition."""

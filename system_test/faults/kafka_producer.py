@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from system_test.faults.fingerprint import fingerprint
 
@@ -81,6 +81,7 @@ class Ledger:
             else:
                 self.note("f", sequence, error.str())
 
+        deadline = time.monotonic() + _FLUSH_SECONDS
         while True:
             try:
                 producer.produce(
@@ -93,6 +94,11 @@ class Ledger:
                     headers=headers,
                 )
             except BufferError:
+                producer.poll(0.1)
+            except KafkaException as error:
+                # A partition that was just added, and that this client's metadata does not have yet.
+                if error.args[0].code() != KafkaError._UNKNOWN_PARTITION or time.monotonic() > deadline:
+                    raise
                 producer.poll(0.1)
             else:
                 return

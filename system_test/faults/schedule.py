@@ -24,6 +24,8 @@ class FaultKind(Enum):
     RECREATE = "recreate"
     GROW = "grow"
     TRUNCATE = "truncate"
+    RETENTION = "retention"
+    COMPACT = "compact"
 
 
 _DEALT = {
@@ -39,7 +41,9 @@ _DEALT = {
     FaultKind.STORE_KILL: 2,
     FaultKind.RECREATE: 1,
     FaultKind.GROW: 1,
-    FaultKind.TRUNCATE: 2,
+    FaultKind.TRUNCATE: 1,
+    FaultKind.RETENTION: 1,
+    FaultKind.COMPACT: 1,
 }
 """One deck: it is shuffled, dealt to its end, and shuffled again, so that a short run meets every kind too."""
 
@@ -57,6 +61,8 @@ _SECONDS = {
     FaultKind.RECREATE: (0.0, 4.0),
     FaultKind.GROW: (0.0, 0.0),
     FaultKind.TRUNCATE: (0.0, 3.0),
+    FaultKind.RETENTION: (0.0, 3.0),
+    FaultKind.COMPACT: (0.0, 2.0),
 }
 """Between which bounds the effect lasts: until the restart, until SIGCONT, until the guest leaves."""
 

@@ -8,11 +8,10 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-
-from system_test.support.environment import free_port
 
 
 class Commanded:
@@ -56,24 +55,8 @@ class Commanded:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                pipe.close()
-
-
-class Proxy(Commanded):
-    """The fault proxy before the S3 server on port `upstream`."""
-
-    def __init__(self, upstream: int, seed: str, rate: float, home: Path) -> None:
-        self.journal = home / "store-faults.jsonl"
-        self.port = free_port(upstream)
-        self.endpoint_url = f"http://127.0.0.1:{self.port}"
-        arguments = ("--port", self.port, "--upstream", upstream, "--seed", seed, "--rate", rate)
-        log = home / "proxy.log"
-        super().__init__("system_test.faults.proxy", (*arguments, "--journal", self.journal), log)
-        self.expect("ready")
-
-    def quiet(self) -> None:
-        """End the faults; returns when late deliveries are out."""
-        self.ask("quiet", "quiet")
+                with suppress(BrokenPipeError):
+                    pipe.close()
 
 
 class VerifiableProducer(Commanded):

@@ -27,6 +27,7 @@ class Watched:
     """SHA-256 of each committed object when it was first seen, by key."""
     violations: list[str] = field(default_factory=list)
     marker_samples: int = 0
+    marker_changes: int = 0
     group_samples: int = 0
 
 
@@ -101,6 +102,7 @@ class Watcher:
         if now[0] < before[0] or now[1] < before[1]:
             self.seen.violations.append(f"{key} went from epoch and next_offset {before} back to {now}")
         self.seen.markers[key] = now
+        self.seen.marker_changes += 1
         home = key.removesuffix(MARKER)
         for references in marker["catalogs"]:
             for reference in references:

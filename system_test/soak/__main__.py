@@ -21,10 +21,13 @@ def main() -> int:
     parser.add_argument("--partitions", type=int, default=2000)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--memory-mib", type=int, default=256)
+    parser.add_argument(
+        "--rate", type=float, help="records a second; by default half of what the backlog is drained at"
+    )
     parser.add_argument("--lenient", action="store_true", help="judge no slope: too short a run has none")
     parser.add_argument("--home", type=Path, default=Path("build/soak"))
     options = parser.parse_args()
-    settings = SoakSettings(options.partitions, options.minutes, memory=options.memory_mib * MIB)
+    settings = SoakSettings(options.partitions, options.minutes, memory=options.memory_mib * MIB, rate=options.rate)
     figures = Soak(settings, options.home).run()
     print(json.dumps(figures, indent=1))
     complaints = over_budget(figures) + ([] if options.lenient else growing(figures))

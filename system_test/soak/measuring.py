@@ -6,7 +6,7 @@ import os
 import statistics
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 _EVERY_SECONDS = 1.0
@@ -28,7 +28,7 @@ def sample(pid: int) -> Sample | None:
     home = Path(f"/proc/{pid}")
     try:
         pages = int((home / "statm").read_text().split()[1])
-        fields = (home / "stat").read_text().rpartition(")")[2].split()
+        numbers = (home / "stat").read_text().rpartition(")")[2].split()
         descriptors = len(list((home / "fd").iterdir()))
     except (FileNotFoundError, ProcessLookupError, IndexError):
         return None
@@ -37,16 +37,17 @@ def sample(pid: int) -> Sample | None:
         at=time.monotonic(),
         rss_bytes=pages * os.sysconf("SC_PAGE_SIZE"),
         descriptors=descriptors,
-        threads=int(fields[17]),
-        cpu_seconds=(int(fields[11]) + int(fields[12])) / ticks,
+        threads=int(numbers[17]),
+        cpu_seconds=(int(numbers[11]) + int(numbers[12])) / ticks,
     )
 
 
 class Sampler:
-    """Samples a process in a thread until it is stopped."""
+    """Samples a process in a thread until it is stopped; each sample is a line of `log` as well, for whoever waits."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, log: Path) -> None:
         self._pid = pid
+        self._log = log
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self.samples: list[Sample] = []
@@ -59,10 +60,13 @@ class Sampler:
         return self.samples
 
     def _run(self) -> None:
-        while not self._stop.wait(_EVERY_SECONDS):
-            found = sample(self._pid)
-            if found is not None:
-                self.samples.append(found)
+        with self._log.open("w", buffering=1) as log:
+            log.write(",".join(field.name for field in fields(Sample)) + "\n")
+            while not self._stop.wait(_EVERY_SECONDS):
+                found = sample(self._pid)
+                if found is not None:
+                    self.samples.append(found)
+                    log.write(",".join(map(str, astuple(found))) + "\n")
 
 
 def slope_per_hour(points: list[tuple[float, float]]) -> float:

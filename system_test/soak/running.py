@@ -1,4 +1,4 @@
-"""The soak run: an idle archiver, a backlog drained as fast as it goes, then steady load at half of that."""
+"""The soak run: an idle archiver, a backlog drained as fast as it goes, then steady load."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ BACKLOG_A_PARTITION = 400
 LEAST_BACKLOG = 800_000
 """Records; fewer would measure the start of the program rather than its rate."""
 MIB = 1024 * 1024
-_CREATE = {"segment.ms": "60000", "retention.ms": "240000", "segment.bytes": str(16 * MIB)}
-"""The log forgets after four minutes, so that an hour of load fits on a disk. An archiver that lags by more loses."""
+_CREATE = {"segment.ms": "120000", "retention.ms": "600000", "segment.bytes": str(16 * MIB)}
+"""The log forgets after ten minutes, so that an hour of load fits on a disk. An archiver that lags by more loses."""
 _START_SECONDS = 300.0
 _DRAIN_SECONDS = 1800.0
+_CATCH_UP_SECONDS = 900.0
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,13 @@ class SoakSettings:
     partitions: int
     minutes: float
     memory: int = 256 * MIB
+    rate: float | None = None
+    """Records a second of the steady load; None: half of what the backlog was drained at."""
 
     @property
     def chunk_interval(self) -> float:
-        """Some twenty commits a second for all partitions together."""
-        return max(10.0, self.partitions * 0.05)
+        """Some seven commits a second for all partitions together: of 2,000, the default of `--chunk-interval`."""
+        return max(10.0, self.partitions * 0.15)
 
     @property
     def backlog(self) -> int:
@@ -86,7 +89,7 @@ class Soak:
                 "create_seconds": round(created - began, 1),
                 "backlog_records": backlog,
                 **{f"backlog_{name}": value for name, value in drained.items()},
-                **self._steady(backlog, drained["records_per_second"] / 2),
+                **self._steady(backlog, settings.rate or drained["records_per_second"] / 2),
             }
         (self._home / "soak.json").write_text(json.dumps(figures, indent=1) + "\n")
         return figures
@@ -95,7 +98,7 @@ class Soak:
         """What an archiver takes that has nothing to do."""
         create_topic(self._broker.bootstrap, "idle")
         with self._archiver("idle") as archiver:
-            sampler = Sampler(archiver.pid)
+            sampler = self._sampler(archiver, "idle")
             archiver.wait_for(lambda: self._claims(archiver) >= 1, _START_SECONDS, "the claim of an empty partition")
             archiver.wait_for(lambda: len(sampler.samples) >= 5, _START_SECONDS, "samples")
             archiver.terminate()
@@ -105,7 +108,7 @@ class Soak:
         """`archiver run --once` over the whole backlog."""
         began = time.monotonic()
         with self._archiver("soak-*", "--once", "--json") as archiver:
-            sampler = Sampler(archiver.pid)
+            sampler = self._sampler(archiver, "backlog")
             done = archiver.wait(_DRAIN_SECONDS).expect(0)
         seconds = time.monotonic() - began
         archived = json.loads(done.stdout)["records"]
@@ -123,7 +126,7 @@ class Soak:
         settings = self._settings
         with self._archiver("soak-*", "--chunk-interval", f"{settings.chunk_interval:g}s") as archiver:
             began = time.monotonic()
-            sampler = Sampler(archiver.pid)
+            sampler = self._sampler(archiver, "steady")
             archiver.wait_for(lambda: self._claims(archiver) >= settings.partitions, _START_SECONDS, "all claims")
             owned = time.monotonic()
             load = self._load("--rate", rate)
@@ -132,7 +135,7 @@ class Soak:
             total = before + load.end()
             stopped = time.monotonic()
             archiver.wait_for(
-                lambda: self._archived() >= total, settings.chunk_interval + 120, f"all {total} records to be archived"
+                lambda: self._archived() >= total, _CATCH_UP_SECONDS, f"all {total} records to be archived"
             )
             caught_up = time.monotonic()
             samples = [entry for entry in sampler.stop() if entry.at < stopped]
@@ -149,6 +152,9 @@ class Soak:
             "max_rss_mib": _mib(max(entry.rss_bytes for entry in samples)),
             "cpu_share": round((warm[-1].cpu_seconds - warm[0].cpu_seconds) / (warm[-1].at - warm[0].at), 2),
         }
+
+    def _sampler(self, archiver: Running, phase: str) -> Sampler:
+        return Sampler(archiver.pid, self._home / f"{phase}.csv")
 
     def _archiver(self, topics: str, *arguments: object) -> Running:
         archive = ("-a", self._store.url(PREFIX), "--endpoint-url", self._store.endpoint_url)

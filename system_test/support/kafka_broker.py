@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import tempfile
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -15,6 +16,7 @@ from system_test.support.environment import accepts_connections, cache_folder, f
 from system_test.support.server_process import ServerProcess
 
 KAFKA_VERSION = "4.1.2"
+CONSUMER_SESSION_MS = 6000
 _SLF4J_VERSION = "1.7.36"
 _START_SECONDS = 90.0
 _DOWNLOAD_SECONDS = 900.0
@@ -53,6 +55,11 @@ _SETTINGS = {
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
     "group.initial.rebalance.delay.ms": "0",
+    # Sessions of KIP-848 are the broker's to set: 45 s by default, for which a killed member holds its partitions.
+    "group.consumer.session.timeout.ms": str(CONSUMER_SESSION_MS),
+    "group.consumer.min.session.timeout.ms": str(CONSUMER_SESSION_MS),
+    "group.consumer.heartbeat.interval.ms": "1000",
+    "group.consumer.min.heartbeat.interval.ms": "1000",
     "message.max.bytes": str(32 << 20),
     "replica.fetch.max.bytes": str(32 << 20),
     "socket.request.max.bytes": str(128 << 20),
@@ -150,6 +157,19 @@ class KafkaBroker:
         """The file with the records of a partition that has one segment; for breaking it while the broker is down."""
         (segment,) = (self._data / f"{topic}-{partition}").glob("*.log")
         return segment
+
+    def segment_starts(self, topic: str, partition: int = 0) -> set[int]:
+        """The first offset of every segment that is there now: retention moves the low watermark to one of them."""
+        return {int(path.stem) for path in (self._data / f"{topic}-{partition}").glob("*.log")}
+
+    def cleaned_to(self, topic: str, partition: int = 0) -> int:
+        """The offset that the log cleaner has come to, as it last wrote it down; 0 before its first pass."""
+        with suppress(FileNotFoundError):
+            for line in (self._data / "cleaner-offset-checkpoint").read_text().splitlines():
+                match line.split():
+                    case [name, number, offset] if (name, number) == (topic, str(partition)):
+                        return int(offset)
+        return 0
 
     def __enter__(self) -> KafkaBroker:
         try:

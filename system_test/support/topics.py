@@ -55,15 +55,24 @@ class Record:
     headers: tuple[Header, ...]
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+def create_topic(
+    bootstrap: str, topic: str, partitions: int = 1, config: Mapping[str, str | None] | None = None
+) -> None:
     """Create a topic, its configuration given in Kafka's names, and wait until every partition has a leader.
 
-    Records are kept for ever unless the configuration says otherwise: tests write old timestamps.
+    Records are kept for ever unless the configuration says otherwise: tests write old timestamps. None leaves a
+    setting to the broker.
     """
     settings = {"retention.ms": "-1", **(config or {})}
     with _admin(bootstrap) as admin:
         admin.create_topics(
-            {topic: {"num_partitions": partitions, "replication_factor": 1, "configs": settings}},
+            {
+                topic: {
+                    "num_partitions": partitions,
+                    "replication_factor": 1,
+                    "configs": {name: value for name, value in settings.items() if value is not None},
+                }
+            },
             wait_for_metadata=True,
         )
 
@@ -80,6 +89,14 @@ def alter_topic(bootstrap: str, topic: str, config: Mapping[str, str]) -> None:
             return all(found[name]["value"] == value for name, value in config.items())
 
         wait_until(in_force, _SECONDS, f"{topic} to take {config}")
+
+
+def own_config(bootstrap: str, topic: str) -> dict[str, str]:
+    """What is set for the topic itself, its cluster's settings and Kafka's defaults aside."""
+    with _admin(bootstrap) as admin:
+        described = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)], config_filter="all")
+    found = described["topic"][topic]
+    return {name: entry["value"] for name, entry in found.items() if entry["config_source"] == "DYNAMIC_TOPIC_CONFIG"}
 
 
 def topic_names(bootstrap: str) -> set[str]:

@@ -206,3 +206,12 @@ class TestEveryCommand:
 
     def test_run_has_an_option_for_every_field(self) -> None:
         assert FIELDS.keys() <= {param.name for param in main.commands["run"].params}
+
+
+@pytest.mark.parametrize("command", ["run", "status", "doctor", "demo"])
+def test_librdkafkas_settings_are_listed(command: str) -> None:
+    result = archiver(command, "-X", "list", BLOCKGZ_CHUNK_BYTES="nonsense")
+    assert result.exit_code == 0, result.stderr
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("queued.max.messages.kbytes ")]
+    name, _, bounds, default, _, description = (cell.strip() for cell in line.split("|"))
+    assert (name, bounds, default) == ("queued.max.messages.kbytes", "1 .. 2097151", "65536") and description

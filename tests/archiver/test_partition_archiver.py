@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from archiver.buffer import BufferFolder
+from archiver.chunk_builder import ENTRY_BYTES
 from archiver.errors import BufferFailed, Diverged, Fenced, StoreError, StoreUnavailable, UnreadableRecord
 from archiver.kafka_source import EndReached, Fetched, Unreadable
-from archiver.partition_archiver import ChunkSettings, Flush, PartitionArchiver, PartitionCounts, Tick
+from archiver.partition_archiver import ChunkSettings, EndBlock, Flush, PartitionArchiver, PartitionCounts, Tick
 from archiver.protocol.driver import Driver
 from archiver.protocol.recovery import take_over
 from archiver.roll_policy import RollLimits, RollReason
@@ -79,19 +80,21 @@ class Bench:
         self.buffer = BufferFolder(root)
         self.builders = ThreadPoolExecutor(2)
         self.committers = ThreadPoolExecutor(2)
+        self.block_bytes = 200
         self.made: list[PartitionArchiver] = []
 
     def archiver(
         self,
         *,
         layout: str = "topic",
+        partition: int = 3,
         end_offset: int | None = None,
         low: int = 0,
         skip: bool = False,
         **limits: Any,
     ) -> PartitionArchiver:
         """The partition, taken over anew."""
-        self.identity = identity_of(layout)
+        self.identity = identity_of(layout, partition=partition)
         self.driver = Driver(self.store, MemoryLog([], low=low, high=10**6), self._wait, lambda: True)
         archiver = PartitionArchiver(
             self.identity,
@@ -99,7 +102,7 @@ class Bench:
             ChunkSettings(
                 record_format=record_format(self.identity.record_format),
                 compressor=IsalCompressor(1),
-                block_bytes=200,
+                block_bytes=self.block_bytes,
                 limits=RollLimits(
                     **{"chunk_bytes": 10**9, "chunk_records": None, "chunk_interval_seconds": 60.0} | limits
                 ),
@@ -643,3 +646,22 @@ def test_closing_during_a_commit_lets_that_one_end_and_drops_the_rest(bench: Ben
 def test_counts_add_up() -> None:
     some_counts, more = PartitionCounts(*range(1, 8)), PartitionCounts(*range(10, 80, 10))
     assert some_counts + more == PartitionCounts(*range(11, 88, 11))
+
+
+def test_an_open_block_is_told_to_end_once_while_the_partition_waits(bench: Bench) -> None:
+    archiver = bench.archiver()
+    bench.store.gated = True
+    for offset in range(3):  # the third chunk waits for the first, so that the inbox stands still
+        archiver.offer(some(offset))
+        archiver.offer(FLUSH)
+    until(lambda: bench.store.waiting == 1, "the first commit is under way")
+    archiver.offer(some(3))
+    archiver.offer(EndBlock())
+    archiver.offer(some(4))
+    archiver.offer(EndBlock())
+    bench.store.gated = False
+    bench.store.open(100)
+    bench.settle()
+    chunk = archiver.open_chunk
+    assert chunk is not None and (chunk.num_records, chunk.num_blocks) == (2, 1)
+    assert archiver.open_index_bytes == ENTRY_BYTES

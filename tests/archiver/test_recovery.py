@@ -217,13 +217,42 @@ def test_before_anything_is_archived_the_isolation_level_may_change() -> None:
     assert marker_in(store).isolation_level == "read_uncommitted"
 
 
-def test_a_claim_adds_the_isolation_level_to_a_marker_without_one(store: MemoryStore) -> None:
+def without_isolation_level(store: MemoryStore) -> None:
+    """Make the marker one of an earlier writer."""
     fields = json.loads(store.objects[KEY].body)
     del fields["isolation_level"], fields["crc32"]
     store.delete(KEY)
     store.put_if_absent(KEY, json.dumps(fields).encode(), "older")
+
+
+def test_a_claim_adds_the_isolation_level_to_a_marker_without_one(store: MemoryStore) -> None:
+    without_isolation_level(store)
     claim(store, MemoryLog(ROWS))
     assert marker_in(store).isolation_level == "read_committed"
+
+
+def test_the_newest_index_tells_the_isolation_level_that_a_marker_leaves_out(store: MemoryStore) -> None:
+    without_isolation_level(store)
+    uncommitted = replace(IDENTITY, isolation_level="read_uncommitted")
+    assert "read_committed" in refused(UsageError, store, MemoryLog(ROWS), uncommitted).remedy
+
+
+def test_an_end_below_the_archive_is_no_divergence_where_only_the_isolation_level_differs() -> None:
+    """An open transaction: the last stable offset lies below what was archived under read_uncommitted."""
+    store, log = MemoryStore(), MemoryLog(ROWS)
+    uncommitted = replace(IDENTITY, isolation_level="read_uncommitted")
+    run(archive_all(uncommitted, log, "first", lambda: 3), store, log)
+    stable = MemoryLog(ROWS[:2], high=2)
+    assert "--isolation-level read_uncommitted" in refused(UsageError, store, stable).remedy
+    without_isolation_level(store)
+    assert "--isolation-level read_uncommitted" in refused(UsageError, store, stable).remedy
+    assert claim(store, log, uncommitted).position == 8
+
+
+def test_a_marker_whose_newest_index_is_gone_is_not_claimed_unchecked(store: MemoryStore) -> None:
+    without_isolation_level(store)
+    store.delete(IDENTITY.keys.chunks + marker_in(store).tail[-1].name)
+    assert "gone" in refused(StoreError, store, MemoryLog(ROWS)).what
 
 
 def test_a_topic_id_that_the_broker_does_not_tell_never_differs(store: MemoryStore) -> None:

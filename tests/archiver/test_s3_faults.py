@@ -15,7 +15,8 @@ from archiver.stores import FileBody
 from archiver.stores import s3 as s3_store
 from archiver.stores.s3 import S3Store
 from index_format.keys import Conflict
-from tests.support.fault_proxy import Fault, FaultProxy, Request, no_fault, once, seeded
+from tests.support.fault_proxy import Fault, FaultProxy, no_fault, once, seeded
+from tests.support.http_proxy import Request
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
 
 PART = 64 * 1024

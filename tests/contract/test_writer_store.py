@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tracemalloc
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -226,6 +227,16 @@ def test_put_and_swap_see_each_other(store: Store) -> None:
     found = store.get("x")
     assert found is not None and store.compare_and_swap("x", b"two", found.etag)
     assert not store.put_if_absent("x", b"three", "attempt-2")
+
+
+def test_ranges(place: Place) -> None:
+    store = place.store
+    assert isinstance(store, LocalStore | S3Store | MemoryStore)
+    store.put_if_absent("a/x", b"0123456789", "mine")
+    ranges = [(0, 10), (3, 5), (8, 20), (10, 12)]
+    assert [store.get_range("a/x", *each) for each in ranges] == [b"0123456789", b"34", b"89", b""]
+    with pytest.raises(StoreError):
+        store.get_range("a/gone", 0, 1)
 
 
 def test_list_and_delete(store: Store) -> None:
@@ -527,6 +538,21 @@ def test_an_interrupted_upload_of_parts_is_given_back(tmp_path: Path, broken: Br
     with pytest.raises(BufferFailed):
         broken.store.put_if_absent("x", changed, "attempt")
     assert [request.split()[0] for request in broken.script.requests] == ["POST", "DELETE"]
+
+
+@pytest.mark.parametrize("size", [PART_BYTES, PART_BYTES + 1])
+def test_a_large_body_is_never_held_in_memory(tmp_path: Path, broken: Broken, size: int) -> None:
+    body = file_body(tmp_path / "body", bytes(size))
+    broken.script.answer = Answer(
+        200, body=b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>"
+    )
+    tracemalloc.start()
+    try:
+        assert broken.store.put_if_absent("x", body, "attempt")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * 1024**2
 
 
 def test_a_missing_bucket(endpoint_url: str) -> None:

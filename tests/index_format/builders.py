@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from index_format.blocks import BlockBuilder, Compressor, RawBlock, ZlibCompressor, member_crc32
+from index_format.blocks import BlockBuilder, Compressor, RawBlock, ZlibCompressor, block_crc32
 from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject
 from index_format.marker import ChunkEntry, Marker
 from index_format.record_formats import record_format
@@ -125,7 +125,7 @@ def chunk_of(
                 summary.last_offset,
                 summary.min_timestamp,
                 summary.max_timestamp,
-                member_crc32(member),
+                block_crc32(raw),
             )
         )
         data += member

@@ -176,7 +176,7 @@ def test_the_bound_on_records_is_exact() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"codec": "zstd"}, {"record_format": "arrow"}, {"timestamp_type": "Later"}], ids=str
+    "fields", [{"codec": "brotli"}, {"record_format": "avro"}, {"timestamp_type": "Later"}], ids=str
 )
 def test_what_a_newer_release_may_write_is_named(fields: dict[str, str]) -> None:
     index, data = chunk_of([record(0)])

@@ -16,6 +16,7 @@ from index_format.keys import (
     SeedLayoutKeys,
     TopicFolder,
     TopicLayoutKeys,
+    ancestor_marker_partition,
     archive_key,
     catalog_name,
     check_topic,
@@ -344,3 +345,20 @@ def test_keys_of_chunks_come_back(
 def test_keys_that_are_not_derived_name_nothing(key: str) -> None:
     assert parse_key("topic", key) is None
     assert parse_key("seed", key) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "topic", "partition"),
+    [
+        ("last_chunk_index.a-00002.txt", "a", 2),
+        ("last_chunk_index.a-00001-00002.txt", "a-00001", 2),
+        ("last_chunk_index.a-00001-00002.txt", "a", None),
+        ("last_chunk_index.ab-00002.txt", "a", None),
+        ("00002.txt", "a", None),
+        ("last_chunk_index.a-00002.txt~", "a", None),
+    ],
+)
+def test_the_ancestors_markers_tell_of_partitions(key: str, topic: str, partition: int | None) -> None:
+    assert ancestor_marker_partition(key, topic) == partition
+    if partition is not None:
+        assert SeedLayoutKeys(TopicFolder(topic, 1), partition).ancestor_marker == key

@@ -101,7 +101,7 @@ def test_numbers_and_names_in_the_text_are_those_of_the_code() -> None:
         f"no JSON object above {objects.MAX_OBJECT_BYTES >> 20} MiB",
         f"({DEFAULT_MAX_BLOCK_BYTES >> 20} MiB unless it is raised)",
         f"a record per {RECORD_FOOTPRINT} bytes",
-        "record formats " + " and ".join(f"`{name}`" for name in sorted(RECORD_FORMATS)),
+        "record formats " + " and ".join(", ".join(f"`{name}`" for name in sorted(RECORD_FORMATS)).rsplit(", ", 1)),
         "layouts " + " and ".join(f"`{name}`" for name in sorted(LAYOUTS, reverse=True)),
         *(f"`{name}`" for name in TIMESTAMP_TYPES.values()),
     ]

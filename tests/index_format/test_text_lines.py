@@ -60,6 +60,6 @@ def test_text_without_its_last_newline_is_damage(raw: bytes) -> None:
 
 
 def test_an_unknown_record_format_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedVersion, match="'arrow'") as caught:
-        record_format("arrow")
-    assert caught.value.why == "this release reads json, text"
+    with pytest.raises(UnsupportedVersion, match="'avro'") as caught:
+        record_format("avro")
+    assert caught.value.why == "this release reads arrow, json, text"

@@ -524,3 +524,10 @@ def test_an_option_has_one_environment_variable_everywhere() -> None:
                 assert parameter.envvar.startswith("BLOCKGZ_")
                 variables.setdefault(parameter.envvar, set()).add(parameter.opts[-1])
     assert all(len(options) == 1 for options in variables.values()), variables
+
+
+@pytest.mark.parametrize("command", ["replay", "verify"])
+def test_librdkafkas_properties_are_listed(command: str) -> None:
+    result = replayer(command, "-X", "list")
+    assert result.exit_code == 0, result.stderr
+    assert [line for line in result.stdout.splitlines() if line.startswith("queued.max.messages.kbytes ")]

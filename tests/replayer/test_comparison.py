@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from replayer.comparison import (
     compare_source,
     relation_of,
 )
-from replayer.findings import Verdict
+from replayer.findings import OffsetRun, Verdict
 from replayer.kafka_admin import KafkaAdmin
 from replayer.kafka_reader import KafkaReader
 from replayer.topic_facts import TopicFacts, Watermarks, parse_config
@@ -91,7 +92,11 @@ def counts(result: PartitionComparison) -> tuple[int, int, int, int]:
 def test_a_true_copy_is_ok(tmp_path: Path, cluster: MockCluster) -> None:
     archive_of(tmp_path, ARCHIVED)
     result = copied(tmp_path, cluster, ARCHIVED)
-    assert result == PartitionComparison(0, records=200, archived=200, found=200)
+    assert result.archived_digests is not None
+    assert result.found_digests == result.archived_digests
+    assert replace(result, archived_digests=None, found_digests=None) == PartitionComparison(
+        0, records=200, archived=200, found=200
+    )
     assert result.verdict is Verdict.OK
 
 
@@ -176,14 +181,16 @@ def test_the_source_is_compared_by_offset(tmp_path: Path) -> None:
     archive_of(tmp_path, made)
     later = [*made, *records(range(200, 230))]
     result = source_compared(tmp_path, later)
-    assert result == PartitionComparison(0, records=180, archived=180, found=180)
+    assert (counts(result), result.archived, result.found) == ((180, 0, 0, 0), 180, 180)
+    assert (result.verdict, result.not_archived_yet) == (Verdict.OK, OffsetRun(200, 230))
+    assert result.found_digests == result.archived_digests
     assert source_compared(tmp_path, later, start=20, end=60).records == 30
     without = [record for record in made if record.offset not in (30, 199)]
     result = source_compared(tmp_path, [*without, *later[180:]])
     assert counts(result) == (178, 0, 2, 0)
     assert result.first_difference == Difference(_plain(ARCHIVED[30]), None, ())
     result = source_compared(tmp_path, [*made[:50], ARCHIVED[55], *made[50:]])
-    assert counts(result) == (180, 0, 0, 1)
+    assert (counts(result), result.extra_offsets) == ((180, 0, 0, 1), [OffsetRun(55, 56)])
     typed = [*made]
     typed[3] = typed[3]._replace(timestamp_type=1)
     assert source_compared(tmp_path, typed).first_difference == Difference(
@@ -239,6 +246,15 @@ def test_random_damage_is_counted_exactly(tmp_path: Path) -> None:
         ]
         result = source_compared(tmp_path, found)
         assert counts(result) == (200 - len(lost) - len(changed), len(changed), len(lost), 0)
+        assert {offset for run in result.missing_offsets for offset in range(*run)} == lost
+        assert (result.found_digests == result.archived_digests) == (not lost and not changed)
+
+
+def test_no_more_ranges_are_named_than_fit_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replayer.comparison.MAX_RUNS", 3)
+    archive_of(tmp_path, ARCHIVED)
+    result = source_compared(tmp_path, [record for record in ARCHIVED if record.offset % 5])
+    assert (result.missing, result.missing_offsets) == (40, [OffsetRun(n, n + 1) for n in (0, 5, 10)])
 
 
 def test_what_a_topic_is_to_the_archive() -> None:

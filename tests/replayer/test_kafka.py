@@ -9,9 +9,9 @@ from confluent_kafka.admin import AdminClient
 from index_format.records import Record, iter_records
 from replayer.errors import AccessDenied, BrokerUnreachable, TopicUnreadable, UsageError
 from replayer.kafka_admin import KafkaAdmin
+from replayer.kafka_outlet import producer_settings
 from replayer.kafka_reader import KafkaReader
 from replayer.kafka_settings import client_settings, kafka_failure, make_client
-from replayer.kafka_sink import KafkaSink
 from replayer.topic_facts import TopicFacts, Watermarks
 from tests.support.archives import records
 from tests.support.mock_cluster import MockCluster
@@ -56,7 +56,7 @@ def test_settings_that_cannot_be_are_the_users_mistake(given: dict[str, str], ex
 @pytest.mark.parametrize("name", ["acks", "enable.idempotence", "max.in.flight.requests.per.connection"])
 def test_what_order_rests_on_cannot_be_overridden(name: str) -> None:
     with pytest.raises(UsageError, match=name):
-        KafkaSink({**NOWHERE, name: "1"}, "topic")
+        producer_settings({**NOWHERE, name: "1"}, None)
 
 
 def test_a_broker_that_is_not_there(capfd: pytest.CaptureFixture[str]) -> None:

@@ -6,19 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from index_format.errors import BlockgzError, CorruptBlock
+from index_format.errors import CorruptBlock
 from index_format.records import Record, iter_records
 from replayer.errors import DeliveryFailed
 from replayer.kafka_admin import KafkaAdmin
 from replayer.kafka_reader import KafkaReader
 from replayer.kafka_sink import KafkaSink
-from replayer.republish import Delivered, LaneResult, RepublishResult, republish
 from replayer.republish_plan import RecordPlace, TimeBounds
+from replayer.republish_result import LaneResult, RepublishResult
 from replayer.republish_sources import describe_source, find_refusable
 from replayer.selection import Selection
 from replayer.topic_facts import parse_config
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster
+from tests.support.replays import NoStore, replay_into
 from tests.support.selections import selections_of
 
 EVERY_BYTE = bytes(range(256))
@@ -37,10 +38,12 @@ def cluster() -> Iterator[MockCluster]:
     yield MockCluster()
 
 
-def replay(cluster: MockCluster, selections: list[Selection], target: str) -> RepublishResult:
+def replay(
+    cluster: MockCluster, selections: list[Selection], target: str, properties: dict[str, str] | None = None
+) -> RepublishResult:
     cluster.create_topic(target)
-    sink = KafkaSink({"bootstrap.servers": cluster.bootstrap_servers}, target)
-    return asyncio.run(republish(selections, sink, lambda *_: None))
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, **(properties or {})}
+    return replay_into(KafkaSink(settings, target, NoStore()), selections)
 
 
 def held(cluster: MockCluster, topic: str, partition: int) -> list[Record]:
@@ -100,15 +103,8 @@ def test_an_empty_selection_writes_nothing(tmp_path: Path, cluster: MockCluster)
 def test_a_full_queue_makes_the_sender_wait(tmp_path: Path, cluster: MockCluster) -> None:
     writer = ArchiveWriter(tmp_path).partition("narrow", 0)
     writer.commit(records(range(500), value_bytes=200), block_bytes=10_000)
-    cluster.create_topic("narrow-copy")
-    properties = {
-        "bootstrap.servers": cluster.bootstrap_servers,
-        "queue.buffering.max.messages": "50",
-        "linger.ms": "1",
-    }
-    result = asyncio.run(
-        republish(selections_of(tmp_path, "narrow"), KafkaSink(properties, "narrow-copy"), lambda *_: None)
-    )
+    properties = {"queue.buffering.max.messages": "50", "linger.ms": "1"}
+    result = replay(cluster, selections_of(tmp_path, "narrow"), "narrow-copy", properties)
     assert result.partitions == (LaneResult(0, 0, 500, 0, 499, 0, 499),)
     assert without_offsets(held(cluster, "narrow-copy", 0)) == without_offsets(writer.records)
 
@@ -116,10 +112,9 @@ def test_a_full_queue_makes_the_sender_wait(tmp_path: Path, cluster: MockCluster
 def test_a_record_larger_than_the_queue_is_named(tmp_path: Path, cluster: MockCluster) -> None:
     writer = ArchiveWriter(tmp_path).partition("huge", 0)
     writer.commit(records(range(1), value_bytes=5000))
-    cluster.create_topic("huge-copy")
-    properties = {"bootstrap.servers": cluster.bootstrap_servers, "queue.buffering.max.kbytes": "1"}
+    properties = {"queue.buffering.max.kbytes": "1"}
     with pytest.raises(DeliveryFailed, match="does not fit") as caught:
-        asyncio.run(republish(selections_of(tmp_path, "huge"), KafkaSink(properties, "huge-copy"), lambda *_: None))
+        replay(cluster, selections_of(tmp_path, "huge"), "huge-copy", properties)
     assert "nothing was written" in caught.value.why
 
 
@@ -146,34 +141,6 @@ def test_damage_ends_the_replay_and_says_what_was_written(tmp_path: Path, cluste
         replay(cluster, selections_of(tmp_path, "damaged"), "damaged-copy")
     assert f"written to the target: partition 0 offsets 0 to {intact - 1}" in caught.value.why
     assert without_offsets(held(cluster, "damaged-copy", 0)) == without_offsets(writer.records[:intact])
-
-
-class FailingSink:
-    """Takes nothing."""
-
-    def __init__(self) -> None:
-        self.stopped = False
-
-    def send(self, partition: int, batch: object) -> None:
-        raise DeliveryFailed("no", why="because")
-
-    def flush(self) -> dict[int, Delivered]:
-        raise DeliveryFailed("no")
-
-    def delivered(self) -> dict[int, Delivered]:
-        return {3: Delivered(10, 4, 9, 0), 4: Delivered(2, None, None, 0)}
-
-    def stop(self) -> None:
-        self.stopped = True
-
-
-def test_a_failing_sink_is_stopped(tmp_path: Path) -> None:
-    ArchiveWriter(tmp_path).partition("failing", 0).commit(records(range(5)))
-    sink = FailingSink()
-    with pytest.raises(BlockgzError) as caught:
-        asyncio.run(republish(selections_of(tmp_path, "failing"), sink, lambda *_: None))
-    assert caught.value.why == "because; written to the target: partition 3 offsets 4 to 9"
-    assert sink.stopped
 
 
 def test_sources_are_summed_over_blocks(tmp_path: Path) -> None:

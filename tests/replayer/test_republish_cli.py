@@ -24,6 +24,11 @@ def cluster() -> Iterator[MockCluster]:
     yield MockCluster()
 
 
+@pytest.fixture(autouse=True)
+def _jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
 @pytest.fixture
 def copy(cluster: MockCluster) -> str:
     topic = next(names)
@@ -59,13 +64,16 @@ def program(root: Path, cluster: MockCluster) -> Program:
     return Program(root, cluster)
 
 
-def test_replay_and_compare(program: Program, copy: str) -> None:
+def test_replay_and_compare(program: Program, copy: str, tmp_path: Path) -> None:
     result = program("replay", "orders", "--to-topic", copy, "--yes")
     assert result.exit_code == 0, result.stderr
     assert "180 records (" in result.stdout
     assert f"orders -> {copy}, at most 180 records" in result.stderr
-    compared = program("verify", "orders", "--against-topic", copy)
+    report = tmp_path / "report.json"
+    compared = program("verify", "orders", "--against-topic", copy, "--report", str(report))
     assert compared.exit_code == 0, compared.stdout
+    for partition in json.loads(report.read_bytes())["partitions"]:
+        assert partition["digests"]["found"]["content"] == partition["digests"]["archived"]["content"]
     assert compared.stdout.splitlines()[-1] == "OK"
     assert "a copy" in compared.stdout
 
@@ -96,15 +104,18 @@ def test_replay_as_of_a_time_in_json(program: Program, copy: str) -> None:
     whole = program("verify", "orders", "--against-topic", copy, "--json")
     assert whole.exit_code == 3
     assert [each["missing"] for each in json.loads(whole.stdout)["partitions"]] == [30] * 3
+    assert [each["missing_offsets"] for each in json.loads(whole.stdout)["partitions"]] == [
+        [{"from": 30, "to": 60}]
+    ] * 3
     assert json.loads(whole.stdout)["partitions"][0]["first_difference"]["archived"]["offset"] == 30
 
 
-@pytest.mark.parametrize(("topic", "option"), [("orders:0,2", ()), ("orders", ("--partitions", "0,2"))])
-def test_some_partitions(program: Program, copy: str, topic: str, option: tuple[str, ...]) -> None:
-    result = program("replay", topic, *option, "--to-topic", copy, "--yes", "--json")
+def test_some_partitions(program: Program, copy: str) -> None:
+    result = program("replay", "orders:0,2", "--to-topic", copy, "--yes", "--json")
     assert [each["partition"] for each in json.loads(result.stdout)["partitions"]] == [0, 2]
     assert program.held(copy) == 120
-    assert program("verify", topic, *option, "--against-topic", copy).exit_code == 0
+    for topic, option in (("orders:0,2", ()), ("orders", ("--partitions", "0,2"))):
+        assert program("verify", topic, *option, "--against-topic", copy).exit_code == 0
 
 
 def test_a_dry_run_writes_nothing(program: Program, copy: str) -> None:
@@ -117,6 +128,56 @@ def test_a_dry_run_writes_nothing(program: Program, copy: str) -> None:
     assert (told["records"], told["partitions"]) == (0, [])
     assert [(each["from"], each["to"], each["records"]) for each in told["plan"]["partitions"]] == [(0, 60, 60)] * 3
     assert program.held(copy) == 0
+
+
+def test_a_complete_job_leaves_nothing_behind_and_can_be_run_again(program: Program, copy: str, tmp_path: Path) -> None:
+    for option in ("--resume", "--into-source"):
+        result = program("replay", "orders:0", "--to-topic", copy, "--yes", option, "--json")
+        assert result.exit_code == 0, result.stderr
+        told = json.loads(result.stdout)
+        assert (told["records"], told["records_before"], told["complete"]) == (60, 0, True)
+        assert list((tmp_path / "state" / "blockgz" / "jobs").iterdir()) == []
+    assert program.held(copy) == 120
+
+
+def test_a_job_that_was_broken_off(program: Program, copy: str, root: Path, tmp_path: Path) -> None:
+    """Damage ends it; once that is mended it goes on behind what it had written."""
+    block = next(root.glob("topic=orders/partition=00001/*40.gz"))
+    stored = block.read_bytes()
+    block.write_bytes(stored[:-20] + b"x" * 20)
+    again = ("replay", "orders", "--to-topic", copy, "--yes", "--json", "--job-file", str(tmp_path / "job.json"))
+    assert program(*again).exit_code == 3
+    held = program.held(copy)
+    assert 100 <= held < 120
+    block.write_bytes(stored)
+    refused = program(*again)
+    assert refused.exit_code == 2
+    assert "was begun and is not complete" in refused.stderr
+    assert f"{held} records of it are in {copy}" in refused.stderr
+    other = program(*again, "--resume", "--to", "50")
+    assert other.exit_code == 2
+    result = program(*again, "--resume")
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert (told["records"], told["records_before"], told["complete"]) == (180 - held, held, True)
+    assert program("verify", "orders", "--against-topic", copy).exit_code == 0
+
+
+def test_nothing_recorded_and_a_target_with_records(program: Program, copy: str, cluster: MockCluster) -> None:
+    cluster.produce(copy, 1, records(range(3)))
+    result = program("replay", "orders", "--to-topic", copy, "--yes", "--resume")
+    assert result.exit_code == 2
+    assert "nothing is recorded of job" in result.stderr
+    assert program.held(copy) == 3
+
+
+def test_a_pace_is_kept(program: Program, copy: str) -> None:
+    result = program("replay", "orders", "--to-topic", copy, "--yes", "--json", "--rate", "360/s", "--speed", "1000x")
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert told["records"] == 180
+    assert told["seconds"] >= 0.4
+    assert program("verify", "orders", "--against-topic", copy).exit_code == 0
 
 
 def test_without_a_terminal_it_wants_yes(program: Program, copy: str) -> None:
@@ -159,12 +220,19 @@ def test_a_difference_is_shown_on_both_sides(program: Program, cluster: MockClus
     [
         (("replay", "orders", "--to-topic", "nowhere", "--yes"), 2, "no topic 'nowhere'.*--partitions 3"),
         (("replay", "orders", "--to-topic", "orders", "--yes"), 2, "archive was made from.*--into-source"),
-        (("replay", "orders:0", "--partitions", "1", "--to-topic", "x", "--yes"), 2, "given twice"),
+        (("replay", "orders", "--partitions", "0,2", "--to-topic", "x", "--yes"), 2, "0,2.*orders:0,2-4"),
+        (("replay", "orders", "--to-topic", "x", "--topic-config", "a=b", "--yes"), 2, "goes with --create-topic"),
+        (("replay", "orders", "--to-topic", "x", "--timestamps", "later", "--yes"), 2, "keep, now, or shift="),
+        (("replay", "orders", "--to-topic", "x", "--add-header", "a", "--yes"), 2, "NAME=VALUE"),
         (("replay", "nothing", "--to-topic", "x", "--yes"), 4, "topic nothing is not in the archive"),
         (("replay", "orders:9", "--to-topic", "x", "--yes"), 4, "partition 9 of orders"),
         (("replay", "orders", "--to-topic", "x", "-X", "no.such=1", "--yes"), 2, "No such configuration property"),
         (("replay", "orders", "--to-topic", "x", "-X", "acks=1", "--yes"), 2, "no topic|cannot be set"),
         (("replay", "orders"), 2, "--to-topic"),
+        (("replay", "orders", "--to-topic", "x", "--rate", "fast"), 2, "not a rate.*5000/s or 20MB/s"),
+        (("replay", "orders", "--to-topic", "x", "--speed", "0x"), 2, "not a speed"),
+        (("replay", "orders", "--to-topic", "x", "--job", "a/b"), 2, "no name for a job"),
+        (("replay", "orders", "--to-topic", "x", "--transactional", "--job-file", "f"), 2, "leave --job-file out"),
         (("verify", "orders", "--against-topic", "nowhere"), 2, "no topic 'nowhere'"),
         (("verify", "orders", "--against-topic", "x", "--deep"), 2, "reads every record anyway"),
         (("verify", "--against-topic", "x"), 2, "compares one archived topic"),

@@ -6,16 +6,19 @@ import pytest
 from index_format.chunk_index import Gap
 from index_format.errors import BlockgzError
 from replayer.errors import NoSuchTopic, ReplayRefused
+from replayer.pipeline import KeepPartitions, Router
 from replayer.republish_plan import (
     Findings,
+    Preflight,
     RecordPlace,
     RepublishPlan,
     Request,
     SoloBlock,
     SourcePartition,
     TimeBounds,
-    make_plan,
 )
+from replayer.republish_planning import make_plan
+from replayer.routing import FoldPartitions, SpreadByKey
 from replayer.topic_facts import TopicConfig, TopicFacts, Watermarks, parse_config
 
 NOW = 1_763_000_000_000
@@ -47,15 +50,20 @@ def plan(
     request: Request | None = None,
     findings: Findings | None = None,
     watermarks: dict[int, Watermarks] | None = None,
+    router: Router | None = None,
+    creates: bool = False,
 ) -> RepublishPlan:
-    return make_plan(
+    preflight = Preflight(
         request or Request("orders", "copy"),
         sources or (source(),),
         target,
         watermarks or {},
         findings or Findings(),
         NOW,
+        router or KeepPartitions(),
+        creates=creates,
     )
+    return make_plan(preflight)
 
 
 def refused(error: type[BlockgzError], expected: str, **arguments: Any) -> None:
@@ -149,12 +157,53 @@ def test_what_the_broker_does_not_tell_is_a_warning() -> None:
 
 def test_warnings_name_what_the_copy_will_not_have() -> None:
     odd = source(1, gaps=(Gap(3, 9, "retention"),), timestamps=TimeBounds(0, 5), record_formats=frozenset({"text"}))
-    warnings = plan(TopicFacts("copy", 4, None, None), odd, watermarks={1: Watermarks(5, 7)}).warnings
+    request = Request("orders", "copy", append=True)
+    warnings = plan(TopicFacts("copy", 4, None, None), odd, request=request, watermarks={1: Watermarks(5, 7)}).warnings
     told = "\n".join(warnings)
     assert "copy:1 is not empty (5..7)" in told
     assert "recorded gap at 3..9 (retention)" in told
     assert "timestamp 0" in told
     assert "archived as text" in told
+
+
+def test_records_of_others_in_the_target_are_refused() -> None:
+    held = {0: Watermarks(5, 7), 1: Watermarks(0, 9)}
+    refused(
+        ReplayRefused, r"'copy' is not empty.*copy:0 holds offsets 5\.\.7.*--append", target=facts(), watermarks=held
+    )
+    assert plan(facts(), watermarks={0: Watermarks(7, 7), 3: Watermarks(0, 9)}), "partition 3 gets nothing"
+    assert plan(facts(), watermarks=held, request=Request("orders", "copy", append=True))
+
+
+def test_records_without_keys_are_not_spread_by_key() -> None:
+    refused(
+        ReplayRefused,
+        "cannot be spread by key.*partition 2 was archived as text.*order",
+        target=facts(),
+        sources=[source(1), source(2, record_formats=frozenset({"text"}))],
+        router=SpreadByKey(4),
+    )
+    assert plan(facts(), source(1), router=SpreadByKey(4)).router == SpreadByKey(4)
+
+
+def test_a_number_beyond_the_target_is_refused() -> None:
+    refused(
+        ReplayRefused,
+        "it has 4, and partition 5 of orders goes to partition 5.*--partitions 4",
+        target=facts(4),
+        sources=[source(0), source(5)],
+        router=FoldPartitions(6),
+    )
+    assert plan(facts(4), source(5), router=FoldPartitions(4))
+
+
+def test_a_topic_that_is_made_is_told_how_to_be_made_otherwise() -> None:
+    refused(
+        ReplayRefused,
+        "delete the records.*add --topic-config retention.ms=-1.*--retention hold",
+        target=facts(retention_ms=str(7 * DAY)),
+        creates=True,
+    )
 
 
 def test_limits_of_a_configuration() -> None:

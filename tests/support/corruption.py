@@ -36,6 +36,7 @@ from tests.support.memory_reader import MemoryReader
 Objects = Mapping[str, bytes]
 END = 2**63 - 1
 FAN_OUT = 3
+BLOCK_BYTES = {"json": 260, "arrow": 2_300, "text": 90}
 WEIGHTS = {"data": 8, "index": 3, "catalog": 2, "last_chunk_index.json": 3}
 """How often each kind of object is damaged; all others 1."""
 
@@ -93,7 +94,7 @@ def sample_archive(layout: str) -> Sample:
         writer = ArchiveWriter(Path(folder), layout)
         partitions = [
             _written(writer, "orders", 0, record_format, chunks=17),
-            _written(writer, "orders", 1, record_format, chunks=6),
+            _written(writer, "orders", 1, "text" if layout == "seed" else "arrow", chunks=6),
             _written(writer, "bills", 0, "text", chunks=3),
         ]
         for partition in partitions:
@@ -119,7 +120,7 @@ def _written(writer: ArchiveWriter, topic: str, number: int, record_format: str,
         made = [_fit(each, record_format) for each in records(range(offset, offset + step * count, step))]
         gaps = [Gap(made[-1].offset + 1, made[-1].offset + 3, "skipped")] if chunk == 4 else []
         offset = made[-1].offset + 1 + (3 if gaps else chunk % 2)
-        partition.commit(made, block_bytes=260 if record_format == "json" else 90, next_offset=offset, gaps=gaps)
+        partition.commit(made, block_bytes=BLOCK_BYTES[record_format], next_offset=offset, gaps=gaps)
         markers.append(_stored_marker(partition))
     keys = partition.keys
     decoded = [each._replace(timestamp=-1, timestamp_type=-1) for each in partition.records]
@@ -135,7 +136,7 @@ def _written(writer: ArchiveWriter, topic: str, number: int, record_format: str,
 
 
 def _fit(record: Record, record_format: str) -> Record:
-    if record_format == "json":
+    if record_format != "text":
         return record
     return record._replace(key=None, headers=(), value=record.value or b"")
 

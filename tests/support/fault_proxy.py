@@ -1,27 +1,19 @@
-"""A proxy before an HTTP server that does to each request what a function of the test says; in this process.
+"""A proxy that does to each request what a function of the test says.
 
     with FaultProxy(upstream, lambda request: Fault.RESET_AFTER if request.method == "PUT" else Fault.NONE) as proxy:
         ...  # clients use proxy.endpoint_url
 
-Requests are forwarded whole and unchanged, so that signatures stay valid. `seeded` makes decisions at random.
+`seeded` makes decisions at random.
 """
 
 import random
-import socket
-import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from enum import Enum
-from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import NamedTuple, Self
-from urllib.parse import parse_qs, urlsplit
 
-SECONDS = 30
-NOT_FORWARDED = {"connection", "transfer-encoding", "expect"}
+from tests.support.http_proxy import SECONDS, Answer, HttpProxy, Request, error_answer
 
 
 class Fault(Enum):
@@ -47,51 +39,8 @@ class Fault(Enum):
     """The answer is held back until `release` is called, or the proxy ends."""
 
 
-class Request(NamedTuple):
-    """One HTTP request, whole; `number` counts from 1."""
-
-    number: int
-    method: str
-    path: str
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def operation(self) -> str:
-        """S3's name for it, as far as tests care: such as PutObject or CompleteMultipartUpload."""
-        query = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
-        match self.method:
-            case "POST" if "uploads" in query:
-                return "CreateMultipartUpload"
-            case "POST" if "uploadId" in query:
-                return "CompleteMultipartUpload"
-            case "PUT" if "partNumber" in query:
-                return "UploadPart"
-            case "DELETE" if "uploadId" in query:
-                return "AbortMultipartUpload"
-            case "PUT":
-                return "PutObject"
-            case other:
-                return f"{other.title()}Object"
-
-
-class Answer(NamedTuple):
-    """An HTTP response, whole."""
-
-    status: int
-    headers: list[tuple[str, str]]
-    body: bytes
-    sent: int | None = None
-    """How many bytes of the body are sent before the connection breaks off; None for all."""
-
-
-def _error(status: int, code: str) -> Answer:
-    body = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>injected</Message></Error>'.encode()
-    return Answer(status, [("Content-Type", "application/xml")], body)
-
-
-_INTERNAL_ERROR = _error(500, "InternalError")
-_SLOW_DOWN = _error(503, "SlowDown")
+_INTERNAL_ERROR = error_answer(500, "InternalError")
+_SLOW_DOWN = error_answer(503, "SlowDown")
 _UNHEARD: dict[Fault, Answer | None] = {
     Fault.RESET_BEFORE: None,
     Fault.ERROR_BEFORE: _INTERNAL_ERROR,
@@ -128,121 +77,59 @@ def no_fault(_: Request) -> Fault:
     return Fault.NONE
 
 
-class FaultProxy:
-    """Listens on a free port of 127.0.0.1 inside a `with` block. `decide` may be exchanged at any time."""
+class FaultProxy(HttpProxy):
+    """`decide` may be exchanged at any time."""
 
     def __init__(self, upstream: str, decide: Decide = no_fault) -> None:
+        super().__init__(upstream)
         self.decide = decide
         self.counts: Counter[Fault] = Counter()
         """Requests by what they met."""
         self.operations: Counter[str] = Counter()
         """Requests that came in, by S3's names."""
-        self._upstream = urlsplit(upstream).netloc
         self._late: list[Request] = []
         self._released = threading.Event()
-        self._requests = 0
-        self._guard = threading.Lock()
-        self._server = _Server(("127.0.0.1", 0), _handler(self))
-        self.endpoint_url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), name="fault-proxy")
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        super().__exit__(kind, error, trace)
+
+    def release(self) -> None:
+        """Send what is held back."""
+        self._released.set()
 
     def deliver_late(self) -> int:
         """Carry out what was held back, in the order it came; how many requests that were."""
         with self._guard:
             late, self._late = self._late, []
         for request in late:
-            self._forward(request)
+            self.forward(request)
         return len(late)
 
-    def release(self) -> None:
-        """Send what is held back."""
-        self._released.set()
-
-    def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer | None:
-        """The answer to a request; None resets the connection."""
+    def answer(self, request: Request) -> Answer | None:
+        """See HttpProxy."""
         with self._guard:
-            self._requests += 1
-            request = Request(self._requests, method, path, headers, body)
             self.operations[request.operation] += 1
             fault = self.decide(request)
             self.counts[fault] += 1
             if fault in (Fault.LATE, Fault.TWICE_LATE):
                 self._late.append(request)
-        return self._inflict(fault, request)
-
-    def _inflict(self, fault: Fault, request: Request) -> Answer | None:
         if fault in _UNHEARD:
             return _UNHEARD[fault]
-        answer = self._forward(request)
+        answer = self.forward(request)
         if fault is Fault.TWICE:
-            return self._forward(request)
+            return self.forward(request)
         if fault is Fault.CUT:
-            return answer._replace(sent=len(answer.body) // 2)
+            return _cut(answer)
         if fault is Fault.HELD:
             self._released.wait(SECONDS)
         return {Fault.RESET_AFTER: None, Fault.ERROR_AFTER: _INTERNAL_ERROR}.get(fault, answer)
 
-    def _forward(self, request: Request) -> Answer:
-        connection = HTTPConnection(self._upstream, timeout=SECONDS)
-        try:
-            headers = {name: value for name, value in request.headers.items() if name.lower() not in NOT_FORWARDED}
-            connection.request(request.method, request.path, request.body, headers)
-            response = connection.getresponse()
-            kept = [(name, value) for name, value in response.getheaders() if name.lower() not in NOT_FORWARDED]
-            return Answer(response.status, kept, response.read())
-        finally:
-            connection.close()
 
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that went away is none of ours."""
-
-
-def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def _do(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            answer = proxy.answer(self.command, self.path, dict(self.headers.items()), body)
-            if answer is None:
-                self._reset()
-                return
-            self.send_response_only(answer.status)
-            for name, value in answer.headers:
-                self.send_header(name, value)
-            if not any(name.lower() == "content-length" for name, _ in answer.headers):
-                self.send_header("Content-Length", str(len(answer.body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(answer.body[: answer.sent])
-            if answer.sent is not None:
-                self.close_connection = True
-
-        def _reset(self) -> None:
-            self.close_connection = True
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            with suppress(OSError):
-                self.connection.close()
-
-        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _do  # noqa: N815
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Tests are quiet."""
-
-    return Handler
+def _cut(answer: Answer) -> Answer:
+    """A body that breaks off: its length is told, half of it follows."""
+    headers = [(name, value) for name, value in answer.headers if name.lower() != "content-length"]
+    length = ("Content-Length", str(len(answer.body)))
+    return Answer(answer.status, [*headers, length], answer.body[: len(answer.body) // 2])

@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from archiver.errors import StoreError
 from archiver.protocol.operations import LogBounds
 from archiver.stores import Body, FileBody, Leftover, ListedObject, ObjectHead, StoredObject
 from index_format.records import Record
@@ -121,6 +122,14 @@ class MemoryStore:
 
     def abandon_uploads(self) -> None:
         """See Store."""
+
+    def get_range(self, key: str, start: int, end: int) -> bytes:
+        """See ToolStore."""
+        with self._guard:
+            kept = self.objects.get(key)
+        if kept is None:
+            raise StoreError(f"{key} is missing")
+        return kept.body[start:end]
 
     def folders(self, prefix: str) -> Iterator[str]:
         """See ToolStore."""

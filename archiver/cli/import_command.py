@@ -1,0 +1,263 @@
+"""`archiver import`."""
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from index_format.ancestor.keys import Place
+from index_format.ancestor.payloads import OldFormat
+from index_format.blocks import COMPRESSORS
+
+from ..archive import open_archive
+from ..buffer import BufferFolder
+from ..errors import NotInArchive, StoreError, UsageError
+from ..importing import ImportReport, ImportSettings, import_partition
+from ..old_archive import OldPartition, OldReader, survey
+from ..probe import probe
+from ..stores import ToolStore
+from ..stores.opening import default_buffer_root, open_existing_store, open_store
+from ..topic_selection import TopicSelection
+from .old_archive_options import old_archive_options
+from .outcome import closing, error_lines
+from .run import PARTLY_FAILED
+from .value_types import SIZE
+
+TRIES_IN_A_ROW = 8
+SHOWN_NOTES = 20
+
+
+@dataclass(frozen=True)
+class Target:
+    """The archive that is written to, and how."""
+
+    address: str
+    endpoint_url: str | None
+    region: str | None
+    layout: str
+    record_format: str
+    block_bytes: int
+    chunk_bytes: int
+    buffer_dir: Path | None
+    single_writer: bool
+
+
+@click.command(
+    "import",
+    epilog=closing(
+        "archiver import s3://old/prefix -a s3://backup/kafka --dry-run",
+        "archiver import ./old orders -a ./archive --yes --old-format delimited --key-delimiter '|'",
+    ),
+)
+@click.argument("source", metavar="SOURCE")
+@click.argument("topics", nargs=-1, metavar="[TOPIC...]")
+@click.option("-a", "--archive", required=True, help="Where to write: s3://bucket/prefix, file:///dir or ./dir.")
+@click.option("--endpoint-url", help="Of an S3 work-alike; of both addresses.")
+@click.option("--region", help="AWS region.")
+@old_archive_options
+@click.option("--layout", type=click.Choice(["topic", "seed"]), default="topic", help="Of the new archive. [topic]")
+@click.option("--record-format", type=click.Choice(["json", "text"]), default="json", help="Of the new archive. [json]")
+@click.option("--block-bytes", type=SIZE, default="1MiB", help="Uncompressed size at which a block ends. [1MiB]")
+@click.option("--chunk-bytes", type=SIZE, default="128MiB", help="Compressed size at which a chunk ends. [128MiB]")
+@click.option("--buffer-dir", type=click.Path(path_type=Path), help="Folder for the open chunk.")
+@click.option("--single-writer", is_flag=True, help="Accept a store without conditional writes.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Print plan and result as JSON.")
+def import_command(
+    *,
+    source: str,
+    topics: tuple[str, ...],
+    archive: str,
+    endpoint_url: str | None,
+    region: str | None,
+    old_format: OldFormat,
+    max_block_bytes: int,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    **settings: Any,
+) -> int:
+    """Turn an archive of kafka-connect-s3 or one of its forks, at SOURCE, into a current one.
+
+    Nothing at SOURCE is changed. Its offsets were counted by its writer, so they are as inexact as they were; where a
+    block leaves them open, a gap with reason `unverified` is recorded and named. A second run goes on where the first
+    one ended. TOPIC is a name, a glob or ~regex.
+    """
+    target = Target(archive, endpoint_url, region, **settings)
+    reader = OldReader(
+        open_existing_store(source, endpoint_url=endpoint_url, region=region), old_format, max_block_bytes
+    )
+    partitions = _surveyed(reader, topics)
+    if not as_json:
+        _print_plan(partitions)
+    reports: list[ImportReport] = []
+    if not dry_run:
+        _confirm(partitions, is_agreed=yes)
+        reports = _import(reader, partitions, target, shows_progress=not as_json)
+    if as_json:
+        result = result_object(source, archive, partitions, reports, dry_run=dry_run)
+        click.echo(orjson.dumps(result).decode())
+    elif not dry_run:
+        click.echo(f"imported {sum(report.records for report in reports):,} records")
+    return _outcome(reports)
+
+
+def result_object(
+    source: str, archive: str, partitions: Sequence[OldPartition], reports: Sequence[ImportReport], *, dry_run: bool
+) -> dict[str, Any]:
+    """The JSON contract of `archiver import --json`; `imported` is null in a dry run."""
+    by_place = {report.partition.place: report for report in reports}
+    return {
+        "source": source,
+        "archive": archive,
+        "dry_run": dry_run,
+        "offsets": "counted",
+        "records": sum(report.records for report in reports),
+        "partitions": [
+            {
+                "topic": each.place.topic,
+                "partition": each.place.partition,
+                "files": len({piece.file.key for piece in each.choice.pieces}),
+                "start_offset": each.start_offset,
+                "next_offset": each.next_offset,
+                "planned_records": each.num_records,
+                "gaps": [{"from": gap.start, "to": gap.end, "reason": gap.reason} for gap in each.choice.gaps],
+                "notes": each.notes,
+                "imported": _imported(by_place.get(each.place)),
+            }
+            for each in partitions
+        ],
+    }
+
+
+def _imported(report: ImportReport | None) -> dict[str, Any] | None:
+    if report is None:
+        return None
+    return {
+        "from_offset": report.position,
+        "next_offset": report.next_offset,
+        "records": report.records,
+        "chunks": report.chunks,
+        "unverified": [{"from": start, "to": end, "reason": reason} for start, end, reason, _ in report.unsure],
+        "error": report.failure.what if report.failure else None,
+    }
+
+
+def _surveyed(reader: OldReader, topics: Sequence[str]) -> list[OldPartition]:
+    selection = TopicSelection(topics) if topics else None
+
+    def wanted(place: Place) -> bool:
+        return selection is None or bool(selection([place.topic]))
+
+    partitions = survey(reader, wanted)
+    missing = (selection.names if selection else frozenset()) - {each.place.topic for each in partitions}
+    if missing or not partitions:
+        raise NotInArchive(
+            f"topic {', '.join(sorted(missing)) or ' '.join(topics)} is not in {reader.store.url}",
+            why="no file there has its name",
+            remedy="run it with --dry-run and without topics to see what there is",
+        )
+    return partitions
+
+
+def _import(
+    reader: OldReader, partitions: Sequence[OldPartition], target: Target, *, shows_progress: bool
+) -> list[ImportReport]:
+    store = _opened(reader, target)
+    archive = open_archive(store, layout=target.layout, cluster_id=None)
+    settings = ImportSettings(
+        archive_id=archive.archive_id,
+        layout=target.layout,
+        record_format=target.record_format,
+        compressor=COMPRESSORS["isal"](1),
+        block_bytes=target.block_bytes,
+        chunk_bytes=target.chunk_bytes,
+    )
+    buffer = BufferFolder(target.buffer_dir or default_buffer_root(target.address))
+    console = Console(stderr=True)
+    try:
+        with Progress(console=console, transient=True, disable=not (shows_progress and console.is_terminal)) as shown:
+            task = shown.add_task("records", total=sum(each.num_records for each in partitions))
+            return [
+                import_partition(
+                    reader, each, store, settings, buffer, back_off, lambda count: shown.advance(task, count)
+                )
+                for each in partitions
+                if each.num_records
+            ]
+    finally:
+        buffer.close()
+
+
+def _opened(reader: OldReader, target: Target) -> ToolStore:
+    store = open_store(target.address, endpoint_url=target.endpoint_url, region=target.region)
+    if store.url == reader.store.url:
+        raise UsageError(
+            "SOURCE and --archive are the same", why="an archive of its own is written", remedy="give another --archive"
+        )
+    if not target.single_writer:
+        probe(store, multipart=store.url.startswith("s3:"))
+    return store
+
+
+def back_off(attempt: int, cause: str) -> None:
+    """Wait before another try at the store; raises StoreError where it does not come back."""
+    if attempt > TRIES_IN_A_ROW:
+        raise StoreError(f"given up after {attempt} tries: {cause}", remedy="run it again: it goes on where it ended")
+    time.sleep(min(30.0, 0.2 * 2**attempt))
+
+
+def _confirm(partitions: Sequence[OldPartition], *, is_agreed: bool) -> None:
+    if is_agreed:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "nothing was imported",
+            why="there is no terminal to ask on, and --yes was not given",
+            remedy="add --yes, or --dry-run to see the plan only",
+        )
+    count = sum(each.num_records for each in partitions)
+    click.confirm(f"Import {count:,} records of {len(partitions)} partitions?", abort=True, err=True)
+
+
+def _print_plan(partitions: Sequence[OldPartition]) -> None:
+    table = Table("topic", "partition", "files", "records", "offsets", "gaps", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for each in partitions:
+        files = len({piece.file.key for piece in each.choice.pieces})
+        offsets = f"{each.start_offset}..{each.next_offset}"
+        numbers = (str(each.place.partition), f"{files:,}", f"{each.num_records:,}", offsets, len(each.choice.gaps))
+        table.add_row(each.place.topic, *map(str, numbers))
+    Console(soft_wrap=True, highlight=False).print(table)
+    notes = [note for each in partitions for note in each.notes]
+    for note in notes[:SHOWN_NOTES]:
+        click.echo(f"note: {note}", err=True)
+    if len(notes) > SHOWN_NOTES:
+        click.echo(f"note: and {len(notes) - SHOWN_NOTES} more, which --json lists", err=True)
+
+
+def _outcome(reports: Sequence[ImportReport]) -> int:
+    for report in reports:
+        for unsure in report.unsure[:SHOWN_NOTES]:
+            where = f"{report.partition.place}, offsets {unsure.start} to {unsure.end - 1}"
+            click.echo(f"not imported: {where}: {unsure.reason}", err=True)
+        if len(report.unsure) > SHOWN_NOTES:
+            click.echo(f"not imported: {report.partition.place}: and {len(report.unsure) - SHOWN_NOTES} more", err=True)
+        if report.failure is not None:
+            lines = error_lines(report.failure)
+            place = report.partition.place
+            click.echo("\n".join([lines[0].replace("error:", f"error: {place}:", 1), *lines[1:]]), err=True)
+    failures = [report.failure for report in reports if report.failure is not None]
+    if failures and len(failures) == len(reports):
+        return failures[0].exit_code
+    return PARTLY_FAILED if failures or any(report.unsure for report in reports) else 0

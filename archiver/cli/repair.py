@@ -1,0 +1,206 @@
+"""`archiver repair`."""
+
+import sys
+from typing import Any
+
+import click
+import orjson
+
+from index_format.ancestor.keys import has_current_objects
+from index_format.ancestor.payloads import OldFormat
+
+from ..config import RunConfig
+from ..errors import NoArchiveThere, UsageError
+from ..old_archive import OldReader
+from ..repair.chunk_indexes import plan_indexes
+from ..repair.markers import plan_marker
+from ..repair.old_objects import plan_old_indexes, plan_old_markers
+from ..repair.plan import RepairPlan, carry_out, targets
+from ..stores import ToolStore
+from ..stores.opening import open_existing_store
+from ..sweep import Problem, layout_of
+from .import_command import back_off
+from .old_archive_options import old_archive_options
+from .outcome import closing, error_lines
+from .run import PARTLY_FAILED
+
+DEFAULT_GROUP = str(RunConfig.model_fields["group_id"].default)
+
+
+@click.group(
+    "repair",
+    epilog=closing(
+        "archiver repair index orders:3 -a ./archive --dry-run", "archiver repair marker orders -a ./archive"
+    ),
+)
+def repair() -> None:
+    """Make lost indexes and markers again. No data object is ever written."""
+
+
+def _options(function: Any) -> Any:
+    options = [
+        click.option("-a", "--archive", required=True, help="s3://bucket/prefix, file:///dir or ./dir."),
+        click.option("--endpoint-url", help="Of an S3 work-alike."),
+        click.option("--region", help="AWS region."),
+        old_archive_options,
+        click.option("--dry-run", is_flag=True, help="Print the plan and write nothing."),
+        click.option("--yes", is_flag=True, help="Do not ask."),
+        click.option("--json", "as_json", is_flag=True, help="Print plan and result as JSON."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@repair.command(
+    epilog=closing(
+        "archiver repair index orders -a s3://backup/kafka --dry-run",
+        "archiver repair index topic=orders/partition=00003/00000000000000000040.gz -a ./archive --yes",
+        "archiver repair index 2016-02-24/orders-00003-000000000000.gz -a ./old --yes",
+    )
+)
+@click.argument("places", nargs=-1, required=True, metavar="KEY|TOPIC[:P]...")
+@_options
+def index(
+    *,
+    places: tuple[str, ...],
+    archive: str,
+    endpoint_url: str | None,
+    region: str | None,
+    old_format: OldFormat,
+    max_block_bytes: int,
+    **outcome: bool,
+) -> int:
+    """Make the index of a chunk again from its data: of one chunk, or of all in a topic that lack theirs.
+
+    Where the marker says which index it was, the very same bytes are stored, or none. Safe beside running archivers.
+    In an old archive, the index is made by counting.
+    """
+    store = open_existing_store(archive, endpoint_url=endpoint_url, region=region)
+    layout = _layout(store)
+    if layout is None:
+        plan = plan_old_indexes(OldReader(store, old_format, max_block_bytes), places)
+    else:
+        plan = RepairPlan()
+        for target in targets(store, layout, places):
+            plan += plan_indexes(store, target, max_block_bytes)
+    return _finish(archive, plan, **outcome)
+
+
+@repair.command(
+    epilog=closing(
+        "archiver repair marker orders:3 -a s3://backup/kafka --dry-run", "archiver repair marker orders -a ./old --yes"
+    )
+)
+@click.argument("places", nargs=-1, required=True, metavar="TOPIC[:P]...")
+@click.option("--group-id", default=DEFAULT_GROUP, show_default=True, help="The consumer group that goes on archiving.")
+@_options
+def marker(
+    *,
+    places: tuple[str, ...],
+    group_id: str,
+    archive: str,
+    endpoint_url: str | None,
+    region: str | None,
+    old_format: OldFormat,
+    max_block_bytes: int,
+    **outcome: bool,
+) -> int:
+    """Make a lost or damaged marker again from the indexes of its partition.
+
+    A marker that leads to chunks is left alone. An archiver that still works on the partition is fenced: it takes the
+    partition over again from where the new marker ends.
+    """
+    if any("/" in place for place in places):
+        raise UsageError(
+            "a marker is a partition's", why="a key names one chunk", remedy="write TOPIC or TOPIC:PARTITION"
+        )
+    store = open_existing_store(archive, endpoint_url=endpoint_url, region=region)
+    layout = _layout(store)
+    if layout is None:
+        plan = plan_old_markers(OldReader(store, old_format, max_block_bytes), places)
+    else:
+        plan = RepairPlan()
+        for target in targets(store, layout, places):
+            plan += plan_marker(store, target, group_id, max_block_bytes, back_off)
+    return _finish(archive, plan, **outcome)
+
+
+def _layout(store: ToolStore) -> str | None:
+    """That of a current archive; None where there is an old one at most. Raises NoArchiveThere."""
+    try:
+        return layout_of(store)
+    except NoArchiveThere as error:
+        if has_current_objects(f"{folder}/" for folder in store.folders("")):
+            raise NoArchiveThere(
+                error.what,
+                why="it has the folders of an archive, but no _archive.json",
+                remedy="restore _archive.json: the archive_id in it is the one in every index",
+            ) from error
+        return None
+
+
+def result_object(archive: str, plan: RepairPlan, failed: list[Problem], *, dry_run: bool) -> dict[str, Any]:
+    """The JSON contract of `archiver repair --json`."""
+    keys = {problem.where for problem in failed}
+    return {
+        "archive": archive,
+        "dry_run": dry_run,
+        "steps": [
+            {
+                "partition": step.where,
+                "what": step.what,
+                "key": step.key,
+                "detail": step.detail,
+                "done": not dry_run and step.key not in keys,
+            }
+            for step in plan.steps
+        ],
+        "notes": plan.notes,
+        "problems": [
+            {"where": where, "error": error.what, "why": error.why} for where, error in (*plan.problems, *failed)
+        ],
+    }
+
+
+def _finish(archive: str, plan: RepairPlan, *, dry_run: bool, yes: bool, as_json: bool) -> int:
+    """Show the plan, carry it out where that is wanted, and say how it went."""
+    if not as_json:
+        _print_plan(plan)
+    failed: list[Problem] = []
+    if plan.steps and not dry_run:
+        _confirm(plan, is_agreed=yes)
+        failed = carry_out(plan)
+    problems = (*plan.problems, *failed)
+    if as_json:
+        click.echo(orjson.dumps(result_object(archive, plan, failed, dry_run=dry_run)).decode())
+    elif plan.steps and not dry_run:
+        click.echo(f"stored {len(plan.steps) - len(failed):,} of {len(plan.steps):,}")
+    for where, error in problems:
+        lines = error_lines(error)
+        click.echo("\n".join([lines[0].replace("error:", f"error: {where}:", 1), *lines[1:]]), err=True)
+    if not problems:
+        return 0
+    return PARTLY_FAILED if len(failed) < len(plan.steps) else problems[0].error.exit_code
+
+
+def _print_plan(plan: RepairPlan) -> None:
+    for note in plan.notes:
+        click.echo(f"note: {note}", err=True)
+    if not plan.steps:
+        click.echo("nothing to store")
+        return
+    for step in plan.steps:
+        click.echo(f"{step.where}  {step.what}  {step.key}  {step.detail}")
+
+
+def _confirm(plan: RepairPlan, *, is_agreed: bool) -> None:
+    if is_agreed:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "nothing was repaired",
+            why="there is no terminal to ask on, and --yes was not given",
+            remedy="add --yes, or --dry-run to see the plan only",
+        )
+    click.confirm(f"Store {len(plan.steps):,} objects?", abort=True, err=True)

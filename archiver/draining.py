@@ -1,0 +1,63 @@
+"""`--once`: every partition of the topics, up to where its log ends now. No group is asked."""
+
+from collections.abc import Callable, Sequence
+
+from .config import RunConfig
+from .errors import MemberRefused
+from .kafka_cluster import KafkaCluster
+from .kafka_settings import consumer_settings
+from .kafka_source import SINGLE_READS, KafkaLog, Partition
+from .ownership import Ownership
+
+
+class Drain:
+    """A share of work that is all there is; over once every partition came to its end."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        cluster: KafkaCluster,
+        log: KafkaLog,
+        ownership: Ownership,
+        topics: Sequence[str],
+        rest: Callable[[], None],
+    ) -> None:
+        """`log` tells the ends; `rest` waits for a moment."""
+        self._config = config
+        self._cluster = cluster
+        self._log = log
+        self._ownership = ownership
+        self._topics = topics
+        self._rest = rest
+        self.joined = False
+        """Whether the partitions were listed."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every partition is drained or stopped."""
+        return self._ownership.is_over
+
+    def start(self) -> None:
+        """Start to take every partition over, up to its end now."""
+        uncommitted = KafkaLog(
+            consumer_settings(self._config, queue_bytes=0) | SINGLE_READS | {"isolation.level": "read_uncommitted"}
+        )
+        known = self._cluster.topics()
+        for topic in self._topics:
+            for number in range(known[topic]):
+                partition = (topic, number)
+                end, high = self._log.bounds(partition).high, uncommitted.bounds(partition).high
+                self._ownership.acquire(partition, end, high)
+        uncommitted.close()
+        self.joined = True
+
+    def tick(self, now: float) -> None:
+        """Nothing changes with time."""
+
+    def refused(self, refusal: MemberRefused) -> None:
+        """Not by a group: whatever it is, another try would meet it again."""
+        raise refusal
+
+    def give_up(self, partitions: Sequence[Partition]) -> None:
+        """Flush and commit partitions that leave, within the grace time."""
+        self._ownership.give_up(partitions, self._config.grace, self._rest)

@@ -1,0 +1,258 @@
+"""Which records lie in an old archive's objects: indexes are trusted as far as they fit, the rest is counted."""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from ..chunk_index import Gap
+from ..errors import CorruptBlock, FormatError
+from .index import OldBlock, decode_old_index
+from .keys import FoundData, Place, marker_offset
+from .members import DamagedBytes, Member, Scanned
+from .payloads import OldFormat
+
+UNVERIFIED = "unverified"
+"""The reason of gaps that stand where an old archive leaves the offsets of records open."""
+
+
+@dataclass(frozen=True)
+class OldFile:
+    """One data object: its blocks and the offsets [first_offset, next_offset) that they hold, counted."""
+
+    key: str
+    size: int
+    first_offset: int
+    blocks: tuple[OldBlock, ...]
+    is_indexed: bool
+    """Whether an index told the blocks, and fits the object; else they were found by scanning or are cut short."""
+    notes: tuple[str, ...] = ()
+    """What is odd about it."""
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after its last record."""
+        return self.blocks[-1].next_offset if self.blocks else self.first_offset
+
+    @property
+    def num_records(self) -> int:
+        """Records as its blocks say."""
+        return sum(block.num_records for block in self.blocks)
+
+    @property
+    def header_bytes(self) -> int:
+        """Bytes before the first block: a fork's header. No member behind them: the index is not to be believed."""
+        return self.blocks[0].byte_offset if self.blocks else 0
+
+
+def indexed_file(found: FoundData, size: int, bodies: Mapping[str, bytes]) -> OldFile | None:
+    """The file as the best of its indexes describes it; None where none can be read: then scan it.
+
+    `bodies` are those of its `index_keys`. An index that reaches beyond the object is taken where there is no better
+    one: what it says of offsets holds.
+    """
+    short: OldFile | None = None
+    notes: list[str] = []
+    for key in found.index_keys:
+        if key not in bodies:
+            continue
+        try:
+            blocks = decode_old_index(bodies[key], key, found.first_offset)
+        except FormatError as error:
+            notes.append(f"{error.what}: {error.why}")
+            continue
+        where = [] if key == found.own_index_key else [f"{found.key}: its index lies in another folder, {key}"]
+        end = blocks[-1].byte_end if blocks else 0
+        if end > size:
+            note = f"{found.key}: it has {size} bytes, its index reaches to byte {end}"
+            short = short or OldFile(
+                found.key, size, found.first_offset, blocks, is_indexed=False, notes=(*notes, *where, note)
+            )
+            continue
+        if end < size:
+            where.append(f"{found.key}: {size - end} bytes behind its last block are not in its index")
+        return OldFile(found.key, size, found.first_offset, blocks, is_indexed=True, notes=(*notes, *where))
+    return short
+
+
+def marker_notes(place: Place, key: str | None, body: bytes | None, files: Sequence[OldFile]) -> Iterator[str]:
+    """What is odd about a partition's marker; whatever it says, all files are taken."""
+    newest = marker_offset(body) if body is not None else None
+    if key is None or body is None:
+        yield f"{place} has no marker: all its files are taken"
+    elif newest is None:
+        yield f"{key} names no chunk: all files are taken"
+    elif beyond := [file for file in files if file.first_offset > newest]:
+        yield f"{key}: {len(beyond)} files lie behind the chunk that it names; they are taken too"
+
+
+class BlockCounter:
+    """Takes what a scan of an object finds and counts its blocks: an index made from the data alone."""
+
+    def __init__(self, found: FoundData, size: int, old_format: OldFormat) -> None:
+        self._found = found
+        self._size = size
+        self._format = old_format
+        self._blocks: list[OldBlock] = []
+        self._notes = [f"{found.key}: no usable index, its blocks were scanned"]
+        self._is_cut = False
+
+    def add(self, scanned: Scanned) -> None:
+        """Count one more member; behind damage offsets cannot be counted, so that the file ends there."""
+        if self._is_cut:
+            return
+        if isinstance(scanned, DamagedBytes) and scanned.start == 0 and not scanned.began_as_member:
+            self._notes.append(f"{self._found.key}: {scanned.end} bytes before its first member are passed over")
+            return
+        if isinstance(scanned, DamagedBytes):
+            self._notes.append(
+                f"{self._found.key}: damaged at bytes {scanned.start} to {scanned.end} ({scanned.why}); the offsets of "
+                "what follows cannot be told"
+            )
+            self._is_cut = True
+            return
+        try:
+            count = self._format.count(scanned.raw)
+        except CorruptBlock as error:
+            self._notes.append(f"{self._found.key}: the member at byte {scanned.byte_offset}: {error.what}")
+            self._is_cut = True
+            return
+        start = self._blocks[-1].next_offset if self._blocks else self._found.first_offset
+        self._blocks.append(OldBlock(scanned.byte_offset, len(scanned.stored), start, count, len(scanned.raw)))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything so far could be counted."""
+        return not self._is_cut
+
+    def file(self) -> OldFile:
+        """The file, once everything was added."""
+        return OldFile(
+            self._found.key,
+            self._size,
+            self._found.first_offset,
+            tuple(self._blocks),
+            is_indexed=False,
+            notes=tuple(self._notes),
+        )
+
+
+class Piece(NamedTuple):
+    """The offsets [start, end) that are taken from one file."""
+
+    file: OldFile
+    start: int
+    end: int
+
+    @property
+    def num_records(self) -> int:
+        """Records as the file's blocks say."""
+        spans = [(max(self.start, block.first_offset), min(self.end, block.next_offset)) for block in self.file.blocks]
+        return sum(end - start for start, end in spans if start < end)
+
+
+class Choice(NamedTuple):
+    """What of the files of one partition counts: pieces in offset order, the gaps between them, and the notes."""
+
+    pieces: tuple[Piece, ...]
+    gaps: tuple[Gap, ...]
+    notes: tuple[str, ...]
+
+
+def choose(files: Sequence[OldFile]) -> Choice:
+    """Every offset once: where files overlap, those whose index fits go first, then those that reach furthest.
+
+    A file that begins later and whose index fits ends one early whose index does not.
+    """
+    waiting = sorted((file for file in files if file.num_records), key=lambda file: file.first_offset, reverse=True)
+    indexed = [file.first_offset for file in reversed(waiting) if file.is_indexed]
+    here: list[tuple[bool, int, str, OldFile]] = []
+    pieces: list[Piece] = []
+    gaps: list[Gap] = []
+    position = waiting[-1].first_offset if waiting else 0
+    while waiting or here:
+        while waiting and waiting[-1].first_offset <= position:
+            file = waiting.pop()
+            heappush(here, (not file.is_indexed, -file.next_offset, file.key, file))
+        if not here:
+            gaps.append(Gap(position, waiting[-1].first_offset, UNVERIFIED))
+            position = gaps[-1].end
+            continue
+        best = here[0][-1]
+        if best.next_offset <= position:
+            heappop(here)
+            continue
+        following = bisect_right(indexed, position)
+        is_cut = not best.is_indexed and following < len(indexed)
+        end = min(best.next_offset, indexed[following]) if is_cut else best.next_offset
+        pieces.append(Piece(best, position, end))
+        position = end
+    notes = [f"no file holds offsets {gap.start} to {gap.end - 1}" for gap in gaps]
+    return Choice(tuple(pieces), tuple(gaps), (*notes, *_overlaps(pieces, files)))
+
+
+def _overlaps(pieces: Sequence[Piece], files: Sequence[OldFile]) -> Iterator[str]:
+    used: Counter[str] = Counter()
+    for piece in pieces:
+        used[piece.file.key] += piece.end - piece.start
+    for file in sorted(files, key=lambda file: (file.first_offset, file.key)):
+        unused = file.next_offset - file.first_offset - used[file.key]
+        if file.num_records and file.key not in used:
+            yield f"{file.key} is left out: other files hold its offsets {file.first_offset} to {file.next_offset - 1}"
+        elif file.num_records and unused:
+            yield f"{file.key}: {unused} of its offsets are taken from other files that overlap it"
+
+
+class Unsure(NamedTuple):
+    """Offsets whose records cannot be had, or not told apart."""
+
+    start: int
+    end: int
+    reason: str
+    is_damage: bool
+    """Whether bytes are wrong or missing; else they are there, and do not say which offset each record has."""
+
+
+def records_of(file: OldFile, scanned: Iterable[Scanned], old_format: OldFormat) -> Iterator[pa.RecordBatch | Unsure]:
+    """The records of a file, block by block in offset order, from a scan of its object.
+
+    A block that is damaged or ambiguous comes as Unsure; the next one is certain again.
+    """
+    waiting = [block for block in file.blocks if block.num_records]
+    for found in scanned:
+        if isinstance(found, DamagedBytes):
+            continue
+        while waiting and waiting[0].byte_offset < found.byte_offset:
+            yield _damaged(file, waiting.pop(0))
+        if waiting and waiting[0].byte_offset == found.byte_offset:
+            yield _decoded(file, waiting.pop(0), found, old_format)
+    for block in waiting:
+        yield _damaged(file, block)
+
+
+def within(found: pa.RecordBatch | Unsure, start: int, end: int) -> pa.RecordBatch | Unsure | None:
+    """What of it lies in the offsets [start, end); None where nothing does. Offsets in a batch are consecutive."""
+    if isinstance(found, Unsure):
+        cut = found._replace(start=max(start, found.start), end=min(end, found.end))
+        return cut if cut.start < cut.end else None
+    first = found.column("offset")[0].as_py()
+    skipped = max(0, start - first)
+    count = min(found.num_rows, end - first) - skipped
+    return found.slice(skipped, count) if count > 0 else None
+
+
+def _decoded(file: OldFile, block: OldBlock, member: Member, old_format: OldFormat) -> pa.RecordBatch | Unsure:
+    try:
+        return old_format.parse(member.raw, block.num_records).batch(block.first_offset)
+    except CorruptBlock as error:
+        reason = f"{file.key} at byte {block.byte_offset}: {error.why}"
+        return Unsure(block.first_offset, block.next_offset, reason, is_damage=False)
+
+
+def _damaged(file: OldFile, block: OldBlock) -> Unsure:
+    reason = f"{file.key} at byte {block.byte_offset}: the block is damaged or missing"
+    return Unsure(block.first_offset, block.next_offset, reason, is_damage=True)

@@ -1,0 +1,140 @@
+"""Finding the GZIP members of an object whose index is missing or not to be trusted."""
+
+import zlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from isal import isal_zlib
+
+from ..blocks import GZIP_WINDOW
+from ..errors import TooLarge
+
+MAGIC = b"\x1f\x8b\x08"
+STEP_BYTES = 64 * 1024
+"""Fed to an inflater at once: what it leaves over is copied."""
+
+
+class Member(NamedTuple):
+    """One complete GZIP member whose checksum is right: where it lies, as stored, and what it inflates to."""
+
+    byte_offset: int
+    stored: bytes
+    raw: bytes
+
+    @property
+    def byte_end(self) -> int:
+        """Where it ends, exclusive."""
+        return self.byte_offset + len(self.stored)
+
+
+class DamagedBytes(NamedTuple):
+    """Bytes [start, end) in which no complete member begins."""
+
+    start: int
+    end: int
+    began_as_member: bool
+    """Whether a member's magic stands at `start`; else the bytes are of another kind, such as a header."""
+    why: str
+
+
+Scanned = Member | DamagedBytes
+
+
+class MemberScanner:
+    """Takes an object's bytes piece by piece and gives its members and its damage, in order and without overlap.
+
+    After damage it goes on at the next magic from which a whole member inflates. Holds the bytes of one member.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        """A member that inflates to more than `max_bytes` is refused."""
+        self._max_bytes = max_bytes
+        self._held = bytearray()
+        self._position = 0
+        """Where `_held` begins in the object."""
+        self._fed = 0
+        """Bytes of `_held` that the inflater has taken."""
+        self._inflater: Any = None
+        self._raw: list[bytes] = []
+        self._raw_bytes = 0
+        self._damage: DamagedBytes | None = None
+
+    def feed(self, piece: bytes) -> Iterator[Scanned]:
+        """What the next bytes complete; iterate to the end before the next call. Raises TooLarge."""
+        self._held += piece
+        yield from self._advance()
+
+    def finish(self) -> Iterator[Scanned]:
+        """What is left once all bytes were fed."""
+        while self._inflater is not None:
+            # A header in the rubble may have swallowed a good member behind it.
+            self._give_up("the bytes end inside it")
+            yield from self._advance()
+        if self._held:
+            self._note_foreign()
+            self._drop(len(self._held))
+        yield from self._end_damage()
+
+    def _advance(self) -> Iterator[Scanned]:
+        while self._inflater is not None or self._begin():
+            if self._fed == len(self._held):
+                return
+            yield from self._inflate()
+
+    def _begin(self) -> bool:
+        """Start at the next magic; False where more bytes are needed to find one."""
+        start = self._held.find(MAGIC)
+        if start == 0:
+            self._inflater, self._fed, self._raw, self._raw_bytes = isal_zlib.decompressobj(GZIP_WINDOW), 0, [], 0
+            return True
+        is_magic_so_far = MAGIC.startswith(bytes(self._held[: len(MAGIC)]))
+        if start < 0 and is_magic_so_far and len(self._held) < len(MAGIC):
+            return False
+        self._note_foreign()
+        self._drop(start if start > 0 else max(1, len(self._held) - len(MAGIC) + 1))
+        return self._begin() if self._held else False
+
+    def _inflate(self) -> Iterator[Scanned]:
+        step = bytes(self._held[self._fed : self._fed + STEP_BYTES])
+        self._fed += len(step)
+        try:
+            raw = bytes(self._inflater.decompress(step, self._max_bytes + 1 - self._raw_bytes))
+        except (isal_zlib.error, zlib.error) as error:  # type: ignore[misc]
+            self._give_up(str(error))
+            return
+        self._raw.append(raw)
+        self._raw_bytes += len(raw)
+        if self._raw_bytes > self._max_bytes:
+            raise TooLarge(
+                f"a member at byte {self._position} inflates to more than {self._max_bytes} bytes",
+                why=f"this reader accepts at most {self._max_bytes}",
+                remedy="raise --max-block-bytes if the archive is yours and such blocks are expected",
+            )
+        if self._inflater.eof:
+            length = self._fed - len(self._inflater.unused_data)
+            member = Member(self._position, bytes(self._held[:length]), b"".join(self._raw))
+            self._inflater = None
+            yield from self._end_damage()
+            self._drop(length)
+            yield member
+
+    def _give_up(self, why: str) -> None:
+        """What begins here is no member; the search goes on one byte further."""
+        self._inflater = None
+        damage = DamagedBytes(self._position, self._position, began_as_member=True, why=why)
+        self._damage = self._damage or damage
+        self._drop(1)
+
+    def _note_foreign(self) -> None:
+        damage = DamagedBytes(self._position, self._position, began_as_member=False, why="no member begins there")
+        self._damage = self._damage or damage
+
+    def _end_damage(self) -> Iterator[DamagedBytes]:
+        if self._damage is not None:
+            yield self._damage._replace(end=self._position)
+            self._damage = None
+
+    def _drop(self, count: int) -> None:
+        del self._held[:count]
+        self._position += count
+        self._fed = 0

@@ -1,0 +1,235 @@
+"""Making what was lost again: a chunk's index from its data, and a partition's chain from its indexes."""
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+import zstandard
+from msgspec.structs import replace
+
+from . import objects
+from .ancestor.index import OldBlock
+from .ancestor.members import DamagedBytes, Member, Scanned
+from .blocks import block_crc32
+from .chunk_index import BlockEntry, ChunkIndex, Gap
+from .errors import CorruptBlock
+from .marker import ChunkEntry
+from .record_formats import record_format
+from .zstd_frames import LARGEST_WINDOW_BYTES
+
+FROM_DATA_ALONE = 0
+"""The epoch of an index that was made again without anything to tell its writer's; writers begin at 1."""
+
+
+def scan_frames(data: bytes, max_bytes: int) -> Iterator[Scanned]:
+    """The zstd frames of a chunk's data, up to the first damage."""
+    position = 0
+    while position < len(data):
+        rest = data[position:]
+        try:
+            size = zstandard.get_frame_parameters(rest).content_size
+            if size > max_bytes:
+                raise zstandard.ZstdError(f"it says that it inflates to {size} bytes")
+            inflater = zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW_BYTES).decompressobj()
+            raw = inflater.decompress(rest)
+        except zstandard.ZstdError as error:
+            yield DamagedBytes(position, len(data), began_as_member=False, why=str(error))
+            return
+        if not inflater.eof:
+            yield DamagedBytes(position, len(data), began_as_member=True, why="the bytes end inside it")
+            return
+        end = len(data) - len(inflater.unused_data)
+        yield Member(position, data[position:end], raw)
+        position = end
+
+
+def blocks_of(scanned: Iterable[Scanned], format_name: str) -> tuple[BlockEntry, ...]:
+    """The blocks of a chunk whose records tell their own offsets; raises CorruptBlock at the first damage."""
+    encoding = record_format(format_name)
+    blocks = []
+    for found in _whole(scanned):
+        batch = encoding.decode(found.raw, 0, 0)
+        offsets, timestamps = batch.column("offset").to_numpy(), batch.column("timestamp").to_numpy()
+        if not len(offsets):
+            raise CorruptBlock(f"the member at byte {found.byte_offset} holds no record")
+        bounds = (int(offsets[0]), int(offsets[-1]), int(timestamps.min()), int(timestamps.max()))
+        blocks.append(_block(found, len(offsets), *bounds))
+    return tuple(blocks)
+
+
+def text_blocks_of(
+    scanned: Iterable[Scanned], counted: Sequence[OldBlock], timestamps: tuple[int, int]
+) -> tuple[BlockEntry, ...]:
+    """The blocks of a chunk of record format `text`, whose offsets only the ancestor's index tells: `counted`.
+
+    `timestamps` are bounds for all blocks, and each block's own where there is one. Raises CorruptBlock.
+    """
+    blocks = []
+    members = list(_whole(scanned))
+    if [(each.byte_offset, each.byte_end) for each in members] != [(b.byte_offset, b.byte_end) for b in counted]:
+        raise CorruptBlock("the data is not what the ancestor's index says", why="its blocks lie elsewhere")
+    for found, block in zip(members, counted, strict=True):
+        if record_format("text").count(found.raw) != block.num_records:
+            raise CorruptBlock(f"the block at byte {found.byte_offset} does not hold {block.num_records} records")
+        blocks.append(_block(found, block.num_records, block.first_offset, block.next_offset - 1, *timestamps))
+    return tuple(blocks)
+
+
+def _whole(scanned: Iterable[Scanned]) -> Iterator[Member]:
+    for found in scanned:
+        if isinstance(found, DamagedBytes):
+            raise CorruptBlock(f"bytes {found.start} to {found.end} are damaged", why=found.why)
+        yield found
+
+
+def _block(found: Member, count: int, first: int, last: int, min_timestamp: int, max_timestamp: int) -> BlockEntry:
+    return BlockEntry(
+        byte_length_uncompressed=len(found.raw),
+        num_records=count,
+        byte_length=len(found.stored),
+        byte_offset=found.byte_offset,
+        first_record_offset=first,
+        last_record_offset=last,
+        min_timestamp=min_timestamp,
+        max_timestamp=max_timestamp,
+        crc32=block_crc32(found.raw),
+    )
+
+
+class Unknowns(NamedTuple):
+    """The values that each field of a lost index may have had, the likeliest first."""
+
+    epochs: Sequence[int]
+    topic_ids: Sequence[str | None]
+    isolation_levels: Sequence[str]
+    timestamp_types: Sequence[str]
+    next_offsets: Sequence[int]
+    previous: Sequence[str | None]
+
+
+def committed_index(entry: ChunkEntry, like: ChunkIndex, unknowns: Unknowns) -> bytes | None:
+    """The very bytes that were committed: an index like `like` whose sha256 is the entry's; None for no such."""
+    for next_offset, previous, level, kind, topic_id, epoch in product(
+        unknowns.next_offsets,
+        unknowns.previous,
+        unknowns.isolation_levels,
+        unknowns.timestamp_types,
+        unknowns.topic_ids,
+        unknowns.epochs,
+    ):
+        index = replace(
+            like,
+            epoch=epoch,
+            topic_id=topic_id,
+            isolation_level=level,
+            timestamp_type=kind,
+            next_offset=next_offset,
+            previous=previous,
+            gaps=tuple(gap for gap in like.gaps if gap.end <= next_offset),
+        )
+        body = objects.encode(index)
+        if hashlib.sha256(body).hexdigest() == entry.sha256:
+            return body
+    return None
+
+
+@dataclass(frozen=True)
+class StoredIndex:
+    """A chunk index and the name under which it lies."""
+
+    name: str
+    body: bytes
+    index: ChunkIndex
+
+
+class Link(NamedTuple):
+    """One chunk of a chain, and the gaps between the chunk before and itself."""
+
+    chunk: StoredIndex
+    gaps_before: tuple[Gap, ...]
+
+
+class RebuiltChain(NamedTuple):
+    """The chunks of a partition in order, as far as indexes tell them; every other index is left out."""
+
+    links: tuple[Link, ...]
+    left_out: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def rebuilt_chain(found: Sequence[StoredIndex]) -> RebuiltChain:
+    """The chain that a lost marker led to.
+
+    A writer names the chunk before in `previous` only once that is committed: so whatever an index names was
+    committed, and what branches off below it was not. Of several that none names the one with the highest epoch is
+    taken, for a writer that claimed later began at what was committed. Whether that last chunk was committed cannot be
+    told, and need not be: it holds the log's records from exactly where the chain before it ends.
+    """
+    by_name = {each.name: each for each in found}
+    named = {each.index.previous for each in found} & by_name.keys()
+    before = _predecessors(found, by_name, named)
+    proofs: dict[str | None, int] = {None: 0}
+    for each in sorted(found, key=lambda each: each.index.start_offset):
+        proofs[each.name] = proofs[before[each.name]] + (each.name in named)
+    last = max(
+        found,
+        key=lambda each: (proofs[each.name], each.index.epoch, each.index.next_offset, each.name),
+        default=None,
+    )
+    best: list[StoredIndex] = []
+    while last is not None:
+        best.append(last)
+        name = before[last.name]
+        last = by_name[name] if name is not None else None
+    best.reverse()
+    links, notes = [], []
+    for position, each in enumerate(best):
+        previous = best[position - 1] if position else None
+        links.append(Link(each, _gaps_between(previous, each)))
+        lost = each.index.previous
+        if lost is not None and lost not in by_name:
+            notes.append(f"{each.name} follows {lost}, which is not there")
+    taken = {link.name for link in best}
+    left_out = sorted(each.name for each in found if each.name not in taken)
+    end = best[-1].name if best else None
+    siblings = [each.name for each in found if each.name not in taken and end and before[each.name] == before[end]]
+    if siblings:
+        notes.append(f"{best[-1].name} is taken as the last chunk, and not {', '.join(sorted(siblings))}")
+    return RebuiltChain(tuple(links), tuple(left_out), tuple(notes))
+
+
+def _predecessors(
+    found: Sequence[StoredIndex], by_name: Mapping[str, StoredIndex], named: Container[str | None]
+) -> dict[str, str | None]:
+    """The chunk that each one follows: the one that it names, else the last that ends at or below its start."""
+
+    def likelihood(each: StoredIndex) -> tuple[int, bool, int, str]:
+        return each.index.next_offset, each.name in named, each.index.epoch, each.name
+
+    by_end = sorted(found, key=likelihood)
+    before: dict[str, str | None] = {}
+    for chunk in found:
+        previous, start = chunk.index.previous, chunk.index.start_offset
+        if previous is not None and previous in by_name and by_name[previous].index.next_offset <= start:
+            before[chunk.name] = previous
+            continue
+        position = bisect_right(by_end, start, key=lambda each: each.index.next_offset)
+        best = by_end[position - 1] if position else None
+        is_first = previous is None and chunk.index.epoch != FROM_DATA_ALONE
+        if best is not None and is_first and best.index.next_offset != start:
+            best = None
+        before[chunk.name] = best.name if best else None
+    return before
+
+
+def _gaps_between(previous: StoredIndex | None, chunk: StoredIndex) -> tuple[Gap, ...]:
+    """What lies between two chunks: recorded gaps, or one that says that nobody knows."""
+    end = previous.index.next_offset if previous else 0
+    recorded = tuple(gap for gap in chunk.index.gaps if gap.start >= end and gap.end <= chunk.index.start_offset)
+    if previous is None or chunk.index.previous == previous.name or end == chunk.index.start_offset:
+        return recorded
+    reach = recorded[0].start if recorded else chunk.index.start_offset
+    return (*((Gap(end, reach, "unverified"),) if end < reach else ()), *recorded)

@@ -1,0 +1,136 @@
+"""Record format `arrow`: one Arrow IPC stream a block (FORMAT.md, "Record format arrow")."""
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import CorruptBlock
+from ..records import SCHEMA, TIMESTAMP_TYPES
+
+FIXED_BYTES = 8 + 8 + 1 + 3 * 4 + 1
+"""Of each record: offset, timestamp, its type, the ends of key, value and headers, and the bits that tell nulls."""
+HEADER_BYTES = 2 * 4 + 1
+"""Of each header: the ends of its key and value, and the bit that tells a null."""
+END_MARKER = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_HEADER_SLOT = 8
+_COMPRESSION_SLOT = 10
+"""Where the vtables of a Message and of a RecordBatch tell of the batch, and of compressed buffers (Message.fbs)."""
+_NOT_THIS = (pa.ArrowException, OSError, ValueError, struct.error, IndexError)
+
+
+class EncodedRows(NamedTuple):
+    """Consecutive records, and the bytes that they take in a block up to and with each one."""
+
+    batch: pa.RecordBatch
+    ends: npt.NDArray[np.int64]
+
+    def piece(self, start: int, stop: int) -> pa.RecordBatch:
+        """Rows [start, stop)."""
+        return self.batch.slice(start, stop - start)
+
+
+class ArrowStream:
+    """Lossless; the fast way into Spark, pandas, Polars and DuckDB."""
+
+    name = "arrow"
+    needs_contiguous_blocks = False
+    framing_bytes = 2048
+
+    def objections(self, batch: pa.RecordBatch) -> dict[int, str]:  # noqa: ARG002
+        """See RecordFormat; the format holds every record."""
+        return {}
+
+    def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> EncodedRows:  # noqa: ARG002
+        """See RecordFormat; each record names its timestamp type."""
+        sizes = _lengths(batch.column("key")) + _lengths(batch.column("value")) + FIXED_BYTES
+        headers = batch.column("headers")
+        flat = headers.flatten()
+        if len(flat):
+            each = _lengths(flat.field("key")) + _lengths(flat.field("value")) + HEADER_BYTES
+            before = np.concatenate(([0], np.cumsum(each)))
+            ends = headers.offsets.to_numpy() - headers.offsets[0].as_py()
+            sizes = sizes + before[ends[1:]] - before[ends[:-1]]
+        return EncodedRows(batch, np.cumsum(sizes))
+
+    def join(self, pieces: Sequence[pa.RecordBatch]) -> bytes:
+        """See RecordFormat."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, SCHEMA) as writer:
+            writer.write_batch(pa.concat_batches(pieces))
+        content: bytes = sink.getvalue().to_pybytes()
+        return content
+
+    def count(self, raw: bytes) -> int:
+        """See RecordFormat; nothing is decoded."""
+        return sum(batch.num_rows for batch in _batches(raw))
+
+    def decode(self, raw: bytes, first_offset: int, timestamp_type: int) -> pa.RecordBatch:  # noqa: ARG002
+        """See RecordFormat; the batch lies on `raw` without a copy where the block holds one."""
+        batches = _batches(raw)
+        try:
+            for batch in batches:
+                batch.validate(full=True)
+            whole = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+            types = set(pc.unique(whole.column("timestamp_type")).to_pylist())
+        except _NOT_THIS as error:
+            raise _corrupt(str(error)) from error
+        headers = whole.column("headers")
+        nested = (headers.values.field("key"), headers.values) if len(headers.values) else ()
+        required = [whole.column(field.name) for field in SCHEMA if not field.nullable]
+        if any(column.null_count for column in (*required, *nested)) or not types <= TIMESTAMP_TYPES.keys():
+            raise _corrupt("a field that every record has is null or unknown")
+        return whole
+
+
+def _batches(raw: bytes) -> list[pa.RecordBatch]:
+    """The batches of exactly one stream of uncompressed batches of `SCHEMA`."""
+    try:
+        messages = list(pa.ipc.MessageReader.open_stream(pa.BufferReader(raw)))
+        compressed = any(map(_is_compressed, messages[1:]))
+        source = pa.BufferReader(raw)
+        stream = pa.ipc.open_stream(source)
+        same = stream.schema.equals(SCHEMA)
+        batches = list(stream) if same and not compressed else []
+        end = source.tell()
+    except _NOT_THIS as error:
+        raise _corrupt(str(error)) from error
+    if not same or compressed:
+        raise _corrupt("its buffers are compressed" if same else "its columns are others")
+    if end != len(raw) or not raw.endswith(END_MARKER):
+        raise _corrupt("it does not end where the block does")
+    return batches
+
+
+def _is_compressed(message: pa.Message) -> bool:
+    """Whether a message's buffers could inflate to any size: the codec of the block is outside."""
+    metadata = message.metadata.to_pybytes()
+    header = _table_field(metadata, _indirect(metadata, 0), _HEADER_SLOT)
+    batch = None if header is None else _indirect(metadata, header)
+    return batch is None or _table_field(metadata, batch, _COMPRESSION_SLOT) is not None
+
+
+def _indirect(flatbuffer: bytes, position: int) -> int:
+    return position + int(struct.unpack_from("<I", flatbuffer, position)[0])
+
+
+def _table_field(flatbuffer: bytes, table: int, slot: int) -> int | None:
+    """Where a table's field stands; None where it has none (FlatBuffers' vtables)."""
+    vtable = table - struct.unpack_from("<i", flatbuffer, table)[0]
+    if vtable < 0 or slot >= struct.unpack_from("<H", flatbuffer, vtable)[0]:
+        return None
+    distance = struct.unpack_from("<H", flatbuffer, vtable + slot)[0]
+    return table + distance if distance else None
+
+
+def _lengths(column: pa.Array) -> npt.NDArray[np.int64]:
+    lengths: npt.NDArray[np.int64] = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+    return lengths.astype(np.int64)
+
+
+def _corrupt(why: str) -> CorruptBlock:
+    return CorruptBlock("a block is not the Arrow stream that its index says", why=why)

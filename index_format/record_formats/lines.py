@@ -1,0 +1,32 @@
+"""What the record formats of lines share: records cut out of one run of bytes."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import CorruptBlock
+
+
+class EncodedLines(NamedTuple):
+    """The lines of consecutive records, and each line's end in them."""
+
+    data: bytes
+    ends: npt.NDArray[np.int64]
+
+    def piece(self, start: int, stop: int) -> bytes:
+        """The lines of rows [start, stop)."""
+        return self.data[int(self.ends[start - 1]) if start else 0 : int(self.ends[stop - 1])]
+
+
+def joined(pieces: Sequence[bytes]) -> bytes:
+    """The bytes of a block of these lines."""
+    return b"".join(pieces)
+
+
+def count_lines(raw: bytes) -> int:
+    """How many lines a block holds; raises CorruptBlock where the last one does not end."""
+    if raw and not raw.endswith(b"\n"):
+        raise CorruptBlock("a block does not hold the records that its index says", why="its last line does not end")
+    return raw.count(b"\n")

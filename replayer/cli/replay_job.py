@@ -1,0 +1,127 @@
+"""The job that a command line means, and what is recorded of it."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..archive import Archive
+from ..errors import NotInArchive
+from ..job import Job, chain_hash, first_positions, make_job, pinned, refuse_other_job
+from ..job_file import JobFile
+from ..kafka_positions import CommittedPositions
+from ..kafka_sink import KafkaSink
+from ..kafka_transactions import TransactionalSink
+from ..lane_position import LanePosition, refuse_long_metadata
+from ..ledger import Ledger
+from ..pipeline import Pipeline
+from ..positions import OffsetRange
+from ..record_sink import RecordSink
+from ..republish import Work
+from ..republish_plan import JobState
+from ..selection import Selection
+from .options import KafkaOptions, select
+from .replay_options import ReplayOptions
+
+
+@dataclass(frozen=True)
+class PreparedJob:
+    """A job, what it has to do, and what is recorded of it so far."""
+
+    job: Job
+    pipeline: Pipeline
+    work: Work
+    recorded: Mapping[int, LanePosition]
+    store: CommittedPositions | JobFile
+
+    @property
+    def remaining(self) -> list[Selection]:
+        """The selections from the lowest offset that a lane still needs."""
+        ledger = Ledger({**self.work.first, **self.recorded})
+        ranges = []
+        for selection in self.work.selections:
+            start = ledger.start_of(selection.partition.partition)
+            end = selection.offsets.end
+            ranges.append(selection._replace(offsets=OffsetRange(end if start is None else start, end)))
+        return ranges
+
+    def state(self, *, resume: bool) -> JobState:
+        """What the plan needs to know of it."""
+        return JobState(
+            self.job.name,
+            transactional=isinstance(self.store, CommittedPositions),
+            resume=resume,
+            written=sum(position.written for position in self.recorded.values()),
+            begun=bool(self.recorded),
+            complete=self.work.first.keys() <= self.recorded.keys()
+            and all(position.complete for position in self.recorded.values()),
+        )
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keeps other runs of the job away on this machine; transactions do it in the cluster."""
+        if isinstance(self.store, JobFile):
+            with self.store.held():
+                yield
+        else:
+            yield
+
+    def forget(self) -> None:
+        """A job without transactions that is complete can be run again from the start."""
+        if isinstance(self.store, JobFile):
+            self.store.remove()
+
+    def sink(self, kafka: KafkaOptions, max_message_bytes: int | None) -> RecordSink:
+        """Where its records go."""
+        if isinstance(self.store, CommittedPositions):
+            return TransactionalSink(kafka.properties, self.job, self.store, max_message_bytes)
+        return KafkaSink(kafka.properties, self.job.target, self.store, max_message_bytes)
+
+
+@asynccontextmanager
+async def prepared_job(
+    options: ReplayOptions, archive: Archive, pipeline: Pipeline, kafka: KafkaOptions
+) -> AsyncIterator[PreparedJob]:
+    """The job of a command line; nothing is written and nobody fenced.
+
+    Raises ReplayRefused where what is recorded of it belongs to another selection or another history.
+    """
+    selections = await select(archive, options.topic, options.positions)
+    if not selections:
+        raise NotInArchive(f"no partition of {options.topic.topic} is archived yet", why="there is nothing to replay")
+    partition = selections[0].partition
+    numbers = "all" if options.topic.partitions is None else ",".join(map(str, options.topic.partitions))
+    asked = (numbers, *options.positions.asked)
+    archive_id, folder = partition.marker.archive_id, str(partition.keys.folder)
+    job = make_job(options.job, archive_id, folder, options.target, asked, pipeline)
+    lanes = sorted({lane for each in selections for lane in pipeline.targets(each.partition.partition)})
+    if not options.transactional:
+        yield await _prepared(job, pipeline, selections, JobFile(options.job_file or default_job_file(job), job), lanes)
+        return
+    positions = CommittedPositions(kafka.properties, job)
+    try:
+        prepared = await _prepared(job, pipeline, selections, positions, lanes)
+        refuse_long_metadata(prepared.work.first)
+        yield prepared
+    finally:
+        await asyncio.to_thread(positions.close)
+
+
+def default_job_file(job: Job) -> Path:
+    """Where a job's position is kept unless another file is named."""
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "blockgz" / "jobs" / f"{job.name}.json"
+
+
+async def _prepared(
+    job: Job, pipeline: Pipeline, selections: list[Selection], store: CommittedPositions | JobFile, lanes: list[int]
+) -> PreparedJob:
+    found = await asyncio.to_thread(store.read, lanes) if isinstance(store, CommittedPositions) else store.read()
+    selections = pinned(selections, found)
+    histories = {each.partition.partition: await chain_hash(*each) for each in selections}
+    ranges = {each.partition.partition: each.offsets for each in selections}
+    first = first_positions(job, ranges, histories, pipeline)
+    refuse_other_job(found, first)
+    return PreparedJob(job, pipeline, Work(selections, first), found, store)

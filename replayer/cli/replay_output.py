@@ -1,0 +1,129 @@
+"""What `replayer replay` prints: the plan before, the result after, for people and as JSON."""
+
+import sys
+from typing import Any
+
+import click
+import msgspec
+
+from ..republish_plan import RepublishPlan, SourcePartition
+from ..republish_result import RepublishResult
+from ..transforms.stage import Tally
+from .get import timestamp_text
+from .tables import bytes_text, print_table
+
+
+def print_plan(plan: RepublishPlan) -> None:
+    """The plan as a table and its warnings, on stderr."""
+    columns = ("PARTITION", "OFFSETS", "RECORDS", "SIZE", "FROM (UTC)", "UNTIL (UTC)")
+    rows = [_plan_row(source) for source in plan.sources]
+    print_table(columns, rows, title=f"{plan.topic} -> {plan.target}, at most {plan.records} records", file=sys.stderr)
+    for note in plan.notes:
+        click.echo(f"note: {note}", err=True)
+    for warning in plan.warnings:
+        click.echo(f"warning: {warning}", err=True)
+
+
+def _plan_row(source: SourcePartition) -> tuple[str | int, ...]:
+    times = source.timestamps
+    return (
+        source.partition,
+        f"{source.start}..{source.end}",
+        source.records,
+        bytes_text(source.bytes),
+        _seconds(times.min) if times else "-",
+        _seconds(times.max) if times else "-",
+    )
+
+
+def _seconds(timestamp_ms: int) -> str:
+    return timestamp_text(timestamp_ms).partition(".")[0].replace("T", " ")
+
+
+def print_result(plan: RepublishPlan, result: RepublishResult) -> None:
+    """What was done, as a table on stdout."""
+    columns = ("PARTITION", "TARGET", "RECORDS", "OFFSETS", "TARGET OFFSETS")
+    rows = [
+        (
+            lane.partition,
+            lane.target_partition,
+            lane.records,
+            _inclusive(lane.first_offset, lane.last_offset),
+            _inclusive(lane.target_first_offset, lane.target_last_offset),
+        )
+        for lane in result.partitions
+    ]
+    print_table(columns, rows)
+    rate = result.records / result.seconds if result.seconds else 0
+    click.echo(
+        f"{result.records} records ({bytes_text(result.bytes)}) replayed to {plan.target} in {result.seconds:.1f} s, "
+        f"{rate:,.0f} records/s"
+    )
+    if result.records_before:
+        click.echo(f"{result.records_before} records of job {plan.job.name} had been written before")
+    if not result.complete:
+        click.echo(f"not complete: repeat the command with --resume --job {plan.job.name}", err=True)
+    if result.zero_timestamps:
+        click.echo(f"warning: {result.zero_timestamps} records with timestamp 0 were sent with 1", err=True)
+
+
+def print_left_out(tally: Tally) -> None:
+    """How many records transforms left out, where they did."""
+    for number, reason in (
+        (tally.dropped, "dropped by transforms"),
+        (tally.routed_elsewhere, "routed to other topics by transforms"),
+        (tally.unfit, "left out because a transform could not handle them"),
+    ):
+        if number:
+            click.echo(f"{number} records were {reason}")
+
+
+def _inclusive(first: int | None, last: int | None) -> str:
+    return "-" if first is None else f"{first}..{last}"
+
+
+def plan_json(plan: RepublishPlan) -> dict[str, Any]:
+    """The plan for `--json`; `to` is excluded, records and bytes are upper bounds."""
+    return {
+        "topic": plan.topic,
+        "target": plan.target,
+        "target_partitions": plan.target_partitions,
+        "records": plan.records,
+        "bytes": plan.bytes,
+        "partitions": [
+            {
+                "partition": source.partition,
+                "target_partitions": list(plan.router.targets(source.partition)),
+                "from": source.start,
+                "to": source.end,
+                "records": source.records,
+                "bytes": source.bytes,
+                "min_timestamp_ms": source.timestamps.min if source.timestamps else None,
+                "max_timestamp_ms": source.timestamps.max if source.timestamps else None,
+            }
+            for source in plan.sources
+        ],
+        "job": plan.job.name,
+        "transactional": plan.job.transactional,
+        "records_before": plan.job.written,
+        "notes": plan.notes,
+        "warnings": plan.warnings,
+    }
+
+
+def result_json(plan: RepublishPlan, result: RepublishResult) -> dict[str, Any]:
+    """What was done, for `--json`; offsets are inclusive."""
+    return {
+        "records": result.records,
+        "partitions": msgspec.to_builtins(result.partitions),
+        "topic": plan.topic,
+        "target": plan.target,
+        "bytes": result.bytes,
+        "seconds": round(result.seconds, 3),
+        "zero_timestamps": result.zero_timestamps,
+        "records_before": result.records_before,
+        "complete": result.complete,
+        "lost_commits": result.lost_commits,
+        "targets": msgspec.to_builtins(result.targets),
+        "plan": plan_json(plan),
+    }

@@ -1,0 +1,67 @@
+"""The positions that jobs have committed in the cluster."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from .job import Job
+from .kafka_settings import Troubles, client_settings, kafka_failure, make_client
+from .lane_position import LanePosition, decode_position
+
+READ_SECONDS = 30.0
+
+
+class CommittedPositions:
+    """Reads them by clients that never join the job's group; used by one thread at a time."""
+
+    def __init__(self, properties: Mapping[str, str], job: Job) -> None:
+        """Raises UsageError."""
+        self._target = job.target
+        self._troubles = Troubles()
+        settings = {
+            **client_settings(properties),
+            "group.id": job.group_id,
+            "enable.auto.commit": False,
+            "error_cb": self._troubles,
+        }
+        self._patient: Consumer = make_client(Consumer, {**settings, "isolation.level": "read_committed"})
+        self._hasty: Consumer = make_client(Consumer, {**settings, "isolation.level": "read_uncommitted"})
+
+    @property
+    def group_metadata(self) -> Any:
+        """What a producer needs to commit for the group."""
+        return self._patient.consumer_group_metadata()
+
+    def read(self, lanes: Iterable[int]) -> dict[int, LanePosition]:
+        """What is committed now; a transaction under way may still move it.
+
+        Raises ReplayRefused, AccessDenied or BrokerUnreachable.
+        """
+        return self._read(self._hasty, lanes)
+
+    def settled(self, lanes: Iterable[int]) -> dict[int, LanePosition]:
+        """The same once no transaction is under way for these lanes."""
+        return self._read(self._patient, lanes)
+
+    def close(self) -> None:
+        """Leave; nothing can be read afterwards."""
+        self._patient.close()
+        self._hasty.close()
+
+    def _read(self, consumer: Consumer, lanes: Iterable[int]) -> dict[int, LanePosition]:
+        wanted = [TopicPartition(self._target, lane) for lane in lanes]
+        if not wanted:
+            return {}
+        what = f"the job's positions in {self._target} cannot be read"
+        try:
+            answers = consumer.committed(wanted, timeout=READ_SECONDS)
+        except KafkaException as error:
+            raise kafka_failure(self._troubles.denied or error.args[0], what) from error
+        for answer in answers:
+            if answer.error is not None:
+                raise kafka_failure(answer.error, what)
+        # Only a position that this program wrote has metadata: another's offset is refused by its empty text.
+        return {
+            each.partition: decode_position(each.offset, each.metadata or "") for each in answers if each.offset >= 0
+        }

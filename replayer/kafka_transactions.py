@@ -1,0 +1,197 @@
+"""Producing in transactions: the records of each commit and the position after them stand together or not at all."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from index_format.errors import BlockgzError
+
+from .errors import CommitLost, DeliveryFailed, JobTakenOver, UsageError
+from .job import Job
+from .kafka_outlet import Outlet, producer_settings
+from .kafka_positions import CommittedPositions
+from .kafka_settings import DENIED
+from .lane_position import LanePosition, encode_position
+from .record_sink import Delivered
+
+TRANSACTION_TIMEOUT_MS = 60_000
+ANSWER_SECONDS = 15.0
+"""How long the cluster may take for each step; less than the time after which it aborts a transaction."""
+ABORT_SECONDS = 5.0
+LANES_AT_ONCE = 8
+RESERVED = ("message.timeout.ms", "transaction.timeout.ms", "transactional.id")
+
+FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
+HOPELESS = {
+    *DENIED,
+    KafkaError.INVALID_MSG_SIZE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.OFFSET_METADATA_TOO_LARGE,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError._UNKNOWN_TOPIC,
+}
+"""What another attempt would meet again."""
+
+
+class TransactionalSink:
+    """A producer for each lane: a second run of the job fences the first one lane by lane."""
+
+    def __init__(
+        self,
+        properties: Mapping[str, str],
+        job: Job,
+        positions: CommittedPositions,
+        max_message_bytes: int | None = None,
+    ) -> None:
+        """`max_message_bytes` is the topic's, where it is known. Raises UsageError."""
+        for name in sorted(set(RESERVED) & properties.keys()):
+            raise UsageError(f"-X {name} cannot be set", why="--transactional sets it itself", remedy="leave it out")
+        self._settings = {
+            **producer_settings(properties, max_message_bytes),
+            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+        }
+        self._job = job
+        self._positions = positions
+        self._lanes: dict[int, _Lane] = {}
+        self._delivered: dict[int, Delivered] = {}
+
+    def begin(self, lanes: Iterable[int]) -> Mapping[int, LanePosition]:
+        """Fences other runs, ends what they left open, and reads what is committed then.
+
+        Raises JobTakenOver, CommitLost, AccessDenied, or what CommittedPositions raises.
+        """
+        wanted = list(lanes)
+        before = self._lanes
+        for lane in before.values():
+            lane.drop()
+        for lane in before.values():
+            lane.raise_if_fenced()
+        with ThreadPoolExecutor(LANES_AT_ONCE) as pool:
+            opened = pool.map(lambda number: _Lane(self._settings, self._job, number), wanted)
+            self._lanes = dict(zip(wanted, opened, strict=True))
+        recorded = self._positions.settled(wanted)
+        for number, lane in before.items():
+            if lane.undecided is not None and lane.undecided == recorded.get(number):
+                self._note(lane)
+        return recorded
+
+    def send(self, lane: int, batch: pa.RecordBatch) -> None:
+        """Into the lane's transaction, which begins with it; raises DeliveryFailed, CommitLost or JobTakenOver."""
+        self._lanes[lane].send(batch)
+
+    def commit(self, positions: Mapping[int, LanePosition]) -> None:
+        """Ends the transactions of these lanes, several at a time; raises as `send` does."""
+        metadata = self._positions.group_metadata
+
+        def committed(number: int) -> None:
+            self._lanes[number].commit(positions[number], metadata)
+            self._note(self._lanes[number])
+
+        with ThreadPoolExecutor(LANES_AT_ONCE) as pool:
+            for _ in pool.map(committed, positions):
+                pass
+
+    def delivered(self) -> Mapping[int, Delivered]:
+        """What was committed."""
+        return dict(self._delivered)
+
+    def stop(self) -> None:
+        """Aborts what is open, if the cluster answers soon; the next run would do it as well."""
+        for lane in self._lanes.values():
+            lane.drop()
+
+    def _note(self, lane: "_Lane") -> None:
+        taken = lane.delivered
+        if taken.last_offset is not None:
+            before = self._delivered.get(lane.number, taken)
+            self._delivered[lane.number] = Delivered(before.first_offset, taken.last_offset)
+
+
+class _Lane:
+    """The transactional producer of one target partition."""
+
+    def __init__(self, settings: Mapping[str, Any], job: Job, number: int) -> None:
+        self.number = number
+        self.undecided: LanePosition | None = None
+        """The position of a commit that was begun and not answered."""
+        settings = {**settings, "transactional.id": job.transactional_id(number)}
+        self._outlet = Outlet(settings, job.target, self._meaning)
+        self._producer = self._outlet.producer
+        self._open = False
+        self._last_word: KafkaError | None = None
+        self._do(lambda: self._producer.init_transactions(ANSWER_SECONDS))
+
+    @property
+    def delivered(self) -> Delivered:
+        """What this producer wrote, committed or not."""
+        reports = self._outlet.lanes.get(self.number)
+        return reports.delivered if reports else Delivered(None, None)
+
+    def send(self, batch: pa.RecordBatch) -> None:
+        self._begin()
+        self._outlet.send(self.number, batch)
+
+    def commit(self, position: LanePosition, group_metadata: Any) -> None:
+        self._begin()
+        place = TopicPartition(self._outlet.topic, self.number, position.written, encode_position(position))
+        self._do(lambda: self._producer.send_offsets_to_transaction([place], group_metadata, ANSWER_SECONDS))
+        self.undecided = position
+        self._do(lambda: self._producer.commit_transaction(ANSWER_SECONDS))
+        self.undecided = None
+        self._open = False
+
+    def drop(self) -> None:
+        """The end of this producer; what is open is aborted, unless the cluster does not answer."""
+        if self._open:
+            self._open = False
+            try:
+                self._producer.abort_transaction(ABORT_SECONDS)
+            except KafkaException as error:
+                self._last_word = error.args[0]
+        self._outlet.stop()
+
+    def raise_if_fenced(self) -> None:
+        """After `drop`: raises JobTakenOver where another run took the lane, so that this one does not take it back."""
+        word = self._outlet.troubles.fatal or self._last_word
+        if word is not None and word.code() in FENCED:
+            raise self._meaning(self.number, word)
+
+    def _begin(self) -> None:
+        if not self._open:
+            self._do(self._producer.begin_transaction)
+            self._open = True
+
+    def _do(self, step: Callable[[], None]) -> None:
+        """Takes a step, again while librdkafka says that this is safe; raises what its failure means."""
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while True:
+            try:
+                return step()
+            except KafkaException as error:
+                failure: KafkaError = error.args[0]
+                if not failure.retriable() or time.monotonic() >= deadline:
+                    self._outlet.raise_failure()
+                    raise self._meaning(self.number, failure) from error
+
+    def _meaning(self, partition: int, error: KafkaError) -> BlockgzError:
+        cause = self._outlet.troubles.fatal or error
+        topic = self._outlet.topic
+        if cause.code() in FENCED:
+            return JobTakenOver(
+                f"this run of the job lost target partition {partition} of {topic}",
+                why=f"another run of the same job began, or this one stood still for too long ({cause.str()})",
+                remedy="let the other run go on; if there is none, run this again with --resume",
+            )
+        failure = self._outlet.not_taken(partition, cause)
+        if cause.code() in HOPELESS or not isinstance(failure, DeliveryFailed):
+            return failure
+        return CommitLost(
+            f"a transaction for {topic}:{partition} was not committed", why=failure.why, remedy=failure.remedy
+        )

@@ -1,0 +1,69 @@
+"""Archived records as rows of Spark's Kafka source."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from index_format.records import HEADER_TYPE
+
+BATCH_BYTES = 16 * 1024 * 1024
+"""What is handed to Spark at once: fewer, larger batches cost less, and a task holds a few of them."""
+
+DDL = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
+HEADERS_DDL = ", headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+"""The columns of Spark's Kafka source (KafkaRecordToRowConverter), without and with includeHeaders."""
+
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+_HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+_FIELDS = [
+    ("key", pa.binary()),
+    ("value", pa.binary()),
+    ("topic", pa.string()),
+    ("partition", pa.int32()),
+    ("offset", pa.int64()),
+    ("timestamp", _TIMESTAMP),
+    ("timestampType", pa.int32()),
+]
+
+
+def to_rows(batch: pa.RecordBatch, topic: str, partition: int, *, headers: bool) -> pa.RecordBatch:
+    """A batch of `records.SCHEMA` as Spark's columns; keys and values are not copied.
+
+    Timestamps are instants, and -1, Kafka's "none", the millisecond before the epoch, as in Spark's Kafka source.
+    """
+    columns = [
+        batch.column("key"),
+        batch.column("value"),
+        pa.repeat(pa.scalar(topic, pa.string()), batch.num_rows),
+        pa.repeat(pa.scalar(partition, pa.int32()), batch.num_rows),
+        batch.column("offset"),
+        pc.multiply_checked(batch.column("timestamp"), 1000).cast(_TIMESTAMP),
+        batch.column("timestamp_type").cast(pa.int32()),
+    ]
+    fields = list(_FIELDS)
+    if headers:
+        columns.append(_spark_headers(batch.column("headers")))
+        fields.append(("headers", _HEADERS))
+    return pa.record_batch(columns, schema=pa.schema(fields))
+
+
+def gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of about `BATCH_BYTES`."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        waiting.append(batch)
+        size += batch.get_total_buffer_size()
+        if size >= BATCH_BYTES:
+            yield pa.concat_batches(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def _spark_headers(column: pa.Array) -> pa.Array:
+    """Kafka's source gives null, not an empty list, for a record without headers."""
+    filled = column.cast(pa.list_(pa.field("element", HEADER_TYPE)))
+    empty = pc.equal(pc.list_value_length(filled), 0)
+    return pc.if_else(empty, pa.scalar(None, filled.type), filled).cast(_HEADERS)

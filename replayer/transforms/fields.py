@@ -1,0 +1,220 @@
+"""Transforms of fields: InsertField, ReplaceField, MaskField, ValueToKey, HoistField, ExtractField, Flatten.
+
+Each is a function from record to record, made of its settings. `side` is the part of the record it works on.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from .field_paths import parse_path, value_at
+from .java import narrowed
+from .record import CannotTransform, ConnectRecord, Moment, Side, fields_of, kind_of
+from .settings import Settings
+
+LARGEST_EXPONENT = 307
+"""Of a float, ten to the power of."""
+
+
+@dataclass(frozen=True)
+class InsertField:
+    """Adds fields from where the record stands, or one with a fixed text; null stays null."""
+
+    side: Side
+    topic: str | None
+    partition: str | None
+    offset: str | None
+    timestamp: str | None
+    static: str | None
+    text: str | None
+
+    @classmethod
+    def of(cls, settings: Settings, side: Side) -> "InsertField":
+        """See the module."""
+        names = [settings.optional(f"{name}.field") for name in ("topic", "partition", "offset", "timestamp", "static")]
+        # `!` and `?` say whether the field is required in the schema, and there is none.
+        names = [name[:-1] if name and name[-1] in "!?" else name for name in names]
+        text = settings.optional("static.value")
+        settings.without_effect("replace.null.with.default")
+        if all(name is None for name in names):
+            raise settings.wrong("static.field", "no field to insert is named")
+        if names[-1] is not None and text is None:
+            raise settings.wrong("static.value", "the static field has no value")
+        topic, partition, offset, timestamp, static = names
+        return cls(side, topic, partition, offset, timestamp, static, text)
+
+    def __call__(self, record: ConnectRecord) -> ConnectRecord:
+        """See the module."""
+        data = record.part(self.side).data
+        if data is None:
+            return record
+        added = {
+            self.topic: record.topic,
+            self.partition: record.partition,
+            self.offset: record.offset,
+            **({} if record.timestamp is None else {self.timestamp: record.timestamp}),
+            self.static: self.text,
+        }
+        return record.with_data(self.side, fields_of(data) | {n: value for n, value in added.items() if n is not None})
+
+
+@dataclass(frozen=True)
+class ReplaceField:
+    """Leaves fields out and renames others; null stays null."""
+
+    side: Side
+    exclude: frozenset[str]
+    include: frozenset[str]
+    renames: Mapping[str, str]
+
+    @classmethod
+    def of(cls, settings: Settings, side: Side) -> "ReplaceField":
+        """See the module."""
+        renames = {}
+        for item in settings.items("renames"):
+            before, _, after = item.partition(":")
+            if not before or not after or ":" in after:
+                raise settings.wrong("renames", f"{item!r} is not OLD:NEW")
+            renames[before] = after
+        settings.without_effect("replace.null.with.default")
+        return cls(side, frozenset(settings.items("exclude")), frozenset(settings.items("include")), renames)
+
+    def __call__(self, record: ConnectRecord) -> ConnectRecord:
+        """See the module."""
+        data = record.part(self.side).data
+        if data is None:
+            return record
+        kept = {
+            self.renames.get(name, name): value
+            for name, value in fields_of(data).items()
+            if name not in self.exclude and (not self.include or name in self.include)
+        }
+        return record.with_data(self.side, kept)
+
+
+@dataclass(frozen=True)
+class MaskField:
+    """Puts the empty value of its kind in a field's place, or a replacement; null stays null, a null record is none."""
+
+    side: Side
+    fields: tuple[str, ...]
+    replacement: str | None
+
+    @classmethod
+    def of(cls, settings: Settings, side: Side) -> "MaskField":
+        """See the module."""
+        replacement = settings.optional("replacement")
+        if replacement == "":
+            raise settings.wrong("replacement", "it is empty; without it a text becomes empty anyway")
+        settings.without_effect("replace.null.with.default")
+        return cls(side, settings.names("fields"), replacement)
+
+    def __call__(self, record: ConnectRecord) -> ConnectRecord:
+        """See the module."""
+        data = fields_of(record.part(self.side).data)
+        return record.with_data(self.side, data | {name: self._masked(data.get(name)) for name in self.fields})
+
+    def _masked(self, value: Any) -> Any:
+        if value is None:
+            return None
+        if self.replacement is None:
+            return Moment(0, 0) if isinstance(value, Moment) else type(value)()
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise CannotTransform(f"it cannot put a replacement in the place of {kind_of(value)}")
+        if isinstance(value, str):
+            return self.replacement
+        try:
+            number = Decimal(self.replacement)
+        except InvalidOperation as error:
+            raise CannotTransform(f"the replacement {self.replacement!r} is not a number") from error
+        if not number.is_finite() or number.adjusted() > LARGEST_EXPONENT:
+            raise CannotTransform(f"JSON has no number for the replacement {self.replacement!r}")
+        return float(number) if isinstance(value, float) else narrowed(int(number), 64)
+
+
+@dataclass(frozen=True)
+class ValueToKey:
+    """Makes a new key of fields of the value; a field that is not there is null in it."""
+
+    fields: tuple[str, ...]
+
+    @classmethod
+    def of(cls, settings: Settings) -> "ValueToKey":
+        """See the module."""
+        settings.without_effect("replace.null.with.default")
+        return cls(settings.names("fields"))
+
+    def __call__(self, record: ConnectRecord) -> ConnectRecord:
+        """See the module."""
+        data = fields_of(record.value.data)
+        return record.with_data("key", {name: data.get(name) for name in self.fields})
+
+
+@dataclass(frozen=True)
+class HoistField:
+    """Wraps all of it, null too, in an object with one field."""
+
+    side: Side
+    field: str
+
+    @classmethod
+    def of(cls, settings: Settings, side: Side) -> "HoistField":
+        """See the module."""
+        return cls(side, settings.text("field"))
+
+    def __call__(self, record: ConnectRecord) -> ConnectRecord:
+        """See the module."""
+        return record.with_data(self.side, {self.field: record.part(self.side).data})
+
+
+@dataclass(frozen=True)
+class ExtractField:
+    """Puts one field, or null where it is not there, in the place of the object; null stays null."""
+
+    side: Side
+    path: tuple[str, ...]
+
+    @classmethod
+    def of(cls, settings: Settings, side: Side) -> "ExtractField":
+        """See the module."""
+        version = settings.text("field.syntax.version", "V1").upper()
+        if version not in ("V1", "V2"):
+            raise settings.wrong("field.syntax.version", "it is V1 or V2")
+        settings.without_effect("replace.null.with.default")
+        return cls(side, settings.made("field", parse_path) if version == "V2" else (settings.text("field"),))
+
+    def __call__(self, record: ConnectRecord) -> ConnectRecord:
+        """See the module."""
+        data = record.part(self.side).data
+        return record if data is None else record.with_data(self.side, value_at(fields_of(data), self.path))
+
+
+@dataclass(frozen=True)
+class Flatten:
+    """Makes objects in objects into fields whose names are joined; arrays stay as they are, null stays null."""
+
+    side: Side
+    delimiter: str
+
+    @classmethod
+    def of(cls, settings: Settings, side: Side) -> "Flatten":
+        """See the module."""
+        return cls(side, settings.text("delimiter", "."))
+
+    def __call__(self, record: ConnectRecord) -> ConnectRecord:
+        """See the module."""
+        data = record.part(self.side).data
+        if data is None:
+            return record
+        flat: dict[str, Any] = {}
+        self._flatten(fields_of(data), "", flat)
+        return record.with_data(self.side, flat)
+
+    def _flatten(self, data: dict[str, Any], prefix: str, flat: dict[str, Any]) -> None:
+        for name, value in data.items():
+            joined = f"{prefix}{self.delimiter}{name}" if prefix else name
+            if isinstance(value, dict):
+                self._flatten(value, joined, flat)
+            else:
+                flat[joined] = value

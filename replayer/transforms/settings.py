@@ -1,0 +1,99 @@
+"""The settings of one transform or predicate, read as Connect's ConfigDef reads them; unknown names are errors."""
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from ..errors import UsageError
+from .java import java_pattern
+
+T = TypeVar("T")
+_RENAMED = {"blacklist": "exclude", "whitelist": "include"}
+"""Names that Connect has given up, and what took their place."""
+
+
+class Settings:
+    """The settings below a prefix such as `transforms.mask.`; ask for each, then call `finish`."""
+
+    def __init__(self, prefix: str, values: Mapping[str, str]) -> None:
+        self._prefix = prefix
+        self._values = values
+        self._asked: set[str] = set()
+
+    def optional(self, name: str) -> str | None:
+        """The text of a setting, None where it is not set."""
+        self._asked.add(name)
+        return self._values.get(name)
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """The text of a setting; raises UsageError where there is none and no default."""
+        value = self.optional(name)
+        if value is None:
+            value = default
+        if value is None:
+            raise UsageError(
+                f"{self._prefix}{name} is missing", why="the transform needs it", remedy=f"add {self._prefix}{name}=…"
+            )
+        return value
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """A list with at least one item."""
+        items = self.items(name)
+        if not items:
+            self.text(name)
+            raise self.wrong(name, "it is an empty list")
+        return items
+
+    def items(self, name: str) -> tuple[str, ...]:
+        """A list, empty where it is not set: items between commas, white space around them cut."""
+        text = self.optional(name)
+        return tuple(re.split(r"\s*,\s*", text.strip())) if text and text.strip() else ()
+
+    def choice(self, name: str, choices: Sequence[str], default: str | None = None) -> str:
+        """One of these words."""
+        value = self.text(name, default)
+        if value not in choices:
+            raise self.wrong(name, f"it is one of {', '.join(choices)}")
+        return value
+
+    def flag(self, name: str) -> bool:
+        """True or false, false where it is not set."""
+        value = (self.optional(name) or "false").strip().lower()
+        if value not in ("true", "false"):
+            raise self.wrong(name, "it is true or false")
+        return value == "true"
+
+    def pattern(self, name: str) -> re.Pattern[str]:
+        """A regular expression of Java's."""
+        return self.made(name, java_pattern)
+
+    def made(self, name: str, make: Callable[[str], T]) -> T:
+        """What `make` makes of a text that must be there; its ValueError or re.error becomes a UsageError."""
+        text = self.text(name)
+        try:
+            return make(text)
+        except (ValueError, re.error) as error:
+            raise self.wrong(name, str(error)) from error
+
+    def wrong(self, name: str, why: str) -> UsageError:
+        """The error for a setting that cannot be used."""
+        return UsageError(
+            f"{self._prefix}{name}={self._values.get(name, '')[:80]} cannot be used",
+            why=why,
+            remedy="correct it; the settings are those of Kafka Connect's transforms",
+        )
+
+    def without_effect(self, name: str) -> None:
+        """A setting that changes nothing about data without a schema; it must still be true or false."""
+        self.flag(name)
+
+    def finish(self) -> None:
+        """Raises UsageError for a setting that nobody asked for."""
+        for name in sorted(self._values.keys() - self._asked):
+            near = _RENAMED.get(name) or next(iter(difflib.get_close_matches(name, sorted(self._asked), 1, 0.6)), None)
+            raise UsageError(
+                f"{self._prefix}{name} is not a setting of it",
+                why=f"it knows {', '.join(sorted(self._asked))}",
+                remedy=f"did you mean {near}?" if near else "leave it out",
+            )

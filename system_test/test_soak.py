@@ -1,0 +1,42 @@
+"""A short soak: two hundred partitions for three minutes; the hour with two thousand is `make soak`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from system_test.conftest import _required
+from system_test.support.kafka_broker import kafka_jars
+from system_test.support.object_store import versitygw_program
+
+RECORDS_A_SECOND = 5_000
+"""What a small machine manages beside other work; half of the maximum is too much for a machine that is not idle."""
+MOST_GROWTH_MIB = 10
+"""Over the two minutes after warm-up: a short run cannot tell a slope an hour from the size of its chunks."""
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[None]:
+    with _required():
+        kafka_jars()
+        versitygw_program()
+    yield
+
+
+@pytest.mark.timeout(900)
+def test_many_partitions_stay_inside_the_memory_budget(servers: None, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "system_test.soak", "--partitions", "200", "--minutes", "3", "--lenient"]
+    where = ["--rate", str(RECORDS_A_SECOND), "--home", str(tmp_path)]
+    done = subprocess.run([*command, *where], capture_output=True, text=True, check=False)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = json.loads((tmp_path / "soak.json").read_text())
+    before, after = figures["rss_mib_first_and_last_minute"]
+    assert after - before < MOST_GROWTH_MIB
+    fewest, most = figures["descriptors_min_max"]
+    assert most - fewest <= 32, "a descriptor for each connection at most"

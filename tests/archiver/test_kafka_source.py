@@ -1,0 +1,21 @@
+"""How much the consumer takes at a time."""
+
+import pytest
+
+from archiver.kafka_source import BYTES_A_POLL, FIRST_MESSAGES_A_POLL, MOST_MESSAGES_A_POLL, messages_a_poll
+
+
+@pytest.mark.parametrize("record_bytes", [10, 500, 20_000, 1_000_000, 10 * BYTES_A_POLL])
+def test_a_poll_takes_a_bounded_number_of_bytes(record_bytes: int) -> None:
+    asked = FIRST_MESSAGES_A_POLL
+    for _ in range(4):
+        asked = messages_a_poll(asked, asked * record_bytes, asked)
+    assert asked == max(1, min(MOST_MESSAGES_A_POLL, BYTES_A_POLL // record_bytes))
+
+
+def test_polls_grow_step_by_step_where_records_turn_small() -> None:
+    assert [messages_a_poll(1, 10, 1), messages_a_poll(8, 80, 8)] == [8, 64]
+
+
+def test_a_poll_without_records_changes_nothing() -> None:
+    assert messages_a_poll(0, 0, 17) == 17

@@ -1,0 +1,135 @@
+"""Replays in tests: as fast as they go, and a sink that behaves like a cluster with transactions."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from index_format.records import Record, iter_records
+from replayer.control import Commands
+from replayer.errors import CommitLost
+from replayer.job import Job, chain_hash, first_positions
+from replayer.lane_position import LanePosition, decode_position, encode_position
+from replayer.pace import Pace, Unpaced
+from replayer.pipeline import Pipeline
+from replayer.record_sink import Delivered, RecordSink
+from replayer.republish import CADENCE, Cadence, Work, republish
+from replayer.republish_result import RepublishResult
+from replayer.selection import Selection
+
+JOB = Job("job", "copy", "0" * 16)
+
+
+async def work_of(selections: Sequence[Selection], pipeline: Pipeline) -> Work:
+    """The work of a job that begins with these selections."""
+    ranges = {each.partition.partition: each.offsets for each in selections}
+    histories = {each.partition.partition: await chain_hash(*each) for each in selections}
+    return Work(selections, first_positions(JOB, ranges, histories, pipeline))
+
+
+def replay_into(
+    sink: RecordSink,
+    selections: Sequence[Selection],
+    pipeline: Pipeline | None = None,
+    cadence: Cadence = CADENCE,
+    pace: Pace | None = None,
+) -> RepublishResult:
+    """Replays everything that the sink's positions leave to do."""
+    stages = pipeline or Pipeline()
+
+    async def replayed() -> RepublishResult:
+        work = await work_of(selections, stages)
+        return await republish(work, stages, sink, pace or Unpaced(), Impatient(), lambda *_: None, cadence)
+
+    return asyncio.run(replayed())
+
+
+class Impatient(Commands):
+    """Waits for nothing."""
+
+    async def wait(self, seconds: float | None) -> None:
+        """Lets others run."""
+        await asyncio.sleep(0)
+
+
+class NoStore:
+    """Positions that are forgotten."""
+
+    def read(self) -> Mapping[int, LanePosition]:
+        """Nothing."""
+        return {}
+
+    def write(self, positions: Mapping[int, LanePosition]) -> None:
+        """Nowhere."""
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+@dataclass
+class Topic:
+    """What a cluster holds of a target topic: it outlives every sink. Per lane the records, and the position."""
+
+    records: dict[int, list[Record]] = field(default_factory=dict)
+    positions: dict[int, tuple[int, str]] = field(default_factory=dict)
+    writers: dict[int, "FakeSink"] = field(default_factory=dict)
+
+
+class FakeSink:
+    """Transactions by the book; at the step `crash_at` the process dies, at those of `lose_at` an answer is lost.
+
+    Every call is two steps, before and after it took effect.
+    """
+
+    def __init__(self, topic: Topic, *, crash_at: int | None = None, lose_at: Iterable[int] = ()) -> None:
+        self.topic = topic
+        self.steps = 0
+        self.stopped = False
+        self._crash_at, self._lose_at = crash_at, set(lose_at)
+        self._open: dict[int, list[Record]] = {}
+        self._delivered: dict[int, Delivered] = {}
+
+    def begin(self, lanes: Iterable[int]) -> Mapping[int, LanePosition]:
+        """See RecordSink."""
+        self._step()
+        self._open.clear()
+        wanted = list(lanes)
+        self.topic.writers.update(dict.fromkeys(wanted, self))
+        return {lane: decode_position(*self.topic.positions[lane]) for lane in wanted if lane in self.topic.positions}
+
+    def send(self, lane: int, batch: pa.RecordBatch) -> None:
+        """See RecordSink."""
+        self._step()
+        self._open.setdefault(lane, []).extend(iter_records(batch))
+        self._step()
+
+    def commit(self, positions: Mapping[int, LanePosition]) -> None:
+        """Lane after lane, so that a crash falls between them too."""
+        for lane, position in positions.items():
+            assert self.topic.writers[lane] is self, "fenced"
+            self._step()
+            held = self.topic.records.setdefault(lane, [])
+            new = self._open.pop(lane, [])
+            if new:
+                first = self._delivered.get(lane, Delivered(len(held), None)).first_offset
+                self._delivered[lane] = Delivered(first, len(held) + len(new) - 1)
+            held += new
+            self.topic.positions[lane] = (position.written, encode_position(position))
+            self._step()
+
+    def delivered(self) -> Mapping[int, Delivered]:
+        """See RecordSink."""
+        return self._delivered
+
+    def stop(self) -> None:
+        """See RecordSink."""
+        self.stopped = True
+
+    def _step(self) -> None:
+        self.steps += 1
+        if self.steps == self._crash_at:
+            raise Crash
+        if self.steps in self._lose_at:
+            raise CommitLost("no answer", why="it was lost")
