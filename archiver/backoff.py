@@ -2,12 +2,27 @@
 
 import random
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
-from .errors import ShuttingDown, StoreUnavailable
+from tenacity import (
+    Retrying,
+    retry_if_exception_type,
+    sleep_using_event,
+    stop_after_delay,
+    stop_when_event_set,
+    wait_random_exponential,
+)
+
+from .errors import ShuttingDown, StoreBusy, StoreUnavailable
 
 FIRST_BACKOFF_SECONDS = 0.2
 LONGEST_BACKOFF_SECONDS = 30.0
+BUSY_SECONDS = 60.0
+"""So long a store may say that it is overloaded before a run gives up that could not begin yet."""
+
+T = TypeVar("T")
 
 
 def backoff_seconds(attempt: int) -> float:
@@ -31,3 +46,15 @@ class StoreBackoff:
             raise StoreUnavailable(f"{self.store_url} failed {attempt} times in a row", why=cause)
         if self.abandoned.wait(random.uniform(0, backoff_seconds(attempt))):
             raise ShuttingDown("the run ended before the store answered", why=cause)
+
+
+def patiently(action: Callable[[], T], ended: threading.Event) -> T:
+    """What `action` returns, tried again while the store is busy, until BUSY_SECONDS are over or the run is to end."""
+    trials = Retrying(
+        retry=retry_if_exception_type(StoreBusy),
+        stop=stop_after_delay(BUSY_SECONDS) | stop_when_event_set(ended),
+        wait=wait_random_exponential(FIRST_BACKOFF_SECONDS, max=LONGEST_BACKOFF_SECONDS),
+        sleep=sleep_using_event(ended),
+        reraise=True,
+    )
+    return trials(action)

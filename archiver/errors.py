@@ -11,6 +11,7 @@
     NoArchiveThere       10   nothing at the address says that it is an archive
     StoreError            1   the store refuses or fails for good
     ├── StoreUnavailable  1   it may answer later; the request may or may not have been carried out
+    │   └── StoreBusy     1   it answered that it is overloaded or fails at the moment
     ├── BufferFailed      1   the local buffer could not be written; the chunk is read from Kafka again
     └── StoreUnfit        1   it breaks a promise that commits rest on, such as conditional writes
     OwnedByAnother       11   another writer owns the partition
@@ -72,6 +73,10 @@ class StoreError(BlockgzError):
 
 class StoreUnavailable(StoreError):
     """The store may answer later; whether the request was carried out is unknown."""
+
+
+class StoreBusy(StoreUnavailable):
+    """The store answered, but with an error that passes."""
 
 
 class BufferFailed(StoreError):

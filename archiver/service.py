@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.metadata import version
 from typing import Protocol
 
@@ -17,7 +18,7 @@ from index_format.identity import ArchiveInfo
 
 from .allocators import give_back
 from .archive import open_archive
-from .backoff import StoreBackoff
+from .backoff import StoreBackoff, patiently
 from .buffer import BufferFolder
 from .config import RunConfig
 from .draining import Drain
@@ -207,8 +208,9 @@ class ArchiverService:
         if self._config.single_writer:
             log.warning(LogEvent.SINGLE_WRITER, store=self._store.url, given_up=GIVEN_UP)
         else:
-            probe(self._store, multipart=self._store.url.startswith("s3:"))
-        return open_archive(self._store, layout=self._config.layout, cluster_id=cluster_id.result())
+            patiently(partial(probe, self._store, multipart=self._store.url.startswith("s3:")), self._stopping)
+        opened = partial(open_archive, self._store, layout=self._config.layout, cluster_id=cluster_id.result())
+        return patiently(opened, self._stopping)
 
     def _share_of(self, ownership: Ownership, topics: Sequence[str]) -> Share:
         if self._config.once:

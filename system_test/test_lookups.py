@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from system_test.support.archiving import Site
+from system_test.support.contents import CONTENTS, HEADERS
 from system_test.support.programs import start
 from system_test.support.topics import NewRecord, create_topic, delete_topic, produce
-from system_test.test_semantics import CONTENTS, HEADERS, numbered
+from system_test.test_semantics import numbered
 
 REPLAYER = str(Path(sys.executable).parent / "replayer")
 TEMPLATE = r"%t %p %o %T|%k|%K|%s|%S|%R|%h|100%% \x41\102\0102\xa\q\t\r\\" + "é\\n"

@@ -27,7 +27,7 @@ from botocore.exceptions import (
 )
 from s3transfer.utils import ReadFileChunk
 
-from ..errors import NotPermitted, ShuttingDown, StoreError, StoreUnavailable, UsageError
+from ..errors import NotPermitted, ShuttingDown, StoreBusy, StoreError, StoreUnavailable, UsageError
 from . import PROBE_FOLDER, Body, FileBody, Leftover, ListedObject, ObjectHead, StoredObject
 
 if TYPE_CHECKING:
@@ -352,7 +352,7 @@ class S3Store:
                 remedy="grant s3:GetObject, s3:PutObject and s3:ListBucket to these credentials, or use others",
             )
         if code in TRANSIENT or status in TRANSIENT:
-            return StoreUnavailable(f"{self.url} answered {code}", why=str(error))
+            return StoreBusy(f"{self.url} answered {code}", why=str(error), remedy="try again later")
         return StoreError(
             f"{self.url}/{key}: the request was refused", why=str(error), remedy="check --archive and --endpoint-url"
         )

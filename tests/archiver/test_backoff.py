@@ -2,8 +2,8 @@ import threading
 
 import pytest
 
-from archiver.backoff import FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS, StoreBackoff, backoff_seconds
-from archiver.errors import ShuttingDown, StoreUnavailable
+from archiver.backoff import FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS, StoreBackoff, backoff_seconds, patiently
+from archiver.errors import ShuttingDown, StoreBusy, StoreUnavailable
 
 
 def test_waits_double_up_to_the_longest_however_long_an_outage_lasts() -> None:
@@ -23,3 +23,38 @@ def test_a_run_that_ends_cuts_a_wait_short() -> None:
 def test_a_bounded_run_gives_up() -> None:
     with pytest.raises(StoreUnavailable, match="s3://bucket failed 31 times in a row"):
         StoreBackoff("s3://bucket", threading.Event(), 30)(31, "no answer")
+
+
+class BusyStore:
+    """Says that it is busy so many times."""
+
+    def __init__(self, times: int, error: StoreUnavailable) -> None:
+        self.times = times
+        self.error = error
+        self.asked = 0
+
+    def __call__(self) -> str:
+        self.asked += 1
+        if self.asked <= self.times:
+            raise self.error
+        return "answer"
+
+
+def test_a_store_that_is_busy_at_the_start_is_asked_again() -> None:
+    store = BusyStore(2, StoreBusy("s3://bucket answered 429"))
+    assert patiently(store, threading.Event()) == "answer"
+    assert store.asked == 3
+
+
+def test_a_store_that_is_not_there_is_told_at_once() -> None:
+    store = BusyStore(1, StoreUnavailable("s3://bucket does not answer"))
+    with pytest.raises(StoreUnavailable, match="does not answer"):
+        patiently(store, threading.Event())
+    assert store.asked == 1
+
+
+def test_an_order_to_end_is_heeded_while_the_store_is_busy() -> None:
+    ended = threading.Event()
+    ended.set()
+    with pytest.raises(StoreBusy):
+        patiently(BusyStore(10**6, StoreBusy("s3://bucket answered 429")), ended)
