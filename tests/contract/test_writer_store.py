@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 import boto3
 import pytest
 
-from archiver.errors import BufferFailed, NotPermitted, StoreError, StoreUnavailable, UsageError
+from archiver.errors import BufferFailed, NotPermitted, StoreBusy, StoreError, StoreUnavailable, UsageError
 from archiver.probe import probe
 from archiver.stores import FileBody, Store, StoredObject, local
 from archiver.stores.local import LocalStore
@@ -465,11 +465,11 @@ each_write = pytest.mark.parametrize(
         (Answer(403, "InvalidAccessKeyId"), NotPermitted),
         (Answer(401), NotPermitted),
         (Answer(403, body=b"<html>proxy</html>"), NotPermitted),
-        (Answer(500, "InternalError"), StoreUnavailable),
-        (Answer(503, "SlowDown"), StoreUnavailable),
-        (Answer(503, body=b"<html>maintenance"), StoreUnavailable),
-        (Answer(504), StoreUnavailable),
-        (Answer(429), StoreUnavailable),
+        (Answer(500, "InternalError"), StoreBusy),
+        (Answer(503, "SlowDown"), StoreBusy),
+        (Answer(503, body=b"<html>maintenance"), StoreBusy),
+        (Answer(504), StoreBusy),
+        (Answer(429), StoreBusy),
         (CLOSE, StoreUnavailable),
         (Answer(501, "NotImplemented"), StoreError),
         (Answer(400, "InvalidRequest"), StoreError),
