@@ -9,8 +9,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -58,28 +57,28 @@ def demo(*, bootstrap: str | None, kafka: tuple[str, ...], keep: Path | None) ->
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise click.UsageError(f"--keep {keep} is not empty")
     properties = kafka_properties(kafka)
-    with _archive_folder(keep) as folder:
+    with tempfile.TemporaryDirectory(prefix="blockgz-demo-") as scratch:
+        folder = keep.absolute() if keep is not None else Path(scratch) / "archive"
+        environment = _own_environment(Path(scratch))
         if bootstrap is None:
             with mock_cluster() as cluster:
-                _Demo(cluster, folder, {}).tell()
+                _Demo(cluster, folder, {}, environment).tell()
         else:
             with own_topics(bootstrap, properties, uuid.uuid4().hex[:8]) as cluster:
-                _Demo(cluster, folder, properties).tell()
+                _Demo(cluster, folder, properties, environment).tell()
 
 
-@contextmanager
-def _archive_folder(keep: Path | None) -> Iterator[Path]:
-    if keep is not None:
-        yield keep.absolute()
-        return
-    with tempfile.TemporaryDirectory(prefix="blockgz-demo-") as folder:
-        yield Path(folder) / "archive"
+def _own_environment(scratch: Path) -> dict[str, str]:
+    """What is shown must do the same when it is typed in, so settings have no part in it; it leaves nothing behind."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("BLOCKGZ_")}
+    return inherited | {"XDG_CACHE_HOME": str(scratch / "cache"), "XDG_STATE_HOME": str(scratch / "state")}
 
 
 class _Demo:
-    def __init__(self, cluster: DemoCluster, folder: Path, kafka: dict[str, str]) -> None:
+    def __init__(self, cluster: DemoCluster, folder: Path, kafka: dict[str, str], environment: dict[str, str]) -> None:
         self._cluster = cluster
         self._folder = folder
+        self._environment = environment
         self._kafka = kafka
         self._connection = ["-b", cluster.bootstrap]
         for name, value in kafka.items():
@@ -220,16 +219,13 @@ class _Demo:
         return result
 
     def _run(self, program: str, *arguments: str) -> str:
-        """Show the command and the head of its output; gives its whole output.
-
-        What is shown must do the same when it is typed in: settings of the environment have no part in it.
-        """
+        """Show the command and the head of its output; gives its whole output."""
         shown = arguments[-1] if program == "sh" else shlex.join((program, *map(_without_secret, arguments)))
         self._screen.print(Text(f"$ {shown}", style="cyan"))
         command = [program] if program == "sh" else [sys.executable, "-m", program]
         done = subprocess.run(
             [*command, *arguments],
-            env={name: value for name, value in os.environ.items() if not name.startswith("BLOCKGZ_")},
+            env=self._environment,
             capture_output=True,
             text=True,
             check=False,
