@@ -4,51 +4,23 @@ from __future__ import annotations
 
 import json
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from system_test.support.environment import cache_folder, filled_once, run_tool, tool
+from system_test.support.environment import tool
 from system_test.support.kafka_broker import KAFKA_VERSION, kafka_jars
+from system_test.support.maven import jars_with_dependencies
 
 TRANSFORMS = Path(__file__).with_name("ConnectTransforms.java")
 PARTITIONS = Path(__file__).with_name("ProducedPartitions.java")
-_DOWNLOAD_SECONDS = 900.0
 _RUN_SECONDS = 120.0
-_POM = f"""<project>
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>blockgz</groupId><artifactId>system-test-connect</artifactId><version>1</version><packaging>pom</packaging>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>connect-transforms</artifactId><version>{KAFKA_VERSION}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>connect-json</artifactId><version>{KAFKA_VERSION}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.slf4j</groupId><artifactId>slf4j-nop</artifactId><version>1.7.36</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
 
 
 def connect_jars() -> Path:
-    """The folder with the jars, resolved by Maven once and kept in the cache.
-
-    PartMissingError without Maven or when the download fails.
-    """
-
-    def download(folder: Path) -> None:
-        with tempfile.TemporaryDirectory() as scratch:
-            pom = Path(scratch) / "pom.xml"
-            pom.write_text(_POM)
-            goal = ["dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
-            quiet = ["--quiet", "--batch-mode", "--no-transfer-progress", "-Dstyle.color=never"]
-            run_tool([tool("mvn"), *quiet, "--file", str(pom), *goal], seconds=_DOWNLOAD_SECONDS)
-
-    return filled_once(cache_folder() / f"connect-{KAFKA_VERSION}" / "libs", download)
+    """The folder with Connect's transforms; PartMissingError where they cannot be had."""
+    connect = [f"org.apache.kafka:{name}:{KAFKA_VERSION}" for name in ("connect-transforms", "connect-json")]
+    return jars_with_dependencies(f"connect-{KAFKA_VERSION}", [*connect, "org.slf4j:slf4j-nop:1.7.36"])
 
 
 def _run_java(program: Path, jars: Path, arguments: Sequence[str], lines: Sequence[str]) -> list[str]:

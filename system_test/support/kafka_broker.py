@@ -12,28 +12,14 @@ from types import TracebackType
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
-from system_test.support.environment import accepts_connections, cache_folder, filled_once, free_port, run_tool, tool
+from system_test.support.environment import accepts_connections, free_port, run_tool, tool
+from system_test.support.maven import jars_with_dependencies
 from system_test.support.server_process import ServerProcess
 
 KAFKA_VERSION = "4.1.2"
 CONSUMER_SESSION_MS = 6000
 _SLF4J_VERSION = "1.7.36"
 _START_SECONDS = 90.0
-_DOWNLOAD_SECONDS = 900.0
-
-_POM = f"""<project>
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>blockgz</groupId><artifactId>system-test-broker</artifactId><version>1</version><packaging>pom</packaging>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{KAFKA_VERSION}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>{_SLF4J_VERSION}</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
 
 _SETTINGS = {
     "process.roles": "broker,controller",
@@ -77,20 +63,9 @@ _SETTINGS = {
 
 
 def kafka_jars() -> Path:
-    """The folder with the broker's jars, resolved by Maven once and kept in the cache.
-
-    PartMissingError without Maven or when the download fails.
-    """
-
-    def download(folder: Path) -> None:
-        with tempfile.TemporaryDirectory() as scratch:
-            pom = Path(scratch) / "pom.xml"
-            pom.write_text(_POM)
-            goal = ["dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
-            quiet = ["--quiet", "--batch-mode", "--no-transfer-progress", "-Dstyle.color=never"]
-            run_tool([tool("mvn"), *quiet, "--file", str(pom), *goal], seconds=_DOWNLOAD_SECONDS)
-
-    return filled_once(cache_folder() / f"kafka-{KAFKA_VERSION}" / "libs", download)
+    """The folder with the broker's jars; PartMissingError where they cannot be had."""
+    artifacts = [f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", f"org.slf4j:slf4j-simple:{_SLF4J_VERSION}"]
+    return jars_with_dependencies(f"kafka-{KAFKA_VERSION}", artifacts)
 
 
 class KafkaBroker:
