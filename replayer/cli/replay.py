@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 
 import click
 import msgspec
-import pyarrow as pa
 
+from ..allocators import share_heaps
 from ..control import Commands
 from ..errors import DeliveryFailed, UsageError
 from ..kafka_admin import KafkaAdmin
@@ -58,8 +58,7 @@ def command(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, archive:
 
     SIGUSR1 pauses, SIGUSR2 goes on; SIGTERM and Ctrl-C end after a commit.
     """
-    # Arrow's own allocator keeps some 60 MB more for a dozen threads; the batches here are too few for it to be faster.
-    pa.set_memory_pool(pa.system_memory_pool())
+    share_heaps()
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)
     return asyncio.run(_replay(options, as_json, kafka, archive))
