@@ -29,10 +29,10 @@ ABORT_SECONDS = 5.0
 HANG_SECONDS = 5.0
 """So long after its own timeout a call of librdkafka has not come back yet: it is given up, with its producer."""
 LANES_AT_ONCE = 8
+RESUME = "repair the cause and go on with --resume"
 RESERVED = ("message.timeout.ms", "transaction.timeout.ms", "transactional.id")
 
 FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
-RESUME = "repair the cause and go on with --resume"
 HOPELESS = {
     *DENIED,
     KafkaError.INVALID_MSG_SIZE,
@@ -68,6 +68,8 @@ class TransactionalSink:
         self._positions = positions
         self._calls = Calls()
         self._lanes: dict[int, _Lane] = {}
+        self._undecided: dict[int, _Lane] = {}
+        """Those whose commit was begun and not answered, until `begin` learns what became of it."""
         self._delivered: dict[int, Delivered] = {}
 
     def begin(self, lanes: Iterable[int]) -> Mapping[int, LanePosition]:
@@ -76,16 +78,17 @@ class TransactionalSink:
         Raises JobTakenOver, CommitLost, AccessDenied, or what CommittedPositions raises.
         """
         wanted = list(lanes)
-        before = self._lanes
-        _drop(before.values())
-        for lane in before.values():
+        _drop(self._lanes.values())
+        for lane in self._lanes.values():
             lane.raise_if_fenced()
+        self._undecided |= {number: lane for number, lane in self._lanes.items() if lane.undecided is not None}
         self._lanes = {number: _Lane(self._settings, self._job, number, self._calls) for number in wanted}
         _at_once(_Lane.init, self._lanes.values())
         recorded = self._settled(wanted)
-        for number, lane in before.items():
-            if lane.undecided is not None and lane.undecided == recorded.get(number):
+        for number, lane in self._undecided.items():
+            if lane.undecided == recorded.get(number):
                 self._note(lane)
+        self._undecided.clear()
         return recorded
 
     def send(self, lane: int, batch: pa.RecordBatch) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ from replayer.kafka_calls import Calls, NoAnswer
 from replayer.kafka_sink import KafkaSink
 from replayer.kafka_transactions import TransactionalSink
 from replayer.lane_position import LanePosition, SourceProgress
+from replayer.record_sink import Delivered
 from tests.support.archives import records
 from tests.support.replays import NoStore
 
@@ -61,18 +63,31 @@ def test_stop_releases_whoever_waits() -> None:
         calls.make(fail, LONG)
 
 
+class Message(NamedTuple):
+    """What a delivery report is about."""
+
+    at: int
+
+    def offset(self) -> int:
+        """In the target."""
+        return self.at
+
+
 class FakeProducer:
     """A transactional producer that takes everything, and hangs for ever in one of its calls."""
 
     def __init__(self, hangs_in: str) -> None:
         self.calls: list[str] = []
+        self.produced = 100
         self._hangs_in = hangs_in
 
     def __len__(self) -> int:
         return 0
 
-    def produce(self, *_: object) -> None:
-        """Takes a record."""
+    def produce(self, *taken: Any) -> None:
+        """Takes a record, and says so at once."""
+        taken[4](None, Message(self.produced))
+        self.produced += 1
 
     def poll(self, _: float) -> None:
         """Nothing to report."""
@@ -165,6 +180,29 @@ def test_a_cluster_that_does_not_tell_positions_is_asked_again(monkeypatch: pyte
         sink.begin([0])
     positions.away = False
     assert sink.begin([0]) == {0: POSITION}
+
+
+def test_a_commit_that_stands_without_an_answer_is_learned_of(
+    monkeypatch: pytest.MonkeyPatch, batch: pa.RecordBatch
+) -> None:
+    """Also where the cluster cannot be asked at first."""
+    made = iter([FakeProducer("commit_transaction"), *(FakeProducer("") for _ in range(2))])
+    monkeypatch.setattr(kafka_outlet, "make_client", lambda *_: next(made))
+    monkeypatch.setattr(kafka_transactions, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(kafka_transactions, "HANG_SECONDS", 0.01)
+    positions = FakePositions({})
+    sink = TransactionalSink({"bootstrap.servers": "x"}, Job("job", "t", "0" * 16), positions)  # type: ignore[arg-type]
+    sink.begin([0])
+    sink.send(0, batch)
+    with pytest.raises(CommitLost):
+        sink.commit({0: POSITION})
+    assert sink.delivered() == {}
+    positions.committed, positions.away = {0: POSITION}, True
+    with pytest.raises(CommitLost):
+        sink.begin([0])
+    positions.away = False
+    assert sink.begin([0]) == {0: POSITION}
+    assert sink.delivered() == {0: Delivered(100, 102)}
 
 
 def test_what_a_stopped_sink_dropped_does_not_count_as_written(batch: pa.RecordBatch) -> None:
