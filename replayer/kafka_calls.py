@@ -1,4 +1,7 @@
-"""Calls into librdkafka that may not come back: each in a thread of its own, for which nobody waits past a deadline."""
+"""Calls into librdkafka that may not come back: each in a thread of its own, for which nobody waits past a deadline.
+
+`send_offsets_to_transaction` is known to ignore its timeout when the broker is killed meanwhile (librdkafka 2.16).
+"""
 
 import threading
 from collections.abc import Callable
