@@ -19,6 +19,8 @@ from index_format.digest import RecordsDigest
 from index_format.records import Record, iter_records
 from index_format.seek import gap_at
 
+from .archive import ArchivedPartition
+from .damage import Damaged, SkipDamage, SkippedRange, Unreadable
 from .findings import Digests, OffsetRun, Verdict
 from .scan import payload_bytes, scan
 from .selection import Selection
@@ -88,6 +90,8 @@ class PartitionComparison:
     missing: int = 0
     extra: int = 0
     zero_timestamps: int = 0
+    lost: list[SkippedRange] = field(default_factory=list)
+    """What the archive cannot read any more: nothing is known of these records."""
     excused: list[Excused] = field(default_factory=list)
     first_difference: Difference | None = None
     missing_offsets: list[OffsetRun] = field(default_factory=list)
@@ -103,7 +107,7 @@ class PartitionComparison:
     @property
     def verdict(self) -> Verdict:
         """FAILURE where the two sides differ, WARNING where something was excused."""
-        if self.differing or self.missing or self.extra:
+        if self.differing or self.missing or self.extra or self.lost:
             return Verdict.FAILURE
         return Verdict.WARNING if self.excused else Verdict.OK
 
@@ -135,13 +139,23 @@ def relation_of(archived_topic: str, archived_id: str | None, topic: TopicFacts)
 async def compare_copy(
     selection: Selection, topic: str, watermarks: Watermarks, reader: TopicReader, progress: Progress
 ) -> PartitionComparison:
-    """Compares the selected records with all that the topic's partition of the same number holds."""
+    """Compares the selected records with all that the topic's partition of the same number holds.
+
+    Behind records that the archive cannot read, the copy may have them or may have been made without them: whichever
+    fits what comes next.
+    """
     partition, (start, end) = selection
     result = PartitionComparison(partition.partition)
+    losses = _Losses()
     found_batches = _in_thread(reader.read(topic, partition.partition, *watermarks))
-    async with aclosing(scan(partition, start, end)) as archived_batches, aclosing(found_batches):
+    archived_batches = scan(partition, start, end, on_damage=losses)
+    async with aclosing(archived_batches), aclosing(found_batches):
         archived, found = _Side(archived_batches), _Side(found_batches)
         while all(await asyncio.gather(archived.fill(), found.fill())):
+            lost = losses.taken()
+            if lost and not _goes_on(archived, found):
+                result.found += await found.skip(lost)
+                continue
             rows = min(archived.rows, found.rows)
             left, right = archived.take(rows), found.take(rows)
             _compare_rows(left, right, Relation.COPY, result)
@@ -149,9 +163,11 @@ async def compare_copy(
         async for batch in archived.rest():
             _count_missing(batch, result)
             progress(batch.num_rows, payload_bytes(batch))
+        result.found += await found.skip(losses.taken())
         async for batch in found.rest():
             _count_extra(batch, result)
         result.archived_digests, result.found_digests = archived.digests, found.digests
+    result.lost = losses.skipped
     return result
 
 
@@ -171,10 +187,12 @@ async def compare_source(
     result = PartitionComparison(partition.partition)
     if start < min(watermarks.low, end):
         result.excused.append(Excused(start, min(watermarks.low, end), "the source deleted them (retention)"))
-    excuses = _Excuses(await partition.gaps(), facts.config is not None and facts.config.compacts)
+    losses = _Losses()
+    excuses = _Excuses(await _known_gaps(partition), losses, facts.config is not None and facts.config.compacts)
     first = max(start, watermarks.low)
     found_batches = _in_thread(reader.read(facts.name, partition.partition, first, min(end, watermarks.end)))
-    async with aclosing(scan(partition, first, end)) as archived_batches, aclosing(found_batches):
+    archived_batches = scan(partition, first, end, on_damage=losses)
+    async with aclosing(archived_batches), aclosing(found_batches):
         archived, found = _Side(archived_batches), _Side(found_batches)
         while all(await asyncio.gather(archived.fill(), found.fill())):
             bound = min(archived.last_offset, found.last_offset) + 1
@@ -187,9 +205,18 @@ async def compare_source(
         async for batch in found.rest():
             excuses.extra(batch, result)
         result.archived_digests, result.found_digests = archived.digests, found.digests
+    result.lost = losses.skipped
     if end >= partition.next_offset and watermarks.end > partition.next_offset:
         result.not_archived_yet = OffsetRun(max(partition.next_offset, watermarks.low), watermarks.end)
     return result
+
+
+async def _known_gaps(partition: ArchivedPartition) -> Sequence[Gap]:
+    """The recorded gaps; where a catalog cannot be read, those of the marker: what it led to is lost anyway."""
+    try:
+        return await partition.gaps()
+    except Damaged:
+        return partition.marker.gaps
 
 
 class _Side:
@@ -239,17 +266,56 @@ class _Side:
         assert self._batch is not None
         return self.take(int(np.searchsorted(self._batch.column("offset").to_numpy(), offset)))
 
+    def head(self, rows: int) -> pa.RecordBatch:
+        """The next records, that many, to look at."""
+        assert self._batch is not None
+        return self._batch.slice(0, rows)
+
+    async def skip(self, rows: int) -> int:
+        """Passes over so many records, as far as there are any; how many there were."""
+        left = rows
+        while left and await self.fill():
+            left -= self.take(min(left, self.rows)).num_rows
+        return rows - left
+
     async def rest(self) -> AsyncIterator[pa.RecordBatch]:
         """All that is left."""
         while await self.fill():
             yield self.take(self.rows)
 
 
+class _Losses(SkipDamage):
+    """What the archive cannot read, as it is come to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._records = 0
+
+    def meet(self, unreadable: Unreadable) -> None:
+        """See DamagePolicy."""
+        super().meet(unreadable)
+        self._records += min(unreadable.num_records, unreadable.end - unreadable.start)
+
+    def taken(self) -> int:
+        """How many records were lost since this was asked last."""
+        records, self._records = self._records, 0
+        return records
+
+    def among(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """For each record whether its offset was lost."""
+        offsets = batch.column("offset").to_numpy()
+        among = np.zeros(len(offsets), dtype=bool)
+        for start, end, _ in self.skipped:
+            among |= (start <= offsets) & (offsets < end)
+        return among
+
+
 class _Excuses:
     """Why records of a source may rightly be on one side only."""
 
-    def __init__(self, gaps: Sequence[Gap], compacts: bool) -> None:
+    def __init__(self, gaps: Sequence[Gap], losses: "_Losses", compacts: bool) -> None:
         self._gaps = gaps
+        self._losses = losses
         self._compacts = compacts
 
     def missing(self, batch: pa.RecordBatch, result: PartitionComparison) -> None:
@@ -262,7 +328,11 @@ class _Excuses:
             _excuse(batch, "the source merged some records since (compaction)", result)
 
     def extra(self, batch: pa.RecordBatch, result: PartitionComparison) -> None:
-        """Counts the source's records that the archive does not have."""
+        """Counts the source's records that the archive does not have; those that it lost are told of otherwise."""
+        lost = self._losses.among(batch)
+        if lost.any():
+            result.found += int(lost.sum())
+            batch = batch.filter(pa.array(~lost))
         gaps = [gap_at(self._gaps, offset) for offset in batch.column("offset").to_pylist()]
         for gap in dict.fromkeys(gap for gap in gaps if gap is not None):
             excused = Excused(gap.start, gap.end, f"a recorded gap of the archive ({gap.reason})")
@@ -294,6 +364,14 @@ def _compare_offsets(
         excuses.extra(right.take(pa.array(alone_right)), result)
         left, right = left.take(pa.array(in_left)), right.take(pa.array(in_right))
     _compare_rows(left, right, Relation.SOURCE, result)
+
+
+def _goes_on(archived: _Side, found: _Side) -> bool:
+    """Whether the copy's next records are the archive's."""
+    rows = min(archived.rows, found.rows)
+    trial = PartitionComparison(0)
+    _compare_rows(archived.head(rows), found.head(rows), Relation.COPY, trial)
+    return not trial.differing
 
 
 def _compare_rows(left: pa.RecordBatch, right: pa.RecordBatch, relation: Relation, result: PartitionComparison) -> None:

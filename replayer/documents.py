@@ -72,6 +72,7 @@ def _compared(each: PartitionComparison, topic: str) -> Document:
         "extra": each.extra,
         "extra_offsets": _runs(each.extra_offsets),
         "zero_timestamps": each.zero_timestamps,
+        "lost": [{"from": lost.start, "to": lost.end, "reason": lost.reason} for lost in each.lost],
         "excused": [{"from": e.start, "to": e.end, "reason": e.reason} for e in each.excused],
         "not_archived_yet": None if each.not_archived_yet is None else _runs([each.not_archived_yet])[0],
         "first_difference": None

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 
 import msgspec
 
+from index_format.marker import ChunkEntry
+
 from .archive import ArchivedPartition
+from .damage import STOP, DamagePolicy
 from .errors import ReplayRefused, UsageError
 from .lane_position import LanePosition, SourceProgress
 from .pipeline import Pipeline
 from .positions import OffsetRange
+from .scan import chosen_entries
 from .selection import Selection
 
 APP = "blockgz"
@@ -58,11 +62,18 @@ def make_job(
     return Job(name or digest[:NAME_DIGITS], target, digest[:HASH_DIGITS])
 
 
-async def chain_hash(partition: ArchivedPartition, offsets: OffsetRange) -> str:
-    """A hash of the committed chunks that these offsets mean: it changes when any of them does, or goes."""
+async def chain_hash(partition: ArchivedPartition, offsets: OffsetRange, on_damage: DamagePolicy = STOP) -> str:
+    """A hash of the committed chunks that these offsets mean: it changes when any of them does, or goes.
+
+    Raises a FormatError or ObjectMissing for a catalog that cannot be read; one that is passed over is hashed as such.
+    """
     digest = hashlib.sha256(partition.marker.archive_id.encode())
-    async for entry in partition.entries(*offsets):
-        digest.update(f"\n{entry.name} {entry.sha256}".encode())
+    async for found in chosen_entries(partition, *offsets):
+        if isinstance(found, ChunkEntry):
+            digest.update(f"\n{found.name} {found.sha256}".encode())
+        else:
+            on_damage.meet(found)
+            digest.update(f"\n{found.key} cannot be read".encode())
     return digest.hexdigest()
 
 

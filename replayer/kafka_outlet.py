@@ -105,6 +105,8 @@ class Outlet:
             self.raise_failure()
             self.raise_if_stopped()
         self.raise_failure()
+        # An empty queue means nothing once `stop` has emptied it.
+        self.raise_if_stopped()
 
     def stop(self) -> None:
         """Drops what was not sent yet, and waits a little for the rest; `send` and `flush` raise from now on."""
@@ -124,7 +126,11 @@ class Outlet:
     def raise_if_stopped(self) -> None:
         """Raises DeliveryFailed after `stop`."""
         if self._stopped.is_set():
-            raise DeliveryFailed("the replay was stopped")
+            raise DeliveryFailed(
+                f"the records for {self.topic} were not delivered",
+                why="the replay was ended before the cluster answered",
+                remedy="go on with --resume",
+            )
 
     def not_taken(self, partition: int, error: KafkaError) -> BlockgzError:
         """One of our errors for a record that was not taken."""

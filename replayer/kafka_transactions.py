@@ -3,26 +3,33 @@
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from index_format.errors import BlockgzError
 
-from .errors import CommitLost, DeliveryFailed, JobTakenOver, UsageError
+from .errors import BrokerUnreachable, CommitLost, DeliveryFailed, JobTakenOver, UsageError
 from .job import Job
-from .kafka_outlet import Outlet, producer_settings
-from .kafka_positions import CommittedPositions
+from .kafka_calls import Calls, NoAnswer
+from .kafka_outlet import STOP_SECONDS, Outlet, producer_settings
+from .kafka_positions import READ_SECONDS, CommittedPositions
 from .kafka_settings import DENIED
 from .lane_position import LanePosition, encode_position
 from .record_sink import Delivered
+
+T = TypeVar("T")
 
 TRANSACTION_TIMEOUT_MS = 60_000
 ANSWER_SECONDS = 15.0
 """How long the cluster may take for each step; less than the time after which it aborts a transaction."""
 ABORT_SECONDS = 5.0
+HANG_SECONDS = 5.0
+"""So long after its own timeout a call of librdkafka has not come back yet: it is given up, with its producer."""
 LANES_AT_ONCE = 8
+RESUME = "repair the cause and go on with --resume"
 RESERVED = ("message.timeout.ms", "transaction.timeout.ms", "transactional.id")
 
 FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
@@ -59,7 +66,10 @@ class TransactionalSink:
         }
         self._job = job
         self._positions = positions
+        self._calls = Calls()
         self._lanes: dict[int, _Lane] = {}
+        self._undecided: dict[int, _Lane] = {}
+        """Those whose commit was begun and not answered, until `begin` learns what became of it."""
         self._delivered: dict[int, Delivered] = {}
 
     def begin(self, lanes: Iterable[int]) -> Mapping[int, LanePosition]:
@@ -68,18 +78,17 @@ class TransactionalSink:
         Raises JobTakenOver, CommitLost, AccessDenied, or what CommittedPositions raises.
         """
         wanted = list(lanes)
-        before = self._lanes
-        for lane in before.values():
-            lane.drop()
-        for lane in before.values():
+        _drop(self._lanes.values())
+        for lane in self._lanes.values():
             lane.raise_if_fenced()
-        with ThreadPoolExecutor(LANES_AT_ONCE) as pool:
-            opened = pool.map(lambda number: _Lane(self._settings, self._job, number), wanted)
-            self._lanes = dict(zip(wanted, opened, strict=True))
-        recorded = self._positions.settled(wanted)
-        for number, lane in before.items():
-            if lane.undecided is not None and lane.undecided == recorded.get(number):
+        self._undecided |= {number: lane for number, lane in self._lanes.items() if lane.undecided is not None}
+        self._lanes = {number: _Lane(self._settings, self._job, number, self._calls) for number in wanted}
+        _at_once(_Lane.init, self._lanes.values())
+        recorded = self._settled(wanted)
+        for number, lane in self._undecided.items():
+            if lane.undecided == recorded.get(number):
                 self._note(lane)
+        self._undecided.clear()
         return recorded
 
     def send(self, lane: int, batch: pa.RecordBatch) -> None:
@@ -90,13 +99,11 @@ class TransactionalSink:
         """Ends the transactions of these lanes, several at a time; raises as `send` does."""
         metadata = self._positions.group_metadata
 
-        def committed(number: int) -> None:
+        def commit(number: int) -> None:
             self._lanes[number].commit(positions[number], metadata)
             self._note(self._lanes[number])
 
-        with ThreadPoolExecutor(LANES_AT_ONCE) as pool:
-            for _ in pool.map(committed, positions):
-                pass
+        _at_once(commit, positions)
 
     def delivered(self) -> Mapping[int, Delivered]:
         """What was committed."""
@@ -104,8 +111,17 @@ class TransactionalSink:
 
     def stop(self) -> None:
         """Aborts what is open, if the cluster answers soon; the next run would do it as well."""
-        for lane in self._lanes.values():
-            lane.drop()
+        self._calls.stop()
+        _drop(self._lanes.values())
+
+    def _settled(self, lanes: list[int]) -> Mapping[int, LanePosition]:
+        what = f"where the job stands in {self._job.target} is not known"
+        try:
+            return self._calls.make(lambda: self._positions.settled(lanes), READ_SECONDS + HANG_SECONDS)
+        except NoAnswer:
+            raise CommitLost(what, why="the cluster does not answer", remedy=RESUME) from None
+        except BrokerUnreachable as error:
+            raise CommitLost(what, why=error.why, remedy=RESUME) from error
 
     def _note(self, lane: "_Lane") -> None:
         taken = lane.delivered
@@ -115,17 +131,22 @@ class TransactionalSink:
 
 
 class _Lane:
-    """The transactional producer of one target partition."""
+    """The transactional producer of one target partition; a call that does not come back is the end of it."""
 
-    def __init__(self, settings: Mapping[str, Any], job: Job, number: int) -> None:
+    def __init__(self, settings: Mapping[str, Any], job: Job, number: int, calls: Calls) -> None:
         self.number = number
         self.undecided: LanePosition | None = None
         """The position of a commit that was begun and not answered."""
         settings = {**settings, "transactional.id": job.transactional_id(number)}
         self._outlet = Outlet(settings, job.target, self._meaning)
         self._producer = self._outlet.producer
+        self._calls = calls
         self._open = False
+        self._dropped = False
         self._last_word: KafkaError | None = None
+
+    def init(self) -> None:
+        """Fences whoever had the transactional id, and ends what was left open."""
         self._do(lambda: self._producer.init_transactions(ANSWER_SECONDS))
 
     @property
@@ -149,13 +170,20 @@ class _Lane:
 
     def drop(self) -> None:
         """The end of this producer; what is open is aborted, unless the cluster does not answer."""
-        if self._open:
-            self._open = False
-            try:
-                self._producer.abort_transaction(ABORT_SECONDS)
-            except KafkaException as error:
-                self._last_word = error.args[0]
-        self._outlet.stop()
+        if self._dropped:
+            return
+        self._dropped = True
+        calls = Calls()
+        with suppress(NoAnswer):
+            if self._open:
+                calls.make(self._abort, ABORT_SECONDS + HANG_SECONDS)
+            calls.make(self._outlet.stop, STOP_SECONDS + HANG_SECONDS)
+
+    def _abort(self) -> None:
+        try:
+            self._producer.abort_transaction(ABORT_SECONDS)
+        except KafkaException as error:
+            self._last_word = error.args[0]
 
     def raise_if_fenced(self) -> None:
         """After `drop`: raises JobTakenOver where another run took the lane, so that this one does not take it back."""
@@ -173,7 +201,11 @@ class _Lane:
         deadline = time.monotonic() + ANSWER_SECONDS
         while True:
             try:
-                return step()
+                return self._calls.make(step, ANSWER_SECONDS + HANG_SECONDS)
+            except NoAnswer:
+                # The producer is left to the call: its thread keeps it, and a new one's epoch fences it.
+                self._dropped = True
+                raise self._lost("the Kafka client did not come back, or was not waited for", RESUME) from None
             except KafkaException as error:
                 failure: KafkaError = error.args[0]
                 if not failure.retriable() or time.monotonic() >= deadline:
@@ -192,6 +224,19 @@ class _Lane:
         failure = self._outlet.not_taken(partition, cause)
         if cause.code() in HOPELESS or not isinstance(failure, DeliveryFailed):
             return failure
-        return CommitLost(
-            f"a transaction for {topic}:{partition} was not committed", why=failure.why, remedy=failure.remedy
-        )
+        return self._lost(failure.why, failure.remedy)
+
+    def _lost(self, why: str, remedy: str) -> CommitLost:
+        what = f"a transaction for {self._outlet.topic}:{self.number} was not committed"
+        return CommitLost(what, why=why, remedy=remedy)
+
+
+def _drop(lanes: Iterable[_Lane]) -> None:
+    _at_once(_Lane.drop, lanes)
+
+
+def _at_once(step: Callable[[T], None], of: Iterable[T]) -> None:
+    """Takes the step for several at a time, for all of them; raises the first failure in their order."""
+    with ThreadPoolExecutor(LANES_AT_ONCE) as pool:
+        for _ in pool.map(step, of):
+            pass

@@ -15,7 +15,7 @@ MAX_PATTERN = 10_000
 
 
 class Condition(Protocol):
-    """Something that holds of a record or does not."""
+    """Something that holds of a record or does not; its text says what, for people and for comparing."""
 
     def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
         """For each record whether it holds; no nulls."""
@@ -30,6 +30,9 @@ class Pattern:
 
     expression: str
     ignore_case: bool = False
+
+    def __str__(self) -> str:
+        return f"/{self.expression}/{'i' if self.ignore_case else ''}"
 
     def __post_init__(self) -> None:
         if len(self.expression) > MAX_PATTERN:
@@ -67,6 +70,9 @@ class KeyIn:
 
     keys: Sequence[bytes | None]
 
+    def __str__(self) -> str:
+        return f"key in {list(self.keys)}"
+
     def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
         """See Condition."""
         return pc.is_in(batch.column("key"), pa.array(self.keys, pa.binary()))
@@ -77,6 +83,9 @@ class ValueMatches:
     """The pattern is found in the value."""
 
     pattern: Pattern
+
+    def __str__(self) -> str:
+        return f"{self.pattern} in the value"
 
     def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
         """See Condition."""
@@ -89,6 +98,9 @@ class HasHeader:
 
     key: str
 
+    def __str__(self) -> str:
+        return f"header {self.key!r}"
+
     def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
         """See Condition."""
         return _any_header(batch, lambda headers: pc.equal(headers.field("key"), self.key))
@@ -100,6 +112,9 @@ class HeaderIs:
 
     key: str
     value: bytes
+
+    def __str__(self) -> str:
+        return f"header {self.key!r} = {self.value!r}"
 
     def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
         """See Condition."""
@@ -118,6 +133,9 @@ class Not:
 
     condition: Condition
 
+    def __str__(self) -> str:
+        return f"not {self.condition}"
+
     def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
         """See Condition."""
         return pc.invert(self.condition.mask(batch))
@@ -130,6 +148,12 @@ class RecordFilter:
     since: int | None = None
     until: int | None = None
     conditions: tuple[Condition, ...] = ()
+
+    def __str__(self) -> str:
+        """Everything that decides which records are meant; times as options take them."""
+        since = [] if self.since is None else [f"timestamp >= @{self.since:013d}"]
+        until = [] if self.until is None else [f"timestamp < @{self.until:013d}"]
+        return " and ".join([*since, *until, *map(str, self.conditions)]) or "all"
 
     @property
     def by_time(self) -> bool:

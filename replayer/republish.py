@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,16 +19,22 @@ from .lane_position import LanePosition
 from .ledger import Ledger
 from .pace import Pace
 from .pipeline import Pipeline, ScannedBatch
+from .positions import OffsetRange
 from .record_sink import Delivered, RecordSink
 from .republish_result import RepublishResult, Tally
-from .scan import payload_bytes, scan
-from .selection import Selection
+from .scan import payload_bytes
+from .selection import Reading, Selection, selected
+
+T = TypeVar("T")
 
 SEND_INSTEAD_OF_ZERO = 1
 """librdkafka takes timestamp 0 for "now", so such a record gets the next millisecond."""
 LOST_COMMITS = 5
 """So many in a row without any progress end a replay."""
 RETRY_SECONDS = 1.0
+ENDING_SECONDS = 10.0
+"""So long after the word to end, a sink that is still at work is stopped; a commit takes far less."""
+LISTEN_SECONDS = 0.2
 READ_AHEAD = ReadAhead(16 * 1024 * 1024, 6 * 1024 * 1024)
 """The sink is the slower side: what keeps it busy is enough."""
 
@@ -48,10 +54,11 @@ CADENCE = Cadence()
 
 
 class Work(NamedTuple):
-    """What to replay: selections, and where each lane stood before the first record of the job."""
+    """What to replay: selections, where each lane stood before the first record of the job, and how to read."""
 
     selections: Sequence[Selection]
     first: Mapping[int, LanePosition]
+    reading: Reading = Reading()
 
 
 async def republish(
@@ -65,7 +72,7 @@ async def republish(
 ) -> RepublishResult:
     """Replays what the sink's positions leave to do, and waits until it is committed.
 
-    Memory holds what `scan` reads ahead and what the sink has not sent. A transaction that was rolled back is written
+    Memory holds what is read ahead and what the sink has not sent. A transaction that was rolled back is written
     again. An error, of archive or sink, says in its reason what was written before; everything that was handed over
     before damage in the archive is committed first.
     """
@@ -105,7 +112,7 @@ class _Source:
     async def ready(self, seconds: float) -> bool:
         """Waits so long for `rest` to be filled; whether it is, or is None because nothing more comes.
 
-        Raises what `scan` raises.
+        Raises what `selected` raises.
         """
         if self.rest is None:
             self._coming = self._coming or asyncio.create_task(_next(self._batches))
@@ -156,6 +163,8 @@ class _Run:
         """What a commit under way writes."""
         self._open_records = self._open_bytes = 0
         self._open_since: float | None = None
+        self._stop_at: float | None = None
+        """When to stop a sink that is still at work, on the loop's clock; None until the word to end came."""
 
     async def to_the_end(self) -> RepublishResult:
         lost = in_vain = 0
@@ -191,7 +200,7 @@ class _Run:
     async def _begin(self) -> None:
         first = self._work.first
         self._sound = False
-        recorded = await asyncio.to_thread(self._sink.begin, sorted(first))
+        recorded = await self._by_sink(self._sink.begin, sorted(first))
         refuse_other_job(recorded, first)
         self._refuse_foreign_progress(recorded)
         self._tally.committed(lane for lane, position in self._attempted.items() if recorded.get(lane) == position)
@@ -231,7 +240,10 @@ class _Run:
         start = self._ledger.start_of(partition.partition)
         if start is None:
             return []
-        return [_Source(partition.partition, end, scan(partition, start, end, ahead=READ_AHEAD.shared(at_once)))]
+        rest = Selection(partition, OffsetRange(start, end))
+        record_filter, on_damage = self._work.reading
+        batches = selected(rest, record_filter, on_damage(partition), READ_AHEAD.shared(at_once))
+        return [_Source(partition.partition, end, batches)]
 
     async def _portion(self, reading: list[_Source]) -> None:
         """Sends what may go now from each source, or waits until something may, with nothing open for too long."""
@@ -263,7 +275,7 @@ class _Run:
         num_bytes = payload_bytes(batch)
         if self._open_since is None:
             self._open_since = self._control.elapsed()
-        sent_records, sent_bytes = await asyncio.to_thread(self._hand_over, source, batch)
+        sent_records, sent_bytes = await self._by_sink(self._hand_over, source, batch)
         self._open_records += batch.num_rows
         self._open_bytes += num_bytes
         self._pace.sent(sent_records, sent_bytes, self._control.elapsed())
@@ -288,13 +300,26 @@ class _Run:
         self._attempted = positions
         self._sound = False
         if positions:
-            await asyncio.to_thread(self._sink.commit, positions)
+            await self._by_sink(self._sink.commit, positions)
         self._attempted = {}
         self._ledger.committed(positions)
         self._tally.committed(positions)
         self._open_records = self._open_bytes = 0
         self._open_since = None
         self._sound = True
+
+    async def _by_sink(self, step: Callable[..., T], *args: object) -> T:
+        """Has a thread take a step that the sink may hold up: for a while at most, once the replay is to end."""
+        loop = asyncio.get_running_loop()
+        work = asyncio.ensure_future(asyncio.to_thread(step, *args))
+        while not (await asyncio.wait({work}, timeout=LISTEN_SECONDS))[0]:
+            if not self._control.ending:
+                continue
+            self._stop_at = self._stop_at or loop.time() + ENDING_SECONDS
+            if loop.time() >= self._stop_at:
+                await asyncio.to_thread(self._sink.stop)
+                break
+        return await work
 
     def _due_in(self) -> float:
         """Seconds until a commit is due."""

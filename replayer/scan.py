@@ -1,6 +1,6 @@
 """Reading a run of records in offset order: fetched ahead, decoded in threads, memory bounded."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +36,7 @@ async def scan(
     def decode(block: StoredBlock) -> pa.RecordBatch:
         return decoded(block, partition.max_block_bytes)
 
-    chunks = readable_chunks(partition, _entries(partition, start_offset, end_offset, wanted))
+    chunks = readable_chunks(partition, chosen_entries(partition, start_offset, end_offset, wanted))
     blocks = stored_blocks(partition, chunks, start_offset, end_offset, wanted, ahead.fetched)
     async for item in worked(blocks, decode, ahead.decoded):
         if isinstance(item, Unreadable):
@@ -61,9 +61,10 @@ def payload_bytes(batch: pa.RecordBatch) -> int:
     return sum(pc.sum(pc.binary_length(batch.column(name))).as_py() or 0 for name in ("key", "value"))
 
 
-async def _entries(
-    partition: ArchivedPartition, start: int, end: int, wanted: Callable[[TimeBounded], bool] | None
-) -> AsyncIterator[ChunkEntry | Unreadable]:
+async def chosen_entries(
+    partition: ArchivedPartition, start: int, end: int, wanted: Callable[[TimeBounded], bool] | None = None
+) -> AsyncGenerator[ChunkEntry | Unreadable]:
+    """The chunks that may hold records of offsets [start, end), in order, and catalogs that cannot be read."""
     async for opened in partition.walk(start, end, wanted):
         if isinstance(opened, ChunkEntry | Unreadable):
             yield opened

@@ -1,7 +1,7 @@
 """A part of one partition, pinned to one version of its marker, and the records in it that are meant."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from .archive import Archive, ArchivedPartition
+from .block_stream import READ_AHEAD, ReadAhead
 from .damage import STOP, DamagePolicy
 from .errors import NotInArchive, UsageError
 from .positions import OffsetRange, Position, resolve_range
@@ -58,19 +59,31 @@ async def select(
     return [Selection(*pair) for pair in zip(opened, ranges, strict=True)]
 
 
+def _stops(_: ArchivedPartition) -> DamagePolicy:
+    return STOP
+
+
+class Reading(NamedTuple):
+    """Which records of selections are meant, and what each scan of a partition does at damage."""
+
+    filter: RecordFilter = RecordFilter()
+    on_damage: Callable[[ArchivedPartition], DamagePolicy] = _stops
+
+
 async def selected(
-    selection: Selection, record_filter: RecordFilter, on_damage: DamagePolicy = STOP
+    selection: Selection, record_filter: RecordFilter, on_damage: DamagePolicy = STOP, ahead: ReadAhead = READ_AHEAD
 ) -> AsyncGenerator[pa.RecordBatch]:
     """The records that are meant as non-empty batches, in offset order; close it (`aclosing`) when you stop early.
 
     Blocks without such a record, as far as their timestamps tell, are not read. Raises as `scan` does, and UsageError
     where records are asked for by timestamps that the archive does not have.
     """
+    partition, offsets = selection
     wanted = None
     if record_filter.by_time:
-        await _check_timestamps(selection.partition)
+        await _check_timestamps(partition)
         wanted = record_filter.may_match
-    async with aclosing(scan(selection.partition, *selection.offsets, wanted, on_damage=on_damage)) as batches:
+    async with aclosing(scan(partition, *offsets, wanted, on_damage=on_damage, ahead=ahead)) as batches:
         async for batch in batches:
             part = record_filter.apply(batch)
             if part.num_rows:

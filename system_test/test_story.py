@@ -185,7 +185,7 @@ def test_08_single_records_take_three_requests_and_one_block(story: Story) -> No
         records = story.in_topic(partition)
         indexes = story.site.checked(story.topic, partition).indexes
         blocks = [block for index in indexes for block in index["chunks"]]
-        for record in [records[-1], randomly.choice(records)]:
+        for record in [randomly.choice(records), *(records[-1:] if partition == 0 else [])]:
             place = f"{story.topic}:{partition}:{record.offset}"
             answer = story.site.replayer_json("get", place, "--stats")
             found, stats = answer["record"], answer["stats"]

@@ -10,6 +10,8 @@ import msgspec
 from index_format.record_formats.json_lines import json_object
 from index_format.records import Record
 
+from ..archive import Chunk
+from ..block_stream import readable_chunks
 from ..comparison import (
     ComparisonReport,
     PartitionComparison,
@@ -25,8 +27,10 @@ from ..findings import Verdict
 from ..kafka_admin import KafkaAdmin
 from ..kafka_reader import KafkaReader
 from ..republish_sources import describe_source
-from ..selection import Selection
+from ..scan import chosen_entries
+from ..selection import Reading, Selection
 from ..topic_facts import TopicFacts, Watermarks
+from .damage import SKIPS, DamagePolicies
 from .options import ArchiveOptions, KafkaOptions, RangeOptions, TopicArgument, open_archive, select
 from .progress import record_progress
 from .report import ReportOptions
@@ -84,7 +88,9 @@ async def _compare(
         report = ComparisonReport(relation)
         if topic.partitions is None:
             report.warnings += _unarchived(selections, facts, watermarks)
-        total = sum([(await describe_source(selection)).records for selection in selections])
+        # Damage is reported where the comparison comes to it.
+        reading = Reading(on_damage=DamagePolicies(SKIPS).of)
+        total = sum([(await describe_source(selection, reading)).records for selection in selections])
         reader = await asyncio.to_thread(KafkaReader, kafka.properties, isolation)
         try:
             with record_progress("comparing", total, as_json=as_json) as advance:
@@ -124,8 +130,9 @@ async def _isolation_level(selections: Sequence[Selection], relation: Relation) 
     """What the source was read with; a copy holds no transactions of the source."""
     if relation is Relation.SOURCE:
         for partition, offsets in selections:
-            async for entry in partition.entries(*offsets):
-                return (await partition.chunk(entry)).index.isolation_level
+            async for chunk in readable_chunks(partition, chosen_entries(partition, *offsets)):
+                if isinstance(chunk, Chunk):
+                    return chunk.index.isolation_level
     return "read_committed"
 
 
@@ -168,6 +175,8 @@ def _print(report: ComparisonReport, topic: str, against: str) -> None:
     for each in report.partitions:
         for excused in each.excused:
             click.echo(f"WARNING {topic}:{each.partition} {excused.start}..{excused.end}: {excused.reason}")
+        for start, end, reason in each.lost:
+            click.echo(f"FAILURE {topic}:{each.partition} {start}..{end}: the archive cannot read them: {reason}")
         for name, count, runs in (
             ("missing", each.missing, each.missing_offsets),
             ("extra", each.extra, each.extra_offsets),

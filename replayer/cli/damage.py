@@ -45,8 +45,10 @@ class DamagePolicies:
 
     @property
     def skipped(self) -> list[tuple[ArchivedPartition, SkippedRange]]:
-        """What was passed over so far."""
-        return [(partition, each) for partition, policy in self._partitions for each in policy.skipped]
+        """What was passed over so far, once where several scans came to it."""
+        return list(
+            dict.fromkeys((partition, each) for partition, policy in self._partitions for each in policy.skipped)
+        )
 
     def report(self) -> int:
         """Names what was skipped on stderr; the exit code that this means."""

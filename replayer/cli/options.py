@@ -10,6 +10,7 @@ Use as decorators above a click command; each hands over one value::
 """
 
 import functools
+import hashlib
 import os
 import re
 import time
@@ -106,6 +107,13 @@ class SelectionOptions:
             plain = parse_topic_folder(topic.topic).topic
             positions = replace(positions, of_partitions=parse_offset_file(self.offset_file, plain, self.now))
         return await selection.select(archive, wanted.topic, wanted.partitions, positions)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Everything that decides which offsets and records are meant, as it was written, partitions aside."""
+        file = () if self.offset_file is None else (f"positions {hashlib.sha256(self.offset_file).hexdigest()}",)
+        only = () if self.filter.passes_all else (f"records {self.filter}",)
+        return (*self.positions.asked, *file, *only)
 
     @property
     def narrows(self) -> bool:
@@ -314,9 +322,26 @@ def range_options(function: F) -> F:
 
 
 def selection_options(function: F) -> F:
-    """Adds what `range_options` does, --positions --partitions --since --until --key --null-key --header --grep.
+    """Adds what `record_options` does, and --partitions; passes `selection: SelectionOptions`."""
 
-    Passes `selection: SelectionOptions`.
+    @functools.wraps(function)
+    def with_partitions(*args: Any, selection: SelectionOptions, partitions: str | None, **kwargs: Any) -> Any:
+        return function(*args, selection=replace(selection, partitions=partitions), **kwargs)
+
+    option = click.option(
+        "--partitions",
+        envvar="BLOCKGZ_PARTITIONS",
+        show_envvar=True,
+        metavar="P,P-P",
+        help="Only these partitions.",
+    )
+    return record_options(cast(F, option(with_partitions)))
+
+
+def record_options(function: F) -> F:
+    """Adds what `range_options` does, --positions --since --until --key --null-key --header --grep.
+
+    Passes `selection: SelectionOptions`, of all partitions.
     """
 
     @functools.wraps(function)
@@ -324,7 +349,6 @@ def selection_options(function: F) -> F:
         *args: Any,
         selection: RangeOptions,
         offset_file: BinaryIO | None,
-        partitions: str | None,
         since: str | None,
         until: str | None,
         keys: tuple[str, ...],
@@ -342,7 +366,7 @@ def selection_options(function: F) -> F:
         options = SelectionOptions(
             selection,
             None if offset_file is None else offset_file.read(MAX_FILE_BYTES + 1),
-            partitions,
+            None,
             RecordFilter(
                 None if since is None else parse_time(since, now).timestamp,
                 None if until is None else parse_time(until, now).timestamp,
@@ -361,13 +385,6 @@ def selection_options(function: F) -> F:
             show_envvar=True,
             metavar="FILE",
             help="Positions of single partitions: kafka-consumer-groups' CSV (topic,partition,offset), or JSON.",
-        ),
-        click.option(
-            "--partitions",
-            envvar="BLOCKGZ_PARTITIONS",
-            show_envvar=True,
-            metavar="P,P-P",
-            help="Only these partitions.",
         ),
         click.option(
             "--since",

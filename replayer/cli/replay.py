@@ -3,14 +3,15 @@
 import asyncio
 import gc
 import sys
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 
 import click
 import msgspec
-import pyarrow as pa
 
+from ..allocators import share_heaps
 from ..control import Commands
-from ..errors import UsageError
+from ..errors import DeliveryFailed, UsageError
 from ..kafka_admin import KafkaAdmin
 from ..record_edits import wall_clock
 from ..record_sink import RecordSink
@@ -19,12 +20,13 @@ from ..republish_plan import Preflight, RepublishPlan, Request
 from ..republish_planning import make_plan
 from ..republish_result import RepublishResult
 from ..republish_sources import describe_source, find_refusable
+from .damage import SKIPS, DamagePolicies
 from .options import ArchiveOptions, KafkaOptions, archive_options, json_option, kafka_options, open_archive
-from .program import closing
+from .program import closing, print_failure
 from .progress import record_progress
 from .replay_job import PreparedJob, prepared_job
 from .replay_options import ReplayOptions, replay_options
-from .replay_output import plan_json, print_left_out, print_plan, print_result, result_json
+from .replay_output import plan_json, print_left_out, print_plan, print_result, result_json, skipped_json
 from .replay_signals import steered
 from .replay_target import ShapedTarget, as_sent, make_ready, set_back, shaped_target, undo_retention
 
@@ -56,8 +58,7 @@ def command(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, archive:
 
     SIGUSR1 pauses, SIGUSR2 goes on; SIGTERM and Ctrl-C end after a commit.
     """
-    # Arrow's own allocator keeps some 60 MB more for a dozen threads; the batches here are too few for it to be faster.
-    pa.set_memory_pool(pa.system_memory_pool())
+    share_heaps()
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)
     return asyncio.run(_replay(options, as_json, kafka, archive))
@@ -70,7 +71,8 @@ async def _replay(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, ad
         return 0
     async with open_archive(address) as archive, AsyncExitStack() as stack:
         target = await shaped_target(options.shape, archive, options.topic.topic, options.target, admin)
-        prepared = await stack.enter_async_context(prepared_job(options, archive, target.pipeline, kafka))
+        damage = DamagePolicies(options.on_damage)
+        prepared = await stack.enter_async_context(prepared_job(options, archive, target.pipeline, kafka, damage))
         preflight = await _preflight(options, prepared, target, admin)
         plan = make_plan(preflight)
         if not as_json:
@@ -92,13 +94,13 @@ async def _replay(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, ad
             elif target.holds:
                 click.echo(f"retention of {target.name} is still held: --resume, or --undo-retention", err=True)
     if as_json:
-        click.echo(msgspec.json.encode(result_json(plan, result) | {"left_out": msgspec.to_builtins(target.tally)}))
+        told = {"left_out": msgspec.to_builtins(target.tally), "skipped": skipped_json(damage.skipped)}
+        click.echo(msgspec.json.encode(result_json(plan, result) | told))
     else:
         print_result(plan, result)
         print_left_out(target.tally)
-    if interrupted:
-        return INTERRUPTED
-    return UNFIT_LEFT_OUT if target.tally.unfit else 0
+    incomplete = damage.report() or (UNFIT_LEFT_OUT if target.tally.unfit else 0)
+    return INTERRUPTED if interrupted else incomplete
 
 
 async def _run(
@@ -115,6 +117,11 @@ async def _run(
         except asyncio.CancelledError:
             click.echo(written_text(sink.delivered()), err=True)
             raise
+        except DeliveryFailed as error:
+            if not steering.interrupted:
+                raise
+            print_failure(error)
+            raise click.Abort from error
     return result, steering.interrupted
 
 
@@ -130,7 +137,7 @@ async def _preflight(
 ) -> Preflight:
     """What archive and cluster have to say."""
     remaining, facts, now_ms = prepared.remaining, target.facts, wall_clock()
-    sources = [await describe_source(selection) for selection in remaining]
+    sources = [await describe_source(selection, prepared.planning) for selection in remaining]
     there = facts is not None and target.creates is None
     known = [lane for lane in prepared.work.first if there and facts and lane < facts.num_partitions]
     # Only the records themselves could tell what transforms make of their keys and sizes.
@@ -140,13 +147,20 @@ async def _preflight(
         as_sent(sources, options.shape, now_ms),
         facts,
         await asyncio.to_thread(admin.watermarks, options.target, known) if known else {},
-        await find_refusable(remaining, asked),
+        await find_refusable(remaining, asked, prepared.planning),
         now_ms,
         prepared.pipeline.router,
         prepared.state(resume=options.resume),
         creates=target.creates is not None,
-        notes=target.notes,
+        notes=(*_chosen(options), *target.notes),
     )
+
+
+def _chosen(options: ReplayOptions) -> Iterator[str]:
+    if not options.selection.filter.passes_all:
+        yield f"only records with {options.selection.filter}"
+    if options.on_damage == SKIPS:
+        yield "damaged blocks are passed over, and named at the end"
 
 
 def _confirm(plan: RepublishPlan, yes: bool) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from ..archive import Archive
 from ..errors import NotInArchive
 from ..job import Job, chain_hash, first_positions, make_job, pinned, refuse_other_job
 from ..job_file import JobFile
+from ..kafka_calls import Calls, NoAnswer
 from ..kafka_positions import CommittedPositions
 from ..kafka_sink import KafkaSink
 from ..kafka_transactions import TransactionalSink
@@ -21,9 +22,12 @@ from ..positions import OffsetRange
 from ..record_sink import RecordSink
 from ..republish import Work
 from ..republish_plan import JobState
-from ..selection import Selection
-from .options import KafkaOptions, select
+from ..selection import Reading, Selection
+from .damage import DamagePolicies
+from .options import KafkaOptions
 from .replay_options import ReplayOptions
+
+CLOSE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,8 @@ class PreparedJob:
     work: Work
     recorded: Mapping[int, LanePosition]
     store: CommittedPositions | JobFile
+    planning: Reading
+    """As the work's, for looking ahead: what it passes over the replay comes to again, and reports."""
 
     @property
     def remaining(self) -> list[Selection]:
@@ -82,31 +88,35 @@ class PreparedJob:
 
 @asynccontextmanager
 async def prepared_job(
-    options: ReplayOptions, archive: Archive, pipeline: Pipeline, kafka: KafkaOptions
+    options: ReplayOptions, archive: Archive, pipeline: Pipeline, kafka: KafkaOptions, damage: DamagePolicies
 ) -> AsyncIterator[PreparedJob]:
-    """The job of a command line; nothing is written and nobody fenced.
+    """The job of a command line, whose scans tell `damage`; nothing is written and nobody fenced.
 
     Raises ReplayRefused where what is recorded of it belongs to another selection or another history.
     """
-    selections = await select(archive, options.topic, options.positions)
+    selections = await options.selection.select(archive, options.topic)
     if not selections:
         raise NotInArchive(f"no partition of {options.topic.topic} is archived yet", why="there is nothing to replay")
     partition = selections[0].partition
     numbers = "all" if options.topic.partitions is None else ",".join(map(str, options.topic.partitions))
-    asked = (numbers, *options.positions.asked)
+    asked = (numbers, *options.selection.asked)
     archive_id, folder = partition.marker.archive_id, str(partition.keys.folder)
     job = make_job(options.job, archive_id, folder, options.target, asked, pipeline)
     lanes = sorted({lane for each in selections for lane in pipeline.targets(each.partition.partition)})
+    planning = Reading(options.selection.filter, DamagePolicies(options.on_damage).of)
+    reading = planning._replace(on_damage=damage.of)
     if not options.transactional:
-        yield await _prepared(job, pipeline, selections, JobFile(options.job_file or default_job_file(job), job), lanes)
+        file = JobFile(options.job_file or default_job_file(job), job)
+        yield await _prepared(job, pipeline, selections, file, lanes, planning, reading)
         return
     positions = CommittedPositions(kafka.properties, job)
     try:
-        prepared = await _prepared(job, pipeline, selections, positions, lanes)
+        prepared = await _prepared(job, pipeline, selections, positions, lanes, planning, reading)
         refuse_long_metadata(prepared.work.first)
         yield prepared
     finally:
-        await asyncio.to_thread(positions.close)
+        with suppress(NoAnswer):
+            await asyncio.to_thread(Calls().make, positions.close, CLOSE_SECONDS)
 
 
 def default_job_file(job: Job) -> Path:
@@ -116,12 +126,20 @@ def default_job_file(job: Job) -> Path:
 
 
 async def _prepared(
-    job: Job, pipeline: Pipeline, selections: list[Selection], store: CommittedPositions | JobFile, lanes: list[int]
+    job: Job,
+    pipeline: Pipeline,
+    selections: list[Selection],
+    store: CommittedPositions | JobFile,
+    lanes: list[int],
+    planning: Reading,
+    reading: Reading,
 ) -> PreparedJob:
     found = await asyncio.to_thread(store.read, lanes) if isinstance(store, CommittedPositions) else store.read()
     selections = pinned(selections, found)
-    histories = {each.partition.partition: await chain_hash(*each) for each in selections}
+    histories = {
+        each.partition.partition: await chain_hash(*each, planning.on_damage(each.partition)) for each in selections
+    }
     ranges = {each.partition.partition: each.offsets for each in selections}
     first = first_positions(job, ranges, histories, pipeline)
     refuse_other_job(found, first)
-    return PreparedJob(job, pipeline, Work(selections, first), found, store)
+    return PreparedJob(job, pipeline, Work(selections, first, reading), found, store, planning)

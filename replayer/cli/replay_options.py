@@ -11,7 +11,8 @@ import click
 from index_format.keys import parse_topic_folder
 
 from ..pace import Pace, make_pace
-from .options import RangeOptions, TopicArgument, parse_topic, range_options, with_options
+from .damage import damage_option
+from .options import SelectionOptions, TopicArgument, parse_topic, record_options, with_options
 from .shape_options import ShapeOptions, shape_options
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -23,7 +24,8 @@ class ReplayOptions:
 
     topic: TopicArgument
     target: str
-    positions: RangeOptions
+    selection: SelectionOptions
+    on_damage: str
     into_source: bool
     shape: ShapeOptions
     transactional: bool
@@ -43,7 +45,8 @@ def replay_options(function: F) -> F:
         *args: Any,
         topic: str,
         to_topic: str | None,
-        selection: RangeOptions,
+        selection: SelectionOptions,
+        on_damage: str,
         shape: ShapeOptions,
         into_source: bool,
         transactional: bool,
@@ -65,6 +68,7 @@ def replay_options(function: F) -> F:
             wanted,
             target_name(to_topic, parse_topic_folder(wanted.topic).topic, shape),
             selection,
+            on_damage,
             into_source,
             shape,
             transactional,
@@ -87,8 +91,9 @@ def replay_options(function: F) -> F:
             help="Where the records go; {topic} in it is the archived topic's name. Transforms that route by the name "
             "alone can say it instead.",
         ),
-        range_options,
+        record_options,
         shape_options,
+        damage_option,
         click.option(
             "--into-source",
             is_flag=True,

@@ -1,11 +1,14 @@
 """What `replayer replay` prints: the plan before, the result after, for people and as JSON."""
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
 import msgspec
 
+from ..archive import ArchivedPartition
+from ..damage import SkippedRange
 from ..republish_plan import RepublishPlan, SourcePartition
 from ..republish_result import RepublishResult
 from ..transforms.stage import Tally
@@ -127,3 +130,11 @@ def result_json(plan: RepublishPlan, result: RepublishResult) -> dict[str, Any]:
         "targets": msgspec.to_builtins(result.targets),
         "plan": plan_json(plan),
     }
+
+
+def skipped_json(skipped: Sequence[tuple[ArchivedPartition, SkippedRange]]) -> list[dict[str, Any]]:
+    """What was passed over at damage, for `--json`; `to` is excluded."""
+    return [
+        {"partition": partition.partition, "from": each.start, "to": each.end, "reason": each.reason}
+        for partition, each in skipped
+    ]

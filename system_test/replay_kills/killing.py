@@ -172,5 +172,10 @@ def _compared(site: Site, topic: str, target: str, partition: int) -> tuple[int,
     return lost, doubled, out_of_order
 
 
+def same_records(site: Site, topic: str, target: str) -> bool:
+    """Whether the target's partitions hold the topic's records, each once and in order."""
+    return all(_compared(site, topic, target, partition) == (0, 0, 0) for partition in range(PARTITIONS))
+
+
 def _content(record: Record) -> tuple[object, ...]:
     return (record.timestamp, record.key, record.value, record.headers)

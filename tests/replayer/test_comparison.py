@@ -250,6 +250,43 @@ def test_random_damage_is_counted_exactly(tmp_path: Path) -> None:
         assert (result.found_digests == result.archived_digests) == (not lost and not changed)
 
 
+def break_blocks(root: Path, *numbers: int) -> list[tuple[int, int]]:
+    """Damages blocks of the first chunk; the offsets [start, end) that this costs."""
+    (selection,) = selections_of(root, "orders")
+    index = asyncio.run(selection.partition.chunk(selection.partition.marker.tail[0])).index
+    data = next(root.glob(f"topic=orders/partition=00000/{index.data.name}"))
+    stored = bytearray(data.read_bytes())
+    for number in numbers:
+        stored[index.blocks[number].byte_offset + 20] ^= 1
+    data.write_bytes(stored)
+    return [(index.blocks[n].first_record_offset, index.blocks[n].last_record_offset + 1) for n in numbers]
+
+
+def test_what_a_source_holds_where_the_archive_is_damaged_is_lost_not_extra(tmp_path: Path) -> None:
+    archive_of(tmp_path, ARCHIVED)
+    lost = break_blocks(tmp_path, 1, 3)
+    found = [record._replace(value=b"changed") if record.offset == 180 else record for record in ARCHIVED]
+    result = source_compared(tmp_path, found)
+    gone = sum(end - start for start, end in lost)
+    assert [(each.start, each.end) for each in result.lost] == lost
+    assert counts(result) == (199 - gone, 1, 0, 0)
+    assert source_compared(tmp_path, ARCHIVED).verdict is Verdict.FAILURE
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "made without them"])
+@pytest.mark.parametrize("broken", [(0,), (1, 2, 4), (-1,)], ids=["first", "some", "last"])
+def test_a_copy_is_compared_behind_what_the_archive_lost(
+    tmp_path: Path, cluster: MockCluster, whole: bool, broken: tuple[int, ...]
+) -> None:
+    archive_of(tmp_path, ARCHIVED[:150])
+    lost = break_blocks(tmp_path, *broken)
+    readable = [r for r in ARCHIVED[:150] if not any(start <= r.offset < end for start, end in lost)]
+    result = copied(tmp_path, cluster, ARCHIVED[:150] if whole else readable)
+    assert counts(result) == (len(readable), 0, 0, 0)
+    assert [(each.start, each.end) for each in result.lost] == lost
+    assert result.verdict is Verdict.FAILURE
+
+
 def test_no_more_ranges_are_named_than_fit_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replayer.comparison.MAX_RUNS", 3)
     archive_of(tmp_path, ARCHIVED)

@@ -143,8 +143,7 @@ def test_a_complete_job_leaves_nothing_behind_and_can_be_run_again(program: Prog
 def test_a_job_that_was_broken_off(program: Program, copy: str, root: Path, tmp_path: Path) -> None:
     """Damage ends it; once that is mended it goes on behind what it had written."""
     block = next(root.glob("topic=orders/partition=00001/*40.gz"))
-    stored = block.read_bytes()
-    block.write_bytes(stored[:-20] + b"x" * 20)
+    stored = break_block(root)
     again = ("replay", "orders", "--to-topic", copy, "--yes", "--json", "--job-file", str(tmp_path / "job.json"))
     assert program(*again).exit_code == 3
     held = program.held(copy)
@@ -161,6 +160,79 @@ def test_a_job_that_was_broken_off(program: Program, copy: str, root: Path, tmp_
     told = json.loads(result.stdout)
     assert (told["records"], told["records_before"], told["complete"]) == (180 - held, held, True)
     assert program("verify", "orders", "--against-topic", copy).exit_code == 0
+
+
+def test_only_some_records(program: Program, copy: str, cluster: MockCluster, tmp_path: Path) -> None:
+    positions = tmp_path / "positions.csv"
+    positions.write_text("orders,0,6\norders,1,12\n")
+    chosen = ("--positions", str(positions), "--until", TIME_OF_30, "--header", "h=v", "--grep", "value of [0-9]*5")
+    again = ("replay", "orders:0,1", "--to-topic", copy, "--yes", "--json", *chosen)
+    result = program(*again, "--partitions", "2")
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    offsets = [n for n in range(0, 30, 5) if n % 10 == 5 and n % 7 != 3]
+    assert offsets == [5, 15, 25]
+    assert [(each["records"], each["first_offset"]) for each in told["partitions"]] == [(2, 15), (2, 15)]
+    assert told["skipped"] == []
+    assert f"only records with timestamp < {TIME_OF_30} and header 'h' = b'v'" in told["plan"]["notes"][0]
+    assert program.held(copy) == 4
+
+
+def test_other_records_are_not_the_same_job(program: Program, copy: str, root: Path, tmp_path: Path) -> None:
+    break_block(root)
+    again = ("replay", "orders", "--to-topic", copy, "--yes", "--job-file", str(tmp_path / "job.json"), "--job", "j")
+    assert program(*again, "--since", TIME_OF_30).exit_code == 3
+    held = program.held(copy)
+    for changed in (("--since", "@1760000000031"), ("--since", TIME_OF_30, "--key", "1"), ()):
+        result = program(*again, "--resume", *changed)
+        assert result.exit_code == 2
+        assert "not the replay that the job began with" in result.stderr
+    assert program.held(copy) == held
+    resumed = program(*again, "--resume", "--since", TIME_OF_30, "--on-damage", "skip", "--json")
+    assert resumed.exit_code == 3, resumed.stderr
+    assert json.loads(resumed.stdout)["complete"]
+
+
+def break_block(root: Path) -> bytes:
+    """Damages the last block of the chunk with the offsets 40 to 60; what the chunk was before."""
+    block = next(root.glob("topic=orders/partition=00001/*40.gz"))
+    stored = block.read_bytes()
+    block.write_bytes(stored[:-20] + b"x" * 20)
+    return stored
+
+
+def test_damage_is_passed_over_and_named(program: Program, copy: str, root: Path) -> None:
+    break_block(root)
+    result = program("replay", "orders", "--to-topic", copy, "--yes", "--json", "--on-damage", "skip")
+    assert result.exit_code == 3, result.stderr
+    told = json.loads(result.stdout)
+    (skipped,) = told["skipped"]
+    lost = skipped["to"] - skipped["from"]
+    assert skipped["partition"] == 1
+    assert 40 <= skipped["from"] < skipped["to"] == 60
+    assert (told["records"], told["complete"]) == (180 - lost, True)
+    assert f"FAILURE orders:1 skipped offsets {skipped['from']}..60" in result.stderr
+    assert "damaged blocks are passed over" in told["plan"]["notes"][0]
+    compared = program("verify", "orders", "--against-topic", copy)
+    assert compared.exit_code == 3
+    assert f"FAILURE orders:1 {skipped['from']}..60: the archive cannot read them" in compared.stdout
+    compared = program("verify", "orders", "--against-topic", copy, "--json")
+    report = json.loads(compared.stdout)
+    assert [(each["records"], each["missing"], each["extra"]) for each in report["partitions"]] == [
+        (60, 0, 0),
+        (60 - lost, 0, 0),
+        (60, 0, 0),
+    ]
+
+
+@pytest.mark.parametrize("suffix", ["gz", "index.json"])
+def test_a_chunk_that_is_gone_is_passed_over(program: Program, copy: str, root: Path, suffix: str) -> None:
+    next(root.glob(f"topic=orders/partition=00001/*00.{suffix}")).unlink()
+    result = program("replay", "orders", "--to-topic", copy, "--yes", "--json", "--on-damage", "skip")
+    assert result.exit_code == 3, result.stderr
+    told = json.loads(result.stdout)
+    assert [(each["from"], each["to"]) for each in told["skipped"]] == [(0, 40)]
+    assert program.held(copy) == 140
 
 
 def test_nothing_recorded_and_a_target_with_records(program: Program, copy: str, cluster: MockCluster) -> None:

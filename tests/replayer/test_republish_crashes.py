@@ -1,19 +1,24 @@
 """Every moment at which a replay can die or lose an answer: what the target holds in the end is the archive, once."""
 
+import asyncio
 import random
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from index_format.records import Record
+from replayer.control import Commands
 from replayer.errors import CommitLost
+from replayer.lane_position import LanePosition
+from replayer.pace import Unpaced
 from replayer.pipeline import Pipeline, RoutedBatch, ScannedBatch
-from replayer.republish import LOST_COMMITS, Cadence
+from replayer.republish import LOST_COMMITS, Cadence, republish
 from replayer.selection import Selection
 from tests.support.archives import ArchiveWriter, records
-from tests.support.replays import Crash, FakeSink, Topic, replay_into
+from tests.support.replays import Crash, FakeSink, Impatient, Topic, replay_into, work_of
 from tests.support.selections import selections_of
 
 SMALL = Cadence(records=4, bytes=2**40, seconds=1e9)
@@ -138,6 +143,39 @@ def test_answers_that_are_always_lost_end_the_replay(selections: list[Selection]
     assert sink.stopped
     assert sink.steps == LOST_COMMITS
     assert "nothing was written" in caught.value.why
+
+
+class Stuck(FakeSink):
+    """Its commits do not come back before it is stopped; the operator has lost patience meanwhile."""
+
+    def __init__(self, commands: Commands) -> None:
+        super().__init__(Topic())
+        self._commands = commands
+        self._released = threading.Event()
+
+    def commit(self, positions: Mapping[int, LanePosition]) -> None:
+        self._commands.ending = True
+        assert self._released.wait(60)
+        raise CommitLost("stopped")
+
+    def stop(self) -> None:
+        super().stop()
+        self._released.set()
+
+
+def test_the_word_to_end_stops_a_sink_that_does_not_come_back(
+    selections: list[Selection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replayer.republish.ENDING_SECONDS", 0.0)
+    monkeypatch.setattr("replayer.republish.LISTEN_SECONDS", 0.01)
+
+    async def replayed() -> None:
+        commands, stages = Impatient(), Pipeline()
+        work = await work_of(selections, stages)
+        await republish(work, stages, Stuck(commands), Unpaced(), commands, lambda *_: None)
+
+    with pytest.raises(CommitLost, match="stopped"):
+        asyncio.run(replayed())
 
 
 def test_the_digest_is_the_same_however_often_it_was_rolled_back(selections: list[Selection]) -> None:
