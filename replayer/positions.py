@@ -26,6 +26,8 @@ _DURATION = re.compile(r"-((?:[0-9]{1,12}(?:ms|s|m|h|d|w))+)")
 _DURATION_PART = re.compile(r"([0-9]+)(ms|s|m|h|d|w)")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[Tt ][0-9].*)?")
 _MAX_OFFSET = 2**63 - 1
+_MAX_DURATION_MS = 10_000 * 366 * _UNITS_MS["d"]
+"""More than the calendar has; times of 64 bits reach further."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,8 @@ def _parse_time(text: str, now: int) -> AtTime | None:
     if match := re.fullmatch(r"@([0-9]{10}|[0-9]{13})", text, re.ASCII):
         return AtTime(int(match[1]) * (1000 if len(match[1]) == 10 else 1))
     if match := _DURATION.fullmatch(text):
-        return AtTime(now - sum(int(count) * _UNITS_MS[unit] for count, unit in _DURATION_PART.findall(match[1])))
+        before = sum(int(count) * _UNITS_MS[unit] for count, unit in _DURATION_PART.findall(match[1]))
+        return AtTime(now - before) if before <= _MAX_DURATION_MS else None
     if not _DATE.fullmatch(text):
         return None
     try:

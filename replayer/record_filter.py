@@ -1,5 +1,6 @@
 """Which records of a batch are meant: a pure filter over Arrow columns, and what of it blocks can be skipped by."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -38,18 +39,21 @@ class Pattern:
         if len(self.expression) > MAX_PATTERN:
             raise UsageError(f"a pattern has {len(self.expression)} characters", why=f"at most {MAX_PATTERN} are taken")
         try:
-            pc.match_substring_regex(pa.array([""]), self.expression)
+            for kind in (pa.string(), pa.binary()):  # what is right for text may name characters that no byte is
+                pc.match_substring_regex(pa.array([""], kind), self.expression)
         except (pa.ArrowInvalid, UnicodeEncodeError) as error:
             raise UsageError(
                 f"{self.expression[:80]!r} is not a regular expression",
                 why=" ".join(str(error).split()),
-                remedy="the syntax is RE2's, without look-around and back-references; -F takes the text as it is",
+                remedy="the syntax is RE2's, without look-around and back-references; write characters above \\xff as "
+                "they are; -F takes the text as it is",
             ) from error
 
     @classmethod
     def literal(cls, text: str, *, ignore_case: bool = False) -> "Pattern":
         """The pattern that finds exactly this text."""
-        return cls("".join(rf"\x{{{ord(c):x}}}" if not c.isalnum() else c for c in text), ignore_case)
+        special = re.compile(r"[^a-zA-Z0-9\x80-\U0010ffff]")
+        return cls(special.sub(lambda found: rf"\x{{{ord(found[0]):x}}}", text), ignore_case)
 
     def found_in(self, column: pa.Array) -> pa.BooleanArray:
         """For each row of a binary column whether it is found; a null holds nothing."""

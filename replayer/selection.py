@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from .archive import Archive, ArchivedPartition
+from .archive import Archive, ArchivedPartition, Chunk
 from .block_stream import READ_AHEAD, ReadAhead
-from .damage import STOP, DamagePolicy
+from .damage import STOP, Damaged, DamagePolicy
 from .errors import NotInArchive, UsageError
 from .positions import OffsetRange, Position, resolve_range
 from .record_filter import RecordFilter
@@ -91,12 +91,20 @@ async def selected(
 
 
 async def _check_timestamps(partition: ArchivedPartition) -> None:
-    if not partition.marker.tail:
-        return
-    newest = await partition.chunk(partition.marker.tail[-1])
-    if newest.index.record_format == "text":
+    newest = await _newest_readable(partition)
+    if newest is not None and newest.index.record_format == "text":
         raise UsageError(
             f"records of {partition} cannot be chosen by their timestamps",
             why="chunks of record format text hold none",
             remedy="use --from and --to with times: they are exact to the block",
         )
+
+
+async def _newest_readable(partition: ArchivedPartition) -> Chunk | None:
+    """The newest chunk that the marker lists whose index can be read: what is damaged is for the scan to meet."""
+    for entry in reversed(partition.marker.tail):
+        try:
+            return await partition.chunk(entry)
+        except Damaged:
+            continue
+    return None

@@ -72,7 +72,7 @@ class LocalReader:
     def _list(self, prefix: str) -> Sequence[str]:
         folder = self._root / prefix.rpartition("/")[0]
         with _mapped(prefix, folder):
-            files = (path.relative_to(self._root).as_posix() for path in folder.rglob("*") if path.is_file())
+            files = (path.relative_to(self._root).as_posix() for path in _files(folder))
             return sorted(key for key in files if key.startswith(prefix))
 
     def _folders(self, prefix: str) -> tuple[str, ...]:
@@ -84,7 +84,18 @@ class LocalReader:
 
 
 def _holds_files(folder: Path) -> bool:
-    return any(path.is_file() for path in folder.rglob("*"))
+    return any(True for _ in _files(folder))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """All files below; a folder that cannot be read is an error, where `rglob` would leave it out silently."""
+    for parent, _, names in os.walk(folder, onerror=_unless_gone):
+        yield from (path for name in names if (path := Path(parent, name)).is_file())
+
+
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _etag(stat: os.stat_result) -> str:
@@ -102,7 +113,7 @@ def _mapped(key: str, path: Path) -> Iterator[None]:
         raise
     except PermissionError as error:
         raise AccessDenied(
-            f"{path} may not be read", why=error.strerror or str(error), remedy="check who owns it and its mode"
+            f"{error.filename or path} may not be read", why=error.strerror or str(error), remedy="check who owns it and its mode"
         ) from error
     except ConnectionError:
         raise

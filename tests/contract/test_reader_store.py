@@ -1,6 +1,8 @@
 """What every store of the replayer must do, whatever it is."""
 
 import asyncio
+import errno
+import os
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
@@ -190,6 +192,25 @@ def test_folders_gives_the_next_level_only(store: Store) -> None:
     assert store.read(lambda reader: reader.folders("")) == ("topic=a", "topic=b")
     assert store.read(lambda reader: reader.folders("topic=a/")) == ("partition=00001",)
     assert store.read(lambda reader: reader.folders("topic=none/")) == ()
+
+
+def test_a_folder_that_may_not_be_read_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    denied = tmp_path / "topic=a" / "partition=00001"
+    denied.mkdir(parents=True)
+    (denied.with_name("partition=00000")).mkdir()
+    (denied.with_name("partition=00000") / "x").write_bytes(b"1")
+    scandir = os.scandir
+
+    def guarded(path: Any) -> Any:
+        if Path(path) == denied:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", guarded)
+    with opened(LocalAddress(str(tmp_path)), None, nothing) as store:
+        for use in (lambda reader: reader.folders("topic=a/"), lambda reader: keys(reader, "")):
+            with pytest.raises(AccessDenied, match="may not be read"):
+                store.read(use)
 
 
 def test_many_ranges_at_once(store: Store) -> None:

@@ -122,3 +122,15 @@ def test_cat_prints_the_rest_and_names_the_lost_offsets(opened: Opened, partitio
     (opened.root / partition.keys.home / f"{128:020d}.gz").write_bytes(b"")
     unharmed = CliRunner().invoke(main, [*arguments, "--on-damage", "skip", "--from", "130"])
     assert (unharmed.exit_code, unharmed.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-9])])
+def test_choosing_by_time_reads_on_behind_a_damaged_newest_index(
+    opened: Opened, partition: PartitionWriter, damage: Callable[[Path], None]
+) -> None:
+    damage(opened.root / partition.keys.home / f"{132:020d}.index.json")
+    arguments = ["cat", "orders", "-a", str(opened.root), "-f", "%o\\n", "--since", "@1760000000"]
+    for policy in ("skip", "stop"):
+        found = CliRunner().invoke(main, [*arguments, "--on-damage", policy])
+        assert found.exit_code == 3
+        assert found.stdout.split() == [str(each.offset) for each in partition.records[:66]]

@@ -71,6 +71,7 @@ def test_forms_of_positions(text: str, position: Position) -> None:
         "1h",
         "+1h",
         "-1y",
+        "-999999999999w",
         "2025-13-01",
         "2025-10",
         "٣",

@@ -79,6 +79,15 @@ def test_a_literal_finds_itself_and_nothing_else(values: list[bytes], text: str)
     assert found == [re.search(re.escape(text), value.decode()) is not None for value in values]
 
 
+@pytest.mark.parametrize("text", ["€", "☕ é", "٣", "e€\u0301"])
+@pytest.mark.parametrize("ignore_case", [False, True])
+def test_text_that_no_single_byte_is_can_be_searched_for_beside_bytes(text: str, ignore_case: bool) -> None:  # noqa: FBT001
+    values = [b"\xff" + text.encode(), text.encode(), b"\xff", None]
+    batch = batch_from_records([Record(n, 0, 0, None, value, ()) for n, value in enumerate(values)])
+    for pattern in (Pattern.literal(text, ignore_case=ignore_case), Pattern(text, ignore_case)):
+        assert pattern.found_in(batch.column("value")).to_pylist() == [True, True, False, False]
+
+
 def test_part_of_a_batch_is_filtered_by_its_own_headers() -> None:
     part = batch_from_records(RECORDS).slice(1, 2)
     assert [r.offset for r in iter_records(RecordFilter(conditions=(HasHeader("b"),)).apply(part))] == [2]
@@ -92,7 +101,7 @@ def test_no_block_is_skipped_that_holds_a_wanted_record(first: int, second: int,
     assert wanted == holds_some if since < until else not holds_some
 
 
-@pytest.mark.parametrize("expression", ["(", "a{2000}", "(?=x)", "x" * 10_001, "\udcff"])
+@pytest.mark.parametrize("expression", ["(", "a{2000}", "(?=x)", "x" * 10_001, "\udcff", r"\x{20ac}"])
 def test_what_is_no_pattern_is_refused(expression: str) -> None:
     with pytest.raises(UsageError):
         Pattern(expression)
