@@ -175,7 +175,7 @@ class BlockBuilder:
         return self._format.needs_contiguous_blocks and offset != open_block.last_offset + 1
 
     def _hold(self, piece: Piece, num_bytes: int) -> None:
-        """Small pieces are merged with their like: a batch of one record takes thousands of bytes beside its content."""
+        """Small pieces are merged with their like: a batch of one record takes thousands of bytes beside it."""
         self.open_bytes += num_bytes
         kept = len(self._pieces)
         while kept and self._sizes[kept - 1] <= 2 * num_bytes and self._sizes[kept - 1] + num_bytes <= MERGED_BYTES:
