@@ -10,7 +10,7 @@ from index_format.chunk_index import BlockEntry, Gap
 from index_format.errors import UnencodableRecord
 from index_format.keys import ChunkStart
 from index_format.record_formats import RecordFormat
-from index_format.records import TIMESTAMP_TYPES, Record, iter_records, record_hash
+from index_format.records import TIMESTAMP_TYPES, iter_records, record_hash
 
 from .buffer import BufferFile
 from .protocol.commit import FinishedChunk
@@ -49,7 +49,8 @@ class ChunkBuilder:
         self._gaps: list[Gap] = []
         self._timestamp_type = 0
         self._first: tuple[int, int] | None = None
-        self._last: Record | None = None
+        self._tail_hash: str | None = None
+        """Of the last record; the record itself may be large, and thousands of chunks are open."""
         self._leader_epoch: int | None = None
         self._num_records = 0
         self._encoded_bytes = 0
@@ -113,7 +114,7 @@ class ChunkBuilder:
             self._first = (batch.column("offset")[0].as_py(), batch.column("timestamp")[0].as_py())
         for block in self._builder.add(batch):
             self._write(block)
-        self._last = next(iter(iter_records(batch.slice(batch.num_rows - 1))))
+        self._tail_hash = record_hash(next(iter_records(batch.slice(batch.num_rows - 1))))
         self._leader_epoch = leader_epoch
         self._num_records += batch.num_rows
         self._last_record_at = now
@@ -134,7 +135,7 @@ class ChunkBuilder:
 
     def finish(self, next_offset: int) -> FinishedChunk:
         """The complete chunk; only once it holds a record. Raises BufferFailed."""
-        if self._builder is None or self._first is None or self._last is None:
+        if self._builder is None or self._first is None or self._tail_hash is None:
             raise ValueError("a chunk without records cannot be finished")
         self.end_block()
         first_offset, first_timestamp = self._first
@@ -149,7 +150,7 @@ class ChunkBuilder:
             gaps=tuple(self._gaps),
             timestamp_type=TIMESTAMP_TYPES[self._timestamp_type],
             leader_epoch=self._leader_epoch,
-            tail_hash=record_hash(self._last),
+            tail_hash=self._tail_hash,
         )
 
     def discard(self) -> None:

@@ -26,8 +26,9 @@ The grace is for readers that listed, for stores whose listings lag, and for ope
 (temporary files, uploads, probe objects) have no position, so their age is all there is: taking one from a living
 writer costs it a repeated request, never a record.
 
-Layout `seed` may lie over an archive of the ancestor's, whose chunks are named like ours. There only chunks go whose
-first record the chain holds itself.
+What lies before a chain's start stays: where an archiver was started after its marker was lost, that is no orphan but
+the chain before, whose records Kafka may have no more. Layout `seed` may lie over an archive of the ancestor's, whose
+chunks are named like ours. There only chunks go whose first record the chain holds itself.
 """
 
 from collections import defaultdict
@@ -160,6 +161,8 @@ def find_garbage(
 def _is_dead_chunk(chains: Sequence[Chain], found: Found, data_stems: Mapping[str, str]) -> bool:
     number = found.name.number
     if not chains or any(chain.end is None or number >= chain.end for chain in chains):
+        return False
+    if any(chain.marker.start_offset is None or number < chain.marker.start_offset for chain in chains):
         return False
     if any(not chain.has_own_names and not chain.holds(number) for chain in chains):
         return False

@@ -279,9 +279,7 @@ class Ownership:
     def _driver(self, partition: Partition, topic_id: str | None) -> Driver:
         def still_assigned() -> bool:
             """A topic that was created again since is another one, whatever its offsets look like."""
-            if partition not in self._assigned:
-                return False
-            return topic_id is None or self._workshop.topics.current_id(partition[0]) == topic_id
+            return partition in self._assigned and self._workshop.topics.is_same(partition[0], topic_id)
 
         def back_off(attempt: int, cause: str) -> None:
             if partition not in self._assigned:

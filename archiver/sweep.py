@@ -201,7 +201,9 @@ def _incarnations(store: ToolStore, layout: str, topic: str) -> list[TopicFolder
 def _reader(store: ToolStore, layout: str, folders: Sequence[TopicFolder], partition: int) -> ChainsOf:
     def chains() -> list[Chain]:
         read = [read_chain(store, layout, folder, partition) for folder in folders]
-        return [chain for chain in read if chain is not None]
+        chains = [chain for chain in read if chain is not None]
+        # A missing marker may be a lost one, whose chunks have the names of the others' orphans.
+        return chains if len(chains) == len(read) else []
 
     return chains
 

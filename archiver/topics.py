@@ -8,6 +8,7 @@ from index_format.identity import ArchiveInfo
 from index_format.keys import TopicFolder
 
 from .archive import find_incarnation
+from .errors import BrokerUnreachable
 from .kafka_cluster import KafkaCluster
 from .stores import Store
 
@@ -40,6 +41,20 @@ class TopicDirectory:
                 folder = find_incarnation(self._store, layout=self._archive.layout, topic=topic, topic_id=topic_id)
                 known = self._known[topic] = (self._clock(), topic_id, folder)
             return known[1:]
+
+    def is_same(self, topic: str, topic_id: str | None) -> bool:
+        """Whether the topic is still the one with that id, None standing for brokers that tell none.
+
+        Raises BrokerUnreachable where a cluster that told the id does not answer now: that is no other topic.
+        """
+        if topic_id is None:
+            return True
+        now = self.current_id(topic)
+        if now is None:
+            raise BrokerUnreachable(
+                f"the id of topic {topic!r} cannot be read", why="the broker that told it does not answer"
+            )
+        return now == topic_id
 
     def current_id(self, topic: str) -> str | None:
         """The topic's id now, asked of the cluster."""

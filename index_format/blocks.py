@@ -22,6 +22,8 @@ GZIP_TRAILER_BYTES = 8
 GZIP_WINDOW = 31
 DEFAULT_MAX_BLOCK_BYTES = 256 * 1024 * 1024
 """What a reader accepts unless told otherwise: a record of Kafka's largest usual size many times over."""
+MERGED_BYTES = 64 * 1024
+"""Pieces of an open block are merged up to this size: larger ones are worth their footprint, and not copied again."""
 RECORD_FOOTPRINT = 32
 """Bytes that a decoded record takes beside its content, at the least: a block's records are bounded by it too."""
 
@@ -129,6 +131,7 @@ class BlockBuilder:
         self._timestamp_type = timestamp_type
         self._limit = block_bytes - record_format.framing_bytes
         self._pieces: list[Piece] = []
+        self._sizes: list[int] = []
         self._summary: BlockSummary | None = None
         self.open_bytes = 0
         """Encoded bytes waiting in the open block."""
@@ -153,8 +156,7 @@ class BlockBuilder:
                         yield self._end_block()
                         continue
                     cut = row + 1
-                self._pieces.append(encoded.piece(row, cut))
-                self.open_bytes += int(ends[cut - 1]) - start
+                self._hold(encoded.piece(row, cut), int(ends[cut - 1]) - start)
                 summary = _summary(offsets[row:cut], timestamps[row:cut])
                 self._summary = _joined(self._summary, summary) if self._summary else summary
                 row = cut
@@ -172,10 +174,21 @@ class BlockBuilder:
     def _breaks_before(self, open_block: BlockSummary, offset: int) -> bool:
         return self._format.needs_contiguous_blocks and offset != open_block.last_offset + 1
 
+    def _hold(self, piece: Piece, num_bytes: int) -> None:
+        """Small pieces are merged with their like: a batch of one record takes thousands of bytes beside it."""
+        self.open_bytes += num_bytes
+        kept = len(self._pieces)
+        while kept and self._sizes[kept - 1] <= 2 * num_bytes and self._sizes[kept - 1] + num_bytes <= MERGED_BYTES:
+            kept -= 1
+            num_bytes += self._sizes[kept]
+        if kept < len(self._pieces):
+            piece = self._format.merge([*self._pieces[kept:], piece])
+        self._pieces[kept:], self._sizes[kept:] = [piece], [num_bytes]
+
     def _end_block(self) -> RawBlock:
         assert self._summary is not None
         block = RawBlock(self._format.join(self._pieces), self._summary)
-        self._pieces, self._summary, self.open_bytes = [], None, 0
+        self._pieces, self._sizes, self._summary, self.open_bytes = [], [], None, 0
         return block
 
 

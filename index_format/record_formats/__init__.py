@@ -26,7 +26,7 @@ class Encoded(Protocol):
         """For each record, the bytes that the records up to and with it take in a block, the framing apart."""
 
     def piece(self, start: int, stop: int) -> Piece:
-        """Rows [start, stop), stop > start."""
+        """Rows [start, stop), stop > start; keeps nothing of the others in memory."""
 
 
 class RecordFormat(Protocol):
@@ -44,6 +44,9 @@ class RecordFormat(Protocol):
 
     def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> Encoded:
         """The records of a batch without objections; `timestamp_type` is the one in the chunk index."""
+
+    def merge(self, pieces: Sequence[Piece]) -> Piece:
+        """The same records as one piece."""
 
     def join(self, pieces: Sequence[Piece]) -> bytes:
         """The bytes of a block of these records, before compression."""

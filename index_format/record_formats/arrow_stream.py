@@ -31,7 +31,9 @@ class EncodedRows(NamedTuple):
 
     def piece(self, start: int, stop: int) -> pa.RecordBatch:
         """Rows [start, stop)."""
-        return self.batch.slice(start, stop - start)
+        rows = self.batch.slice(start, stop - start)
+        # A slice holds all of the batch that it was cut from.
+        return pa.concat_batches([rows]) if rows.get_total_buffer_size() > 2 * rows.nbytes else rows
 
 
 class ArrowStream:
@@ -56,6 +58,10 @@ class ArrowStream:
             ends = headers.offsets.to_numpy() - headers.offsets[0].as_py()
             sizes = sizes + before[ends[1:]] - before[ends[:-1]]
         return EncodedRows(batch, np.cumsum(sizes))
+
+    def merge(self, pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        """See RecordFormat."""
+        return pa.concat_batches(pieces)
 
     def join(self, pieces: Sequence[pa.RecordBatch]) -> bytes:
         """See RecordFormat."""

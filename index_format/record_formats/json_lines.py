@@ -57,6 +57,10 @@ class JsonLines:
         data = _encoder.encode_lines(_lines(batch, timestamp_type))
         return EncodedLines(data, np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1)
 
+    def merge(self, pieces: Sequence[bytes]) -> bytes:
+        """See RecordFormat."""
+        return joined(pieces)
+
     def join(self, pieces: Sequence[bytes]) -> bytes:
         """See RecordFormat."""
         return joined(pieces)

@@ -41,6 +41,10 @@ class TextLines:
         data = b"".join([value + b"\n" for value in values.to_pylist()])
         return EncodedLines(data, np.cumsum(lengths))
 
+    def merge(self, pieces: Sequence[bytes]) -> bytes:
+        """See RecordFormat."""
+        return joined(pieces)
+
     def join(self, pieces: Sequence[bytes]) -> bytes:
         """See RecordFormat."""
         return joined(pieces)

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -164,3 +165,17 @@ def test_a_run_of_skipped_records_over_two_batches_is_one_gap(builder: Builder) 
     chunk.skip(20)
     chunk.skip(22)
     assert chunk.gaps == (Gap(11, 14, "skipped"), Gap(20, 21, "skipped"), Gap(22, 23, "skipped"))
+
+
+def test_an_open_chunk_whose_block_ended_holds_no_record_in_memory(builder: Builder) -> None:
+    chunk = builder()
+    add(chunk, [record(10, b"warm up")])
+    batch = batch_from_records([record(11, b"x" * 2**20)])
+    tracemalloc.start()
+    try:
+        chunk.add(batch, None, 6.0)
+        chunk.end_block()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 2**19

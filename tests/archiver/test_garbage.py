@@ -281,9 +281,9 @@ def dead_chunks(world: World, committed: set[str]) -> Iterator[str]:
         name = parse_key(world.layout, key)
         if name is None or name.kind is ObjectKind.CATALOG or key in committed or name.number >= marker.chain_end:
             continue
-        if world.layout == "seed" and (
-            name.number < marker.start_offset or any(name.number in gap for gap in marker.gaps)
-        ):
+        if name.number < marker.start_offset:
+            continue  # may be an older chain's, whose marker was lost
+        if world.layout == "seed" and any(name.number in gap for gap in marker.gaps):
             continue  # may be the ancestor's
         yield key
 
@@ -291,6 +291,25 @@ def dead_chunks(world: World, committed: set[str]) -> Iterator[str]:
 def new_marker(**fields: Any) -> markers.Marker:
     who = {"group_id": "g", "epoch": 1, "writer": "w", "nonce": "n"}
     return markers.Marker(archive_id="a", topic="t", topic_id=None, partition=0, **who, **fields)
+
+
+def one_chunk(keys: PartitionKeys, start: int, end: int) -> markers.Marker:
+    """The marker of a chain of one chunk."""
+    name = keys.index_name(ChunkStart(start, start, 0))
+    entry = markers.ChunkEntry(
+        name=name,
+        start_offset=start,
+        next_offset=end,
+        first_offset=start,
+        last_offset=end - 1,
+        num_records=end - start,
+        bytes=1,
+        raw_bytes=1,
+        min_timestamp=0,
+        max_timestamp=0,
+        sha256=HASH,
+    )
+    return new_marker(start_offset=start, next_offset=end, tail=(entry,), last_chunk_index=name)
 
 
 def test_the_bound_is_where_the_next_chunk_starts_even_where_next_offset_is_ahead() -> None:
@@ -327,7 +346,7 @@ def test_nothing_goes_without_a_marker_or_before_the_first_commit() -> None:
 def test_an_index_goes_before_its_data_and_neither_before_the_grace() -> None:
     world = World("topic", random.Random(0), 1)
     (keys,) = world.chains
-    marker = new_marker(start_offset=5, next_offset=9)
+    marker = new_marker(start_offset=2, next_offset=9, gaps=(markers.Gap(2, 9, "retention"),))
     chain = Chain(keys, marker, (), frozenset(), ())
     for name in (keys.data_name(ChunkStart(3, 3, 0), ".gz"), keys.index_name(ChunkStart(3, 3, 0))):
         world.store.put_if_absent(keys.chunks + name, b"1", "-")
@@ -335,3 +354,28 @@ def test_an_index_goes_before_its_data_and_neither_before_the_grace() -> None:
     assert not find_garbage([chain], found, {}, {}, now=world.store.now + GRACE - 1, grace=GRACE)
     garbage = find_garbage([chain], found, {}, {}, now=world.store.now + GRACE, grace=GRACE)
     assert [each.name.kind for each in garbage] == [ObjectKind.INDEX, ObjectKind.DATA]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_chain_before_stays_where_an_archiver_was_started_after_its_marker_was_lost(layout: str) -> None:
+    """Kafka holds its beginning no more: the new chain starts at 40, and goes on beyond all that was archived."""
+    world = World(layout, random.Random(0), 1)
+    (keys,) = world.chains
+    for start in (0, 20, 50):
+        for name in (keys.data_name(ChunkStart(start, start, 0), ".gz"), keys.index_name(ChunkStart(start, start, 0))):
+            world.store.put_if_absent(keys.chunks + name, b"1", "-")
+    world.store.compare_and_swap(keys.marker, markers.encode(one_chunk(keys, 40, 90)), None)
+    world.store.now += GRACE
+    assert {found.name.number for found in plan_sweep(world.store, (), GRACE).garbage} == {50}
+
+
+def test_a_lost_marker_of_another_incarnation_keeps_what_has_the_same_names() -> None:
+    world = World("seed", random.Random(0), 2)
+    world.create_topic()
+    first, second = world.chains
+    world.store.put_if_absent(first.chunks + first.data_name(ChunkStart(5, 5, 0), ".gz"), b"1", "-")
+    world.store.compare_and_swap(second.marker, markers.encode(one_chunk(second, 0, 90)), None)
+    world.store.now += GRACE
+    assert not plan_sweep(world.store, (), GRACE).garbage
+    world.store.compare_and_swap(first.marker, markers.encode(one_chunk(first, 0, 90)), None)
+    assert len(plan_sweep(world.store, (), GRACE).garbage) == 1

@@ -153,3 +153,22 @@ def test_open_bytes_are_those_that_wait() -> None:
     assert builder.open_bytes == 9
     assert builder.finish() == (b"0123456\n\n", (2, 1, 2, 1000, 1000))
     assert builder.open_bytes == 0
+
+
+@pytest.mark.parametrize("name", ["json", "arrow"])
+def test_records_that_come_one_by_one_lie_together_in_memory(name: str) -> None:
+    builder = BlockBuilder(record_format(name), 0, 1 << 20)
+    rows = [record(offset, b"x" * 100) for offset in range(1000)]
+    assert not [block for row in rows for block in builder.add(batch_from_records([row]))]
+    assert len(builder._pieces) < 20, "each takes thousands of bytes beside its content"
+    finished = builder.finish()
+    assert finished is not None
+    assert list(iter_records(record_format(name).decode(finished.raw, 0, 0))) == rows
+
+
+def test_an_open_block_does_not_hold_what_its_records_were_cut_from() -> None:
+    builder = BlockBuilder(record_format("arrow"), 0, 100_000)
+    batch = batch_from_records([record(offset, b"x" * 1000) for offset in range(1000)])
+    assert len(list(builder.add(batch.slice(0, 990)))) == 10
+    held = sum(piece.get_total_buffer_size() for piece in builder._pieces)
+    assert held <= 2 * builder.open_bytes
