@@ -20,7 +20,7 @@ from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.programs import Running, start
 from system_test.support.topics import create_topic
 
-RECORDS = 60_000
+RECORDS = 40_000
 KILLS = 2
 ENDING_SECONDS = 25.0
 """A stop after ten seconds, what the client takes to be dropped, and a slow machine."""
