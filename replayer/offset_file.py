@@ -92,9 +92,9 @@ def _csv_lines(body: bytes) -> Iterator[_Line]:
     except (UnicodeDecodeError, csv.Error) as error:
         raise UsageError("the file of positions is neither CSV nor JSON", why=str(error), remedy=REMEDY) from error
     numbered = [(number, row) for number, row in enumerate(rows, 1) if any(row)]
-    header = numbered[0][1] if numbered else []
+    header = [name.lower() for name in numbered[0][1]] if numbered else []
     if "topic" in header and "partition" in header:
-        yield from _with_header([name.lower() for name in header], numbered[1:])
+        yield from _with_header(header, numbered[1:])
         return
     for number, row in numbered:
         if len(row) not in (3, 4):

@@ -7,7 +7,10 @@ from .archive import ArchivedPartition
 
 @dataclass(frozen=True)
 class PartitionSummary:
-    """Sums over the committed chunks; bytes as stored, timestamps in ms, None where nothing is archived yet."""
+    """Sums over the committed chunks; bytes as stored.
+
+    Timestamps are in ms and those of the records that have one; None where nothing is archived yet, or without any.
+    """
 
     partition: int
     records: int
@@ -21,7 +24,7 @@ class PartitionSummary:
 
 def summarize(partition: ArchivedPartition) -> PartitionSummary:
     """The summary of a partition; no request."""
-    spans = partition.marker.spans
+    timed = [span for span in partition.marker.spans if span.max_timestamp >= 0]
     return PartitionSummary(
         partition=partition.partition,
         records=partition.num_records,
@@ -29,6 +32,6 @@ def summarize(partition: ArchivedPartition) -> PartitionSummary:
         bytes=partition.num_bytes,
         start_offset=partition.marker.start_offset,
         next_offset=partition.marker.next_offset,
-        min_timestamp_ms=min((span.min_timestamp for span in spans), default=None),
-        max_timestamp_ms=max((span.max_timestamp for span in spans), default=None),
+        min_timestamp_ms=min((max(span.min_timestamp, 0) for span in timed), default=None),
+        max_timestamp_ms=max((span.max_timestamp for span in timed), default=None),
     )

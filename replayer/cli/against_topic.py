@@ -56,11 +56,11 @@ def verify_against(
     gc.set_threshold(100_000, 50, 50)
     report = asyncio.run(_compare(topic, against, positions, kafka, archive, as_json))
     document = comparison_document(report, str(archive.address), topic.topic, against)
-    report_to.write(document)
     if as_json:
         click.echo(msgspec.json.encode(document))
     else:
         _print(report, topic.topic, against)
+    report_to.write(document)
     return FAILED if report.verdict is Verdict.FAILURE else 0
 
 

@@ -18,7 +18,7 @@ from index_format.records import TIMESTAMP_TYPES, Record, batch_from_records
 
 from ..archive import Archive
 from ..damage import Damaged
-from ..errors import NotInArchive, UsageError
+from ..errors import NotInArchive, StoreUnavailable, UsageError
 from ..formatting import header_text
 from ..lookup import Found, Lost, NotYet, Outcome, look_up_all, look_up_position
 from ..object_cache import DiskCache
@@ -33,7 +33,7 @@ from .options import (
     open_counted_archive,
     printing_options,
 )
-from .program import closing, print_failure
+from .program import announce_silence, closing, print_failure
 from .tables import bytes_text
 
 TOGETHER = 500
@@ -181,10 +181,18 @@ class _Get(NamedTuple):
 
     async def _answers(self, archive: Archive, places: Sequence[Place]) -> list[Answer]:
         answers = await _look_up_together(archive, places)
+        is_silent = False
         while self.interval is not None and any(isinstance(answer.outcome, NotYet) for answer in answers):
             await asyncio.sleep(self.interval)
             waiting = [answer.place for answer in answers if isinstance(answer.outcome, NotYet)]
-            newer = iter(await _look_up_together(archive, waiting))
+            try:
+                newer = iter(await _look_up_together(archive, waiting))
+            except StoreUnavailable as error:
+                if not is_silent:
+                    announce_silence(error)
+                is_silent = True
+                continue
+            is_silent = False
             answers = [next(newer) if isinstance(answer.outcome, NotYet) else answer for answer in answers]
         return answers
 

@@ -95,6 +95,11 @@ def print_failure(error: BlockgzError) -> None:
     _print_lines(error.what, error.why, error.remedy)
 
 
+def announce_silence(error: BlockgzError) -> None:
+    """A store that does not answer and is asked on, in a line on stderr."""
+    click.echo(f"{error.what} ({error.why}); asking on", err=True)
+
+
 def print_usage_error(error: click.ClickException) -> None:
     """The same for what click found out about the command line."""
     context = error.ctx if isinstance(error, click.UsageError) else None

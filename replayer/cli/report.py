@@ -1,6 +1,7 @@
 """`--report` and `--sign-key`: what was found, kept as files that can be handed on."""
 
 import functools
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,6 +11,8 @@ from typing import Any, TypeVar, cast
 
 import click
 import msgspec
+
+from index_format.errors import BlockgzError
 
 from ..documents import Document
 from ..errors import UsageError
@@ -38,13 +41,16 @@ class ReportOptions:
                 )
             if not path.absolute().parent.is_dir():
                 raise UsageError(f"{path} cannot be written", why="there is no such folder", remedy="make it first")
+            if path.is_dir() or not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+                why = "it is a folder" if path.is_dir() else "its mode forbids it"
+                raise UsageError(f"{path} cannot be written", why=why, remedy="name another file")
         if self.sign_key is not None:
             if not self.paths:
                 raise UsageError("--sign-key has nothing to sign", remedy="give --report FILE as well")
             private_key(self.sign_key)
 
     def write(self, document: Document) -> None:
-        """Writes each report, and its signature beside it."""
+        """Writes each report, and its signature beside it; raises BlockgzError."""
         whole = {
             "format": FORMAT,
             "version": 1,
@@ -58,9 +64,16 @@ class ReportOptions:
                 if path.suffix == ".html"
                 else msgspec.json.format(msgspec.json.encode(whole)) + b"\n"
             )
-            path.write_bytes(body)
-            if self.sign_key is not None:
-                path.with_name(path.name + SIGNATURE_SUFFIX).write_bytes(private_key(self.sign_key).sign(body))
+            try:
+                path.write_bytes(body)
+                if self.sign_key is not None:
+                    path.with_name(path.name + SIGNATURE_SUFFIX).write_bytes(private_key(self.sign_key).sign(body))
+            except OSError as error:
+                raise BlockgzError(
+                    f"the report {error.filename or path} could not be written",
+                    why=error.strerror or str(error),
+                    remedy="what was found stands on stdout",
+                ) from error
 
 
 def report_options(function: F) -> F:

@@ -7,9 +7,11 @@ from contextlib import aclosing
 import click
 
 from ..archive import Archive
+from ..errors import StoreUnavailable
 from ..follow import Followed, Follower
 from ..formatting import Printer, template_printer
 from ..object_cache import DiskCache
+from ..positions import OffsetRange
 from ..selection import Selection, selected
 from ..tail import last_records
 from .cat import DEFAULT_TEMPLATE
@@ -26,7 +28,7 @@ from .options import (
     printing_options,
     selection_options,
 )
-from .program import closing
+from .program import announce_silence, closing
 
 
 @click.command(
@@ -123,8 +125,24 @@ class _Tail:
         )
         while True:
             for news in await follower.poll():
-                async with aclosing(selected(news, self._selection.filter)) as batches:
-                    async for batch in batches:
-                        self._out.write(self._printer(news.partition.topic, news.partition.partition, batch))
-                        self._out.flush()
+                await self._print_news(news, interval)
             await asyncio.sleep(interval)
+
+    async def _print_news(self, news: Selection, interval: float) -> None:
+        """Prints what is new; a store that does not answer is asked on for what was not printed."""
+        partition, (start, end) = news
+        is_silent = False
+        while True:
+            try:
+                rest = Selection(partition, OffsetRange(start, end))
+                async with aclosing(selected(rest, self._selection.filter)) as batches:
+                    async for batch in batches:
+                        self._out.write(self._printer(partition.topic, partition.partition, batch))
+                        self._out.flush()
+                        start = batch.column("offset")[-1].as_py() + 1
+                return
+            except StoreUnavailable as error:
+                if not is_silent:
+                    announce_silence(error)
+                is_silent = True
+                await asyncio.sleep(interval)

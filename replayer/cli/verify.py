@@ -150,11 +150,11 @@ def command(
     choice = ChunkChoice(None if since is None else parse_time(since, now).timestamp, sample, random.randrange(2**32))
     report = asyncio.run(_verify(archive, [parse_topic(topic) for topic in topics], depth, choice))
     document = verification_document(report, str(archive.address), depth)
-    report_to.write(document)
     if as_json:
         click.echo(msgspec.json.encode(document))
     else:
         _print(report)
+    report_to.write(document)
     return FAILED if report.verdict is Verdict.FAILURE else 0
 
 

@@ -84,6 +84,7 @@ def test_look_up_list_describe(old: OldWriter) -> None:
     assert replayer(old, "get", "orders:0:0").exit_code == 4
     (topic,) = json.loads(replayer(old, "ls", "--json").stdout)["topics"]
     assert (topic["topic"], topic["records"], topic["chunks"]) == ("bar", 300, 3)
+    assert (topic["min_timestamp_ms"], topic["max_timestamp_ms"]) == (None, None)
     (partition,) = json.loads(replayer(old, "describe", "bar", "--json").stdout)["partitions"]
     assert partition["gaps"] == [{"from": 200, "to": 300, "reason": "unverified"}]
     assert set(rows(old, "--from", "150", "--to", "310")) == {*range(150, 200), *range(300, 310)}

@@ -1,9 +1,11 @@
 from collections.abc import Awaitable, Callable
 
 import pytest
+from click.testing import CliRunner
 
 from index_format.errors import MalformedObject
 from replayer.archive import Archive
+from replayer.cli import main
 from replayer.errors import StoreUnavailable
 from replayer.follow import POLLS_PER_LISTING, Followed, Follower
 from replayer.stores import StoredObject
@@ -115,3 +117,60 @@ def test_a_store_that_does_not_answer_is_asked_on(
     ]
     assert following(opened, steps, said) == [[], [], [("orders:0", 0, 2)]]
     assert said == ["the store does not answer (it is down); asking on"]
+
+
+SILENT = StoreUnavailable("the store does not answer", why="it is down")
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, list[Callable[[], object]]], None]:
+    """Has each call of a CountingReader method for a marker, or for data, preceded by the next of some steps."""
+
+    def script(method: str, steps: list[Callable[[], object]]) -> None:
+        original: Callable[..., Awaitable[object]] = getattr(CountingReader, method)
+        waiting = iter(steps)
+
+        async def called(reader: CountingReader, key: str, *arguments: object) -> object:
+            if method == "get_range" or key.endswith("last_chunk_index.json"):
+                next(waiting)()
+            return await original(reader, key, *arguments)
+
+        monkeypatch.setattr(CountingReader, method, called)
+
+    return script
+
+
+def fails() -> None:
+    raise SILENT
+
+
+def interrupts() -> None:
+    raise KeyboardInterrupt
+
+
+def test_tail_prints_each_record_once_though_the_store_is_silent_meanwhile(
+    opened: Opened, writer: ArchiveWriter, scripted: Callable[[str, list[Callable[[], object]]], None]
+) -> None:
+    partition = writer.partition("orders", 0)
+
+    def commits() -> None:
+        partition.commit(records(range(5)))
+        partition.commit(records(range(5, 9)))
+
+    scripted("get", [lambda: None, commits, interrupts])
+    scripted("get_range", [lambda: None, fails, fails, lambda: None])
+    options = ["-F", "--interval", "100ms", "-f", "%o\\n", "-a", str(opened.root)]
+    done = CliRunner().invoke(main, ["tail", "orders", *options])
+    assert (done.exit_code, done.stdout.split()) == (130, [str(n) for n in range(9)])
+    assert done.stderr == "the store does not answer (it is down); asking on\n"
+
+
+def test_get_waits_on_though_the_store_is_silent_meanwhile(
+    opened: Opened, writer: ArchiveWriter, scripted: Callable[[str, list[Callable[[], object]]], None]
+) -> None:
+    partition = writer.partition("orders", 0)
+    scripted("get", [lambda: None, fails, fails, lambda: partition.commit(records(range(5)))])
+    options = ["-F", "--interval", "100ms", "-f", "%o\\n", "-a", str(opened.root)]
+    done = CliRunner().invoke(main, ["get", "orders:0:4", *options])
+    assert (done.exit_code, done.stdout) == (0, "4\n")
+    assert done.stderr == "the store does not answer (it is down); asking on\n"

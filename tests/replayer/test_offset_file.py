@@ -21,6 +21,7 @@ def of_orders(body: bytes) -> dict[int, Ends]:
         (b"orders,0,@1760000000\n", {0: (AtTime(1760000000000), None)}),
         (b"Topic,partition\n", None),
         (b"topic,partition,to\norders,3,latest\n", {3: (None, Latest())}),
+        (b"Topic,Partition,To\norders,3,7\n", {3: (None, AtOffset(7))}),
         (b"partition,topic,from,to\n0,orders,17,\n1,orders,,5\n", {0: (AtOffset(17), None), 1: (None, AtOffset(5))}),
         (
             b'{"version":1,"partitions":[{"topic":"orders","partition":1,"offset":9},{"topic":"x","partition":1}]}',

@@ -145,9 +145,12 @@ def test_what_could_not_be_reported_or_signed_is_refused_before_the_work(
         ec.generate_private_key(ec.SECP256R1()).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     )
     report = ("--report", tmp_path / "report.json")
+    folder = tmp_path / "folder.json"
+    folder.mkdir()
     for arguments, named in (
         (("--report", tmp_path / "report.txt"), "report.txt"),
         (("--report", tmp_path / "none" / "report.json"), "no such folder"),
+        (("--report", folder), "it is a folder"),
         (("--sign-key", keys[0]), "--sign-key has nothing to sign"),
         ((*report, "--sign-key", keys[1]), "pub.pem is not a usable Ed25519 key"),
         ((*report, "--sign-key", other), "a key of another kind"),
@@ -162,6 +165,15 @@ def test_what_could_not_be_reported_or_signed_is_refused_before_the_work(
         assert (refused.exit_code, refused.stdout) == (2, ""), arguments
         assert named in refused.stderr
     assert not (tmp_path / "report.json").exists()
+
+
+def test_what_was_found_is_printed_though_the_report_cannot_be_written(
+    tmp_path: Path, partition: PartitionWriter
+) -> None:
+    (tmp_path / "page.html").symlink_to(tmp_path / "none" / "page.html")
+    failed = verify(tmp_path, "--report", tmp_path / "page.html")
+    assert (failed.exit_code, failed.stdout.splitlines()[-1]) == (1, "WARNING")
+    assert "page.html could not be written" in failed.stderr and "fault of the program" not in failed.stderr
 
 
 def test_a_part_of_the_chunks_is_checked(tmp_path: Path, partition: PartitionWriter) -> None:
