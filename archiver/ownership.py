@@ -237,8 +237,8 @@ class Ownership:
         while not all(archiver.is_idle for archiver in flushing) and self._workshop.clock() < deadline:
             pause()
         for partition in leaving:
-            if partition in self._active and not self._active[partition].is_idle:
-                log.warning(LogEvent.ABANDONED, topic=partition[0], partition=partition[1])
+            if partition in self._active:
+                self._note_uncommitted(partition, self._active[partition])
         self.lose(leaving)
 
     def lose(self, partitions: Iterable[Partition]) -> None:
@@ -248,6 +248,15 @@ class Ownership:
             self._retry_at.pop(partition, None)
             if partition in self._active:
                 self._end(partition)
+
+    def _note_uncommitted(self, partition: Partition, archiver: PartitionArchiver) -> None:
+        """Tell of a last chunk that is not committed; a failure that the next owner will meet too is the run's."""
+        error = archiver.failure
+        if error is not None and not self._is_passing(error):
+            self._stopped(partition, error)
+        elif error is not None or not archiver.is_idle:
+            cause = "the grace time ended" if error is None else error.what
+            log.warning(LogEvent.ABANDONED, topic=partition[0], partition=partition[1], cause=cause)
 
     def _start_claim(self, partition: Partition) -> None:
         self._claims[partition] = self._workshop.takers.submit(self._claim, partition)
@@ -324,8 +333,7 @@ class Ownership:
         report = self.reports[partition]
         report.fenced += isinstance(error, Fenced)
         once = self._workshop.config.once
-        passing = isinstance(error, PASSING) or (not once and isinstance(error, Fenced | AssignmentLost))
-        if passing and not (once and tries > RESTARTS_IN_A_ROW):
+        if self._is_passing(error) and not (once and tries > RESTARTS_IN_A_ROW):
             report.restarts += 1
             log.warning(
                 LogEvent.RESTART,
@@ -339,8 +347,15 @@ class Ownership:
             delay = min(LONGEST_BACKOFF_SECONDS, least + backoff_seconds(tries))
             self._retry_at[partition] = self._workshop.clock() + delay
             return
+        self._stopped(partition, error)
+
+    def _is_passing(self, error: BlockgzError) -> bool:
+        owned_by_group = not self._workshop.config.once
+        return isinstance(error, PASSING) or (owned_by_group and isinstance(error, Fenced | AssignmentLost))
+
+    def _stopped(self, partition: Partition, error: BlockgzError) -> None:
         log.error(LogEvent.STOPPED, topic=partition[0], partition=partition[1], cause=error.what, why=error.why)
-        report.failure = error
+        self.reports[partition].failure = error
 
     def _end(self, partition: Partition) -> None:
         self._ending.discard(partition)

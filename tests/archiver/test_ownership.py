@@ -1,0 +1,84 @@
+"""Giving partitions up: what could not be committed is told."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from archiver.buffer import BufferFolder
+from archiver.config import RunConfig
+from archiver.errors import BufferFailed, NotPermitted
+from archiver.kafka_source import Fetched
+from archiver.ownership import Ownership, Workshop
+from archiver.stores import Body
+from index_format.errors import BlockgzError
+from index_format.keys import TopicFolder
+from index_format.records import batch_from_records
+from tests.support.archives import records
+from tests.support.memory_store import MemoryLog, MemoryStore
+
+PARTITION = ("orders", 0)
+
+
+class RefusingStore(MemoryStore):
+    """Fails once a chunk is to be stored, not before."""
+
+    def __init__(self, refusal: BlockgzError | None) -> None:
+        super().__init__()
+        self._refusal = refusal
+
+    def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:
+        if self._refusal is not None:
+            raise self._refusal
+        return super().put_if_absent(key, body, attempt)
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(3) as threads:
+        yield threads
+
+
+@pytest.mark.parametrize(
+    ("refusal", "is_the_runs"), [(None, False), (NotPermitted("denied"), True), (BufferFailed("no space"), False)]
+)
+def test_a_last_chunk_that_could_not_be_committed(
+    refusal: BlockgzError | None,
+    is_the_runs: bool,
+    pool: ThreadPoolExecutor,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topics: Any = SimpleNamespace(locate=lambda topic: (None, TopicFolder(topic)), is_same=lambda *_: True)
+    buffer = BufferFolder(tmp_path)
+    workshop = Workshop(
+        config=RunConfig(archive="./archive", bootstrap_servers="b:9092", topics=("orders",)),
+        archive_id="a",
+        store=RefusingStore(refusal),
+        buffer=buffer,
+        topics=topics,
+        log_of=lambda _: MemoryLog([]),
+        writer="w",
+        back_off=lambda *_: None,
+        clock=time.monotonic,
+        takers=pool,
+        builders=pool,
+        committers=pool,
+    )
+    ownership = Ownership(workshop)
+    ownership.acquire(PARTITION)
+    deadline = time.monotonic() + 10
+    while not ownership.begin():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    ownership.offer(Fetched(PARTITION, batch_from_records(records(range(3))), None, 100))
+    ownership.give_up([PARTITION], 10, lambda: time.sleep(0.001))
+    report = ownership.reports[PARTITION]
+    assert report.counts.records == (0 if refusal else 3)
+    assert (report.failure is refusal) == (is_the_runs or refusal is None)
+    assert bool(caplog.messages) == (refusal is not None), "nobody hears of it"
+    buffer.close()
