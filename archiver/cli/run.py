@@ -1,5 +1,6 @@
 """`archiver run`."""
 
+import faulthandler
 import logging
 import signal
 import sys
@@ -74,6 +75,8 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
     def report_early() -> int:
         return report() if service.failure is None else tell(service.failure)
 
+    if sys.__stderr__ is not None:
+        faulthandler.enable(sys.__stderr__)  # a client library that crashes takes the process with it: where, at least
     signals = _stop_on_signals(service.stop)
     bound = ended_in_time(service.ending, config.grace + LEAVE_SECONDS, report_early)
     with bound, serving(config.http, service.snapshot):
