@@ -113,7 +113,9 @@ def _mapped(key: str, path: Path) -> Iterator[None]:
         raise
     except PermissionError as error:
         raise AccessDenied(
-            f"{error.filename or path} may not be read", why=error.strerror or str(error), remedy="check who owns it and its mode"
+            f"{error.filename or path} may not be read",
+            why=error.strerror or str(error),
+            remedy="check who owns it and its mode",
         ) from error
     except ConnectionError:
         raise
