@@ -38,6 +38,7 @@ from index_format.records import TIMESTAMP_TYPES
 
 from .archive import ArchivedPartition, Chunk, NoCache, OtherArchive
 from .errors import ObjectMissing, ObjectTruncated
+from .findings import Damage
 from .stores import ObjectReader, StoredObject
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -105,9 +106,11 @@ class AncestorArchive:
     async def _open(self, place: Place, found: FoundPartition) -> "AncestorPartition":
         limit = asyncio.Semaphore(FILES_AT_ONCE)
 
+        damage: list[Damage] = []
+
         async def opened(data: FoundData) -> OldFile:
             async with limit:
-                return await self._file(data)
+                return await self._file(data, damage)
 
         files = await asyncio.gather(*(opened(data) for data in found.data))
         choice = choose(files)
@@ -116,10 +119,11 @@ class AncestorArchive:
         notes += [f"{key}: an index without its data" for key in found.indexes_without_data]
         notes += [*marker_notes(place, found.marker_key, marker, files), *choice.notes]
         return AncestorPartition(
-            self._reader, place, choice.pieces, choice.gaps, notes, self._format, self._max_block_bytes
+            self._reader, place, choice.pieces, choice.gaps, notes, damage, self._format, self._max_block_bytes
         )
 
-    async def _file(self, data: FoundData) -> OldFile:
+    async def _file(self, data: FoundData, damage: list[Damage]) -> OldFile:
+        """The file, and what is left out of it because of damage: its offsets cannot be told, so that no gap tells."""
         size = await self._reader.size(data.key)
         bodies = {key: body for key in data.index_keys if (body := await _body(self._reader, key)) is not None}
         file = indexed_file(data, size, bodies)
@@ -135,7 +139,12 @@ class AncestorArchive:
         async for piece in _pieces(self._reader, data.key, size):
             await asyncio.to_thread(count, piece)
         await asyncio.to_thread(count, None)
-        return counter.file()
+        file = counter.file()
+        if not counter.is_whole:
+            damage.append(Damage(data.key, file.notes[-1].removeprefix(f"{data.key}: ")))
+        elif size and not file.blocks:
+            damage.append(Damage(data.key, "it holds no gzip member"))
+        return file
 
     async def _is_member_at(self, key: str, position: int) -> bool:
         if position == 0:
@@ -156,6 +165,7 @@ class AncestorPartition(ArchivedPartition):
         pieces: Sequence[Piece],
         gaps: Sequence[Gap],
         notes: Sequence[str],
+        damage: Sequence[Damage],
         old_format: OldFormat,
         max_block_bytes: int,
     ) -> None:
@@ -164,6 +174,7 @@ class AncestorPartition(ArchivedPartition):
         marker = _marker(place, entries, gaps)
         super().__init__(_Encoded(reader, self._encoded), keys, marker, max_block_bytes, NoCache())
         self.notes = notes
+        self.damage = damage
         self._stored = reader
         self._format = old_format
         self._pieces = {entry.name: piece for entry, piece in zip(entries, pieces, strict=True)}

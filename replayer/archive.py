@@ -44,6 +44,7 @@ from index_format.seek import TimeBounded, span_at_or_after, span_for_time
 
 from .damage import Damaged, Unreadable
 from .errors import AccessDenied, NoArchiveThere, NotInArchive, ObjectMissing
+from .findings import Damage
 from .prefetch import prefetched
 from .stores import ObjectReader
 
@@ -98,6 +99,8 @@ class ArchivedPartition:
         self.keys = keys
         self.marker = marker
         self.max_block_bytes = max_block_bytes
+        self.damage: Sequence[Damage] = ()
+        """What was found damaged on opening it, and is in no chunk."""
         self._cache = cache
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._levels = {ref.name: level for level, refs in enumerate(marker.catalogs, 1) for ref in refs}

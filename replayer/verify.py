@@ -80,7 +80,7 @@ async def verify_partition(
         return PartitionReport(topic, partition, lost=lost, damage=[Damage(keys.marker, error.reason)])
     report = await _Verification(opened, topic, depth, progress).run(choice)
     objections = () if identity is None else identity.objections(opened.keys.folder, opened.marker)
-    report.damage += [Damage(opened.keys.marker, reason) for reason in objections]
+    report.damage += [*opened.damage, *(Damage(opened.keys.marker, reason) for reason in objections)]
     return report
 
 

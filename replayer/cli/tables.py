@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-PIPE_WIDTH = 240
+PIPE_WIDTH = 100_000
+"""In a pipe nothing is cut off: what reads it would take the rest of a name for the name."""
 
 
 def print_table(

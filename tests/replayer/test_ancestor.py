@@ -114,6 +114,29 @@ def test_damage_names_the_offsets(old: OldWriter) -> None:
     assert replayer(old, "get", "bar:0:62").exit_code == 0
 
 
+def cut(data: bytearray) -> None:
+    del data[-9:]
+
+
+def wipe(data: bytearray) -> None:
+    data[:] = bytes(len(data))
+
+
+@pytest.mark.parametrize(
+    ("damage", "kept", "reason"), [(cut, 50, "damaged at bytes"), (wipe, 0, "it holds no gzip member")]
+)
+def test_damage_without_an_index_is_a_failure_though_no_offsets_can_be_named(
+    old: OldWriter, damage: Callable[[bytearray], None], kept: int, reason: str
+) -> None:
+    old.write(OldChunk(0, [rows_of(0, 50), rows_of(50, 99)], has_index=False, damage=damage))
+    old.write(OldChunk(200, [rows_of(200, 210)]))
+    report = verified(old)
+    (partition,) = report["partitions"]
+    assert (report["verdict"], partition["records"]) == ("FAILURE", kept + 10)
+    (found,) = partition["damage"]
+    assert reason in found["reason"]
+
+
 def test_a_wrong_old_format_is_told(old: OldWriter) -> None:
     old.write(two_blocks())
     done = replayer(old, "cat", "bar", "--old-format", "binary")

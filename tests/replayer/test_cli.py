@@ -308,6 +308,13 @@ def test_ls(root: Path, orders: list[PartitionWriter], writer: ArchiveWriter) ->
     ]
 
 
+def test_a_table_in_a_pipe_cuts_no_name_off(root: Path, writer: ArchiveWriter) -> None:
+    names = [249 * "a", 248 * "a" + "b"]
+    for name in names:
+        writer.partition(name, 0).commit(records(range(3)))
+    assert [line.split()[0] for line in replayer("ls", root=root).stdout.splitlines()[1:]] == names
+
+
 def test_describe(root: Path, orders: list[PartitionWriter]) -> None:
     (described,) = lines(replayer("describe", "orders:1", "--json", root=root))
     (partition,) = described["partitions"]
