@@ -178,6 +178,8 @@ def rebuilt_chain(found: Sequence[StoredIndex]) -> RebuiltChain:
         key=lambda each: (proofs[each.name], each.index.epoch, each.index.next_offset, each.name),
         default=None,
     )
+    while last is not None and (behind := [each for each in found if _is_told_by_data(each, last, before)]):
+        last = max(behind, key=lambda each: (each.index.next_offset, each.name))
     best: list[StoredIndex] = []
     while last is not None:
         best.append(last)
@@ -198,6 +200,11 @@ def rebuilt_chain(found: Sequence[StoredIndex]) -> RebuiltChain:
     if siblings:
         notes.append(f"{best[-1].name} is taken as the last chunk, and not {', '.join(sorted(siblings))}")
     return RebuiltChain(tuple(links), tuple(left_out), tuple(notes))
+
+
+def _is_told_by_data(chunk: StoredIndex, last: StoredIndex, before: Mapping[str, str | None]) -> bool:
+    """Whether a chunk lies behind the last one, and only its lost index said so: epoch and `previous` tell nothing."""
+    return chunk.index.epoch == FROM_DATA_ALONE and before[chunk.name] == last.name
 
 
 def _predecessors(
