@@ -150,6 +150,7 @@ class KafkaSource:
         """What arrived within a tenth of a second, in offset order per partition.
 
         Raises MemberRefused where the group has no place for this consumer any more; only a new one may join again.
+        Raises NotPermitted where the group may not be joined at all.
         """
         events: list[Event] = []
         waiting: dict[Partition, list[Message]] = defaultdict(list)
@@ -164,6 +165,12 @@ class KafkaSource:
                     "the consumer group refuses this process",
                     why=error.str(),
                     remedy="give every process a --group-instance-id of its own",
+                )
+            if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                raise NotPermitted(
+                    "the consumer group may not be joined",
+                    why=error.str(),
+                    remedy="grant Read on the group of --group-id to this user, or give another one",
                 )
             if message.topic() is None or error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):
                 continue

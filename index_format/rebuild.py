@@ -10,7 +10,7 @@ from typing import NamedTuple
 import zstandard
 from msgspec.structs import replace
 
-from . import objects
+from . import objects, zstd_frames
 from .ancestor.index import OldBlock
 from .ancestor.members import DamagedBytes, Member, Scanned
 from .blocks import block_crc32
@@ -18,7 +18,6 @@ from .chunk_index import BlockEntry, ChunkIndex, Gap
 from .errors import CorruptBlock
 from .marker import ChunkEntry
 from .record_formats import record_format
-from .zstd_frames import LARGEST_WINDOW_BYTES
 
 FROM_DATA_ALONE = 0
 """The epoch of an index that was made again without anything to tell its writer's; writers begin at 1."""
@@ -28,21 +27,21 @@ def scan_frames(data: bytes, max_bytes: int) -> Iterator[Scanned]:
     """The zstd frames of a chunk's data, up to the first damage."""
     position = 0
     while position < len(data):
-        rest = data[position:]
         try:
-            size = zstandard.get_frame_parameters(rest).content_size
+            end = zstd_frames.frame_end(data, position)
+            frame = data[position:end]
+            size = zstandard.get_frame_parameters(frame).content_size
             if size > max_bytes:
                 raise zstandard.ZstdError(f"it says that it inflates to {size} bytes")
-            inflater = zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW_BYTES).decompressobj()
-            raw = inflater.decompress(rest)
-        except zstandard.ZstdError as error:
-            yield DamagedBytes(position, len(data), began_as_member=False, why=str(error))
+            if end > len(data):
+                yield DamagedBytes(position, len(data), began_as_member=True, why="the bytes end inside it")
+                return
+            raw = zstd_frames.decompress(frame, size)
+        except (zstandard.ZstdError, CorruptBlock) as error:
+            why = error.why if isinstance(error, CorruptBlock) else str(error)
+            yield DamagedBytes(position, len(data), began_as_member=False, why=why)
             return
-        if not inflater.eof:
-            yield DamagedBytes(position, len(data), began_as_member=True, why="the bytes end inside it")
-            return
-        end = len(data) - len(inflater.unused_data)
-        yield Member(position, data[position:end], raw)
+        yield Member(position, frame, raw)
         position = end
 
 
@@ -179,6 +178,8 @@ def rebuilt_chain(found: Sequence[StoredIndex]) -> RebuiltChain:
         key=lambda each: (proofs[each.name], each.index.epoch, each.index.next_offset, each.name),
         default=None,
     )
+    while last is not None and (behind := [each for each in found if _is_told_by_data(each, last, before)]):
+        last = max(behind, key=lambda each: (each.index.next_offset, each.name))
     best: list[StoredIndex] = []
     while last is not None:
         best.append(last)
@@ -199,6 +200,11 @@ def rebuilt_chain(found: Sequence[StoredIndex]) -> RebuiltChain:
     if siblings:
         notes.append(f"{best[-1].name} is taken as the last chunk, and not {', '.join(sorted(siblings))}")
     return RebuiltChain(tuple(links), tuple(left_out), tuple(notes))
+
+
+def _is_told_by_data(chunk: StoredIndex, last: StoredIndex, before: Mapping[str, str | None]) -> bool:
+    """Whether a chunk lies behind the last one, and only its lost index said so: epoch and `previous` tell nothing."""
+    return chunk.index.epoch == FROM_DATA_ALONE and before[chunk.name] == last.name
 
 
 def _predecessors(

@@ -6,6 +6,12 @@ from .errors import CorruptBlock
 
 LARGEST_WINDOW_BYTES = 128 * 1024 * 1024
 """What a reader allocates for a window at most: more than any level here asks for."""
+_LARGEST_HEADER_BYTES = 18
+_CHECKSUM_FLAG = 1 << 2
+_CHECKSUM_BYTES = 4
+_BLOCK_HEADER_BYTES = 3
+_REPEATED_BYTE = 1
+"""The type of a block that is one byte over and over, its size that of what it stands for."""
 
 
 class ZstdCompressor:
@@ -40,3 +46,21 @@ def decompress(frame: bytes, expected_bytes: int) -> bytes:
     if len(raw) != expected_bytes:
         raise CorruptBlock("a block is not of its recorded length", why=f"{len(raw)} bytes, not {expected_bytes}")
     return raw
+
+
+def frame_end(data: bytes, start: int) -> int:
+    """Where the frame that begins at byte `start` ends, by the lengths of its blocks; nothing is inflated.
+
+    Beyond the end of `data` where that lies before the end of the frame. Raises ZstdError for another kind of bytes.
+    """
+    head = data[start : start + _LARGEST_HEADER_BYTES]
+    if not head.startswith(zstandard.FRAME_HEADER):
+        raise zstandard.ZstdError("no frame begins there")
+    position = start + zstandard.frame_header_size(head)
+    is_last = False
+    while not is_last and position < len(data):
+        header = int.from_bytes(data[position : position + _BLOCK_HEADER_BYTES], "little")
+        is_last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
+        position += _BLOCK_HEADER_BYTES + (1 if kind == _REPEATED_BYTE else size)
+    has_checksum = head[len(zstandard.FRAME_HEADER)] & _CHECKSUM_FLAG
+    return position + (_CHECKSUM_BYTES if has_checksum else 0) if is_last else len(data) + 1

@@ -46,7 +46,7 @@ def plan_marker(store: ToolStore, target: Target, group_id: str, max_block_bytes
     except BlockgzError as error:
         return RepairPlan(notes=(*damaged, *chain.notes), problems=(Problem(keys.marker, error),))
     return RepairPlan(
-        (_step(store, target, chain.links, facts, stored, state, wait),), (*_notes(place, chain), *damaged)
+        (_step(store, target, chain.links, facts, stored, state, wait),), (*_notes(place, chain, found), *damaged)
     )
 
 
@@ -104,7 +104,7 @@ def _check(place: Workplace, chain: RebuiltChain, found: Sequence[StoredIndex]) 
             )
 
 
-def _notes(place: Workplace, chain: RebuiltChain) -> list[str]:
+def _notes(place: Workplace, chain: RebuiltChain, found: Sequence[StoredIndex]) -> list[str]:
     keys = place.target.keys
     sizes = {key.key: listed.size for key, listed in place.of_kind(ObjectKind.DATA)}
     notes = [f"{place.target}: {note}" for note in chain.notes]
@@ -113,6 +113,13 @@ def _notes(place: Workplace, chain: RebuiltChain) -> list[str]:
         data = link.chunk.index.data
         if sizes.get(keys.chunks + data.name) != data.bytes:
             notes.append(f"{keys.chunks}{data.name} is missing or has another size: its records are lost")
+    named = {keys.chunks + each.index.data.name for each in found}
+    notes += [
+        f"{key.key} has no index and lies behind the chain: it is left out; if Kafka has its records no more, make its "
+        f"index first: archiver repair index {key.key}"
+        for key, _ in place.of_kind(ObjectKind.DATA)
+        if key.key not in named and key.number >= chain.links[-1].chunk.index.next_offset
+    ]
     return notes
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
@@ -56,12 +57,18 @@ class FileBody(NamedTuple):
 
     def check_size(self) -> None:
         """Raises BufferFailed where the file is gone or has another size."""
-        try:
+        with self.reading():
             found = self.path.stat().st_size
-        except OSError as error:
-            raise self._changed(error.strerror or str(error)) from error
         if found != self.size:
             raise self._changed(f"it has {found} bytes; {self.size} were written")
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """A file system's errors as BufferFailed."""
+        try:
+            yield
+        except OSError as error:
+            raise self._changed(error.strerror or str(error)) from error
 
     def check_content(self, sha256: str) -> None:
         """Raises BufferFailed where `sha256`, of what was read back, is not that of what was written."""

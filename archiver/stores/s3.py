@@ -368,15 +368,19 @@ def _content(body: Body) -> Iterator[bytes | BinaryIO]:
     if isinstance(body, bytes):
         yield body
     elif body.size <= WHOLE_BYTES:
-        content = body.path.read_bytes()
+        with body.reading():
+            content = body.path.read_bytes()
         body.check_content(hashlib.sha256(content).hexdigest())
         yield content
     else:
         _check_file(body)
-        with body.path.open("rb") as file:
+        with body.reading():
+            file = body.path.open("rb")
+        with file:
             yield file
 
 
 def _check_file(body: FileBody) -> None:
-    with body.path.open("rb") as file:
-        body.check_content(hashlib.file_digest(file, "sha256").hexdigest())
+    with body.reading(), body.path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    body.check_content(found)

@@ -1,8 +1,22 @@
-"""How much the consumer takes at a time."""
+"""How much the consumer takes at a time, and what it may not do."""
+
+import time
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 
-from archiver.kafka_source import BYTES_A_POLL, FIRST_MESSAGES_A_POLL, MOST_MESSAGES_A_POLL, messages_a_poll
+from archiver.config import RunConfig
+from archiver.errors import NotPermitted
+from archiver.kafka_settings import consumer_settings
+from archiver.kafka_source import (
+    BYTES_A_POLL,
+    FIRST_MESSAGES_A_POLL,
+    MOST_MESSAGES_A_POLL,
+    KafkaSource,
+    messages_a_poll,
+)
+from tests.support.mock_cluster import FIND_COORDINATOR, MockCluster
 
 
 @pytest.mark.parametrize("record_bytes", [10, 500, 20_000, 1_000_000, 10 * BYTES_A_POLL])
@@ -19,3 +33,20 @@ def test_polls_grow_step_by_step_where_records_turn_small() -> None:
 
 def test_a_poll_without_records_changes_nothing() -> None:
     assert messages_a_poll(0, 0, 17) == 17
+
+
+def test_a_group_that_may_not_be_joined_is_no_silence() -> None:
+    cluster = MockCluster()
+    cluster.create_topic("orders")
+    cluster.refuse(FIND_COORDINATOR, KafkaError.GROUP_AUTHORIZATION_FAILED, times=100)
+    config = RunConfig(archive="./archive", bootstrap_servers=cluster.bootstrap_servers, topics=("orders",))
+    source = KafkaSource(consumer_settings(config, queue_bytes=1))
+    listener: Any = None
+    try:
+        source.subscribe(["orders"], listener)
+        deadline = time.monotonic() + 20
+        with pytest.raises(NotPermitted, match="group"):
+            while time.monotonic() < deadline:
+                source.poll()
+    finally:
+        source.close()

@@ -186,6 +186,19 @@ def test_a_marker_does_not_leave_out_data_that_can_be_indexed(tmp_path: Path) ->
     assert verified(tmp_path)["partitions"][0]["records"] == len(partition.records)
 
 
+def test_a_newest_chunk_that_lost_its_index_too_is_named(tmp_path: Path) -> None:
+    """It may be an orphan as well; but where it is not, the next archiver would go on below it, or note a gap."""
+    partition = partition_of(tmp_path)
+    (tmp_path / partition.keys.marker).unlink()
+    (tmp_path / partition.keys.chunks / partition.marker.tail[-1].name).unlink()
+    result = json.loads(repair("marker", tmp_path, "orders", "--dry-run", "--json").stdout)
+    data = partition.keys.chunks + partition.indexes[-1].data.name
+    assert [note for note in result["notes"] if data in note and "repair index" in note]
+    repaired("index", tmp_path, "orders")
+    repaired("marker", tmp_path, "orders")
+    assert verified(tmp_path)["partitions"][0]["records"] == len(partition.records)
+
+
 def test_a_chunk_that_is_wholly_gone_is_a_gap(tmp_path: Path) -> None:
     partition = partition_of(tmp_path)
     (tmp_path / partition.keys.marker).unlink()

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from archiver.errors import ShuttingDown, StoreUnavailable
+from archiver.errors import BufferFailed, ShuttingDown, StoreUnavailable
 from archiver.protocol.driver import Driver
 from archiver.protocol.objects import store_once
 from archiver.stores import FileBody
 from archiver.stores import s3 as s3_store
-from archiver.stores.s3 import S3Store
+from archiver.stores.s3 import S3Store, _check_file
 from index_format.keys import Conflict
 from tests.support.fault_proxy import Fault, FaultProxy, no_fault, once, seeded
 from tests.support.http_proxy import Request
@@ -198,3 +198,13 @@ def test_a_swap_survives_whatever_happens_to_its_requests(store: S3Store, proxy:
             assert found is not None
             assert found.body == body
     assert sum(proxy.counts.values()) > 12
+
+
+def test_a_buffer_file_that_cannot_be_read_back_is_the_buffers_failure(store: S3Store, tmp_path: Path) -> None:
+    """As of a disk that fails: the chunk is read from Kafka again, and the partition goes on."""
+    folder = FileBody(tmp_path, tmp_path.stat().st_size, "0" * 64)
+    with pytest.raises(BufferFailed, match="changed after it was written"):
+        store.put_if_absent("x", folder, "attempt")
+    with pytest.raises(BufferFailed):
+        _check_file(folder)
+    assert store.head("x") is None

@@ -2,9 +2,12 @@
 
 import gzip
 import random
+from typing import Any
 
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
 from index_format.ancestor.files import OldFile, choose
 from index_format.ancestor.index import OldBlock, decode_old_index, encode_old_index
@@ -82,6 +85,31 @@ def test_frames() -> None:
     cut = list(scan_frames(data[:-2], 10_000))
     assert isinstance(cut[-1], DamagedBytes) and len(cut) == len(frames)
     assert isinstance(next(scan_frames(data, 1)), DamagedBytes)
+
+
+@given(st.lists(st.one_of(st.binary(max_size=300), st.integers(1, 300_000).map(bytes)), max_size=4), st.booleans())
+def test_where_a_frame_ends(contents: list[bytes], checked: bool) -> None:
+    frames = [zstandard.ZstdCompressor(1, write_checksum=checked).compress(content) for content in contents]
+    data = b"".join(frames)
+    found = [each for each in scan_frames(data, 300_000) if isinstance(each, Member)]
+    assert [(each.stored, each.raw) for each in found] == list(zip(frames, contents, strict=True))
+
+
+class Counted(bytes):
+    """Counts what is copied out of it."""
+
+    copied = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        part = super().__getitem__(key)
+        self.copied += len(part) if isinstance(key, slice) else 0
+        return part
+
+
+def test_a_chunk_of_many_frames_is_not_copied_for_each_of_them() -> None:
+    data = Counted(zstandard.ZstdCompressor(1).compress(b"x" * 100) * 500)
+    assert sum(isinstance(each, Member) for each in scan_frames(data, 1000)) == 500
+    assert data.copied < 5 * len(data)
 
 
 def test_names() -> None:

@@ -4,14 +4,17 @@ It makes topics of four partitions when a client asks for them by name, keeps wh
 configurations nor topic ids (those requests time out).
 """
 
+import ctypes
 import logging
 from collections.abc import Sequence
 
-from confluent_kafka import Producer
+from confluent_kafka import Producer, cimpl
 
 from index_format.records import Record
 
 PARTITIONS = 4
+FIND_COORDINATOR = 10
+"""Kafka's number of the request."""
 
 _silent = logging.getLogger("tests.mock_cluster")
 _silent.addHandler(logging.NullHandler())
@@ -26,6 +29,15 @@ class MockCluster:
         (broker,) = self._host.list_topics(timeout=10).brokers.values()
         self.bootstrap_servers = f"{broker.host}:{broker.port}"
         self._producer = Producer({"bootstrap.servers": self.bootstrap_servers, "logger": _silent})
+
+    def refuse(self, request: int, error: int, times: int) -> None:
+        """Answer so many of the next requests of that kind with an error; see rdkafka_mock.h."""
+        library = ctypes.CDLL(cimpl.__file__)
+        library.rd_kafka_handle_mock_cluster.restype = ctypes.c_void_p
+        client = ctypes.c_void_p.from_address(id(self._host) + object.__basicsize__)
+        cluster = ctypes.c_void_p(library.rd_kafka_handle_mock_cluster(client))
+        errors = [ctypes.c_int(error)] * times
+        library.rd_kafka_mock_push_request_errors(cluster, ctypes.c_int16(request), ctypes.c_size_t(times), *errors)
 
     def create_topic(self, topic: str) -> None:
         """A topic of four empty partitions."""
