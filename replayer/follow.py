@@ -86,15 +86,21 @@ class Follower:
                 self._followed[number] = Followed(opened, opened.start_offset)
 
     async def _reread(self, known: ArchivedPartition) -> list[ArchivedPartition]:
-        """The partition as it is now; where the topic was created again, its old incarnation's end comes first."""
-        pinned = f"{known.topic}~{known.keys.folder.incarnation}"
+        """The partition as it is now; where the topic was created again, its older incarnations' ends come first."""
+        here = known.keys.folder.incarnation
         try:
             newest = await self._archive.open_partition(self._topic, known.partition)
         except NotInArchive:
-            return [await self._archive.open_partition(pinned, known.partition)]
+            return [await self._archive.open_partition(f"{known.topic}~{here}", known.partition)]
         if newest.keys.folder == known.keys.folder:
             return [newest]
-        return [await self._archive.open_partition(pinned, known.partition), newest]
+        older = [await self._archive.open_partition(f"{known.topic}~{here}", known.partition)]
+        for between in range(here + 1, newest.keys.folder.incarnation):
+            try:
+                older.append(await self._archive.open_partition(f"{known.topic}~{between}", known.partition))
+            except NotInArchive:  # that incarnation had fewer partitions
+                continue
+        return [*older, newest]
 
     def _news(self, number: int, newer: ArchivedPartition) -> Selection | None:
         before, position = self._followed[number]

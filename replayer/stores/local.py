@@ -9,7 +9,7 @@ from pathlib import Path
 from index_format.addresses import LocalAddress
 from index_format.errors import TooLarge
 
-from ..errors import AccessDenied, ObjectChanged, ObjectMissing, ObjectTruncated, StoreUnavailable
+from ..errors import AccessDenied, ObjectChanged, ObjectMissing, ObjectTruncated, StoreUnavailable, UsageError
 from . import StoredObject
 
 
@@ -17,7 +17,13 @@ class LocalReader:
     """Reads files in threads. The ETag is made of inode, modification time and size."""
 
     def __init__(self, address: LocalAddress) -> None:
-        self._root = Path(address.path).expanduser().absolute()
+        """Raises UsageError for the home of a user that there is not."""
+        try:
+            self._root = Path(address.path).expanduser().absolute()
+        except RuntimeError as error:
+            raise UsageError(
+                f"{address.path!r} is in nobody's home", why=str(error), remedy="write the path"
+            ) from error
 
     @property
     def address(self) -> str:

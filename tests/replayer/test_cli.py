@@ -425,6 +425,7 @@ class TestErrors:
             (["cat", "orders", "-o", "5", "-o", "6"], 2, "-o is given twice"),
             (["cat", "orders", "-o", "5", "--to", "6"], 2, "-o stands for --from and --to"),
             (["tail", "orders", "-F", "--to", "5"], 2, "has no end"),
+            (["ls", "-a", "~no-such-user/archive"], 2, "in nobody's home"),
             (["grep", "-c", "x", "orders", "--json"], 2, "prints a number"),
             (["find", "orders"], 2, "there is nothing to find"),
             (["find", "orders", "--time", "-1h", "--key", "5"], 2, "only --partitions goes with --time"),

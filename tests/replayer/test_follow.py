@@ -69,6 +69,26 @@ def test_a_topic_that_was_created_again_goes_on_after_its_old_end(opened: Opened
     assert said == ["partition orders:0 goes on as orders~2:0: the topic was created again"]
 
 
+def test_a_topic_that_was_created_again_twice_between_two_looks_is_told_whole(
+    opened: Opened, writer: ArchiveWriter
+) -> None:
+    first, other = (writer.partition("orders", number) for number in range(2))
+    first.commit(records(range(5)))
+
+    def created_again() -> None:
+        first.commit(records(range(5, 7)))
+        second = writer.partition("orders", 0, incarnation=2)
+        second.commit(records(range(3)))
+        for number in range(2):
+            writer.partition("orders", number, incarnation=3).commit(records(range(1)))
+        first.hand_over("orders~2")
+        second.hand_over("orders~3")
+        other.hand_over("orders~3")
+
+    told = [("orders:0", 5, 7), ("orders~2:0", 0, 3), ("orders~3:0", 0, 1), ("orders~3:1", 0, 1)]
+    assert following(opened, [created_again, lambda: None], []) == [told, []]
+
+
 def test_new_partitions_are_found(opened: Opened, writer: ArchiveWriter) -> None:
     writer.partition("orders", 0)
     said: list[str] = []
