@@ -50,7 +50,7 @@ class OldFile:
 
 
 def indexed_file(found: FoundData, size: int, bodies: Mapping[str, bytes]) -> OldFile | None:
-    """The file as the best of its indexes describes it; None where none can be read: then scan it.
+    """The file as the best of its indexes describes it; None where none can be read, or ends before it: then scan it.
 
     `bodies` are those of its `index_keys`. An index that reaches beyond the object is taken where there is no better
     one: what it says of offsets holds.
@@ -74,7 +74,7 @@ def indexed_file(found: FoundData, size: int, bodies: Mapping[str, bytes]) -> Ol
             )
             continue
         if end < size:
-            where.append(f"{found.key}: {size - end} bytes behind its last block are not in its index")
+            continue  # a scan finds the records of the rest
         return OldFile(found.key, size, found.first_offset, blocks, is_indexed=True, notes=(*notes, *where))
     return short
 

@@ -164,6 +164,8 @@ HARMLESS = {
     "no index and a header": two_blocks(has_index=False, header=b"not gzip at all"),
     "no index and empty blocks": OldChunk(0, [EMPTY, rows_of(0, 4), EMPTY, rows_of(4, 9)], has_index=False),
     "an index that is no JSON": two_blocks(edit=lambda entries: entries.append({"nonsense": 1})),
+    "an index without blocks": two_blocks(edit=list.clear),
+    "an index that ends before the data": two_blocks(edit=list.pop),
     "an index of another chunk": two_blocks(edit=set_field("first_record_offset", 500)),
     "one record with newlines": OldChunk(0, [[(None, b"a\nb\n\nc")], rows_of(1, 9)]),
     "an empty value": OldChunk(0, [[(None, b""), (None, b"x"), (None, b"")]]),
