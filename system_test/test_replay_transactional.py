@@ -6,7 +6,6 @@ import json
 import random
 import signal
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,8 @@ import pytest
 from system_test.replay_kills.killing import prepare, replay_and_kill
 from system_test.support.archiving import Site
 from system_test.support.bulk import FIRST_MS
-from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.programs import Running, start
 from system_test.support.topics import NewRecord, Record, create_topic, produce, read, watermarks
-from system_test.support.waiting import DeadlineExceededError
 
 GZIP = ("-X", "compression.type=gzip")
 """The foreign client reads no lz4."""
@@ -155,20 +152,3 @@ def all_committed(site: Site, copy: str) -> bool:
         len(read(site.bootstrap, copy, partition)) == len(read(site.bootstrap, copy, partition, committed=False))
         for partition in range(2)
     )
-
-
-def test_a_broker_that_stands_still(site: Site, broker: KafkaBroker, topic_name: str, copy: str) -> None:
-    """Nothing is answered for a while: the replay waits, and goes on by itself."""
-    with replaying(site, topic_name, copy, "--transactional", "--rate", "300/s") as program:
-        program.wait_for(lambda: logged(site, copy) > 100, 60, "some records")
-        broker.pause()
-        try:
-            told = program.stderr.count("\n")
-            # A commit that waits for the broker holds the status lines up as well: then the deadline ends this.
-            with suppress(DeadlineExceededError):
-                program.wait_for(lambda: program.stderr.count("\n") >= told + 2, 8, "two status lines")
-        finally:
-            broker.resume()
-        result = json.loads(program.wait(180).expect(0).stdout)
-    assert result["complete"]
-    same(site, topic_name, copy)

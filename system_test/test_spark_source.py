@@ -68,7 +68,7 @@ def nasty(site: Site, topic: str) -> int:
     return len(spread) + 40
 
 
-@pytest.mark.parametrize(("record_format", "codec"), [("json", "gzip"), ("arrow", "gzip"), ("arrow", "zstd")])
+@pytest.mark.parametrize(("record_format", "codec"), [("json", "gzip"), ("arrow", "zstd")])
 def test_the_archive_and_the_topic_are_equal(spark: SparkSession, site: Site, record_format: str, codec: str) -> None:
     topic = f"nasty-{record_format}-{codec}-{uuid.uuid4().hex[:6]}"
     readable = nasty(site, topic)
@@ -101,19 +101,19 @@ def test_an_error_says_what_to_do(spark: SparkSession, site: Site) -> None:
 def test_a_stream_through_restarts_neither_loses_nor_doubles(
     spark: SparkSession, site: Site, topic_name: str, tmp_path: Path
 ) -> None:
-    """Five runs, each of a few batches over what is archived by then, each begun from the checkpoint of the last."""
+    """Three runs, each of a few batches over what is archived by then, each begun from the checkpoint of the last."""
     seed = random.randrange(2**32)
     source = random.Random(seed)
     create_topic(site.bootstrap, topic_name, 2)
     number = 0
-    for _ in range(5):
-        count = source.randrange(50, 400)
+    for _ in range(3):
+        count = source.randrange(200, 400)
         records = [NewRecord(b"%d" % n, partition=source.randrange(2)) for n in range(number, number + count)]
         produce(site.bootstrap, topic_name, records)
         number += count
         site.once(topic_name, "--block-bytes", "1KiB")
         options = {"path": site.address, "subscribe": topic_name, "startingOffsets": "earliest"}
-        limit = str(source.randrange(20, 200))
+        limit = str(source.randrange(50, 200))
         stream = spark.readStream.format("blockgz").options(**options, maxOffsetsPerTrigger=limit).load()
         query = (
             stream.selectExpr("CAST(value AS STRING)", "partition", "offset")
