@@ -68,6 +68,7 @@ class DataObject(msgspec.Struct, frozen=True):
     sha256: Sha256
 
 
+@objects.stored
 class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, rename={"blocks": "chunks"}):
     """One chunk of one topic-partition. Offsets are Kafka's; next_offset is the consumer position after the chunk."""
 

@@ -8,6 +8,7 @@ from . import objects
 from .objects import Count, Name, Sealed, Word
 
 
+@objects.stored
 class ArchiveInfo(Sealed, frozen=True, kw_only=True):
     """`_archive.json`, write-once: one cluster an archive; null where the broker did not tell its id."""
 
@@ -18,6 +19,7 @@ class ArchiveInfo(Sealed, frozen=True, kw_only=True):
     layout: Word
 
 
+@objects.stored
 class TopicInfo(Sealed, frozen=True, kw_only=True):
     """`_topic.json`, write-once: which topic id lives in this folder; null where the broker did not tell it."""
 
@@ -28,6 +30,7 @@ class TopicInfo(Sealed, frozen=True, kw_only=True):
     incarnation: Annotated[int, msgspec.Meta(ge=1, le=2**31)]
 
 
+@objects.stored
 class TopicConfig(Sealed, frozen=True, kw_only=True):
     """`_topic_config.json`: the topic as last seen, to make it again; null where the broker did not tell."""
 

@@ -90,6 +90,7 @@ def _check_order(entries: Sequence[Span], what: str) -> None:
             raise ValueError(f"{what}: {after.name} starts before {before.name} ends")
 
 
+@objects.stored
 class ChunkCatalog(msgspec.Struct, frozen=True, kw_only=True):
     """A catalog of level 1: its entries are chunks. Write-once."""
 
@@ -103,6 +104,7 @@ class ChunkCatalog(msgspec.Struct, frozen=True, kw_only=True):
         _check_order(self.entries, "catalog")
 
 
+@objects.stored
 class ReferenceCatalog(msgspec.Struct, frozen=True, kw_only=True):
     """A catalog of level 2 or above: its entries are catalogs one level down. Write-once."""
 
@@ -119,6 +121,7 @@ class ReferenceCatalog(msgspec.Struct, frozen=True, kw_only=True):
 Catalog = ChunkCatalog | ReferenceCatalog
 
 
+@objects.stored
 class Marker(Sealed, frozen=True, kw_only=True):
     """The committed state of one partition, swapped as a whole.
 

@@ -2,7 +2,7 @@
 
 import re
 import zlib
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -37,6 +37,19 @@ class Sealed(msgspec.Struct, frozen=True):
 
 
 _encoder = msgspec.json.Encoder()
+_decoders: dict[type[msgspec.Struct], msgspec.json.Decoder[Any]] = {Head: msgspec.json.Decoder(Head)}
+
+
+def stored(kind: type[T]) -> type[T]:
+    """For each kind of object: its decoder is made where the kind is defined.
+
+    msgspec describes a type to itself on its first use and without a lock: two threads that decode at once, when
+    neither did before, crash the process.
+    """
+    _decoders[kind] = msgspec.json.Decoder(kind)
+    return kind
+
+
 _SEAL = re.compile(rb',"crc32":([0-9]{1,10})}\Z')
 _SEAL_RENAMED = re.compile(rb',"([^"]*)":[0-9]{1,10}}\Z')
 _SEAL_BYTES = 32
@@ -65,7 +78,7 @@ def decode(body: bytes, kind: type[T], name: str) -> T:
         raise TooLarge(f"{name} has {len(body)} bytes", why=f"no such object may have over {MAX_OBJECT_BYTES}")
     expected = kind.__struct_defaults__[0]
     try:
-        head = msgspec.json.decode(body, type=Head)
+        head: Head = _decoders[Head].decode(body)
         if head.format != expected:
             raise MalformedObject(f"{name} is not a {expected} object", why=f"its format says {head.format[:80]!r}")
         if head.version != VERSION:
@@ -78,11 +91,12 @@ def decode(body: bytes, kind: type[T], name: str) -> T:
             _check_seal(body, name)
         elif issubclass(kind, Sealed):
             _check_unsealed(body, kind, name)
-        return msgspec.json.decode(body, type=kind)
+        value: T = _decoders[kind].decode(body)
     except (ValueError, RecursionError) as error:
         if isinstance(error, MalformedObject | UnsupportedVersion):
             raise
         raise MalformedObject(f"{name} is damaged", why=str(error)[:300]) from error
+    return value
 
 
 def _check_seal(body: bytes, name: str) -> None:

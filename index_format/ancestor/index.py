@@ -44,6 +44,9 @@ class _Index(msgspec.Struct):
     chunks: list[_Entry]
 
 
+_decoder = msgspec.json.Decoder(_Index, strict=False)
+
+
 def decode_old_index(body: bytes, name: str, first_offset: int) -> tuple[OldBlock, ...]:
     """The blocks that an index lists, unknown fields ignored; raises TooLarge or MalformedObject.
 
@@ -52,7 +55,7 @@ def decode_old_index(body: bytes, name: str, first_offset: int) -> tuple[OldBloc
     if len(body) > objects.MAX_OBJECT_BYTES:
         raise TooLarge(f"{name} has {len(body)} bytes", why=f"no index may have over {objects.MAX_OBJECT_BYTES}")
     try:
-        entries = msgspec.json.decode(body, type=_Index, strict=False).chunks
+        entries = _decoder.decode(body).chunks
     except (ValueError, RecursionError) as error:
         raise MalformedObject(f"{name} is not an index", why=str(error)[:300]) from error
     blocks = tuple(

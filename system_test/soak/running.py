@@ -24,8 +24,11 @@ BACKLOG_A_PARTITION = 400
 LEAST_BACKLOG = 800_000
 """Records; fewer would measure the start of the program rather than its rate."""
 MIB = 1024 * 1024
-_CREATE = {"segment.ms": "120000", "retention.ms": "600000", "segment.bytes": str(16 * MIB)}
-"""The log forgets after ten minutes, so that an hour of load fits on a disk. An archiver that lags by more loses."""
+_CREATE = {"segment.ms": "1200000", "retention.ms": "600000", "segment.bytes": str(64 * MIB)}
+"""The log forgets after ten to thirty minutes, so that an hour of load fits on a disk. An archiver that lags by more loses.
+
+Two segments a partition at most: a broker keeps three files of each open, and may have 20,000.
+"""
 _START_SECONDS = 300.0
 _DRAIN_SECONDS = 1800.0
 _CATCH_UP_SECONDS = 900.0
