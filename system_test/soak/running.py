@@ -25,7 +25,8 @@ LEAST_BACKLOG = 800_000
 """Records; fewer would measure the start of the program rather than its rate."""
 MIB = 1024 * 1024
 _CREATE = {"segment.ms": "1200000", "retention.ms": "600000", "segment.bytes": str(64 * MIB)}
-"""The log forgets after ten to thirty minutes, so that an hour of load fits on a disk. An archiver that lags by more loses.
+"""The log forgets after ten to thirty minutes, so that an hour of load fits on a disk. An archiver that lags by
+that loses records.
 
 Two segments a partition at most: a broker keeps three files of each open, and may have 20,000.
 """
