@@ -1,6 +1,9 @@
 import json
+import subprocess
+import sys
 import zlib
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -239,3 +242,31 @@ def test_errors_carry_what_why_and_remedy() -> None:
     error = BlockgzError("what", why="why", remedy="remedy")
     assert (str(error), error.what, error.why, error.remedy, error.exit_code) == ("what", "what", "why", "remedy", 1)
     assert issubclass(FormatError, ValueError)
+
+
+FIRST_READERS = """
+import sys, threading
+from pathlib import Path
+from index_format.marker import decode_marker
+
+body = Path(sys.argv[1]).read_bytes()
+together = threading.Barrier(12)
+
+def read():
+    together.wait()
+    decode_marker(body, "marker")
+
+sys.setswitchinterval(1e-6)
+threads = [threading.Thread(target=read) for _ in range(12)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_threads_that_read_their_first_markers_at_once() -> None:
+    """Half of such processes crashed when the decoder was made by whoever came first."""
+    marker = Path(__file__).parents[1] / "golden" / "current" / "last_chunk_index.json"
+    running = [subprocess.Popen([sys.executable, "-c", FIRST_READERS, str(marker)]) for _ in range(6)]
+    assert [process.wait(60) for process in running] == [0] * 6
