@@ -23,6 +23,7 @@ def verification_document(report: ArchiveReport, address: str, depth: Depth) -> 
         "depth": depth.name.lower(),
         "partitions": [_partition(partition) for partition in report.partitions],
         "damage": [_damage(damage) for damage in report.damage],
+        "absent": [absent._asdict() for absent in report.absent],
     }
 
 

@@ -45,6 +45,13 @@ class Damage:
     reason: str
 
 
+class Absent(NamedTuple):
+    """A partition that the topic has and the archive has not: nothing of it was archived yet, or all of it is gone."""
+
+    topic: str
+    partition: int
+
+
 @dataclass(frozen=True)
 class Digests:
     """The digests of all records of a partition: see index_format.digest."""
@@ -100,8 +107,10 @@ class ArchiveReport:
 
     partitions: list[PartitionReport] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
+    absent: list[Absent] = field(default_factory=list)
 
     @property
     def verdict(self) -> Verdict:
         """The worst of what was found."""
-        return worst([report.verdict for report in self.partitions] + [Verdict.FAILURE for _ in self.damage[:1]])
+        above = [Verdict.FAILURE for _ in self.damage[:1]] + [Verdict.WARNING for _ in self.absent[:1]]
+        return worst([report.verdict for report in self.partitions] + above)

@@ -26,6 +26,8 @@ class Identity:
 
     archive_id: str | None = None
     topic_ids: Mapping[TopicFolder, str] = field(default_factory=dict)
+    partitions: Mapping[TopicFolder, int] = field(default_factory=dict)
+    """How many partitions a topic has."""
     damage: tuple[Damage, ...] = ()
 
     def objections(self, folder: TopicFolder, marker: Marker) -> list[str]:
@@ -49,6 +51,7 @@ async def read_identity(archive: Archive, topics: Iterable[str]) -> Identity:
         return Identity()
     damage: list[Damage] = []
     topic_ids: dict[TopicFolder, str] = {}
+    partitions: dict[TopicFolder, int] = {}
     info = await _checked(archive, archive_key(archive.layout), ArchiveInfo, damage)
     for folder in dict.fromkeys(folders):
         home = topic_home(archive.layout, folder)
@@ -58,8 +61,10 @@ async def read_identity(archive: Archive, topics: Iterable[str]) -> Identity:
             damage.append(Damage(home + "_topic.json", reason))
         elif topic is not None and topic.topic_id is not None:
             topic_ids[folder] = topic.topic_id
-        await _check_config(archive, home + "_topic_config.json", folder, damage)
-    return Identity(None if info is None else info.archive_id, topic_ids, tuple(damage))
+        config = await _checked_config(archive, home + "_topic_config.json", folder, damage)
+        if config is not None:
+            partitions[folder] = config.partitions
+    return Identity(None if info is None else info.archive_id, topic_ids, partitions, tuple(damage))
 
 
 async def _checked(archive: Archive, key: str, kind: type[T], damage: list[Damage]) -> T | None:
@@ -70,16 +75,18 @@ async def _checked(archive: Archive, key: str, kind: type[T], damage: list[Damag
         return None
 
 
-async def _check_config(archive: Archive, key: str, folder: TopicFolder, damage: list[Damage]) -> None:
+async def _checked_config(archive: Archive, key: str, folder: TopicFolder, damage: list[Damage]) -> TopicConfig | None:
     try:
         config = await _read(archive, key, TopicConfig)
         if config.topic != folder.topic:
             raise MalformedObject(f"it is of another topic: {config.topic}")
     except ObjectMissing:
-        pass
+        return None
     except Damaged as error:
         assert isinstance(error, BlockgzError)
         damage.append(Damage(key, error.reason))
+        return None
+    return config
 
 
 async def _read(archive: Archive, key: str, kind: type[T]) -> T:

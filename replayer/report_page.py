@@ -33,6 +33,7 @@ def page(document: Document) -> str:
             "<h2>Partitions</h2>",
             _partitions(partitions),
             _findings("Damaged objects above the partitions", document.get("damage", [])),
+            _findings("Partitions that are not in the archive", document.get("absent", [])),
             _findings("Warnings", document.get("warnings", [])),
             *(_details(partition) for partition in partitions),
             "</body></html>\n",

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from ..chunk_choice import ChunkChoice
 from ..documents import verification_document
-from ..findings import ArchiveReport, PartitionReport, Verdict
+from ..findings import Absent, ArchiveReport, PartitionReport, Verdict
 from ..identity import read_identity
 from ..positions import parse_time
 from ..verify import Depth, expected_bytes, verify_partition
@@ -166,11 +166,13 @@ async def _verify(
         arguments = wanted or [TopicArgument(topic, None) for topic in await archive.all_incarnations()]
         identity = await read_identity(archive, [argument.topic for argument in arguments])
         report.damage += identity.damage
-        places = [
-            (argument.topic, number)
-            for argument in arguments
-            for number in argument.partitions or await archive.partitions(argument.topic)
-        ]
+        places = []
+        for argument in arguments:
+            numbers = argument.partitions or await archive.partitions(argument.topic)
+            places += [(argument.topic, number) for number in numbers]
+            if argument.partitions is None:
+                expected = range(identity.partitions.get(await archive.folder_of(argument.topic), 0))
+                report.absent += [Absent(argument.topic, number) for number in expected if number not in numbers]
         total = sum([await expected_bytes(archive, *place) for place in places])
         with _progress(total) as on_progress:
             for topic, number in places:
@@ -225,4 +227,6 @@ def _print(report: ArchiveReport) -> None:
             click.echo(f"{place} still readable: {readable or 'nothing'}")
     for damage in report.damage:
         click.echo(f"FAILURE {damage.key}: {damage.reason}")
+    for topic, number in report.absent:
+        click.echo(f"WARNING {topic}:{number} is not here: nothing of it was archived yet, or all of it is gone")
     click.echo(report.verdict.value)

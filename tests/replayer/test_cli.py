@@ -15,6 +15,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from index_format import objects
+from index_format.identity import TopicConfig
+from index_format.keys import TOPIC_CONFIG_OBJECT
 from index_format.record_formats.json_lines import json_object
 from index_format.records import Record
 from replayer.cli import COMMANDS, main
@@ -393,6 +396,22 @@ class TestVerify:
         assert (first["topic"], first["partition"], first["records"], first["chunks"]) == ("orders", 0, 60, 2)
         assert (second["first_offset"], second["next_offset"], second["lost"]) == (0, 120, [])
         assert second["gaps"] == [{"from": 40, "to": 100, "reason": "retention"}]
+
+    def test_a_partition_that_the_topic_has_and_the_archive_has_not(
+        self, root: Path, orders: list[PartitionWriter]
+    ) -> None:
+        config = TopicConfig(
+            topic="orders", topic_id=None, partitions=4, replication_factor=None, config=None, defaults=None
+        )
+        (root / "topic=orders" / TOPIC_CONFIG_OBJECT).write_bytes(objects.encode(config))
+        result = replayer("verify", "orders", "--json", root=root)
+        assert result.exit_code == 0
+        report = json.loads(result.stdout)
+        assert report["verdict"] == "WARNING"
+        assert report["absent"] == [{"topic": "orders", "partition": 2}, {"topic": "orders", "partition": 3}]
+        text = replayer("verify", "orders", root=root).stdout
+        assert "WARNING orders:3 is not here" in text
+        assert json.loads(replayer("verify", "orders:0", "--json", root=root).stdout)["verdict"] == "OK"
 
     def test_damage_is_a_failure_that_names_what_is_lost(self, root: Path, orders: list[PartitionWriter]) -> None:
         (index,) = root.glob("topic=orders/partition=00001/00000000000000000100.index.json")
