@@ -6,6 +6,8 @@ BENCH_MB ?= 200
 FAULTS ?= 3000
 SOAK_MINUTES ?= 60
 SOAK_PARTITIONS ?= 2000
+# Files of tests run two at a time, each process with servers of its own: much of a test is waiting.
+SIDE_BY_SIDE ?= -n 2 --dist loadfile
 
 .PHONY: demo test unit system check bench faults soak replay-kills clean
 
@@ -15,10 +17,10 @@ demo: $(VENV)/.runtime
 test: check unit system
 
 unit: $(VENV)/.dev
-	$(BIN)/python -m pytest tests --durations=5
+	$(BIN)/python -m pytest tests $(SIDE_BY_SIDE) --durations=5
 
 system: $(VENV)/.dev
-	$(BIN)/python -m pytest system_test --durations=10
+	$(BIN)/python -m pytest system_test $(SIDE_BY_SIDE) --durations=10
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,8 @@ STARTING_SECONDS = 2.5
 JITTER_SECONDS = 0.5
 POLL_SECONDS = 0.02
 RUN_SECONDS = 600
+LEAST_SECONDS = 20
+"""What a whole replay takes at the least, so that it is not done before it is killed."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +61,10 @@ def replay_and_kill(site: Site, topic: str, target: str, records: int, kills: in
     shares: list[int | None] = [*sorted(randomly.randrange(records * 3 // 4) for _ in range(kills - kills // 4))]
     for _ in range(kills // 4):
         shares.insert(randomly.randrange(len(shares)), None)
+    command = partial(_started, site, topic, target, records // LEAST_SECONDS)
     with Watch(site.bootstrap, target, f"blockgz-{JOB}") as watch:
-        lives = [_live_and_die(site, topic, target, watch, share, randomly) for share in shares]
-        with _started(site, topic, target) as replay:
+        lives = [_live_and_die(command, watch, share, randomly) for share in shares]
+        with command() as replay:
             last_run = json.loads(replay.wait(RUN_SECONDS).expect(0).stdout)
         compared = [_compared(site, topic, target, partition) for partition in range(PARTITIONS)]
         lost, doubled, out_of_order = (sum(each[place] for each in compared) for place in range(3))
@@ -119,11 +123,9 @@ class Watch:
         self._consumer.close()
 
 
-def _live_and_die(
-    site: Site, topic: str, target: str, watch: Watch, share: int | None, randomly: random.Random
-) -> Life:
+def _live_and_die(command: Callable[[], Running], watch: Watch, share: int | None, randomly: random.Random) -> Life:
     logged, committed = watch.logged(), watch.committed()
-    with _started(site, topic, target) as replay:
+    with command() as replay:
         if share is not None:
             goal = max(share, committed + 1)
             reached = partial(_reached, watch, goal, replay)
@@ -155,9 +157,10 @@ def _past(moment: float) -> bool:
     return time.monotonic() >= moment
 
 
-def _started(site: Site, topic: str, target: str) -> Running:
+def _started(site: Site, topic: str, target: str, rate: int) -> Running:
     """Every run is the same command, the first one too; the foreign client reads no lz4."""
-    options = ("--transactional", "--resume", "--job", JOB, "--yes", "--json", "-X", "compression.type=gzip")
+    job = ("--transactional", "--resume", "--job", JOB, "--rate", f"{rate}/s")
+    options = (*job, "--yes", "--json", "-X", "compression.type=gzip")
     arguments = ("replay", topic, "--to-topic", target, *options, *site.kafka, *site.archive)
     return start("replayer", *arguments, env=site.env)
 
