@@ -26,6 +26,7 @@ from botocore.exceptions import (
     PartialCredentialsError,
 )
 from s3transfer.utils import ReadFileChunk
+from urllib3.exceptions import HTTPError as BrokenAnswer
 
 from ..errors import NotPermitted, ShuttingDown, StoreBusy, StoreError, StoreUnavailable, UsageError
 from . import PROBE_FOLDER, Body, FileBody, Leftover, ListedObject, ObjectHead, StoredObject
@@ -328,7 +329,7 @@ class S3Store:
             ) from error
         except NoRegionError as error:
             raise UsageError("no AWS region is set", why=str(error), remedy="give --region or AWS_REGION") from error
-        except (ConnectionError, HTTPClientError, IncompleteReadError) as error:
+        except (ConnectionError, HTTPClientError, IncompleteReadError, BrokenAnswer) as error:
             raise StoreUnavailable(
                 f"{self.url} does not answer", why=str(error), remedy="check --endpoint-url and the network"
             ) from error

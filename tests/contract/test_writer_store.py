@@ -619,3 +619,10 @@ def test_addresses_choose_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_local_archive_keeps_its_buffer_inside(tmp_path: Path) -> None:
     assert default_buffer_root(str(tmp_path)) == tmp_path / ".buffer"
     assert default_buffer_root("s3://bucket/x") == Path("~/.cache/blockgz/buffer").expanduser()
+
+
+@pytest.mark.parametrize("status", [404, 500])
+def test_an_error_that_is_cut_off_is_no_fault_of_the_program(broken: Broken, status: int) -> None:
+    broken.script.answer = Answer(status, "InternalError", promised=100_000, is_reset=True)
+    with pytest.raises(StoreUnavailable):
+        broken.store.get("x")

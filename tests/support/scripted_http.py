@@ -1,5 +1,7 @@
 """An HTTP server that answers what it is told to, for what no sound S3 server does on demand."""
 
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +19,8 @@ class Answer(NamedTuple):
     code: str = ""
     body: bytes = b""
     promised: int | None = None
+    is_reset: bool = False
+    """Whether the connection is reset behind the body, rather than closed."""
 
     def content(self) -> bytes:
         """The body as it goes over the wire."""
@@ -63,6 +67,10 @@ def scripted_server() -> Iterator[Script]:
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(content)
+            if script.answer.is_reset:
+                self.wfile.flush()
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self.connection.close()
 
         do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = respond  # noqa: N815
 
