@@ -2,16 +2,20 @@
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from configparser import ConfigParser
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("archiver", "index_format", "replayer")
+TYPES_ONLY = {"types_boto3_s3"}
+"""Imported for the type checker alone."""
 NAMELESS = {"utils", "util", "helpers", "helper", "common", "manager", "managers", "misc"}
 
 
@@ -57,6 +61,32 @@ def test_only_the_command_lines_know_of_terminals() -> None:
 
 def test_only_spark_modules_import_spark() -> None:
     assert not {module for module in importers("pyspark") if "spark" not in module.parts}
+
+
+def test_what_the_programs_import_is_installed_with_them() -> None:
+    """The tests bring so much along that a missing requirement shows nowhere but where only the programs are."""
+    setup = ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    extras = setup["options.extras_require"]
+    required = {_requirement(line) for line in setup["options"]["install_requires"].split("\n") if line}
+    for_spark = {_requirement(line) for line in extras["spark"].split("\n") if line}
+    of_package = packages_distributions()
+    missing = {
+        (str(module), name)
+        for module in modules()
+        for name in set(imported(module)) - sys.stdlib_module_names - set(PACKAGES) - TYPES_ONLY
+        if not {_normal(each) for each in of_package[name]}
+        & (required | (for_spark if "spark" in module.parts else set()))
+    }
+    assert not missing
+
+
+def _requirement(line: str) -> str:
+    return _normal(re.split(r"[<>=\[]", line)[0])
+
+
+def _normal(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def test_modules_are_named_for_what_they_hold() -> None:
