@@ -5,7 +5,6 @@ by it, and records below it were left out.
 """
 
 from collections.abc import Collection, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from index_format.chunk_index import Gap
@@ -82,10 +81,9 @@ def commit_batch(
     _check_end(identity, ends, held)
     if gap is not None:
         held = yield from commit_progress(identity, held, gap.end, (gap,))
-    for chunk, following in pairwise((*chunks, None)):
-        assert chunk is not None
-        end = _last(chunk) + 1 if following is None else following.start.position
-        held = yield from commit_stored(identity, held, chunk._replace(next_offset=end))
+    ends_of_chunks = [*(following.start.position for following in chunks[1:]), _last(chunks[-1]) + 1]
+    for chunk, next_offset in zip(chunks, ends_of_chunks, strict=True):
+        held = yield from commit_stored(identity, held, chunk._replace(next_offset=next_offset))
     return Committed(_last(chunks[-1]) + 1, records, len(chunks), gap, 0)
 
 
