@@ -44,8 +44,6 @@ DEFAULT_TEMPLATE = "%s\\n"
     "--offset",
     "offsets",
     multiple=True,
-    envvar="BLOCKGZ_OFFSET",
-    show_envvar=True,
     metavar="OFFSET",
     help="As kcat's -o: beginning, end, N, -N, s@MS to start and e@MS to end at a time.",
 )

@@ -21,8 +21,6 @@ def damage_option(function: F) -> F:
         type=click.Choice([STOPS, SKIPS]),
         default=STOPS,
         show_default=True,
-        envvar="BLOCKGZ_ON_DAMAGE",
-        show_envvar=True,
         help="At a damaged block: stop, or skip exactly its records and name their offsets.",
     )
     return option(function)

@@ -53,8 +53,6 @@ Row = dict[str, Any]
     "--time",
     "times",
     multiple=True,
-    envvar="BLOCKGZ_TIME",
-    show_envvar=True,
     metavar="TIME",
     help="The time whose offsets are wanted; may be given several times.",
 )

@@ -100,10 +100,8 @@ class Answer(NamedTuple):
     ),
 )
 @click.argument("places", metavar="TOPIC:PARTITION:POSITION...", nargs=-1, required=True)
-@click.option("--stats", is_flag=True, envvar="BLOCKGZ_STATS", show_envvar=True, help="Show what the look-up cost.")
-@click.option(
-    "-F", "--follow", is_flag=True, envvar="BLOCKGZ_FOLLOW", show_envvar=True, help="Wait for what is not archived yet."
-)
+@click.option("--stats", is_flag=True, help="Show what the look-up cost.")
+@click.option("-F", "--follow", is_flag=True, help="Wait for what is not archived yet.")
 @interval_option
 @printing_options
 @cache_option

@@ -34,24 +34,10 @@ DEFAULT_TEMPLATE = "%t:%p:%o:%s\\n"
 )
 @click.argument("pattern", metavar="REGEX")
 @click.argument("topic", metavar="TOPIC[:P[,P-P]]")
-@click.option("-i", "--ignore-case", is_flag=True, envvar="BLOCKGZ_IGNORE_CASE", show_envvar=True, help="A is a.")
-@click.option(
-    "-F",
-    "--fixed-strings",
-    is_flag=True,
-    envvar="BLOCKGZ_FIXED_STRINGS",
-    show_envvar=True,
-    help="Take the pattern as it is, not as an expression.",
-)
-@click.option(
-    "-v",
-    "--invert-match",
-    is_flag=True,
-    envvar="BLOCKGZ_INVERT_MATCH",
-    show_envvar=True,
-    help="Records in which it is not found.",
-)
-@click.option("-c", "--count", is_flag=True, envvar="BLOCKGZ_COUNT", show_envvar=True, help="Print their number only.")
+@click.option("-i", "--ignore-case", is_flag=True, help="A is a.")
+@click.option("-F", "--fixed-strings", is_flag=True, help="Take the pattern as it is, not as an expression.")
+@click.option("-v", "--invert-match", is_flag=True, help="Records in which it is not found.")
+@click.option("-c", "--count", is_flag=True, help="Print their number only.")
 @selection_options
 @limit_option
 @printing_options

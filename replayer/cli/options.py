@@ -40,7 +40,6 @@ from ..record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatche
 from ..selection import Positions, Selection
 from ..stores.counting import CountingReader
 from ..stores.opening import open_reader
-from .program import debug
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -161,7 +160,7 @@ class Duration(click.ParamType[float]):
 
 
 def archive_options(function: F) -> F:
-    """Adds -a/--archive and what goes with it, and --debug; passes `archive: ArchiveOptions`."""
+    """Adds -a/--archive and what goes with it; passes `archive: ArchiveOptions`."""
 
     @functools.wraps(function)
     def with_archive(
@@ -190,26 +189,16 @@ def archive_options(function: F) -> F:
             "-a",
             "--archive",
             required=True,
-            envvar="BLOCKGZ_ARCHIVE",
-            show_envvar=True,
             metavar="ADDRESS",
             help="The archive: s3://bucket/prefix, file:///dir or ./dir.",
         ),
-        click.option(
-            "--endpoint-url",
-            envvar="BLOCKGZ_ENDPOINT_URL",
-            show_envvar=True,
-            metavar="URL",
-            help="Where the S3 API is, if not at AWS.",
-        ),
-        click.option("--region", envvar="BLOCKGZ_REGION", show_envvar=True, help="The bucket's region."),
+        click.option("--endpoint-url", metavar="URL", help="Where the S3 API is, if not at AWS."),
+        click.option("--region", help="The bucket's region."),
         click.option(
             "--max-block-bytes",
             type=Size(),
             default=DEFAULT_MAX_BLOCK_BYTES,
             show_default="256MiB",
-            envvar="BLOCKGZ_MAX_BLOCK_BYTES",
-            show_envvar=True,
             help="Refuse blocks that inflate to more.",
         ),
         click.option(
@@ -217,27 +206,9 @@ def archive_options(function: F) -> F:
             type=click.Choice(OLD_FORMATS),
             default=OLD_FORMATS[0],
             show_default=True,
-            envvar="BLOCKGZ_OLD_FORMAT",
-            show_envvar=True,
             help="How records lie in an archive of kafka-connect-s3 or a fork.",
         ),
-        click.option(
-            "--key-delimiter",
-            default=r"\t",
-            show_default=True,
-            envvar="BLOCKGZ_KEY_DELIMITER",
-            show_envvar=True,
-            help="Of --old-format delimited.",
-        ),
-        click.option(
-            "--debug",
-            is_flag=True,
-            envvar="BLOCKGZ_DEBUG",
-            show_envvar=True,
-            expose_value=False,
-            callback=lambda _ctx, _param, value: debug.set(value),
-            help="Show tracebacks.",
-        ),
+        click.option("--key-delimiter", default=r"\t", show_default=True, help="Of --old-format delimited."),
     ]
     return cast(F, with_options(with_archive, options))
 
@@ -253,20 +224,12 @@ def kafka_options(function: F) -> F:
         return function(*args, kafka=KafkaOptions(settings), **kwargs)
 
     options = [
-        click.option(
-            "-b",
-            "--bootstrap-server",
-            envvar="BLOCKGZ_BOOTSTRAP_SERVER",
-            show_envvar=True,
-            metavar="HOST:PORT",
-            help="The Kafka cluster.",
-        ),
+        click.option("-b", "--bootstrap-server", metavar="HOST:PORT", help="The Kafka cluster."),
         click.option(
             "-X",
             "properties",
             multiple=True,
             envvar="BLOCKGZ_KAFKA_PROPERTIES",
-            show_envvar=True,
             metavar="NAME=VALUE",
             callback=_list_on_request,
             is_eager=True,
@@ -301,22 +264,11 @@ def range_options(function: F) -> F:
         click.option(
             "--from",
             "start",
-            envvar="BLOCKGZ_FROM",
-            show_envvar=True,
             metavar="POS",
             help="Begin here: an offset, earliest, latest, +N, -N, a time, @UNIXTIME or a duration before now (-1h).",
         ),
-        click.option(
-            "--to",
-            "end",
-            envvar="BLOCKGZ_TO",
-            show_envvar=True,
-            metavar="POS",
-            help="End before; +N counts from --from.",
-        ),
-        click.option(
-            "--at", envvar="BLOCKGZ_AT", show_envvar=True, metavar="TIME", help="Everything before that time."
-        ),
+        click.option("--to", "end", metavar="POS", help="End before; +N counts from --from."),
+        click.option("--at", metavar="TIME", help="Everything before that time."),
     ]
     return cast(F, with_options(with_range, options))
 
@@ -328,13 +280,7 @@ def selection_options(function: F) -> F:
     def with_partitions(*args: Any, selection: SelectionOptions, partitions: str | None, **kwargs: Any) -> Any:
         return function(*args, selection=replace(selection, partitions=partitions), **kwargs)
 
-    option = click.option(
-        "--partitions",
-        envvar="BLOCKGZ_PARTITIONS",
-        show_envvar=True,
-        metavar="P,P-P",
-        help="Only these partitions.",
-    )
+    option = click.option("--partitions", metavar="P,P-P", help="Only these partitions.")
     return record_options(cast(F, option(with_partitions)))
 
 
@@ -381,67 +327,34 @@ def record_options(function: F) -> F:
             "--positions",
             "offset_file",
             type=click.File("rb"),
-            envvar="BLOCKGZ_POSITIONS",
-            show_envvar=True,
             metavar="FILE",
             help="Positions of single partitions: kafka-consumer-groups' CSV (topic,partition,offset), or JSON.",
         ),
-        click.option(
-            "--since",
-            envvar="BLOCKGZ_SINCE",
-            show_envvar=True,
-            metavar="TIME",
-            help="Only records whose own timestamp is this or later.",
-        ),
-        click.option(
-            "--until", envvar="BLOCKGZ_UNTIL", show_envvar=True, metavar="TIME", help="Only records from before."
-        ),
+        click.option("--since", metavar="TIME", help="Only records whose own timestamp is this or later."),
+        click.option("--until", metavar="TIME", help="Only records from before."),
         click.option(
             "--key",
             "keys",
             multiple=True,
-            envvar="BLOCKGZ_KEY",
-            show_envvar=True,
             metavar="TEXT",
             help="Only records with this key; several: with one of them.",
         ),
-        click.option(
-            "--null-key",
-            is_flag=True,
-            envvar="BLOCKGZ_NULL_KEY",
-            show_envvar=True,
-            help="Only those without a key, or also those.",
-        ),
+        click.option("--null-key", is_flag=True, help="Only those without a key, or also those."),
         click.option(
             "--header",
             "headers",
             multiple=True,
-            envvar="BLOCKGZ_HEADER",
-            show_envvar=True,
             metavar="NAME[=VALUE]",
             help="Only records with this header; several: with all of them.",
         ),
-        click.option(
-            "--grep",
-            envvar="BLOCKGZ_GREP",
-            show_envvar=True,
-            metavar="REGEX",
-            help="Only records in whose value this is found (RE2's syntax).",
-        ),
+        click.option("--grep", metavar="REGEX", help="Only records in whose value this is found (RE2's syntax)."),
     ]
     return range_options(cast(F, with_options(with_selection, options)))
 
 
 def limit_option(function: F) -> F:
     """Adds -n/--limit; passes `limit: int | None`."""
-    option = click.option(
-        "-n",
-        "--limit",
-        type=click.IntRange(min=0),
-        envvar="BLOCKGZ_LIMIT",
-        show_envvar=True,
-        help="Stop after N records.",
-    )
+    option = click.option("-n", "--limit", type=click.IntRange(min=0), help="Stop after N records.")
     return option(function)
 
 
@@ -459,16 +372,9 @@ def printing_options(function: F) -> F:
 
     options = [
         click.option(
-            "-f",
-            "template",
-            envvar="BLOCKGZ_TEMPLATE",
-            show_envvar=True,
-            metavar="FORMAT",
-            help="Print in kcat's format tokens.",
+            "-f", "template", envvar="BLOCKGZ_TEMPLATE", metavar="FORMAT", help="Print in kcat's format tokens."
         ),
-        click.option(
-            "-J", "as_envelope", is_flag=True, envvar="BLOCKGZ_ENVELOPE", show_envvar=True, help="Print kcat's JSON."
-        ),
+        click.option("-J", "as_envelope", is_flag=True, envvar="BLOCKGZ_ENVELOPE", help="Print kcat's JSON."),
     ]
     return json_option(cast(F, with_options(with_printing, options)))
 
@@ -481,13 +387,7 @@ def cache_option(function: F) -> F:
         folder = None if no_cache else default_folder()
         return function(*args, cache=None if folder is None else DiskCache(folder), **kwargs)
 
-    option = click.option(
-        "--no-cache",
-        is_flag=True,
-        envvar="BLOCKGZ_NO_CACHE",
-        show_envvar=True,
-        help="Fetch indexes anew rather than from this machine's cache.",
-    )
+    option = click.option("--no-cache", is_flag=True, help="Fetch indexes anew rather than from this machine's cache.")
     return cast(F, option(with_cache))
 
 
@@ -498,8 +398,6 @@ def interval_option(function: F) -> F:
         type=Duration(min_ms=100),
         default="1s",
         show_default=True,
-        envvar="BLOCKGZ_INTERVAL",
-        show_envvar=True,
         help="How often to ask for what is new.",
     )
     return option(function)
@@ -516,12 +414,7 @@ def format_option(*more: str) -> Callable[[F], F]:
             return function(*args, form="json" if as_json else form or "table", **kwargs)
 
         option = click.option(
-            "--format",
-            "form",
-            type=click.Choice([*FORMS, *more]),
-            envvar="BLOCKGZ_FORMAT",
-            show_envvar=True,
-            help="How to print; a table unless told otherwise.",
+            "--format", "form", type=click.Choice([*FORMS, *more]), help="How to print; a table unless told otherwise."
         )
         return json_option(cast(F, option(with_format)))
 
@@ -530,9 +423,7 @@ def format_option(*more: str) -> Callable[[F], F]:
 
 def json_option(function: F) -> F:
     """Adds --json; passes `as_json: bool`."""
-    option = click.option(
-        "--json", "as_json", is_flag=True, envvar="BLOCKGZ_JSON", show_envvar=True, help="Print JSON."
-    )
+    option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     return option(function)
 
 

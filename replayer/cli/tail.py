@@ -46,18 +46,9 @@ from .program import announce_silence, closing
     type=click.IntRange(min=0),
     default=10,
     show_default=True,
-    envvar="BLOCKGZ_LINES",
-    show_envvar=True,
     help="How many records of each partition.",
 )
-@click.option(
-    "-F",
-    "--follow",
-    is_flag=True,
-    envvar="BLOCKGZ_FOLLOW",
-    show_envvar=True,
-    help="Go on with what is archived from now on, for ever.",
-)
+@click.option("-F", "--follow", is_flag=True, help="Go on with what is archived from now on, for ever.")
 @interval_option
 @selection_options
 @printing_options

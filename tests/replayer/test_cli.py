@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -20,8 +19,7 @@ from index_format.identity import TopicConfig
 from index_format.keys import TOPIC_CONFIG_OBJECT
 from index_format.record_formats.json_lines import json_object
 from index_format.records import Record
-from replayer.cli import COMMANDS, main
-from replayer.cli.program import EXIT_CODES
+from replayer.cli import main
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
 
@@ -528,29 +526,6 @@ class TestErrors:
             assert (empty_bucket.exit_code, "no archive at s3://archives/x" in empty_bucket.stderr) == (10, True)
         bad_endpoint = replayer("ls", "-a", "s3://archives/x", "--endpoint-url", "nonsense")
         assert (bad_endpoint.exit_code, "is not an endpoint" in bad_endpoint.stderr) == (2, True)
-
-
-def commands() -> list[click.Command]:
-    context = click.Context(main)
-    return [command for name in COMMANDS if (command := main.get_command(context, name)) is not None]
-
-
-def test_every_help_shows_an_example_and_the_exit_codes() -> None:
-    for args in ([], *([command.name] for command in commands())):
-        page = replayer(*args, "--help").stdout
-        assert "Examples:" in page
-        assert all(f"{code:>3}  {meaning}" in page for code, meaning in EXIT_CODES.items())
-
-
-def test_an_option_has_one_environment_variable_everywhere() -> None:
-    variables: dict[str, set[str]] = {}
-    for command in commands():
-        for parameter in command.params:
-            if isinstance(parameter, click.Option):
-                assert isinstance(parameter.envvar, str), (command.name, parameter.opts)
-                assert parameter.envvar.startswith("BLOCKGZ_")
-                variables.setdefault(parameter.envvar, set()).add(parameter.opts[-1])
-    assert all(len(options) == 1 for options in variables.values()), variables
 
 
 @pytest.mark.parametrize("command", ["replay", "verify"])
