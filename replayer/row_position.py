@@ -140,7 +140,7 @@ class RowLedger:
         return None if position == self._committed else position
 
     def committed(self, position: RowPosition) -> None:
-        """This position, as `position` gave it, stands."""
+        """Notes that this position, as `position` gave it, stands."""
         self._committed = self._position = position
 
     def _pass_over(self, offsets: Offsets, position: RowPosition) -> None:

@@ -17,7 +17,7 @@ class Arriving(Generic[T]):
         threading.Thread(target=self._take, name="blockgz-arriving", daemon=True).start()
 
     def next(self, seconds: float | None) -> T | None:
-        """The next item, None after the last; raises TimeoutError after so many seconds, and what the iterator raised."""
+        """The next item, None after the last; raises TimeoutError after so long, or what the iterator raised."""
         try:
             item = self._waiting.get(timeout=seconds)
         except queue.Empty:

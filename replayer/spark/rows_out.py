@@ -1,7 +1,7 @@
 """One task of a write: its rows to a topic, as they come or in transactions that no second run repeats."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic
@@ -74,7 +74,9 @@ def write_rows(batches: Iterator[pa.RecordBatch], work: WriteWork, writer: Write
 class _Outlet(Protocol):
     """Where the records of one target topic go."""
 
-    written: int
+    @property
+    def written(self) -> int:
+        """Records that were handed over."""
 
     def write(self, part: Part) -> None:
         """Takes a part; raises a BlockgzError."""
@@ -131,6 +133,7 @@ class _Outlets:
             raise _into_source(name)
         if name not in self._by_topic:
             target = work.target or find_target(options, work.columns, name, KafkaAdmin(options.properties))
+            kind: Callable[[SinkOptions, Target, Writer], _Outlet]
             kind = _Transactional if options.transactional else _Idempotent
             self._by_topic[name] = target, kind(options, target, self._writer)
         return self._by_topic[name]
@@ -146,9 +149,9 @@ class _Idempotent:
 
     def write(self, part: Part) -> None:
         source = self._writer.task if part.partition is None else part.partition
+        refuse_missing_partition(self._target, source)
         records, _ = sendable(part.records)
         for piece in self._target.router.route(ScannedBatch(source, records)):
-            refuse_missing_partition(self._target, piece.target)
             self._sink.send(piece.target, piece.records)
         self.written += records.num_rows
 
@@ -229,13 +232,13 @@ class _RowLane:
 
     def __init__(self, options: SinkOptions, target: Target, part: Part, writer: Writer) -> None:
         assert part.partition is not None
+        refuse_missing_partition(target, part.partition)
         topic = part.topic or ""
         self._where = source_lane(options.job_into(target.facts.name), part.partition, PLACES)
-        self._target = target
-        self._router = OfSource(target.router, part.partition)
+        router = OfSource(target.router, part.partition)
         self._positions = CommittedPositions(options.properties, self._where.job, decode_row_position)
         self._sink: TransactionalSink[RowPosition] = TransactionalSink(
-            options.properties, self._where.job, self._positions, target.max_message_bytes, self._router
+            options.properties, self._where.job, self._positions, target.max_message_bytes, router
         )
         self.written = 0
         try:
@@ -253,8 +256,6 @@ class _RowLane:
             return
         if self._open_since is None:
             self._open_since = monotonic()
-        for piece in self._router.route(ScannedBatch(self._where.source, fresh)):
-            refuse_missing_partition(self._target, piece.target)
         self._sink.send(self._where.number, fresh)
         self.written += fresh.num_rows
         self._open_records += fresh.num_rows

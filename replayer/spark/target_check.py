@@ -82,9 +82,9 @@ def refuse_part(target: Target, part: Part) -> None:
     refuse_by_config(_preflight(target, (source,), Findings(without_key)), config)
 
 
-def refuse_missing_partition(target: Target, partition: int) -> None:
-    """Raises ReplayRefused where the topic has no such partition."""
-    facts = target.facts
+def refuse_missing_partition(target: Target, source: int) -> None:
+    """Raises ReplayRefused where the topic has no partition for records of a source partition."""
+    facts, partition = target.facts, max(target.router.targets(source))
     if partition >= facts.num_partitions:
         raise ReplayRefused(
             f"topic {facts.name!r} has too few partitions",

@@ -1,7 +1,7 @@
 """The format `blockgz-kafka`: rows to a topic with their own timestamps, headers and partitions, batch and stream."""
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -53,7 +53,7 @@ class TopicSink(DataSource):
             return StreamWriter(prepare(self.options, schema, overwrite=overwrite, batch=False))
 
 
-def prepare(given: dict[str, str], schema: StructType, *, overwrite: bool, batch: bool) -> WriteWork:
+def prepare(given: Mapping[str, str], schema: StructType, *, overwrite: bool, batch: bool) -> WriteWork:
     """What the tasks are told, everything asked that can be asked before; raises a BlockgzError."""
     options = parse_sink_options(given)
     columns = check_columns({field.name: field.dataType.simpleString() for field in schema.fields})
