@@ -10,9 +10,13 @@ class ReadFailed(Exception):
     """An error with its reason and remedy in one text: of an exception, Spark shows no more than that."""
 
 
+class WriteFailed(Exception):
+    """The same of a write."""
+
+
 @contextmanager
-def told() -> Iterator[None]:
-    """Errors of ours as ReadFailed."""
+def told(kind: type[Exception] = ReadFailed) -> Iterator[None]:
+    """Errors of ours as `kind`."""
     try:
         yield
     except BlockgzError as error:
@@ -21,7 +25,7 @@ def told() -> Iterator[None]:
             f"why:   {error.why}" if error.why else "",
             f"do:    {error.remedy}" if error.remedy else "",
         ]
-        raise ReadFailed("\n".join(line for line in lines if line)) from error
+        raise kind("\n".join(line for line in lines if line)) from error
 
 
 class DataLost(BlockgzError):
