@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from index_format import objects
-from index_format.blocks import DEFAULT_MAX_BLOCK_BYTES
-from index_format.chunk_index import ChunkIndex, Gap
+from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, ChunkIndex, Gap
 from index_format.errors import BadName, BlockgzError, MalformedObject
 from index_format.identity import TopicConfig
 from index_format.keys import (

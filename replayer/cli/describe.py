@@ -9,10 +9,12 @@ import msgspec
 
 from ..archive import ArchivedPartition
 from ..summary import summarize
+from .archive_options import ArchiveOptions, archive_options, open_archive
 from .ls import offsets_text, time_text
-from .options import ArchiveOptions, TopicArgument, archive_options, format_option, open_archive, parse_topic
+from .options import format_option
 from .program import closing
 from .tables import bytes_text, print_rows, print_table
+from .topic_argument import TopicArgument, parse_topic
 
 
 @click.command(

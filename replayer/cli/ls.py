@@ -8,10 +8,10 @@ import click
 import msgspec
 
 from ..summary import PartitionSummary, summarize
-from .get import timestamp_text
-from .options import ArchiveOptions, archive_options, format_option, open_archive
+from .archive_options import ArchiveOptions, archive_options, open_archive
+from .options import format_option
 from .program import closing
-from .tables import bytes_text, print_rows, print_table
+from .tables import bytes_text, print_rows, print_table, timestamp_text
 
 
 @click.command("ls", epilog=closing("replayer ls -a ./archive", "replayer ls --json -a s3://bucket/prefix"))
