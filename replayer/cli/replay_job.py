@@ -23,8 +23,8 @@ from ..record_sink import RecordSink
 from ..republish import Work
 from ..republish_plan import JobState
 from ..selection import Reading, Selection
+from .cluster_options import KafkaOptions
 from .damage import DamagePolicies
-from .options import KafkaOptions
 from .replay_options import ReplayOptions
 
 CLOSE_SECONDS = 5.0
