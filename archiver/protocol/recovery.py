@@ -46,17 +46,15 @@ def take_over(identity: PartitionIdentity, writer: str, policy: TakeoverPolicy) 
     """
     tries = 0
     while True:
-        held = yield from read_marker(identity.keys.marker)
-        if held is not None:
-            _check_identity(identity, held.marker, policy)
-            yield from _check_isolation(identity, held.marker)
+        held = yield from read_own(identity, policy)
         bounds: LogBounds = yield from patiently(ReadLogBounds())
         newest = yield from _newest_archived(held.marker if held else None, bounds)
         yield from check_assignment(identity.keys)
         gap = None
         if held is not None:
             gap = gap_before(held.marker, bounds, identity)
-            _compare_tail(identity, held.marker, newest)
+            if isinstance(newest, Record):
+                compare_tail(identity, held.marker, newest)
         if gap is not None and not policy.gaps_are_recorded:
             raise GapRefused(
                 f"{_name(identity)}: records at offsets {gap.start} to {gap.end - 1} were never archived",
@@ -74,6 +72,18 @@ def take_over(identity: PartitionIdentity, writer: str, policy: TakeoverPolicy) 
         position = claim.next_offset if claim.next_offset is not None else bounds.low
         tail_was_compacted = isinstance(newest, Vanished)
         return Claimed(now_held, position, gap, tail_was_compacted)
+
+
+def read_own(identity: PartitionIdentity, policy: TakeoverPolicy) -> Protocol[Held | None]:
+    """The marker of a partition that this writer may claim; None where there is none.
+
+    Raises Diverged, OwnedByAnother or UsageError for one that it may not claim.
+    """
+    held = yield from read_marker(identity.keys.marker)
+    if held is not None:
+        _check_identity(identity, held.marker, policy)
+        yield from _check_isolation(identity, held.marker)
+    return held
 
 
 def gap_before(marker: Marker, bounds: LogBounds, identity: PartitionIdentity) -> Gap | None:
@@ -181,8 +191,9 @@ def _newest_archived(marker: Marker | None, bounds: LogBounds) -> Protocol[Recor
     return Vanished() if record is None else record
 
 
-def _compare_tail(identity: PartitionIdentity, marker: Marker, newest: Record | Vanished | None) -> None:
-    if isinstance(newest, Record) and record_hash(newest) != marker.tail_hash:
+def compare_tail(identity: PartitionIdentity, marker: Marker, newest: Record) -> None:
+    """Raises Diverged where a log's record at the newest archived offset is not the one that was archived."""
+    if record_hash(newest) != marker.tail_hash:
         raise Diverged(
             f"{_name(identity)}: the record at offset {newest.offset} is not the one that was archived",
             why="the log was truncated and written again, or this is another cluster",

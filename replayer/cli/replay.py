@@ -20,8 +20,10 @@ from ..republish_plan import Preflight, RepublishPlan, Request
 from ..republish_planning import make_plan
 from ..republish_result import RepublishResult
 from ..republish_sources import describe_source, find_refusable
+from .archive_options import ArchiveOptions, archive_options, open_archive
+from .cluster_options import KafkaOptions, kafka_options
 from .damage import SKIPS, DamagePolicies
-from .options import ArchiveOptions, KafkaOptions, archive_options, json_option, kafka_options, open_archive
+from .options import json_option
 from .program import closing, print_failure
 from .progress import record_progress
 from .replay_job import PreparedJob, prepared_job

@@ -15,7 +15,7 @@ from ..kafka_calls import Calls, NoAnswer
 from ..kafka_positions import CommittedPositions
 from ..kafka_sink import KafkaSink
 from ..kafka_transactions import TransactionalSink
-from ..lane_position import LanePosition, refuse_long_metadata
+from ..lane_position import LanePosition, decode_position, refuse_long_metadata
 from ..ledger import Ledger
 from ..pipeline import Pipeline
 from ..positions import OffsetRange
@@ -23,8 +23,8 @@ from ..record_sink import RecordSink
 from ..republish import Work
 from ..republish_plan import JobState
 from ..selection import Reading, Selection
+from .cluster_options import KafkaOptions
 from .damage import DamagePolicies
-from .options import KafkaOptions
 from .replay_options import ReplayOptions
 
 CLOSE_SECONDS = 5.0
@@ -38,7 +38,7 @@ class PreparedJob:
     pipeline: Pipeline
     work: Work
     recorded: Mapping[int, LanePosition]
-    store: CommittedPositions | JobFile
+    store: CommittedPositions[LanePosition] | JobFile
     planning: Reading
     """As the work's, for looking ahead: what it passes over the replay comes to again, and reports."""
 
@@ -109,7 +109,7 @@ async def prepared_job(
         file = JobFile(options.job_file or default_job_file(job), job)
         yield await _prepared(job, pipeline, selections, file, lanes, planning, reading)
         return
-    positions = CommittedPositions(kafka.properties, job)
+    positions = CommittedPositions(kafka.properties, job, decode_position)
     try:
         prepared = await _prepared(job, pipeline, selections, positions, lanes, planning, reading)
         refuse_long_metadata(prepared.work.first)
@@ -129,7 +129,7 @@ async def _prepared(
     job: Job,
     pipeline: Pipeline,
     selections: list[Selection],
-    store: CommittedPositions | JobFile,
+    store: CommittedPositions[LanePosition] | JobFile,
     lanes: list[int],
     planning: Reading,
     reading: Reading,

@@ -22,21 +22,13 @@ from ..survey import survey
 from ..verify import Depth, expected_bytes, verify_partition
 from ..verify import Progress as OnProgress
 from .against_topic import verify_against
-from .options import (
-    ArchiveOptions,
-    KafkaOptions,
-    RangeOptions,
-    TopicArgument,
-    archive_options,
-    json_option,
-    kafka_options,
-    open_archive,
-    parse_topic,
-    range_options,
-    with_partitions,
-)
+from .archive_options import ArchiveOptions, archive_options, open_archive
+from .cluster_options import KafkaOptions, kafka_options
+from .options import json_option
 from .program import closing
 from .report import ReportOptions, report_options
+from .selection_options import RangeOptions, range_options
+from .topic_argument import TopicArgument, parse_topic, with_partitions
 from .verification_output import print_report
 
 FAILED = 3
@@ -71,28 +63,15 @@ class Share(click.ParamType[float]):
     ),
 )
 @click.argument("topics", metavar="[TOPIC[:P[,P-P]]...]", nargs=-1)
-@click.option("--deep", is_flag=True, envvar="BLOCKGZ_DEEP", show_envvar=True, help="Read all data: checksums, counts.")
+@click.option("--deep", is_flag=True, help="Read all data: checksums, counts.")
+@click.option("--records", is_flag=True, help="Decode every record as well.")
 @click.option(
-    "--records", is_flag=True, envvar="BLOCKGZ_RECORDS", show_envvar=True, help="Decode every record as well."
+    "--against-topic", metavar="TOPIC", help="Compare every record with this topic: the archived one itself, or a copy."
 )
-@click.option(
-    "--against-topic",
-    envvar="BLOCKGZ_AGAINST_TOPIC",
-    show_envvar=True,
-    metavar="TOPIC",
-    help="Compare every record with this topic: the archived one itself, or a copy.",
-)
-@click.option(
-    "--partitions",
-    envvar="BLOCKGZ_PARTITIONS",
-    show_envvar=True,
-    metavar="P,P-P",
-    help="With --against-topic: only these partitions.",
-)
+@click.option("--partitions", metavar="P,P-P", help="With --against-topic: only these partitions.")
 @click.option(
     "--since",
     envvar="BLOCKGZ_VERIFY_SINCE",
-    show_envvar=True,
     metavar="TIME",
     help="Check only chunks with a record at or after: a time, or a duration before now (-1d).",
 )
@@ -101,8 +80,6 @@ class Share(click.ParamType[float]):
     type=Share(),
     default="100%",
     show_default=True,
-    envvar="BLOCKGZ_SAMPLE",
-    show_envvar=True,
     metavar="PERCENT",
     help="Check only a random share of the chunks of each partition, at least one, such as 5%.",
 )

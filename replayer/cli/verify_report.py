@@ -25,7 +25,6 @@ NOT_SIGNED = 3
     required=True,
     type=click.Path(path_type=Path),
     envvar="BLOCKGZ_REPORT_KEY",
-    show_envvar=True,
     metavar="PEM",
     help="The signer's public key.",
 )
@@ -33,7 +32,6 @@ NOT_SIGNED = 3
     "--signature",
     type=click.Path(path_type=Path),
     envvar="BLOCKGZ_REPORT_SIGNATURE",
-    show_envvar=True,
     metavar="FILE",
     help="The signature, if it is not in FILE.sig.",
 )

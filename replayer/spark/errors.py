@@ -49,9 +49,13 @@ class JobFailed(BlockgzError):
         self.exit_code = exit_code  # type: ignore[misc]
 
 
+class WriteFailed(Exception):
+    """The same of a write."""
+
+
 @contextmanager
-def told() -> Iterator[None]:
-    """Errors of ours as ReadFailed."""
+def told(kind: type[Exception] = ReadFailed) -> Iterator[None]:
+    """Errors of ours as `kind`."""
     try:
         yield
     except BlockgzError as error:
@@ -60,7 +64,7 @@ def told() -> Iterator[None]:
             f"why:   {error.why}" if error.why else "",
             f"do:    {error.remedy}" if error.remedy else "",
         ]
-        raise ReadFailed("\n".join(line for line in lines if line)) from error
+        raise kind("\n".join(line for line in lines if line)) from error
 
 
 @contextmanager
@@ -105,11 +109,7 @@ def failure_of(text: str, condition: str | None = None) -> BlockgzError:
 def _first_words(text: str) -> str:
     """What Spark says, without stack traces."""
     lines = [line.strip() for line in text.splitlines()]
-    said = [
-        line
-        for line in lines
-        if line and not re.match(r"(at |Traceback|File \"|JVM stacktrace|:? ?\+?-? ?Driver)", line)
-    ]
+    said = [line for line in lines if line and not _TRACE.match(line)]
     return " ".join(" ".join(said[:3]).split())[:500]
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from index_format.addresses import Address
-from index_format.blocks import DEFAULT_MAX_BLOCK_BYTES
+from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 
 from ..archive import Archive
 from ..stores.opening import open_reader

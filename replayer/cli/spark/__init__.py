@@ -13,7 +13,7 @@ COMMANDS = {"load": "load_command", "export": "export_command", "verify": "verif
     cls=Program,
     modules={name: f"spark.{module}" for name, module in COMMANDS.items()},
     epilog=closing(
-        "replayer spark export orders ./orders --to parquet -a ./archive",
+        "replayer spark export orders ./orders --format parquet -a ./archive",
         "replayer spark verify --records --master local[4] -a s3://bucket/prefix",
     ),
 )

@@ -4,9 +4,11 @@ from typing import Any
 
 import click
 
+from ..archive_options import archive_options
 from ..damage import damage_option
-from ..options import archive_options, json_option, selection_options
+from ..options import json_option
 from ..program import closing
+from ..selection_options import selection_options
 from .job_options import Request, cutting_options, dry_run_option, value_options
 from .session_options import session_options, spark_needed
 from .target_options import mode_option, partition_by_option
@@ -17,23 +19,23 @@ FORMATS = ("parquet", "avro", "json", "csv")
 @click.command(
     "export",
     epilog=closing(
-        "replayer spark export orders ./orders --to parquet -a ./archive",
-        "replayer spark export 'shop-*' s3a://lake/shop --to parquet --partition-by topic,date --since -1d "
+        "replayer spark export orders ./orders --format parquet -a ./archive",
+        "replayer spark export 'shop-*' s3a://lake/shop --format parquet --partition-by topic,date --since -1d "
         "-a s3://bucket/prefix",
-        "replayer spark export orders ./orders --to json --value json --schema 'id BIGINT, name STRING' -a ./archive",
-        "replayer spark export orders ./orders --to parquet --value avro --schema-registry http://localhost:8081 "
+        "replayer spark export orders ./orders --format json --value json --schema 'id BIGINT, name STRING' "
+        "-a ./archive",
+        "replayer spark export orders ./orders --format parquet --value avro --schema-registry http://localhost:8081 "
         "--on-bad-value skip --partition-by date,value.country -a ./archive",
     ),
 )
 @click.argument("topics", metavar="TOPIC[:P[,P-P]]...", nargs=-1, required=True)
 @click.argument("destination", metavar="DEST")
 @click.option(
-    "--to",
+    "--format",
     "file_format",
     type=click.Choice(FORMATS),
     required=True,
-    envvar="BLOCKGZ_EXPORT_TO",
-    show_envvar=True,
+    envvar="BLOCKGZ_EXPORT_FORMAT",
     help="The files' format; avro needs Spark's own jar for it (--jars).",
 )
 @mode_option

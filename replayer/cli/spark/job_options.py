@@ -12,7 +12,10 @@ from ...archive import Archive
 from ...errors import UsageError
 from ...selection import Selection
 from ...topic_patterns import fitting, is_pattern
-from ..options import ArchiveOptions, SelectionOptions, Size, TopicArgument, parse_partitions, parse_topic, with_options
+from ..archive_options import ArchiveOptions, Size
+from ..options import with_options
+from ..selection_options import SelectionOptions
+from ..topic_argument import TopicArgument, parse_partitions, parse_topic
 from .session_options import SessionOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -79,8 +82,6 @@ def value_options(function: F) -> F:
             type=click.Choice(["binary", "text", "json", "avro"]),
             default="binary",
             show_default=True,
-            envvar="BLOCKGZ_VALUE",
-            show_envvar=True,
             help="What values are; json and avro become columns.",
         ),
         click.option(
@@ -88,22 +89,16 @@ def value_options(function: F) -> F:
             type=click.Choice(["binary", "text"]),
             default="binary",
             show_default=True,
-            envvar="BLOCKGZ_KEY_AS",
-            show_envvar=True,
             help="What keys are.",
         ),
         click.option(
             "--schema",
-            envvar="BLOCKGZ_SCHEMA",
-            show_envvar=True,
             metavar="FILE|DDL",
             help="Of json: DDL (id BIGINT, name STRING), or a file with it or Spark's JSON; without it all values are "
             "read twice to find it out. Of avro: a file .avsc to read by.",
         ),
         click.option(
             "--schema-registry",
-            envvar="BLOCKGZ_SCHEMA_REGISTRY",
-            show_envvar=True,
             metavar="URL",
             help="Where the schemas are that avro values were written by, and without --schema the one to read by: "
             "TOPIC-value's newest.",
@@ -113,8 +108,6 @@ def value_options(function: F) -> F:
             type=click.Choice(["fail", "null", "skip"]),
             default="fail",
             show_default=True,
-            envvar="BLOCKGZ_ON_BAD_VALUE",
-            show_envvar=True,
             help="A key or value that cannot be decoded: end the job, write null, or leave the record out; counted.",
         ),
     ]
@@ -134,8 +127,6 @@ def cutting_options(function: F) -> F:
             type=Size(),
             default=TASK_BYTES,
             show_default="128MiB",
-            envvar="BLOCKGZ_TASK_BYTES",
-            show_envvar=True,
             help="Stored bytes of a task.",
         ),
         click.option(
@@ -143,8 +134,6 @@ def cutting_options(function: F) -> F:
             type=click.IntRange(min=1),
             default=1,
             show_default=True,
-            envvar="BLOCKGZ_MIN_TASKS",
-            show_envvar=True,
             help="At least so many tasks, as far as there are blocks.",
         ),
     ]
@@ -156,8 +145,6 @@ def dry_run_option(function: F) -> F:
     option = click.option(
         "--dry-run",
         is_flag=True,
-        envvar="BLOCKGZ_DRY_RUN",
-        show_envvar=True,
         help="Say what would be read, and stop there; Spark is not started.",
     )
     return option(function)

@@ -4,9 +4,11 @@ from typing import Any
 
 import click
 
+from ..archive_options import archive_options
 from ..damage import damage_option
-from ..options import archive_options, json_option, selection_options
+from ..options import json_option
 from ..program import closing
+from ..selection_options import selection_options
 from .job_options import Request, cutting_options, dry_run_option, value_options
 from .session_options import session_options, spark_needed
 from .target_options import mode_option, partition_by_option
@@ -24,8 +26,6 @@ from .target_options import mode_option, partition_by_option
 @click.option(
     "--table",
     required=True,
-    envvar="BLOCKGZ_TABLE",
-    show_envvar=True,
     metavar="NAME",
     help="The table: NAME, DATABASE.NAME or CATALOG.DATABASE.NAME.",
 )
@@ -35,7 +35,6 @@ from .target_options import mode_option, partition_by_option
     default="parquet",
     show_default=True,
     envvar="BLOCKGZ_TABLE_FORMAT",
-    show_envvar=True,
     metavar="NAME",
     help="What Spark keeps the table in: parquet, orc, iceberg, delta, ….",
 )

@@ -16,7 +16,6 @@ def mode_option(function: F) -> F:
         default="error",
         show_default=True,
         envvar="BLOCKGZ_SPARK_MODE",
-        show_envvar=True,
         help="Where something is there already: refuse, add to it, or put this in its place.",
     )
     return option(function)
@@ -27,8 +26,6 @@ def partition_by_option(function: F) -> F:
     option = click.option(
         "--partition-by",
         default="",
-        envvar="BLOCKGZ_PARTITION_BY",
-        show_envvar=True,
         metavar="PART,PART",
         callback=lambda _ctx, _param, text: tuple(part.strip() for part in text.split(",") if part.strip()),
         help="Folders by topic, date, hour (of the timestamp, UTC) or value.FIELD.",

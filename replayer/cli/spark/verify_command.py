@@ -8,7 +8,8 @@ import click
 from ...chunk_choice import ChunkChoice
 from ...positions import parse_time
 from ...verify import Depth
-from ..options import ArchiveOptions, archive_options, json_option
+from ..archive_options import ArchiveOptions, archive_options
+from ..options import json_option
 from ..program import closing
 from ..report import ReportOptions, report_options
 from ..verify import Share
@@ -25,20 +26,15 @@ from .session_options import SessionOptions, session_options, spark_needed
     ),
 )
 @click.argument("topics", metavar="[TOPIC[:P[,P-P]]...]", nargs=-1)
-@click.option(
-    "--records", is_flag=True, envvar="BLOCKGZ_RECORDS", show_envvar=True, help="Decode every record as well."
-)
+@click.option("--records", is_flag=True, help="Decode every record as well.")
 @click.option(
     "--digests",
     is_flag=True,
-    envvar="BLOCKGZ_DIGESTS",
-    show_envvar=True,
     help="Digests of the records of each partition: each is one task then.",
 )
 @click.option(
     "--since",
     envvar="BLOCKGZ_VERIFY_SINCE",
-    show_envvar=True,
     metavar="TIME",
     help="Check only chunks with a record at or after: a time, or a duration before now (-1d).",
 )
@@ -47,8 +43,6 @@ from .session_options import SessionOptions, session_options, spark_needed
     type=Share(),
     default="100%",
     show_default=True,
-    envvar="BLOCKGZ_SAMPLE",
-    show_envvar=True,
     metavar="PERCENT",
     help="Check only a random share of the chunks of each partition, at least one, such as 5%.",
 )

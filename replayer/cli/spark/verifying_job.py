@@ -12,7 +12,7 @@ from ...spark.place import ArchivePlace, opened
 from ...spark.session import session
 from ...spark.verifying import VerificationPlan, planned, verify
 from ...verify import Depth
-from ..options import ArchiveOptions
+from ..archive_options import ArchiveOptions
 from ..program import debug
 from ..report import ReportOptions
 from ..tables import bytes_text
