@@ -31,16 +31,16 @@ CLOSE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class PreparedJob:
+class KnownJob:
     """A job, what it has to do, and what is recorded of it so far."""
 
     job: Job
     pipeline: Pipeline
     work: Work
     recorded: Mapping[int, LanePosition]
-    store: CommittedPositions[LanePosition] | JobFile
     planning: Reading
     """As the work's, for looking ahead: what it passes over the replay comes to again, and reports."""
+    transactional: bool
 
     @property
     def remaining(self) -> list[Selection]:
@@ -57,13 +57,20 @@ class PreparedJob:
         """What the plan needs to know of it."""
         return JobState(
             self.job.name,
-            transactional=isinstance(self.store, CommittedPositions),
+            transactional=self.transactional,
             resume=resume,
             written=sum(position.written for position in self.recorded.values()),
             begun=bool(self.recorded),
             complete=self.work.first.keys() <= self.recorded.keys()
             and all(position.complete for position in self.recorded.values()),
         )
+
+
+@dataclass(frozen=True)
+class PreparedJob(KnownJob):
+    """One that this process does, and where it is recorded."""
+
+    store: CommittedPositions[LanePosition] | JobFile
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -134,6 +141,7 @@ async def _prepared(
     planning: Reading,
     reading: Reading,
 ) -> PreparedJob:
+    transactional = isinstance(store, CommittedPositions)
     found = await asyncio.to_thread(store.read, lanes) if isinstance(store, CommittedPositions) else store.read()
     selections = pinned(selections, found)
     histories = {
@@ -142,4 +150,4 @@ async def _prepared(
     ranges = {each.partition.partition: each.offsets for each in selections}
     first = first_positions(job, ranges, histories, pipeline)
     refuse_other_job(found, first)
-    return PreparedJob(job, pipeline, Work(selections, first, reading), found, store, planning)
+    return PreparedJob(job, pipeline, Work(selections, first, reading), found, planning, transactional, store)
