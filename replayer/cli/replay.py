@@ -15,8 +15,10 @@ from ..record_sink import RecordSink
 from ..republish import republish, written_text
 from ..republish_planning import make_plan
 from ..republish_result import RepublishResult
+from .archive_options import ArchiveOptions, archive_options, open_archive
+from .cluster_options import KafkaOptions, kafka_options
 from .damage import DamagePolicies
-from .options import ArchiveOptions, KafkaOptions, archive_options, json_option, kafka_options, open_archive
+from .options import json_option
 from .program import closing, print_failure
 from .progress import record_progress
 from .replay_job import PreparedJob, prepared_job

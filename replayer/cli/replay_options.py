@@ -12,8 +12,10 @@ from index_format.keys import parse_topic_folder
 
 from ..pace import Pace, make_pace
 from .damage import damage_option
-from .options import SelectionOptions, TopicArgument, parse_topic, record_options, with_options
+from .options import with_options
+from .selection_options import SelectionOptions, record_options
 from .shape_options import ShapeOptions, shape_options
+from .topic_argument import TopicArgument, parse_topic
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -22,22 +22,14 @@ from ..positions import parse_time
 from ..verify import Depth, expected_bytes, verify_partition
 from ..verify import Progress as OnProgress
 from .against_topic import verify_against
-from .options import (
-    ArchiveOptions,
-    KafkaOptions,
-    RangeOptions,
-    TopicArgument,
-    archive_options,
-    json_option,
-    kafka_options,
-    open_archive,
-    parse_topic,
-    range_options,
-    with_partitions,
-)
+from .archive_options import ArchiveOptions, archive_options, open_archive
+from .cluster_options import KafkaOptions, kafka_options
+from .options import json_option
 from .program import closing
 from .report import ReportOptions, report_options
+from .selection_options import RangeOptions, range_options
 from .tables import print_table
+from .topic_argument import TopicArgument, parse_topic, with_partitions
 
 FAILED = 3
 
