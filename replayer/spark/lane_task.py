@@ -109,7 +109,8 @@ async def _replayed(task: LaneTask, damage: SkipDamage, tally: Tally) -> Republi
         reading = Reading(work.record_filter, lambda _: damage if work.skips_damage else STOP)
         selection = Selection(partition, OffsetRange(progress.start, progress.end))
         stages = tuple(
-            replace(stage, tally=tally) if isinstance(stage, TransformStage) else stage for stage in work.pipeline.stages
+            replace(stage, tally=tally) if isinstance(stage, TransformStage) else stage
+            for stage in work.pipeline.stages
         )
         positions = CommittedPositions(work.properties, lane.job, decode_position)
         try:
@@ -150,5 +151,3 @@ class _InCluster:
 
 def _untold(records: int, num_bytes: int) -> None:
     """The driver learns of progress from the positions."""
-
-
