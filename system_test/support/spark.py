@@ -31,11 +31,6 @@ def kafka_jars() -> str:
     return ",".join(map(str, sorted(single_jars("spark-kafka-4.2.0", _JARS).glob("*.jar"))))
 
 
-def kafka_jars() -> str:
-    """The jars of Spark's Kafka source, as `--jars` takes them."""
-    return ",".join(map(str, sorted(single_jars("spark-kafka-4.2.0", _JARS).glob("*.jar"))))
-
-
 @contextmanager
 def spark_session(master: str = "local[2]") -> Iterator[SparkSession]:
     """A session whose Python workers are this interpreter's; stopped in the end."""
