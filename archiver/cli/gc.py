@@ -15,9 +15,8 @@ from ..stores.opening import open_existing_store
 from ..sweep import Problem, SweepPlan, SweepResult, plan_sweep, sweep
 from .outcome import closing, error_lines
 from .run import PARTLY_FAILED
+from .store_options import store_options
 from .value_types import DURATION
-
-DEFAULT_GRACE_SECONDS = 7 * 24 * 3600.0
 
 
 @click.command(
@@ -26,15 +25,14 @@ DEFAULT_GRACE_SECONDS = 7 * 24 * 3600.0
     ),
 )
 @click.argument("topics", nargs=-1, metavar="[TOPIC...]")
-@click.option("-a", "--archive", required=True, help="s3://bucket/prefix, file:///dir or ./dir.")
-@click.option("--endpoint-url", help="Of an S3 work-alike.")
-@click.option("--region", help="AWS region.")
+@store_options()
 @click.option(
     "--grace",
     type=DURATION,
-    default=DEFAULT_GRACE_SECONDS,
+    default="7d",
+    show_default=True,
     envvar="BLOCKGZ_GC_GRACE",
-    help="Leave what is younger, by the store's clock; at least 1h. [7d]",
+    help="Leave what is younger, by the store's clock; at least 1h.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the plan and delete nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")

@@ -17,7 +17,7 @@ Exit codes:
     0  ok
     1  failed
     2  usage or configuration
-    3  finished, but part of the work failed
+    3  finished, but damage found or part of the work failed
     4  not in the archive
    10  no archive there
    11  partition owned by another writer

@@ -23,6 +23,7 @@ from ..sweep import Problem, layout_of
 from .old_archive_options import old_archive_options
 from .outcome import closing, error_lines
 from .run import PARTLY_FAILED
+from .store_options import store_options
 
 DEFAULT_GROUP = str(RunConfig.model_fields["group_id"].default)
 
@@ -39,9 +40,7 @@ def repair() -> None:
 
 def _options(function: Any) -> Any:
     options = [
-        click.option("-a", "--archive", required=True, help="s3://bucket/prefix, file:///dir or ./dir."),
-        click.option("--endpoint-url", help="Of an S3 work-alike."),
-        click.option("--region", help="AWS region."),
+        store_options(),
         old_archive_options,
         click.option("--dry-run", is_flag=True, help="Print the plan and write nothing."),
         click.option("--yes", is_flag=True, help="Do not ask."),
