@@ -1,6 +1,5 @@
 """`archiver import`."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from ..probe import probe
 from ..stores import ToolStore
 from ..stores.opening import default_buffer_root, open_existing_store, open_store
 from ..topic_selection import TopicSelection
+from .confirming import confirm
 from .old_archive_options import old_archive_options
 from .outcome import closing, error_lines
 from .run import PARTLY_FAILED
@@ -109,7 +109,9 @@ def import_command(
         _print_plan(partitions)
     reports: list[ImportReport] = []
     if not dry_run:
-        _confirm(partitions, is_agreed=yes)
+        records = sum(each.num_records for each in partitions)
+        question = f"Import {records:,} records of {len(partitions)} partitions?"
+        confirm(question, undone="nothing was imported", is_agreed=yes)
         reports = _import(reader, partitions, target, shows_progress=not as_json)
     if as_json:
         result = result_object(source, archive, partitions, reports, dry_run=dry_run)
@@ -216,19 +218,6 @@ def _opened(reader: OldReader, target: Target) -> ToolStore:
     if not target.single_writer:
         probe(store, multipart=store.url.startswith("s3:"))
     return store
-
-
-def _confirm(partitions: Sequence[OldPartition], *, is_agreed: bool) -> None:
-    if is_agreed:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError(
-            "nothing was imported",
-            why="there is no terminal to ask on, and --yes was not given",
-            remedy="add --yes, or --dry-run to see the plan only",
-        )
-    count = sum(each.num_records for each in partitions)
-    click.confirm(f"Import {count:,} records of {len(partitions)} partitions?", abort=True, err=True)
 
 
 def _print_plan(partitions: Sequence[OldPartition]) -> None:
