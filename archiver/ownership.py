@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from index_format.blocks import COMPRESSORS
 from index_format.errors import BlockgzError
-from index_format.keys import LAYOUTS, TopicFolder
+from index_format.keys import LAYOUTS
 from index_format.record_formats import record_format
 
 from .backoff import LONGEST_BACKOFF_SECONDS, backoff_seconds
@@ -25,7 +25,7 @@ from .partition_archiver import ChunkSettings, Flush, PartitionArchiver, Partiti
 from .protocol.commit import PartitionIdentity
 from .protocol.driver import Driver, LogReader
 from .protocol.recovery import Claimed, TakeoverPolicy, take_over
-from .protocol.succession import name_successor
+from .protocol.succession import name_successors
 from .roll_policy import RollLimits, RollReason
 from .stores import Store
 from .topics import TopicDirectory
@@ -272,13 +272,11 @@ class Ownership:
         config = workshop.config
         topic_id, folder = workshop.topics.locate(topic)
         driver = self._driver(partition, topic_id)
-        layout = LAYOUTS[config.layout]
-        for incarnation in range(1, folder.incarnation):
-            old = layout(TopicFolder(topic, incarnation), number)
-            if driver.run(name_successor(old, str(TopicFolder(topic, incarnation + 1)), workshop.writer)):
-                log.warning(LogEvent.SUCCEEDED, topic=topic, partition=number, folder=str(folder))
+        keys = LAYOUTS[config.layout](folder, number)
+        for _ in driver.run(name_successors(keys, workshop.writer)):
+            log.warning(LogEvent.SUCCEEDED, topic=topic, partition=number, folder=str(folder))
         identity = PartitionIdentity(
-            keys=layout(folder, number),
+            keys=keys,
             archive_id=workshop.archive_id,
             topic_id=topic_id,
             group_id=config.group_id,
