@@ -1,6 +1,7 @@
 """`archiver run`."""
 
 import faulthandler
+import gc
 import logging
 import signal
 import sys
@@ -65,6 +66,9 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
     store = open_store(config.archive, endpoint_url=config.endpoint_url, region=config.region)
     buffer = BufferFolder(config.buffer_dir or default_buffer_root(config.archive))
     service = ArchiverService(config, store, buffer)
+    # Thousands of messages and lines come and go a moment, none of them in a cycle: collections find nothing.
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 50)
 
     def report() -> int:
         reports = list(service.reports.values())
