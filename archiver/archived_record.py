@@ -1,8 +1,8 @@
 """Telling an archived record that comes again from another one in its place."""
 
 from index_format import marker as markers
-from index_format.blocks import DEFAULT_MAX_BLOCK_BYTES, decode_block
-from index_format.chunk_index import ChunkIndex
+from index_format.blocks import decode_block
+from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, ChunkIndex
 from index_format.errors import MalformedObject
 from index_format.keys import INDEX_SUFFIXES, PartitionKeys, data_suffix, is_catalog_name
 from index_format.marker import CatalogReference, ChunkEntry, Marker
