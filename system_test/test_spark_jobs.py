@@ -311,7 +311,7 @@ def test_verify_reports_what_a_single_process_does(spark: SparkSession, tmp_path
     sample = sample_archive("topic")
     seed = int(os.environ.get("BLOCKGZ_SEED", random.randrange(2**32)))
     rng = random.Random(seed)
-    every = [case for case in cases(sample, rng, 400)]
+    every = list(cases(sample, rng, 400))
     for number, case in enumerate([None, *rng.sample(every, 7)]):
         root = tmp_path / str(number)
         for key, body in (sample.objects if case is None else damaged(sample, case)).items():
