@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from replayer.spark import register
-from system_test.conftest import _required
+from system_test.conftest import required_parts
 from system_test.support.archiving import Site, folder_site
 from system_test.support.bulk import produce_bulk
 from system_test.support.kafka_broker import KafkaBroker
@@ -34,7 +34,7 @@ def spark() -> Iterator[SparkSession]:
         "spark_sql_execution_arrow_maxRecordsPerBatch": "50",
         "spark_sql_execution_arrow_maxBytesPerBatch": "1m",
     }
-    with _required(), spark_session("local-cluster[2,1,768]", **settings) as session:
+    with required_parts(), spark_session("local-cluster[2,1,768]", **settings) as session:
         register(session)
         yield session
 
