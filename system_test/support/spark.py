@@ -26,23 +26,26 @@ def avro_jar() -> str:
     return str(jar)
 
 
+def kafka_jars() -> str:
+    """The jars of Spark's Kafka source, as `--jars` takes them."""
+    return ",".join(map(str, sorted(single_jars("spark-kafka-4.2.0", _JARS).glob("*.jar"))))
+
+
 @contextmanager
-def spark_session(master: str = "local[2]", **settings: str) -> Iterator[SparkSession]:
-    """A session whose Python workers are this interpreter's, `settings` with _ for a dot; stopped in the end."""
+def spark_session(master: str = "local[2]") -> Iterator[SparkSession]:
+    """A session whose Python workers are this interpreter's; stopped in the end."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    jars = ",".join(map(str, sorted(single_jars("spark-kafka-4.2.0", _JARS).glob("*.jar"))))
-    builder = (
+    spark = (
         SparkSession.builder.master(master)
-        .config("spark.jars", jars)
+        .config("spark.jars", kafka_jars())
+        .config("spark.executor.memory", "768m")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.extraJavaOptions", "-Xss8m")
+        .getOrCreate()
     )
-    for name, value in settings.items():
-        builder = builder.config(name.replace("_", "."), value)
-    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("FATAL")
     try:
         yield spark

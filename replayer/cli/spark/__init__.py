@@ -4,7 +4,7 @@ import click
 
 from ..program import Program, closing
 
-COMMANDS = {"load": "load_command", "export": "export_command", "verify": "verify_command"}
+COMMANDS = {"load": "load_command", "export": "export_command", "verify": "verify_command", "replay": "replay_command"}
 """Commands and the modules that hold them, as in the program itself."""
 
 
