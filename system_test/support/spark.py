@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -35,6 +36,13 @@ def kafka_jars() -> str:
 def spark_session(master: str = "local[2]") -> Iterator[SparkSession]:
     """A session whose Python workers are this interpreter's; stopped in the end."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    with tempfile.TemporaryDirectory(prefix="blockgz-spark-") as folder:
+        # Where executors of a local cluster work, by default inside pyspark's own folder.
+        os.environ["SPARK_WORKER_DIR"] = folder
+        yield from _started(master)
+
+
+def _started(master: str) -> Iterator[SparkSession]:
     spark = (
         SparkSession.builder.master(master)
         .config("spark.jars", kafka_jars())

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from archiver.errors import Diverged, Fenced, OwnedByAnother, UsageError
+from archiver import errors as archiver_errors
+from archiver.errors import Diverged, Fenced, OwnedByAnother, StoreError, UsageError
 from archiver.spark.columns import to_rows
 from archiver.spark.committing import Outcome, commit_all, ordered
-from archiver.spark.errors import BatchRefused, WriteFailed, in_options, told
+from archiver.spark.errors import BatchRefused, JobFailed, WriteFailed, error_in, in_options, told
 from archiver.spark.options import parse_options
 from archiver.spark.task import TaskPartition, write_task
 from archiver.spark.workshop import Workshop, open_workshop
@@ -338,6 +339,31 @@ def test_an_archive_of_another_cluster_is_refused(sink: Sink) -> None:
         sink.workshop(clusterId="two")
     with pytest.raises(UsageError, match="layout"):
         sink.workshop(layout="seed", recordFormat="text")
+
+
+def test_data_that_the_driver_does_not_see_is_not_committed(sink: Sink) -> None:
+    """As where executors on other machines write into folders of their own."""
+    report = sink.task(at("orders", 0, records(range(20))))
+    (data,) = sink.folder.rglob("*.gz")
+    data.unlink()
+    with pytest.raises(StoreError, match="is not there"):
+        sink.commit(report)
+    assert not list(sink.folder.rglob("last_chunk_index.json"))
+
+
+def test_an_error_comes_back_from_what_spark_says_of_it() -> None:
+    try:
+        with told():
+            raise Fenced("orders:0: another writer", why="it was quicker", remedy="use --group-id x")
+    except WriteFailed as error:
+        text = (
+            f"[STREAM_FAILED] Query ended\nTraceback ...\narchiver.spark.errors.WriteFailed: {error}\n\tat org.apache"
+        )
+    found = error_in(text, archiver_errors)
+    assert (type(found), found.exit_code) == (Fenced, 11)
+    assert (found.what, found.why, found.remedy) == ("orders:0: another writer", "it was quicker", "use groupId x")
+    other = error_in("java.lang.OutOfMemoryError: heap\n at x", archiver_errors)
+    assert (type(other), other.what) == (JobFailed, "java.lang.OutOfMemoryError: heap")
 
 
 def test_errors_name_options_rather_than_flags() -> None:
