@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 TIMESTAMP_TYPES = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
@@ -26,6 +28,7 @@ SCHEMA = pa.schema(
 """One row a record. timestamp is ms since the epoch, -1 for none; headers are empty rather than null."""
 
 Headers = Sequence[tuple[str, bytes | None]]
+Integers = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 
 class Record(NamedTuple):
@@ -40,9 +43,9 @@ class Record(NamedTuple):
 
 
 def batch_from_columns(
-    offsets: Sequence[int],
-    timestamps: Sequence[int],
-    timestamp_types: Sequence[int],
+    offsets: Integers,
+    timestamps: Integers,
+    timestamp_types: Integers,
     keys: Sequence[bytes | None],
     values: Sequence[bytes | None],
     headers: Sequence[Headers | None],
