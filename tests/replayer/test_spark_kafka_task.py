@@ -11,7 +11,7 @@ from index_format.records import Record, batch_from_records
 from replayer.errors import DeliveryFailed, NoSuchTopic, ReplayRefused, UsageError
 from replayer.pipeline import Router, ScannedBatch
 from replayer.row_position import RowPosition, Writer
-from replayer.spark import rows_out
+from replayer.spark import row_lane, rows_out
 from replayer.spark.rows import to_rows
 from replayer.spark.rows_in import Columns, check_columns
 from replayer.spark.rows_out import LANES_AT_ONCE, WriteWork, write_rows
@@ -125,8 +125,8 @@ class Positions:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     cluster = Cluster()
     monkeypatch.setattr(rows_out, "KafkaAdmin", lambda _: cluster)
-    monkeypatch.setattr(rows_out, "CommittedPositions", lambda *_: Positions())
-    monkeypatch.setattr(rows_out, "TransactionalSink", lambda _, job, *rest: Transactions(cluster, job, rest[-1]))
+    monkeypatch.setattr(row_lane, "CommittedPositions", lambda *_: Positions())
+    monkeypatch.setattr(row_lane, "TransactionalSink", lambda _, job, *rest: Transactions(cluster, job, rest[-1]))
     monkeypatch.setattr(rows_out, "KafkaSink", lambda _, topic, *__: Plain(cluster, topic))
     return cluster
 
@@ -202,7 +202,7 @@ def test_more_source_partitions_than_producers_at_a_time(cluster: Cluster) -> No
 
 
 def test_transactions_end_by_size_and_while_no_rows_come(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_out, "CADENCE", rows_out.CADENCE._replace(records=5, seconds=0.05))
+    monkeypatch.setattr(row_lane, "CADENCE", row_lane.CADENCE._replace(records=5, seconds=0.05))
     seen: list[int] = []
 
     def arriving() -> Iterator[pa.RecordBatch]:
