@@ -16,6 +16,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
+from replayer.cli import main
 from replayer.spark import register
 from system_test.conftest import required_parts
 from system_test.support.archiving import Site, folder_site
@@ -217,6 +218,44 @@ def replayed(
         done = program.wait(400).expect(check)
     result: dict[str, Any] = json.loads(done.stdout) if check == 0 else {"stderr": done.stderr}
     return result
+
+
+def test_the_command_on_executors(
+    spark: SparkSession, site: Site, topic_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without transactions by key, and with them as a job that `replayer replay` knows as its own."""
+    create_topic(site.bootstrap, topic_name, 3)
+    records = [NewRecord(b"%d" % n, b"%d" % (n % 40), n % 3, timestamp=FIRST_MS + n) for n in range(600)]
+    produce(site.bootstrap, topic_name, [*records, NewRecord(None, None, 2, (("h", None),), FIRST_MS)])
+    site.once(topic_name, "--block-bytes", "1KiB")
+
+    def replay(copy: str, *options: str) -> dict[str, Any]:
+        arguments = ["spark", "replay", topic_name, "--to-topic", copy, "--yes", "--json", *options]
+        assert main([*arguments, *site.kafka, *site.archive], standalone_mode=False) == 0
+        result: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return result
+
+    by_key, judged = (empty_copy(site, topic_name, name, 2) for name in ("by-key", "judged"))
+    result = replay(by_key, "--partitions", "by-key", "--tombstones", "drop")
+    assert (result["records"], result["complete"], result["tasks"]) == (600, True, 3)
+    site.replayer(
+        *("replay", topic_name, "--to-topic", judged, "--partitions", "by-key", "--tombstones", "drop", "--yes"),
+        *site.kafka,
+    )
+    for partition in range(2):
+        found, wanted = (contents(read(site.bootstrap, name, partition)) for name in (by_key, judged))
+        assert sorted(map(repr, found)) == sorted(map(repr, wanted))
+        for key in {record[1] for record in wanted}:
+            assert [each for each in found if each[1] == key] == [each for each in wanted if each[1] == key]
+
+    copy = empty_copy(site, topic_name, "copy", 3)
+    assert replay(copy, "--transactional", "--job", copy)["records"] == 601
+    same(site, topic_name, copy, 3)
+    arguments = ("replay", topic_name, "--to-topic", copy, "--transactional", "--job", copy, "--resume", "--yes")
+    again = site.replayer_json(*arguments, *site.kafka)
+    assert (again["records"], again["records_before"], again["complete"]) == (0, 601, True)
+    report = site.replayer_json("verify", topic_name, "--against-topic", copy, *site.kafka)
+    assert (report["verdict"], report["records"]) == ("OK", 601)
 
 
 def test_a_driver_that_is_killed_and_gone_on_with(site: Site, large: str, tmp_path: Path) -> None:
