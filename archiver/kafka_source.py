@@ -48,6 +48,12 @@ class Fetched:
     num_bytes: int
     """What the batch takes in memory."""
 
+    @property
+    def last_offset(self) -> int:
+        """Of the records; there is at least one."""
+        offset: int = self.batch.column("offset")[-1].as_py()
+        return offset
+
 
 @dataclass(frozen=True)
 class EndReached:

@@ -47,6 +47,8 @@ class PartitionReport:
     """Where `--once` stops: the last stable offset when the run started."""
     high_watermark: int | None = None
     """Above end_offset lie records of open transactions."""
+    is_drained: bool = False
+    """Whether `--once` committed everything up to its end."""
     counts: PartitionCounts = field(default_factory=PartitionCounts)
     next_offset: int | None = None
     newest_ms: int | None = None
@@ -218,6 +220,7 @@ class Ownership:
                 self._failed(partition, archiver.failure)
             elif archiver.is_drained and archiver.is_idle:
                 if partition in self._ending:
+                    self.reports[partition].is_drained = True
                     ended.append(partition)
                     self._end(partition)
                 else:
@@ -238,7 +241,9 @@ class Ownership:
             pause()
         for partition in leaving:
             if partition in self._active:
-                self._note_uncommitted(partition, self._active[partition])
+                archiver = self._active[partition]
+                self.reports[partition].is_drained = archiver.is_drained and archiver.is_idle and not archiver.failure
+                self._note_uncommitted(partition, archiver)
         self.lose(leaving)
 
     def lose(self, partitions: Iterable[Partition]) -> None:

@@ -96,7 +96,7 @@ def kafka_properties(pairs: tuple[str, ...]) -> dict[str, str]:
     return properties
 
 
-_topics = click.argument("topics", nargs=-1, metavar="[TOPIC]...", envvar="BLOCKGZ_TOPICS")
+_topics = click.argument("topics", nargs=-1, metavar="[TOPIC...]", envvar="BLOCKGZ_TOPICS")
 
 
 def field_option(field: str, *, shown: str | None = None, help_text: str | None = None) -> Callable[[F], F]:

@@ -1,6 +1,7 @@
 """Record format `json`: one lossless JSON object a line (FORMAT.md, "Record format json")."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any
 
 import msgspec
@@ -9,14 +10,14 @@ import pyarrow as pa
 from msgspec import UNSET, UnsetType
 
 from ..errors import CorruptBlock
-from ..records import TIMESTAMP_TYPE_IDS, TIMESTAMP_TYPES, Headers, batch_from_columns, header_rows
-from .lines import EncodedLines, count_lines, joined
+from ..records import TIMESTAMP_TYPE_IDS, TIMESTAMP_TYPES, Headers, batch_from_columns, has_headers, header_rows
+from .lines import EncodedLines, count_lines
 
 Text = str | None | UnsetType
 Base64 = bytes | UnsetType
 
 
-class HeaderLine(msgspec.Struct):
+class HeaderLine(msgspec.Struct, gc=False):
     """One header; exactly one of the two value fields is set."""
 
     key: str
@@ -24,7 +25,7 @@ class HeaderLine(msgspec.Struct):
     value_base64: Base64 = UNSET
 
 
-class RecordLine(msgspec.Struct):
+class RecordLine(msgspec.Struct, gc=False):
     """One record in the order of its fields on the line."""
 
     offset: int
@@ -59,11 +60,11 @@ class JsonLines:
 
     def merge(self, pieces: Sequence[bytes]) -> bytes:
         """See RecordFormat."""
-        return joined(pieces)
+        return b"".join(pieces)
 
     def join(self, pieces: Sequence[bytes]) -> bytes:
         """See RecordFormat."""
-        return joined(pieces)
+        return b"".join(pieces)
 
     def count(self, raw: bytes) -> int:
         """See RecordFormat."""
@@ -86,31 +87,35 @@ class JsonLines:
 
 
 def _lines(batch: pa.RecordBatch, timestamp_type: int) -> list[RecordLine]:
-    offsets = batch.column("offset").to_pylist()
-    timestamps = batch.column("timestamp").to_pylist()
-    keys, values = _texts(batch.column("key")), _texts(batch.column("value"))
-    lines = [
-        RecordLine(offset, timestamp, key=key, value=value)
-        for offset, timestamp, key, value in zip(offsets, timestamps, keys, values, strict=True)
-    ]
-    _set_base64(lines, "key", keys, batch.column("key"))
-    _set_base64(lines, "value", values, batch.column("value"))
-    for line, type_id in zip(lines, batch.column("timestamp_type").to_pylist(), strict=True):
-        if type_id != timestamp_type:
-            line.timestamp_type = TIMESTAMP_TYPES[type_id]
-    for line, headers in zip(lines, header_rows(batch), strict=True):
-        if headers:
-            line.headers = [_header_line(key, value) for key, value in headers]
-    return lines
+    """A line a record; a field that no record of the batch has costs nothing for each of them."""
+    return list(
+        map(
+            RecordLine,
+            batch.column("offset").to_pylist(),
+            batch.column("timestamp").to_pylist(),
+            _type_names(batch.column("timestamp_type"), timestamp_type),
+            *_texts(batch.column("key")),
+            _header_lines(batch),
+            *_texts(batch.column("value")),
+        )
+    )
 
 
-def _texts(column: pa.Array) -> Sequence[Text]:
-    """Each value as text, None for null, UNSET where the bytes are not UTF-8."""
+def _type_names(column: pa.Array, timestamp_type: int) -> Iterable[str | UnsetType]:
+    ids = column.to_numpy()
+    if (ids == timestamp_type).all():
+        return repeat(UNSET)
+    return [UNSET if type_id == timestamp_type else TIMESTAMP_TYPES[type_id] for type_id in ids.tolist()]
+
+
+def _texts(column: pa.Array) -> tuple[Iterable[Text], Iterable[Base64]]:
+    """Each value as text, None for null, and as base64 where its bytes are not UTF-8: in one of the two it is UNSET."""
     try:
-        texts: list[Text] = column.cast(pa.string()).to_pylist()
+        return column.cast(pa.string()).to_pylist(), repeat(UNSET)
     except pa.ArrowInvalid:
-        texts = [_text(content) for content in column.to_pylist()]
-    return texts
+        contents = column.to_pylist()
+    texts = [_text(content) for content in contents]
+    return texts, [content if text is UNSET else UNSET for text, content in zip(texts, contents, strict=True)]
 
 
 def _text(content: bytes | None) -> Text:
@@ -122,10 +127,12 @@ def _text(content: bytes | None) -> Text:
         return UNSET
 
 
-def _set_base64(lines: list[RecordLine], field: str, texts: Sequence[Text], column: pa.Array) -> None:
-    for row, text in enumerate(texts):
-        if text is UNSET:
-            setattr(lines[row], f"{field}_base64", column[row].as_py())
+def _header_lines(batch: pa.RecordBatch) -> Iterable[list[HeaderLine] | UnsetType]:
+    if not has_headers(batch):
+        return repeat(UNSET)
+    return [
+        [_header_line(key, value) for key, value in headers] if headers else UNSET for headers in header_rows(batch)
+    ]
 
 
 def _header_line(key: str, value: bytes | None) -> HeaderLine:

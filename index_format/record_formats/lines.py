@@ -1,6 +1,5 @@
 """What the record formats of lines share: records cut out of one run of bytes."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,11 +17,6 @@ class EncodedLines(NamedTuple):
     def piece(self, start: int, stop: int) -> bytes:
         """The lines of rows [start, stop)."""
         return self.data[int(self.ends[start - 1]) if start else 0 : int(self.ends[stop - 1])]
-
-
-def joined(pieces: Sequence[bytes]) -> bytes:
-    """The bytes of a block of these lines."""
-    return b"".join(pieces)
 
 
 def count_lines(raw: bytes) -> int:

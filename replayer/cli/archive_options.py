@@ -83,7 +83,7 @@ def archive_options(function: F) -> F:
             "--archive",
             required=True,
             metavar="ADDRESS",
-            help="The archive: s3://bucket/prefix, file:///dir or ./dir.",
+            help="Where the archive is: s3://bucket/prefix, file:///dir or ./dir.",
         ),
         click.option("--endpoint-url", metavar="URL", help="Where the S3 API is, if not at AWS."),
         click.option("--region", help="The bucket's region."),
@@ -91,17 +91,22 @@ def archive_options(function: F) -> F:
             "--max-block-bytes",
             type=Size(),
             default=DEFAULT_MAX_BLOCK_BYTES,
-            show_default="256MiB",
-            help="Refuse blocks that inflate to more.",
+            help="Refuse blocks that inflate to more than this; 256MiB unless told otherwise.",
         ),
         click.option(
             "--old-format",
             type=click.Choice(OLD_FORMATS),
             default=OLD_FORMATS[0],
             show_default=True,
-            help="How records lie in an archive of kafka-connect-s3 or a fork.",
+            help="How records lie in an archive of kafka-connect-s3 or a fork: values in lines, key and delimiter "
+            "before them, or length-prefixed without or with keys.",
         ),
-        click.option("--key-delimiter", default=r"\t", show_default=True, help="Of --old-format delimited."),
+        click.option(
+            "--key-delimiter",
+            default=r"\t",
+            show_default=True,
+            help=r"Of --old-format delimited; \t and \x1f mean bytes.",
+        ),
     ]
     return cast(F, with_options(with_archive, options))
 

@@ -53,8 +53,9 @@ def command(
     on_damage: str,
     archive: ArchiveOptions,
 ) -> int:
-    """Print records, partition after partition, in offset order; the value and a newline unless told otherwise.
+    """Print records, partition after partition, in offset order.
 
+    The value and a newline unless told otherwise.
     Damage ends the output with exit code 3; with --on-damage skip all other records are printed, the offsets that are
     lost are named on stderr, and the exit code is 3 all the same.
     """

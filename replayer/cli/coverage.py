@@ -42,12 +42,14 @@ class Row(NamedTuple):
         "replayer coverage --format html -a s3://bucket/prefix > coverage.html",
     ),
 )
-@click.argument("topics", metavar="[TOPIC[:P[,P-P]]]...", nargs=-1)
+@click.argument("topics", metavar="[TOPIC[:P[,P-P]]...]", nargs=-1)
 @format_option("svg", "html")
 @cache_option
 @archive_options
 def command(topics: tuple[str, ...], form: str, cache: DiskCache | None, archive: ArchiveOptions) -> None:
-    """Show what is archived of each partition over time, and where the gaps are; of all topics if none is named.
+    """Show what is archived of each partition over time, and where the gaps are.
+
+    All topics where none is named.
 
     In the table darker signs stand for more records and ! for a gap. Read from markers and catalogs alone: within a
     chunk, records count as spread evenly over its time.

@@ -62,7 +62,9 @@ def command(
     cache: DiskCache | None,
     archive: ArchiveOptions,
 ) -> int:
-    """Find offsets: those of a --time in each partition, or those of the records that --key, --header or --grep tell.
+    """Find the offsets of a time, or of records with a key, a header or a pattern.
+
+    Either --time is given, or some of --key, --null-key, --header and --grep.
 
     The offset of a time is that of the first record, in offset order, with this or a later timestamp; where there is
     none, the offset at which the partition ends. As csv it is what kafka-consumer-groups --from-file takes: topic,

@@ -20,7 +20,7 @@ EXIT_CODES = {
     4: "not in the archive",
     10: "no archive there",
     11: "partition owned by another writer",
-    12: "credentials or ACL",
+    12: "credentials or permissions",
     130: "interrupted",
 }
 

@@ -48,7 +48,7 @@ UNFIT_LEFT_OUT = 3
 @kafka_options
 @archive_options
 def command(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, archive: ArchiveOptions) -> int:
-    """Produce archived records to a topic: partition n to partition n, in order, with their own timestamps.
+    """Produce archived records to a topic, in order and as they were.
 
     Prints the plan and asks first. With --transactional every record arrives exactly once, however often the replay is
     broken off and gone on with by --resume. Without it the producer is idempotent, and after a crash what was sent

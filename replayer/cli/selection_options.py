@@ -152,7 +152,7 @@ def record_options(function: F) -> F:
             help="Positions of single partitions: kafka-consumer-groups' CSV (topic,partition,offset), or JSON.",
         ),
         click.option("--since", metavar="TIME", help="Only records whose own timestamp is this or later."),
-        click.option("--until", metavar="TIME", help="Only records from before."),
+        click.option("--until", metavar="TIME", help="Only records whose own timestamp is before this."),
         click.option(
             "--key",
             "keys",
@@ -160,7 +160,7 @@ def record_options(function: F) -> F:
             metavar="TEXT",
             help="Only records with this key; several: with one of them.",
         ),
-        click.option("--null-key", is_flag=True, help="Only those without a key, or also those."),
+        click.option("--null-key", is_flag=True, help="Only records without a key; beside --key, those as well."),
         click.option(
             "--header",
             "headers",
@@ -175,7 +175,7 @@ def record_options(function: F) -> F:
 
 def limit_option(function: F) -> F:
     """Adds -n/--limit; passes `limit: int | None`."""
-    option = click.option("-n", "--limit", type=click.IntRange(min=0), help="Stop after N records.")
+    option = click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="Stop after N records.")
     return option(function)
 
 

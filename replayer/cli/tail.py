@@ -36,6 +36,7 @@ from .topic_argument import TopicArgument, parse_topic
     "-n",
     "--lines",
     type=click.IntRange(min=0),
+    metavar="N",
     default=10,
     show_default=True,
     help="How many records of each partition.",
@@ -56,8 +57,9 @@ def command(
     cache: DiskCache | None,
     archive: ArchiveOptions,
 ) -> int:
-    """Print the newest records of each partition in offset order; the value and a newline unless told otherwise.
+    """Print the newest records of each partition in offset order.
 
+    The value and a newline unless told otherwise.
     With -F, new records appear as their chunks are committed, until you interrupt it (exit code 130). Gaps, new
     partitions and a topic that is created again are told on stderr.
     """

@@ -102,8 +102,9 @@ def command(
     kafka: KafkaOptions,
     archive: ArchiveOptions,
 ) -> int:
-    """Check that the archive is whole: its chain, catalogs, indexes and sizes; with --deep all of its data.
+    """Prove that the archive is whole, or that a topic is its copy.
 
+    Checks the chain, catalogs, indexes and sizes; with --deep all of the data.
     Finds all damage in one go and names the offsets that are lost. Gaps that the archiver recorded are a WARNING.
     Marker and catalogs are always checked whole; --since and --sample choose the chunks whose index and data are. With
     --records and all chunks, --json and --report have a digest of the records of each partition.

@@ -36,7 +36,10 @@ NOT_SIGNED = 3
     help="The signature, if it is not in FILE.sig.",
 )
 def command(report: Path, key: Path, signature: Path | None) -> int:
-    """Check that a report of `verify --report --sign-key` is as it was signed, and print what it found."""
+    """Check that a report is as `verify --report --sign-key` signed it.
+
+    Prints what the report found.
+    """
     body = _content(report)
     if not is_signed(body, _content(signature or report.with_name(report.name + SIGNATURE_SUFFIX)), public_key(key)):
         click.echo(f"FAILURE {report} is not what the owner of {key} signed", err=True)

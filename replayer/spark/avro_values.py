@@ -54,10 +54,13 @@ def avro_decoder(schema: Any, registry: str | None) -> AvroDecoder:
     try:
         ready = plain(schema)
         parse_schema(ready)
+        decoder = AvroDecoder(json.dumps(ready), registry)
+        _ = decoder.type
+    except UsageError:
+        raise
     except Exception as error:  # as above
-        raise UsageError("the schema is not an Avro schema", why=" ".join(str(error).split())[:300]) from error
-    decoder = AvroDecoder(json.dumps(ready), registry)
-    arrow_type(ready)
+        reason = " ".join(f"{type(error).__name__} {error}".split())[:300]
+        raise UsageError("the schema is not an Avro schema", why=reason) from error
     return decoder
 
 

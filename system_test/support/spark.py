@@ -17,6 +17,13 @@ _JARS = (
     "org.apache.kafka:kafka-clients:3.9.1",
     "org.apache.commons:commons-pool2:2.12.0",
 )
+_AVRO = ("org.apache.spark:spark-avro_2.13:4.0.1",)
+
+
+def avro_jar() -> str:
+    """Spark's own data source for Avro files, the newest that is to be had; tried with Spark 4.3."""
+    (jar,) = single_jars("spark-avro-4.0.1", _AVRO).glob("*.jar")
+    return str(jar)
 
 
 def kafka_jars() -> str:

@@ -1,9 +1,13 @@
+import re
+from pathlib import Path
+
 import pytest
 
-from archiver.configuration.spark_names import SPARK_NAMES
+from archiver.configuration.kinds import default_text
+from archiver.configuration.spark_names import SPARK_DEFAULTS, SPARK_NAMES
 from archiver.errors import UsageError
 from archiver.spark.job import subscription
-from archiver.spark.options import SinkOptions, parse_options
+from archiver.spark.options import IDENTITY_OPTIONS, SinkOptions, parse_options
 
 
 def parsed(**options: str) -> SinkOptions:
@@ -73,3 +77,12 @@ def test_topics_as_the_source_wants_them(topics: list[str], option: dict[str, st
 def test_a_pattern_that_is_none() -> None:
     with pytest.raises(UsageError):
         subscription(["~("])
+
+
+def test_the_page_lists_every_option_with_its_default() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    table = page.partition("## Writing an archive\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| (?:`([\w-]+)`)? ?\|", table, re.MULTILINE)
+    listed = {name: default for names, default in rows for name in re.findall(r"\w+", names)}
+    defaults = {name: SPARK_DEFAULTS.get(field) or default_text(field) for name, field in SPARK_NAMES.items()}
+    assert listed == defaults | dict.fromkeys(IDENTITY_OPTIONS, "")
