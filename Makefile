@@ -3,13 +3,15 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH_MB ?= 200
+# Such as --only replay,verify and --kafka-backup PATH; see benchmarks/README.md.
+BENCH_OPTIONS ?=
 FAULTS ?= 3000
 SOAK_MINUTES ?= 60
 SOAK_PARTITIONS ?= 2000
 # Files of tests run two at a time, each process with servers of its own: much of a test is waiting.
 SIDE_BY_SIDE ?= -n 2 --dist loadfile
 
-.PHONY: demo test unit system check bench faults soak replay-kills clean
+.PHONY: demo test unit system check bench bench-quick faults soak replay-kills clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/archiver demo
@@ -29,7 +31,10 @@ check: $(VENV)/.dev
 	$(BIN)/lint-imports --no-cache
 
 bench: $(VENV)/.dev
-	$(BIN)/python -m benchmarks --mb $(BENCH_MB)
+	$(BIN)/python -m benchmarks --mb $(BENCH_MB) $(BENCH_OPTIONS)
+
+bench-quick: $(VENV)/.dev
+	$(BIN)/python -m benchmarks --quick
 
 faults: $(VENV)/.dev
 	$(BIN)/python -m system_test.faults --faults $(FAULTS) --resume

@@ -1,131 +1,94 @@
-"""`python -m benchmarks --mb 200`: our programs on a broker of their own, as ratios to what the parts can do alone."""
+"""`python -m benchmarks`: our programs on a broker of their own, beside the limits of this machine and beside others.
+
+Everything within one run is interleaved and a median; what counts are ratios.
+"""
 
 import argparse
-import shutil
-import tempfile
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import orjson
+from .figures import Json
+from .goals import judged
+from .measure import machine
+from .readme import readme_table
+from .results import FOLDER, changes, load, merged, newest, store
+from .sections import QUICK, SECTIONS, Section
+from .site import Settings, opened
+from .tables import as_text
 
-from system_test.support.kafka_broker import KafkaBroker
-
-from . import limits
-from .data import create_topic, fill
-from .lookups import measure_lookups
-from .measure import Figure, interleaved, machine, program
-
-PARTITIONS = 4
-TOPIC = "benchmark"
-RESULTS = Path(__file__).parent / "results"
+QUICK_MB = 60
 
 
 def main() -> None:
-    """Measure everything once and print the table."""
+    """Measure the sections that are asked for, store each as it is done, and print the tables."""
+    given = _arguments()
+    if given.readme:
+        path = newest(given.results, "full")
+        print(readme_table(load(path)) if path else "no results yet: run `make bench`")
+        return
+    sections = QUICK if given.quick else _chosen(given.only)
+    mb = given.mb or (QUICK_MB if given.quick else 200)
+    settings = Settings(mb=mb, spark_mb=given.spark_mb, runs=given.runs, kafka_backup=given.kafka_backup)
+    facts = machine()
+    kind = "quick" if given.quick else "full"
+    path = given.results / f"{facts['date']}-{kind}.json"
+    before = newest(given.results, kind, None if given.quick else path.name)
+    last = load(before) if before else None
+    result = _measured(sections, settings, facts, path)
+    print("\n" + as_text(judged(result)))
+    if last is not None:
+        _print_changes(last, result, str(before))
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--mb", type=int, default=200, help="megabytes of values in the topic")
-    parser.add_argument("--size", type=int, default=1024, help="bytes of a value")
+    parser.add_argument("--only", default="", help=f"sections, with commas: {','.join(SECTIONS)}")
+    parser.add_argument("--mb", type=int, help="megabytes of values in a topic (200, quick 60)")
+    parser.add_argument("--spark-mb", type=int, default=1000, help="megabytes that Spark loads")
     parser.add_argument("--runs", type=int, default=3, help="runs of each measurement; the median counts")
-    parser.add_argument("--lookups", type=int, default=300)
-    arguments = parser.parse_args()
-    with KafkaBroker() as broker, tempfile.TemporaryDirectory(prefix="blockgz-bench-") as folder:
-        result = measure(broker.bootstrap, Path(folder), arguments)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{result['machine']['date']}-{arguments.size}B.json").write_bytes(
-        orjson.dumps(result, option=orjson.OPT_INDENT_2)
-    )
-    print_table(result)
+    parser.add_argument("--kafka-backup", type=Path, metavar="PATH", help="a build of kafka-backup to compare with")
+    parser.add_argument("--results", type=Path, default=FOLDER, help="where results go")
+    parser.add_argument("--quick", action="store_true", help="a few ratios in under three minutes")
+    parser.add_argument("--readme", action="store_true", help="print the README's table from the newest results")
+    return parser.parse_args()
 
 
-def measure(bootstrap: str, folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """All figures of one run."""
-    count = arguments.mb * 1_000_000 // arguments.size // PARTITIONS * PARTITIONS
-    create_topic(bootstrap, TOPIC, PARTITIONS)
-    fill(bootstrap, TOPIC, PARTITIONS, count, arguments.size)
-    archive = folder / "archive"
-    archive_it = ["archiver", "run", TOPIC, "-b", bootstrap, "-a", str(archive), "--once"]
-    program(*archive_it)
-    raw = limits.inflate(archive)
-    targets = iter(range(1_000_000))
-
-    def archived() -> int:
-        shutil.rmtree(archive)
-        return program(*archive_it)
-
-    def replayed() -> int:
-        target = f"replayed-{next(targets)}"
-        create_topic(bootstrap, target, PARTITIONS)
-        return program("replayer", "replay", TOPIC, "-a", str(archive), "-b", bootstrap, "--to-topic", target, "--yes")
-
-    def produced() -> None:
-        target = f"produced-{next(targets)}"
-        create_topic(bootstrap, target, PARTITIONS)
-        limits.bare_produce(bootstrap, target, PARTITIONS, count, arguments.size)
-
-    actions: dict[str, Callable[[], int | None]] = {
-        "archive to a folder": archived,
-        "bare consume": lambda: limits.bare_consume(bootstrap, TOPIC, PARTITIONS),
-        "deflate on two threads": lambda: limits.deflate(raw),
-        "verify --deep": lambda: program("replayer", "verify", TOPIC, "-a", str(archive), "--deep"),
-        "inflate on two threads": lambda: limits.inflate(archive) and None,
-        "replay": replayed,
-        "bare produce": produced,
-    }
-    figures = interleaved(actions, arguments.runs)
-    lookups = measure_lookups(archive, TOPIC, PARTITIONS, count, arguments.lookups)
-    return {
-        "machine": machine(),
-        "records": count,
-        "value_bytes": arguments.size,
-        "partitions": PARTITIONS,
-        "runs": arguments.runs,
-        "raw_bytes": sum(map(len, raw)),
-        "stored_bytes": sum(path.stat().st_size for path in archive.rglob("*.gz")),
-        "figures": {name: asdict(figure) | {"median": figure.median} for name, figure in figures.items()},
-        "ratios": ratios(figures),
-        "lookups": asdict(lookups),
-    }
+def _chosen(only: str) -> Mapping[str, Section]:
+    names = only.split(",") if only else list(SECTIONS)
+    unknown = [name for name in names if name not in SECTIONS]
+    if unknown:
+        raise SystemExit(f"no section {', '.join(unknown)}; there is {', '.join(SECTIONS)}")
+    return {name: SECTIONS[name] for name in names}
 
 
-def ratios(figures: dict[str, Figure]) -> dict[str, float]:
-    """Our figures as a share of what the parts could do without us; whole processes, start-up included."""
-
-    def share(ours: str, limit: float) -> float:
-        return limit / figures[ours].median
-
-    consume, deflate = figures["bare consume"].median, figures["deflate on two threads"].median
-    return {
-        "archive / max(bare consume, deflate)": share("archive to a folder", max(consume, deflate)),
-        "verify --deep / inflate": share("verify --deep", figures["inflate on two threads"].median),
-        "replay / bare produce": share("replay", figures["bare produce"].median),
-    }
-
-
-def print_table(result: dict[str, Any]) -> None:
-    """The figures for people."""
-    facts = result["machine"]
+def _measured(sections: Mapping[str, Section], settings: Settings, facts: Mapping[str, str], path: Path) -> Json:
+    """Runs the sections one after the other; what is done is stored whatever becomes of the rest."""
+    result = load(path)
     print(f"{facts['date']}, {facts['cpu']}, {facts['memory']}, Python {facts['python']}")
-    print(
-        f"{result['records']:,} records of {result['value_bytes']:,} B in {result['partitions']} partitions, "
-        f"{result['stored_bytes'] / 1e6:,.0f} MB stored, median of {result['runs']} interleaved runs\n"
-    )
-    print(f"{'':26} {'seconds':>8} {'records/s':>10} {'MB/s':>6} {'peak MB':>8}")
-    for name, figure in result["figures"].items():
-        peak = f"{max(figure['peak_bytes']) / 1e6:,.0f}" if figure["peak_bytes"] else ""
-        rate, volume = result["records"] / figure["median"], result["raw_bytes"] / 1e6 / figure["median"]
-        print(f"{name:26} {figure['median']:8.2f} {rate:10,.0f} {volume:6,.0f} {peak:>8}")
-    print()
-    for name, ratio in result["ratios"].items():
-        print(f"{name:40} {ratio:.0%}")
-    lookups = result["lookups"]
-    print(
-        f"\n{lookups['count']} random look-ups: all right, at most {lookups['most_requests']} requests and "
-        f"{lookups['data_share']:.2%} of the chunk's bytes; cold p50 {lookups['cold_p50_ms']:.1f} ms, warm p50 "
-        f"{lookups['warm_p50_ms']:.1f} ms, p99 {lookups['warm_p99_ms']:.1f} ms, "
-        f"bare read and inflate of the block p50 {lookups['bare_p50_ms']:.1f} ms"
-    )
+    sizes = {"mb": settings.mb, "spark_mb": settings.spark_mb, "runs": settings.runs}
+    with opened(settings) as site:
+        for name, section in sections.items():
+            print(f"\n{name}", flush=True)
+            measured = section.measure(site) | {"sizes": sizes}
+            result = merged(result, facts, name, measured)
+            store(path, result)
+            _print(section, measured)
+    assert result is not None
+    return result
+
+
+def _print(section: Section, measured: Json) -> None:
+    if "skipped" in measured:
+        print(f"skipped: {measured['skipped']}")
+    for table in section.tables(measured):
+        print("\n" + as_text(table), flush=True)
+
+
+def _print_changes(last: Json, result: Json, where: str) -> None:
+    print(f"\nagainst {where}")
+    for change in changes(last, result):
+        warning = "  WARNING: fell by more than 20 %" if change.fell else ""
+        print(f"  {change.section}: {change.name}: {change.before:.2f} -> {change.now:.2f}{warning}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,12 @@
-"""What is measured on: generated records like those of an event log, the same on every run."""
+"""What is measured on: records like those of an event log, and real text; the same on every run."""
 
+import itertools
+import logging
 import random
+import sysconfig
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
@@ -9,47 +14,119 @@ from confluent_kafka.cimpl import NewTopic
 
 SEED = 7
 START_MS = 1_760_000_000_000
+STEP_MS = 7
+"""Milliseconds between records of a topic."""
+KEYS = 9973
+_BODIES = 1000
 
 
-def values(count: int, size: int) -> Iterator[bytes]:
-    """`count` JSON objects of about `size` bytes, compressible about 3 to 1."""
+@dataclass(frozen=True)
+class TopicShape:
+    """What a topic holds. `corpus` is `generated` or `text`, the sources of Python's standard library."""
+
+    records: int
+    value_bytes: int
+    partitions: int = 4
+    compression: str = "lz4"
+    keys: bool = True
+    corpus: str = "generated"
+
+    @property
+    def name(self) -> str:
+        """The topic's name."""
+        plain = "" if self.keys else "-plain"
+        kind = f"{self.corpus}-{self.value_bytes}B-{self.partitions}p-{self.compression}{plain}"
+        return f"{kind}-{self.records}"
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of all values."""
+        return self.records * self.value_bytes
+
+
+def values(shape: TopicShape) -> Iterator[bytes]:
+    """The values of a topic in order, each of exactly `value_bytes`."""
+    made = generated(shape.value_bytes) if shape.corpus == "generated" else text(shape.value_bytes)
+    return itertools.islice(made, shape.records)
+
+
+def generated(size: int) -> Iterator[bytes]:
+    """JSON objects without end, compressible about 3 to 1."""
     chance = random.Random(SEED)
     words = [f"{chance.getrandbits(28):07x}"[: chance.randint(3, 7)] for _ in range(4000)]
-    bodies = [" ".join(chance.choices(words, k=size // 4)).encode() for _ in range(1000)]
-    for number in range(count):
+    bodies = [" ".join(chance.choices(words, k=size // 4 + 8)).encode() for _ in range(_BODIES)]
+    for number in itertools.count():
         head = b'{"id":%d,"body":"' % number
-        yield head + bodies[chance.randrange(1000)][: max(0, size - len(head) - 2)] + b'"}'
+        room = size - len(head) - 2
+        # Each takes its text from another place in it, or a window of a thousand would hold them all.
+        body = bodies[chance.randrange(_BODIES)]
+        shift = chance.randrange(8)
+        yield head + body[shift : shift + room].ljust(room) + b'"}'
+
+
+def text(size: int) -> Iterator[bytes]:
+    """The sources of Python's standard library without line ends, cut into pieces, over and over."""
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    files = sorted(path for path in folder.rglob("*.py") if "site-packages" not in path.parts)
+    while True:
+        left = b""
+        for path in files:
+            left += path.read_bytes().replace(b"\n", b" ").replace(b"\r", b" ")
+            ends = range(size, len(left) + 1, size)
+            yield from (left[end - size : end] for end in ends)
+            left = left[len(ends) * size :]
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
     """A topic that keeps old timestamps: benchmarks and replays need retention off."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    for answer in admin.create_topics([NewTopic(topic, partitions, config={"retention.ms": "-1"})]).values():
+    settings = {"retention.ms": "-1", "max.message.bytes": str(32 << 20)}
+    for answer in admin.create_topics([NewTopic(topic, partitions, config=settings)]).values():
         answer.result()
 
 
-def fill(bootstrap: str, topic: str, partitions: int, count: int, size: int) -> None:
-    """Produce the records round robin with keys and timestamps."""
-    producer = Producer({"bootstrap.servers": bootstrap, **PRODUCER})
-    for number, value in enumerate(values(count, size)):
-        send(producer, topic, value, b"key-%d" % (number % 9973), number % partitions, START_MS + number * 7)
-    producer.flush()
+def delete_topic(bootstrap: str, topic: str) -> None:
+    """Its disk space and the broker's memory are for the next one."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for answer in admin.delete_topics([topic]).values():
+        answer.result()
 
 
-def send(producer: Producer, topic: str, value: bytes, key: bytes, partition: int, timestamp: int) -> None:
+def fill(bootstrap: str, shape: TopicShape) -> None:
+    """Make the topic and produce its records round robin, with keys (or none) and timestamps."""
+    create_topic(bootstrap, shape.name, shape.partitions)
+    settings = {**PRODUCER, "compression.type": shape.compression}
+    producer = Producer({"bootstrap.servers": bootstrap, **settings})
+    for number, value in enumerate(values(shape)):
+        key = b"key-%d" % (number % KEYS) if shape.keys else None
+        send(producer, shape.name, value, key, number % shape.partitions, START_MS + number * STEP_MS)
+    left = producer.flush(120)
+    if left:
+        raise SystemExit(f"{left} records of {shape.name} could not be produced")
+
+
+def send(producer: Producer, topic: str, value: bytes, key: bytes | None, partition: int, timestamp: int) -> None:
     """Produce one record, waiting where the queue is full."""
     while True:
         try:
-            producer.produce(topic, value, key, partition, timestamp=timestamp)
+            producer.produce(topic, value, key, partition, None, timestamp)
             return
         except BufferError:
             producer.poll(0.1)
 
 
+_silent = logging.getLogger("benchmarks.librdkafka")
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False
+
 PRODUCER = {
+    "logger": _silent,
     "enable.idempotence": True,
-    "linger.ms": 50,
+    "linger.ms": 20,
     "batch.size": 1_000_000,
+    "batch.num.messages": 100_000,
     "compression.type": "lz4",
-    "queue.buffering.max.messages": 500_000,
+    "queue.buffering.max.messages": 100_000,
+    "queue.buffering.max.kbytes": 64 * 1024,
+    "message.max.bytes": 32 << 20,
 }

@@ -1,72 +1,113 @@
-"""Timing whole processes and in-process limits, interleaved, with medians."""
+"""What a whole process costs: wall clock, processor and memory, taken by a small parent that waits for it."""
 
 import os
 import platform
-import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+
+import orjson
 
 
-@dataclass
-class Figure:
-    """One thing measured several times: seconds of each run, and the peak memory of its process in bytes."""
+@dataclass(frozen=True)
+class Cost:
+    """One run: seconds on the clock, seconds of processor (user and system), peak resident bytes."""
 
-    name: str
-    seconds: list[float] = field(default_factory=list)
-    peak_bytes: list[int] = field(default_factory=list)
+    seconds: float
+    cpu_seconds: float
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Done:
+    """A process that ended well: what it cost, and what it printed."""
+
+    cost: Cost
+    stdout: str
 
     @property
-    def median(self) -> float:
-        """Median seconds."""
-        return statistics.median(self.seconds)
+    def json(self) -> Any:
+        """What it printed as JSON."""
+        return orjson.loads(self.stdout)
 
 
-def interleaved(actions: Mapping[str, Callable[[], int | None]], runs: int) -> dict[str, Figure]:
-    """Run all actions in turn, `runs` times; an action may give its process's peak memory."""
-    figures = {name: Figure(name) for name in actions}
+class ProgramFailed(SystemExit):
+    """A measured program ended with an error; the message holds the end of its output."""
+
+
+PARENT = """
+import json, os, sys, time
+files = [os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600) for name in sys.argv[1:3]]
+actions = [(os.POSIX_SPAWN_DUP2, files[0], 1), (os.POSIX_SPAWN_DUP2, files[1], 2)]
+started = time.perf_counter()
+pid = os.posix_spawn(sys.argv[3], sys.argv[3:], os.environ, file_actions=actions)
+_, status, used = os.wait4(pid, 0)
+seconds = time.perf_counter() - started
+print(json.dumps([seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024, os.waitstatus_to_exitcode(status)]))
+"""
+"""Ours is too large to be the parent: a child's peak memory counts what its parent had when it was forked."""
+
+_TAIL = 3000
+
+
+def run(command: Sequence[object], env: Mapping[str, str] | None = None) -> Done:
+    """Run a program to its end; raises ProgramFailed where it ends with an error."""
+    words = [str(word) for word in command]
+    with tempfile.TemporaryDirectory(prefix="blockgz-bench-run-") as folder:
+        out, err = Path(folder) / "out", Path(folder) / "err"
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", PARENT, str(out), str(err), *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=None if env is None else {**os.environ, **env},
+            check=False,
+        )
+        printed = [path.read_text(errors="replace") if path.exists() else "" for path in (out, err)]
+    if done.returncode:
+        raise ProgramFailed(f"{words[0]} could not be started:\n{done.stderr.decode()[-_TAIL:]}")
+    seconds, cpu_seconds, peak_bytes, exit_code = orjson.loads(done.stdout)
+    if exit_code:
+        raise ProgramFailed(f"{' '.join(words)} ended with {exit_code}:\n{''.join(printed)[-_TAIL:]}")
+    return Done(Cost(seconds, cpu_seconds, peak_bytes), printed[0])
+
+
+def program(*arguments: object, env: Mapping[str, str] | None = None) -> Done:
+    """Run one of our programs, `archiver` or `replayer`, as a user would: start-up counts."""
+    return run([sys.executable, "-m", *arguments], env)
+
+
+def bare(*arguments: object, env: Mapping[str, str] | None = None) -> Cost:
+    """Run one part without us (`benchmarks.bare`), which times itself: start-up and loading do not count."""
+    return Cost(**run([sys.executable, "-m", "benchmarks.bare", *arguments], env).json)
+
+
+Action = Callable[[], Cost]
+
+
+def interleaved(actions: Mapping[str, Action], runs: int, say: Callable[[str], None]) -> dict[str, list[Cost]]:
+    """Run all actions in turn, `runs` times over: a slow minute of the machine hits them all alike."""
+    costs: dict[str, list[Cost]] = {name: [] for name in actions}
     for _ in range(runs):
         for name, action in actions.items():
-            started = time.perf_counter()
-            peak = action()
-            figures[name].seconds.append(time.perf_counter() - started)
-            if peak is not None:
-                figures[name].peak_bytes.append(peak)
-    return figures
-
-
-PEAK_OF_CHILD = (
-    "import resource, subprocess, sys\n"
-    "done = subprocess.run(sys.argv[1:], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)\n"
-    "print(done.stdout.decode() if done.returncode else resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n"
-    "sys.exit(done.returncode)"
-)
-"""A small parent between us and the program: a child's peak memory counts what its parent had when it was forked."""
-
-
-def program(*arguments: str) -> int:
-    """Run one of our programs to its end; gives its peak memory in bytes."""
-    command = [sys.executable, "-S", "-c", PEAK_OF_CHILD, sys.executable, "-m", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
-    return int(done.stdout) * 1024
+            costs[name].append(action())
+            say(f"{name}: {costs[name][-1].seconds:.2f} s")
+    return costs
 
 
 def machine() -> dict[str, str]:
-    """What the figures were measured on."""
-    cpu = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.processor(),
-    )
+    """What the figures are measured on, and when."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    models = [line.split(":")[1].strip() for line in lines if "model name" in line]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "date": datetime.now(UTC).date().isoformat(),
-        "cpu": f"{len(os.sched_getaffinity(0))} cores of {cpu}",
+        "cpu": f"{len(os.sched_getaffinity(0))} cores of {models[0] if models else platform.processor()}",
         "memory": f"{memory:.0f} GiB",
         "python": platform.python_version(),
     }

@@ -20,8 +20,6 @@ GZIP_HEADER = bytes.fromhex("1f8b08000000000000ff")
 """Deflate, no flags, MTIME 0, XFL 0, OS 255: what both compressors below write (ISA-L with XFL 4 at level 0)."""
 GZIP_TRAILER_BYTES = 8
 GZIP_WINDOW = 31
-DEFAULT_MAX_BLOCK_BYTES = 256 * 1024 * 1024
-"""What a reader accepts unless told otherwise: a record of Kafka's largest usual size many times over."""
 MERGED_BYTES = 64 * 1024
 """Pieces of an open block are merged up to this size: larger ones are worth their footprint, and not copied again."""
 RECORD_FOOTPRINT = 32

@@ -47,6 +47,23 @@ class CommittedPositions(Generic[P]):
         """The same once no transaction is under way for these lanes."""
         return self._read(self._patient, lanes)
 
+    def write(self, positions: Mapping[int, P]) -> None:
+        """Commits these positions, with no transaction about them; raises as `read` does."""
+        if not positions:
+            return
+        wanted = [
+            TopicPartition(self._target, lane, position.written, position.encoded())
+            for lane, position in positions.items()
+        ]
+        what = f"the job's positions in {self._target} cannot be written"
+        try:
+            answers = self._hasty.commit(offsets=wanted, asynchronous=False) or []
+        except KafkaException as error:
+            raise kafka_failure(self._troubles.denied or error.args[0], what) from error
+        for answer in answers:
+            if answer.error is not None:
+                raise kafka_failure(answer.error, what)
+
     def close(self) -> None:
         """Leave; nothing can be read afterwards."""
         self._patient.close()

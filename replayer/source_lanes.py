@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from .job import Job
 from .pipeline import RoutedBatch, Router, ScannedBatch
+from .routing import FoldPartitions, MapPartitions, SpreadByKey
 
 
 class SourceLane(NamedTuple):
@@ -17,6 +18,17 @@ class SourceLane(NamedTuple):
     source: int
     job: Job
     number: int
+
+
+def places_for(router: Router, sources: Sequence[int]) -> int:
+    """How many partitions of the target can keep positions of a job that routes like this, now and when it goes on."""
+    match router:
+        case SpreadByKey() | FoldPartitions():
+            return router.partitions
+        case MapPartitions():
+            return max(router.places.values()) + 1
+        case _:
+            return max(sources) + 1
 
 
 def source_lane(job: Job, source: int, places: int) -> SourceLane:

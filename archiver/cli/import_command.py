@@ -1,7 +1,6 @@
 """`archiver import`."""
 
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,9 @@ from index_format.ancestor.payloads import OldFormat
 from index_format.blocks import COMPRESSORS
 
 from ..archive import open_archive
+from ..backoff import bounded_backoff
 from ..buffer import BufferFolder
-from ..errors import NotInArchive, StoreError, UsageError
+from ..errors import NotInArchive, UsageError
 from ..importing import ImportReport, ImportSettings, import_partition
 from ..old_archive import OldPartition, OldReader, survey
 from ..probe import probe
@@ -31,7 +31,6 @@ from .outcome import closing, error_lines
 from .run import PARTLY_FAILED
 from .value_types import SIZE
 
-TRIES_IN_A_ROW = 8
 SHOWN_NOTES = 20
 
 
@@ -173,6 +172,7 @@ def _import(
     reader: OldReader, partitions: Sequence[OldPartition], target: Target, *, shows_progress: bool
 ) -> list[ImportReport]:
     store = _opened(reader, target)
+    back_off = bounded_backoff(store.url)
     archive = open_archive(store, layout=target.layout, cluster_id=None)
     settings = ImportSettings(
         archive_id=archive.archive_id,
@@ -207,13 +207,6 @@ def _opened(reader: OldReader, target: Target) -> ToolStore:
     if not target.single_writer:
         probe(store, multipart=store.url.startswith("s3:"))
     return store
-
-
-def back_off(attempt: int, cause: str) -> None:
-    """Wait before another try at the store; raises StoreError where it does not come back."""
-    if attempt > TRIES_IN_A_ROW:
-        raise StoreError(f"given up after {attempt} tries: {cause}", remedy="run it again: it goes on where it ended")
-    time.sleep(min(30.0, 0.2 * 2**attempt))
 
 
 def _confirm(partitions: Sequence[OldPartition], *, is_agreed: bool) -> None:

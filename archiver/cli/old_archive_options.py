@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from index_format.ancestor.payloads import OLD_FORMATS, OldFormat
-from index_format.blocks import DEFAULT_MAX_BLOCK_BYTES
+from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 
 from ..config import format_size
 from ..errors import UsageError

@@ -9,6 +9,7 @@ import orjson
 from index_format.ancestor.keys import has_current_objects
 from index_format.ancestor.payloads import OldFormat
 
+from ..backoff import bounded_backoff
 from ..config import RunConfig
 from ..errors import NoArchiveThere, UsageError
 from ..old_archive import OldReader
@@ -19,7 +20,6 @@ from ..repair.plan import RepairPlan, carry_out, targets
 from ..stores import ToolStore
 from ..stores.opening import open_existing_store
 from ..sweep import Problem, layout_of
-from .import_command import back_off
 from .old_archive_options import old_archive_options
 from .outcome import closing, error_lines
 from .run import PARTLY_FAILED
@@ -122,7 +122,7 @@ def marker(
     else:
         plan = RepairPlan()
         for target in targets(store, layout, places):
-            plan += plan_marker(store, target, group_id, max_block_bytes, back_off)
+            plan += plan_marker(store, target, group_id, max_block_bytes, bounded_backoff(store.url))
     return _finish(archive, plan, **outcome)
 
 

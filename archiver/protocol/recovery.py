@@ -53,8 +53,7 @@ def take_over(identity: PartitionIdentity, writer: str, policy: TakeoverPolicy) 
         gap = None
         if held is not None:
             gap = gap_before(held.marker, bounds, identity)
-            if isinstance(newest, Record):
-                compare_tail(identity, held.marker, newest)
+            _compare_tail(identity, held.marker, newest)
         if gap is not None and not policy.gaps_are_recorded:
             raise GapRefused(
                 f"{_name(identity)}: records at offsets {gap.start} to {gap.end - 1} were never archived",
@@ -191,9 +190,8 @@ def _newest_archived(marker: Marker | None, bounds: LogBounds) -> Protocol[Recor
     return Vanished() if record is None else record
 
 
-def compare_tail(identity: PartitionIdentity, marker: Marker, newest: Record) -> None:
-    """Raises Diverged where a log's record at the newest archived offset is not the one that was archived."""
-    if record_hash(newest) != marker.tail_hash:
+def _compare_tail(identity: PartitionIdentity, marker: Marker, newest: Record | Vanished | None) -> None:
+    if isinstance(newest, Record) and record_hash(newest) != marker.tail_hash:
         raise Diverged(
             f"{_name(identity)}: the record at offset {newest.offset} is not the one that was archived",
             why="the log was truncated and written again, or this is another cluster",

@@ -9,46 +9,15 @@ from dataclasses import dataclass
 from ..config import RunConfig
 from ..configuration.origins import DEFAULT, Origin, OriginKind, Setting
 from ..configuration.resolution import resolve
+from ..configuration.spark_names import SPARK_DEFAULTS, SPARK_NAMES
 from ..errors import UsageError
 
 FORMAT = "blockgz-archive"
-
-CONFIG_OPTIONS = {
-    "path": "archive",
-    "endpointUrl": "endpoint_url",
-    "region": "region",
-    "layout": "layout",
-    "recordFormat": "record_format",
-    "codec": "codec",
-    "gzipLibrary": "gzip_library",
-    "gzipLevel": "gzip_level",
-    "zstdLevel": "zstd_level",
-    "blockBytes": "block_bytes",
-    "chunkBytes": "chunk_bytes",
-    "chunkRecords": "chunk_records",
-    "chunkSpan": "chunk_span",
-    "isolationLevel": "isolation_level",
-    "groupId": "group_id",
-    "takeover": "takeover",
-    "onGap": "on_gap",
-    "memory": "memory",
-    "bufferDir": "buffer_dir",
-    "singleWriter": "single_writer",
-}
-"""Names of options and the fields of RunConfig that they set."""
 
 IDENTITY_OPTIONS = ("clusterId", "topicIds")
 
 SPARK_OPTIONS = ("checkpointLocation", "queryName")
 """Spark passes its own options of a stream along."""
-
-SINK_DEFAULTS = {
-    "group_id": "blockgz-spark",
-    "isolation_level": "read_uncommitted",
-    "memory": "128MiB",
-}
-"""Where a sink's defaults are others than a service's: it has a group of its own, and Spark's Kafka source reads
-uncommitted records unless told otherwise."""
 
 STAND_INS = {"bootstrap_servers": "none", "topics": "*"}
 """A sink reads no topic: these fields of the model have no part in it."""
@@ -68,7 +37,7 @@ class SinkOptions:
 
 def parse_options(given: Mapping[str, str]) -> SinkOptions:
     """The options by their names in any case; raises UsageError that names the option and the remedy."""
-    names = {name.lower(): name for name in (*CONFIG_OPTIONS, *IDENTITY_OPTIONS, *SPARK_OPTIONS)}
+    names = {name.lower(): name for name in (*SPARK_NAMES, *IDENTITY_OPTIONS, *SPARK_OPTIONS)}
     for name in given:
         if name.lower() not in names:
             raise _unknown(name, sorted(names.values()))
@@ -78,8 +47,8 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
             f"format {FORMAT} needs a path", remedy='add .option("path", "s3://bucket/prefix") or .save(path)'
         )
     config = resolve(
-        {field: Setting(value, DEFAULT) for field, value in (SINK_DEFAULTS | STAND_INS).items()},
-        {field: _setting(name, options[name]) for name, field in CONFIG_OPTIONS.items() if name in options},
+        {field: Setting(value, DEFAULT) for field, value in (SPARK_DEFAULTS | STAND_INS).items()},
+        {field: _setting(name, options[name]) for name, field in SPARK_NAMES.items() if name in options},
         environ=os.environ,
     ).config
     if config.memory > MOST_MEMORY:

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from index_format.blocks import COMPRESSORS
 from index_format.errors import UnencodableRecord
@@ -13,13 +12,15 @@ from index_format.marker import Marker
 from index_format.record_formats import record_format
 from index_format.records import iter_records
 
+from ..archived_record import differs
 from ..buffer import BufferFolder
 from ..chunk_builder import ChunkBuilder
+from ..errors import Diverged
 from ..protocol.batch import ChainEnd
 from ..protocol.commit import PartitionIdentity, StoredChunk, store_data
 from ..protocol.driver import Driver
 from ..protocol.objects import Held
-from ..protocol.recovery import compare_tail, read_own
+from ..protocol.recovery import read_own
 from ..roll_policy import RollLimits, blocks_to_end, roll_reason, rows_that_fit
 from ..stores.opening import default_buffer_root
 from .errors import BatchRefused
@@ -136,7 +137,8 @@ class PartitionWriter:
         offsets = batch.column("offset").to_numpy()
         known = int(np.searchsorted(offsets, self._end.next_offset)) if self._end.next_offset is not None else 0
         if known and self._held is not None:
-            self._compare(self._held.marker, batch.slice(0, known))
+            if not self._dropped:
+                self._compare(self._held.marker, batch.slice(0, known))
             self._dropped += known
             batch, offsets = batch.slice(known), offsets[known:]
         twice = np.flatnonzero(np.diff(offsets) == 0)
@@ -156,10 +158,13 @@ class PartitionWriter:
 
     def _compare(self, marker: Marker, known: pa.RecordBatch) -> None:
         """Records of another topic by the same name must not pass for what is archived already."""
-        if marker.tail and marker.tail_hash is not None:
-            same = known.filter(pc.equal(known.column("offset"), marker.tail[-1].last_offset))
-            for record in iter_records(same):
-                compare_tail(self._identity, marker, record)
+        (newest,) = iter_records(known.slice(known.num_rows - 1))
+        if differs(self._workshop.store, self._identity.keys, marker, newest):
+            raise Diverged(
+                f"{self._place}: the record at offset {newest.offset} is not the one that was archived",
+                why="the topic was created anew, or its records were changed on their way",
+                remedy="archive into another --archive, or name the new topic with topicIds; nothing was changed",
+            )
 
     def _opened(self, first_offset: int) -> ChunkBuilder:
         config = self._workshop.config

@@ -11,20 +11,12 @@ import click
 from ..formatting import Printer, template_printer
 from ..positions import parse_kcat_offset
 from ..selection import Positions, selected
+from .archive_options import ArchiveOptions, archive_options, open_archive
 from .damage import STOPPING, DamagePolicies, damage_option
-from .options import (
-    ArchiveOptions,
-    Printing,
-    SelectionOptions,
-    TopicArgument,
-    archive_options,
-    limit_option,
-    open_archive,
-    parse_topic,
-    printing_options,
-    selection_options,
-)
+from .printing_options import Printing, printing_options
 from .program import closing
+from .selection_options import SelectionOptions, limit_option, selection_options
+from .topic_argument import TopicArgument, parse_topic
 
 DEFAULT_TEMPLATE = "%s\\n"
 

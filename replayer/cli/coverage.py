@@ -11,11 +11,12 @@ from ..coverage import PartitionCoverage, Timeline, sliced, timeline, topic_cove
 from ..coverage_chart import html, svg, text_row
 from ..errors import NotInArchive
 from ..object_cache import DiskCache
-from .get import timestamp_text
+from .archive_options import ArchiveOptions, archive_options, cache_option, open_archive
 from .ls import offsets_text
-from .options import ArchiveOptions, archive_options, cache_option, format_option, open_archive, parse_topic
+from .options import format_option
 from .program import closing
-from .tables import print_rows, print_table
+from .tables import print_rows, print_table, timestamp_text
+from .topic_argument import parse_topic
 
 TEXT_SLICES = 60
 PICTURE_SLICES = 180

@@ -16,26 +16,16 @@ from ..formatting import Printer
 from ..lookup import AfterLast, Found, Lost, look_up_position
 from ..object_cache import DiskCache
 from ..positions import AtTime, parse_time
+from .archive_options import ArchiveOptions, archive_options, cache_option, open_archive
 from .cat import print_records
 from .damage import DamagePolicies, damage_option
-from .get import timestamp_text
 from .grep import NOTHING_FOUND
 from .ls import time_text
-from .options import (
-    ArchiveOptions,
-    SelectionOptions,
-    TopicArgument,
-    archive_options,
-    cache_option,
-    format_option,
-    limit_option,
-    open_archive,
-    parse_topic,
-    selection_options,
-    with_partitions,
-)
+from .options import format_option
 from .program import closing
-from .tables import print_table
+from .selection_options import SelectionOptions, limit_option, selection_options
+from .tables import print_table, timestamp_text
+from .topic_argument import TopicArgument, parse_topic, with_partitions
 
 Row = dict[str, Any]
 

@@ -6,19 +6,13 @@ import click
 
 from ..formatting import template_printer
 from ..record_filter import Condition, Not, Pattern, ValueMatches
+from .archive_options import ArchiveOptions, archive_options
 from .cat import print_records
 from .damage import DamagePolicies, damage_option
-from .options import (
-    ArchiveOptions,
-    Printing,
-    SelectionOptions,
-    archive_options,
-    limit_option,
-    parse_topic,
-    printing_options,
-    selection_options,
-)
+from .printing_options import Printing, printing_options
 from .program import closing
+from .selection_options import SelectionOptions, limit_option, selection_options
+from .topic_argument import parse_topic
 
 NOTHING_FOUND = 4
 DEFAULT_TEMPLATE = "%t:%p:%o:%s\\n"

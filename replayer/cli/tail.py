@@ -14,21 +14,13 @@ from ..object_cache import DiskCache
 from ..positions import OffsetRange
 from ..selection import Selection, selected
 from ..tail import last_records
+from .archive_options import ArchiveOptions, archive_options, cache_option, open_archive
 from .cat import DEFAULT_TEMPLATE
-from .options import (
-    ArchiveOptions,
-    Printing,
-    SelectionOptions,
-    TopicArgument,
-    archive_options,
-    cache_option,
-    interval_option,
-    open_archive,
-    parse_topic,
-    printing_options,
-    selection_options,
-)
+from .options import interval_option
+from .printing_options import Printing, printing_options
 from .program import announce_silence, closing
+from .selection_options import SelectionOptions, selection_options
+from .topic_argument import TopicArgument, parse_topic
 
 
 @click.command(

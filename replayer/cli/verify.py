@@ -16,28 +16,20 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from ..chunk_choice import ChunkChoice
 from ..documents import verification_document
-from ..findings import Absent, ArchiveReport, PartitionReport, Verdict
-from ..identity import read_identity
+from ..findings import ArchiveReport, Verdict
 from ..positions import parse_time
+from ..survey import survey
 from ..verify import Depth, expected_bytes, verify_partition
 from ..verify import Progress as OnProgress
 from .against_topic import verify_against
-from .options import (
-    ArchiveOptions,
-    KafkaOptions,
-    RangeOptions,
-    TopicArgument,
-    archive_options,
-    json_option,
-    kafka_options,
-    open_archive,
-    parse_topic,
-    range_options,
-    with_partitions,
-)
+from .archive_options import ArchiveOptions, archive_options, open_archive
+from .cluster_options import KafkaOptions, kafka_options
+from .options import json_option
 from .program import closing
 from .report import ReportOptions, report_options
-from .tables import print_table
+from .selection_options import RangeOptions, range_options
+from .topic_argument import TopicArgument, parse_topic, with_partitions
+from .verification_output import print_report
 
 FAILED = 3
 
@@ -138,7 +130,7 @@ def command(
     if as_json:
         click.echo(msgspec.json.encode(document))
     else:
-        _print(report)
+        print_report(report)
     report_to.write(document)
     return FAILED if report.verdict is Verdict.FAILURE else 0
 
@@ -146,18 +138,8 @@ def command(
 async def _verify(
     options: ArchiveOptions, wanted: list[TopicArgument], depth: Depth, choice: ChunkChoice
 ) -> ArchiveReport:
-    report = ArchiveReport()
     async with open_archive(options) as archive:
-        arguments = wanted or [TopicArgument(topic, None) for topic in await archive.all_incarnations()]
-        identity = await read_identity(archive, [argument.topic for argument in arguments])
-        report.damage += identity.damage
-        places = []
-        for argument in arguments:
-            numbers = argument.partitions or await archive.partitions(argument.topic)
-            places += [(argument.topic, number) for number in numbers]
-            if argument.partitions is None:
-                expected = range(identity.partitions.get(await archive.folder_of(argument.topic), 0))
-                report.absent += [Absent(argument.topic, number) for number in expected if number not in numbers]
+        identity, places, report = await survey(archive, [(each.topic, each.partitions) for each in wanted])
         total = sum([await expected_bytes(archive, *place) for place in places])
         with _progress(total) as on_progress:
             for topic, number in places:
@@ -175,43 +157,3 @@ def _progress(total: int) -> Iterator[OnProgress]:
     with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("verify", total=total)
         yield lambda count: bar.advance(task, count)
-
-
-def _checked(partition: PartitionReport) -> str:
-    """The number of chunks, and how many of them were chosen."""
-    whole = partition.checked_chunks == partition.chunks
-    return str(partition.chunks) if whole else f"{partition.checked_chunks} of {partition.chunks}"
-
-
-def _print(report: ArchiveReport) -> None:
-    columns = ("TOPIC", "PARTITION", "VERDICT", "RECORDS", "CHUNKS", "NEXT OFFSET", "GAPS", "LOST")
-    rows = [
-        (
-            partition.topic,
-            partition.partition,
-            partition.verdict.value,
-            partition.records,
-            _checked(partition),
-            "-" if partition.next_offset is None else str(partition.next_offset),
-            len(partition.gaps),
-            len(partition.lost),
-        )
-        for partition in report.partitions
-    ]
-    print_table(columns, rows)
-    for partition in report.partitions:
-        place = f"{partition.topic}:{partition.partition}"
-        for gap in partition.gaps:
-            click.echo(f"WARNING {place} recorded gap {gap.start}..{gap.end}: {gap.reason}")
-        for damage in partition.damage:
-            click.echo(f"FAILURE {place} {damage.key}: {damage.reason}")
-        for lost in partition.lost:
-            click.echo(f"FAILURE {place} lost {lost.start}..{lost.end}: {lost.reason}")
-        if partition.lost:
-            readable = ", ".join(f"{start}..{end}" for start, end in partition.readable)
-            click.echo(f"{place} still readable: {readable or 'nothing'}")
-    for damage in report.damage:
-        click.echo(f"FAILURE {damage.key}: {damage.reason}")
-    for topic, number in report.absent:
-        click.echo(f"WARNING {topic}:{number} is not here: nothing of it was archived yet, or all of it is gone")
-    click.echo(report.verdict.value)

@@ -60,7 +60,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     parsed = SinkOptions(
         properties,
         own.get("topic"),
-        parse_routing(own["partitions"]) if "partitions" in own else None,
+        _routing(own["partitions"]) if "partitions" in own else None,
         headers=_flag(own, "includeHeaders", default=True),
         transactional=_flag(own, "transactional", default=False),
         job=own.get("job"),
@@ -88,6 +88,17 @@ def _refuse_unknown(options: Mapping[str, str]) -> None:
             why=f"there are {', '.join(sorted(_KNOWN))}, and kafka.… for the client{librdkafka}",
             remedy=f"write {known[near[0]]}" if near else "leave it out",
         )
+
+
+def _routing(text: str) -> RoutingRequest:
+    try:
+        return parse_routing(text)
+    except UsageError as error:
+        raise UsageError(
+            f"partitions is {text[:80]!r}",
+            why="it takes keep, by-key, by-key:N, a number, or a map such as 0:2,1-3:0",
+            remedy="leave it out for the partitions of the rows",
+        ) from error
 
 
 def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:

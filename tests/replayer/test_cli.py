@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from index_format import objects
 from index_format.identity import TopicConfig
-from index_format.keys import TOPIC_CONFIG_OBJECT
+from index_format.keys import MARKER_OBJECT, TOPIC_CONFIG_OBJECT
 from index_format.record_formats.json_lines import json_object
 from index_format.records import Record
 from replayer.cli import main
@@ -323,6 +323,62 @@ def test_describe(root: Path, orders: list[PartitionWriter]) -> None:
     assert (partition["epoch"], partition["writer"], partition["chunks"]) == (2, "writer-2", 2)
     assert partition["last_chunk_index"] == f"{100:020d}.index.json"
     assert "gap 40..100 (retention)" in replayer("describe", "orders", root=root).stdout
+
+
+class TestDamagedMarkers:
+    """What one damaged marker hides is one partition: the rest is listed all the same."""
+
+    @pytest.fixture
+    def damaged(self, root: Path, orders: list[PartitionWriter], writer: ArchiveWriter) -> None:
+        alone, payments = writer.partition("alone", 0), writer.partition("payments", 0)
+        alone.commit(records(range(5)))
+        payments.commit(records(range(7)))
+        (root / alone.keys.marker).write_bytes(b"{")
+        (root / orders[1].keys.marker).unlink()
+
+    def test_ls_lists_the_others(self, root: Path, damaged: None) -> None:
+        result = replayer("ls", "--json", root=root)
+        assert result.exit_code == 3
+        alone, orders, payments = json.loads(result.stdout)["topics"]
+        assert (alone["records"], alone["partitions"], [each["partition"] for each in alone["damaged"]]) == (0, [], [0])
+        assert (orders["records"], [each["partition"] for each in orders["partitions"]]) == (60, [0])
+        (missing,) = orders["damaged"]
+        assert missing["partition"] == 1
+        assert f"{MARKER_OBJECT} of orders:1 is missing" in missing["error"]
+        assert (payments["records"], payments["damaged"]) == (7, [])
+        assert f"error: topic=alone/partition=00000/{MARKER_OBJECT} " in result.stderr
+        assert f"error: the object {MARKER_OBJECT} of orders:1 is missing" in result.stderr
+        table = replayer("ls", root=root)
+        assert [line.split()[:3] for line in table.stdout.splitlines()[1:]] == [
+            ["alone", "1", "0"],
+            ["orders", "2", "60"],
+            ["payments", "1", "7"],
+        ]
+        assert table.exit_code == 3
+
+    def test_describe_shows_the_others(self, root: Path, damaged: None) -> None:
+        result = replayer("describe", "orders", "--json", root=root)
+        assert result.exit_code == 3
+        described = json.loads(result.stdout)
+        assert [each["partition"] for each in described["partitions"]] == [0]
+        assert [each["partition"] for each in described["damaged"]] == [1]
+        assert f"error: the object {MARKER_OBJECT} of orders:1 is missing" in result.stderr
+
+    def test_nothing_but_a_damaged_partition_is_the_error(self, root: Path, damaged: None) -> None:
+        result = replayer("describe", "alone", root=root)
+        assert (result.exit_code, result.stdout) == (3, "")
+        assert f"error: topic=alone/partition=00000/{MARKER_OBJECT} " in result.stderr
+
+    def test_a_damaged_catalog_hides_its_partition_alone(self, root: Path, writer: ArchiveWriter) -> None:
+        whole, broken = (writer.partition("gappy", number) for number in range(2))
+        whole.commit(records(range(5)))
+        for offset in range(600):
+            broken.commit(records([2 * offset]))
+            broken.lose(2 * offset + 2)
+        next(root.glob("topic=gappy/partition=00001/_catalog/1-*.json")).write_bytes(b"{")
+        result = replayer("describe", "gappy", "--json", root=root)
+        assert result.exit_code == 3
+        assert [each["partition"] for each in json.loads(result.stdout)["partitions"]] == [0]
 
 
 @pytest.mark.parametrize("command", [["ls"], ["describe", "orders"], ["coverage"]])

@@ -1,6 +1,9 @@
 """What holds for every command of the program, those inside groups too."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -8,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from replayer.cli import main
 from replayer.cli.program import EXIT_CODES, Program, completed
+from tests.support.archives import ArchiveWriter, records
 
 
 def replayer(*args: str) -> Result:
@@ -73,3 +77,17 @@ def test_commands_of_a_group_inside_the_program_are_completed() -> None:
     help_page = CliRunner().invoke(outer, ["nested", "reports", "--help"]).output
     assert "BLOCKGZ_REPORT_KEY" in help_page
     assert "BLOCKGZ_DEBUG" in help_page
+
+
+@pytest.mark.parametrize("command", [["ls"], ["describe", "orders"]], ids=" ".join)
+def test_small_commands_do_not_load_what_they_do_not_use(
+    command: list[str], writer: ArchiveWriter, tmp_path: Path
+) -> None:
+    writer.partition("orders", 0).commit(records(range(3)))
+    run = f"main({[*command, '-a', str(tmp_path)]}, standalone_mode=False)"
+    code = f"import sys\nfrom replayer.cli import main\n{run}\nprint(*sys.modules)"
+    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    table, loaded = output.rstrip("\n").rsplit("\n", 1)
+    assert "0..3" in table
+    assert {"replayer.archive"} <= set(loaded.split())
+    assert set(loaded.split()).isdisjoint({"aiobotocore", "pyarrow", "numpy", "pydantic", "confluent_kafka"})

@@ -4,7 +4,7 @@ import click
 
 from ..program import Program, closing
 
-COMMANDS: dict[str, str] = {}
+COMMANDS = {"load": "load_command", "export": "export_command", "verify": "verify_command", "replay": "replay_command"}
 """Commands and the modules that hold them, as in the program itself."""
 
 
@@ -13,7 +13,7 @@ COMMANDS: dict[str, str] = {}
     cls=Program,
     modules={name: f"spark.{module}" for name, module in COMMANDS.items()},
     epilog=closing(
-        "replayer spark export orders ./orders --to parquet -a ./archive",
+        "replayer spark export orders ./orders --format parquet -a ./archive",
         "replayer spark verify --records --master local[4] -a s3://bucket/prefix",
     ),
 )

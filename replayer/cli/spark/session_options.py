@@ -41,7 +41,6 @@ def session_options(function: F) -> F:
         click.option(
             "--master",
             envvar="BLOCKGZ_SPARK_MASTER",
-            show_envvar=True,
             metavar="URL",
             help="Spark's master; what spark-submit says, or local[*].",
         ),
@@ -50,7 +49,6 @@ def session_options(function: F) -> F:
             "settings",
             multiple=True,
             envvar="BLOCKGZ_SPARK_CONF",
-            show_envvar=True,
             metavar="NAME=VALUE",
             help="A setting of Spark; may be repeated.",
         ),
@@ -58,7 +56,6 @@ def session_options(function: F) -> F:
             "--jars",
             multiple=True,
             envvar="BLOCKGZ_SPARK_JARS",
-            show_envvar=True,
             metavar="FILE",
             help="A jar that Spark loads, such as spark-avro; may be repeated.",
         ),

@@ -1,0 +1,32 @@
+"""What can be measured, by name; each section is a module of its own."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ..figures import Json
+from ..site import Site
+from ..tables import Table
+from . import archive, growth, lookups, peers, quick, replay, spark, startup, verify
+
+
+class Section(Protocol):
+    """A module of this package."""
+
+    def measure(self, site: Site) -> Json:
+        """Everything in one go. `rows` are the figures; `ratios`, by name, are larger the better we are."""
+
+    def tables(self, result: Json) -> Sequence[Table]:
+        """What `measure` gave, for people."""
+
+
+SECTIONS: dict[str, Section] = {
+    "archive": archive,
+    "replay": replay,
+    "lookups": lookups,
+    "verify": verify,
+    "spark": spark,
+    "startup": startup,
+    "growth": growth,
+    "peers": peers,
+}
+QUICK: dict[str, Section] = {"quick": quick}
