@@ -19,6 +19,7 @@ from .errors import ShuttingDown, StoreBusy, StoreUnavailable
 
 FIRST_BACKOFF_SECONDS = 0.2
 LONGEST_BACKOFF_SECONDS = 30.0
+TRIES_OF_COMMANDS = 8
 BUSY_SECONDS = 60.0
 """So long a store may say that it is overloaded before a run gives up that could not begin yet."""
 
@@ -43,9 +44,18 @@ class StoreBackoff:
     def __call__(self, attempt: int, cause: str) -> None:
         """Wait with full jitter; raises ShuttingDown when the run ends meanwhile, StoreUnavailable after `tries`."""
         if self.tries is not None and attempt > self.tries:
-            raise StoreUnavailable(f"{self.store_url} failed {attempt} times in a row", why=cause)
+            raise StoreUnavailable(
+                f"{self.store_url} failed {attempt} times in a row",
+                why=cause,
+                remedy="run it again once the store answers: it goes on where it ended",
+            )
         if self.abandoned.wait(random.uniform(0, backoff_seconds(attempt))):
             raise ShuttingDown("the run ended before the store answered", why=cause)
+
+
+def bounded_backoff(store_url: str) -> StoreBackoff:
+    """That of a command which ends by itself and which nobody asks to end in order."""
+    return StoreBackoff(store_url, threading.Event(), TRIES_OF_COMMANDS)
 
 
 def patiently(action: Callable[[], T], ended: threading.Event) -> T:

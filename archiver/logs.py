@@ -22,6 +22,7 @@ class LogEvent(StrEnum):
     CLAIMED = "claimed"
     COMMITTED = "committed"
     COURTESY_FAILED = "courtesy_failed"
+    DROPPED = "dropped"
     GAP = "gap"
     LISTENING = "listening"
     LOST = "lost"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from index_format.blocks import COMPRESSORS
 from index_format.errors import BlockgzError
-from index_format.keys import LAYOUTS, TopicFolder
+from index_format.keys import LAYOUTS
 from index_format.record_formats import record_format
 
 from .backoff import LONGEST_BACKOFF_SECONDS, backoff_seconds
@@ -25,7 +25,7 @@ from .partition_archiver import ChunkSettings, Flush, PartitionArchiver, Partiti
 from .protocol.commit import PartitionIdentity
 from .protocol.driver import Driver, LogReader
 from .protocol.recovery import Claimed, TakeoverPolicy, take_over
-from .protocol.succession import name_successor
+from .protocol.succession import name_successors
 from .roll_policy import RollLimits, RollReason
 from .stores import Store
 from .topics import TopicDirectory
@@ -47,6 +47,8 @@ class PartitionReport:
     """Where `--once` stops: the last stable offset when the run started."""
     high_watermark: int | None = None
     """Above end_offset lie records of open transactions."""
+    is_drained: bool = False
+    """Whether `--once` committed everything up to its end."""
     counts: PartitionCounts = field(default_factory=PartitionCounts)
     next_offset: int | None = None
     newest_ms: int | None = None
@@ -218,6 +220,7 @@ class Ownership:
                 self._failed(partition, archiver.failure)
             elif archiver.is_drained and archiver.is_idle:
                 if partition in self._ending:
+                    self.reports[partition].is_drained = True
                     ended.append(partition)
                     self._end(partition)
                 else:
@@ -238,7 +241,9 @@ class Ownership:
             pause()
         for partition in leaving:
             if partition in self._active:
-                self._note_uncommitted(partition, self._active[partition])
+                archiver = self._active[partition]
+                self.reports[partition].is_drained = archiver.is_drained and archiver.is_idle and not archiver.failure
+                self._note_uncommitted(partition, archiver)
         self.lose(leaving)
 
     def lose(self, partitions: Iterable[Partition]) -> None:
@@ -267,13 +272,11 @@ class Ownership:
         config = workshop.config
         topic_id, folder = workshop.topics.locate(topic)
         driver = self._driver(partition, topic_id)
-        layout = LAYOUTS[config.layout]
-        for incarnation in range(1, folder.incarnation):
-            old = layout(TopicFolder(topic, incarnation), number)
-            if driver.run(name_successor(old, str(TopicFolder(topic, incarnation + 1)), workshop.writer)):
-                log.warning(LogEvent.SUCCEEDED, topic=topic, partition=number, folder=str(folder))
+        keys = LAYOUTS[config.layout](folder, number)
+        for _ in driver.run(name_successors(keys, workshop.writer)):
+            log.warning(LogEvent.SUCCEEDED, topic=topic, partition=number, folder=str(folder))
         identity = PartitionIdentity(
-            keys=layout(folder, number),
+            keys=keys,
             archive_id=workshop.archive_id,
             topic_id=topic_id,
             group_id=config.group_id,

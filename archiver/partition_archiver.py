@@ -287,8 +287,7 @@ class PartitionArchiver:
                 self._roll()
             else:
                 self._roll_when_due(self._clock())
-        last = fetched.batch.column("offset")[-1].as_py()
-        if self._end_offset is not None and last >= self._end_offset:
+        if self._end_offset is not None and fetched.last_offset >= self._end_offset:
             self._pass_to(self._end_offset)
         if fetched.leader_epoch is not None:
             self._leader_epoch = fetched.leader_epoch
@@ -339,7 +338,7 @@ class PartitionArchiver:
                 )
             batch = batch.filter(pc.greater_equal(offsets, self._position))
             self.counts.dropped_duplicates += fetched.batch.num_rows - batch.num_rows
-        if self._end_offset is not None:
+        if self._end_offset is not None and fetched.last_offset >= self._end_offset:
             batch = batch.filter(pc.less(batch.column("offset"), self._end_offset))
         return batch
 

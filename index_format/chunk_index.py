@@ -9,6 +9,9 @@ import msgspec
 from . import objects
 from .objects import Count, Name, Offset, Sha256, Timestamp, Word
 
+DEFAULT_MAX_BLOCK_BYTES = 256 * 1024 * 1024
+"""To what a reader lets a block inflate by default: a record of Kafka's largest usual size many times over."""
+
 
 class Gap(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
     """A run of offsets [start, end) that the archive lost or never saw; the reason is an open enumeration."""

@@ -12,7 +12,7 @@ The tree::
     └── UnencodableRecord       a record that the chosen record format cannot hold (a ValueError)
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class BlockgzError(Exception):
@@ -30,6 +30,16 @@ class BlockgzError(Exception):
     def reason(self) -> str:
         """What happened and why, in one line."""
         return f"{self.what}: {self.why}" if self.why else self.what
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Kinds are made of arguments of their own, so that another process gets the state instead."""
+        return _again, (type(self), self.args, self.__dict__)
+
+
+def _again(kind: type[BlockgzError], args: tuple[object, ...], state: dict[str, object]) -> BlockgzError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class FormatError(BlockgzError, ValueError):

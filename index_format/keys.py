@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-import numpy as np
-
 from .errors import BadName, MalformedObject
 
 ARCHIVE_OBJECT = "_archive.json"
@@ -379,6 +377,9 @@ def _seed_chunk_key(key: str) -> ObjectKey | None:
 
 def utc_date(timestamp_ms: int) -> str:
     """The UTC date of a timestamp as yyyy-mm-dd; 1970-01-01 for none, and never beyond the year 9999."""
+    # Here, because it loads slowly and who only reads markers does not need it.
+    import numpy as np  # noqa: PLC0415
+
     bounded = min(max(timestamp_ms, 0), 253_402_300_799_999)
     return str(np.datetime64(bounded, "ms").astype("datetime64[D]"))
 

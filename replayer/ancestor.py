@@ -6,7 +6,6 @@ verifications then work on it as on any other.
 
 import asyncio
 import hashlib
-import re
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
@@ -25,7 +24,7 @@ from index_format.ancestor.files import (
     records_of,
     within,
 )
-from index_format.ancestor.keys import FoundData, FoundPartition, Place, found_partitions
+from index_format.ancestor.keys import FoundData, FoundPartition, Place
 from index_format.ancestor.members import MAGIC, MemberScanner, Scanned
 from index_format.ancestor.payloads import NO_TIMESTAMP, NO_TIMESTAMP_TYPE, OldFormat
 from index_format.blocks import BlockBuilder, IsalCompressor, RawBlock, block_crc32
@@ -36,12 +35,11 @@ from index_format.marker import ChunkEntry, Marker
 from index_format.record_formats import record_format
 from index_format.records import TIMESTAMP_TYPES
 
-from .archive import ArchivedPartition, Chunk, NoCache, OtherArchive
+from .archive import ArchivedPartition, Chunk, NoCache
 from .errors import ObjectMissing, ObjectTruncated
 from .findings import Damage
 from .stores import ObjectReader, StoredObject
 
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 READ_BYTES = 8 * 1024 * 1024
 REMEMBERED_BYTES = 256 * 1024 * 1024
 """Encoded chunks that are kept; the newest one always is."""
@@ -51,20 +49,6 @@ UNKNOWN = "unknown"
 NO_SHA256 = "0" * 64
 DAMAGED = b"damaged"
 """Stands where a block cannot be read: no gzip member, so that its readers name the offsets that are lost."""
-
-
-def ancestor_finder(
-    old_format: OldFormat, max_block_bytes: int
-) -> Callable[[ObjectReader], Awaitable[OtherArchive | None]]:
-    """How `replayer.archive.Archive` looks for an old archive where it finds no current one."""
-
-    async def find(reader: ObjectReader) -> OtherArchive | None:
-        if not any(_DATE.match(name) for name in await reader.folders("")):
-            return None  # a bucket of other things may be too large to list
-        found = found_partitions([key async for key in reader.list("")])
-        return AncestorArchive(reader, found, old_format, max_block_bytes) if found else None
-
-    return find
 
 
 class AncestorArchive:

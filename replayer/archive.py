@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from index_format import objects
-from index_format.blocks import DEFAULT_MAX_BLOCK_BYTES
-from index_format.chunk_index import ChunkIndex, Gap
+from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, ChunkIndex, Gap
 from index_format.errors import BadName, BlockgzError, MalformedObject
 from index_format.identity import TopicConfig
 from index_format.keys import (
@@ -282,6 +281,20 @@ async def _each(spans: Iterable[LeveledSpan]) -> AsyncIterator[LeveledSpan]:
         yield span
 
 
+class DamagedPartition(NamedTuple):
+    """A partition that is there and cannot be opened."""
+
+    partition: int
+    error: BlockgzError
+
+
+class SurveyedTopic(NamedTuple):
+    """The partitions of a topic, in order of their numbers."""
+
+    partitions: tuple[ArchivedPartition, ...]
+    damaged: tuple[DamagedPartition, ...]
+
+
 class OtherArchive(Protocol):
     """An archive of another kind that can be read as if it were a current one."""
 
@@ -406,15 +419,29 @@ class Archive:
         return found
 
     async def open_topic(self, topic: str, partitions: Sequence[int] | None = None) -> tuple[ArchivedPartition, ...]:
-        """The named partitions, or all that are archived, in order of their numbers."""
+        """The named partitions, or all that are archived, in order of their numbers; raises as `open_partition`."""
+        opened = await self.survey_topic(topic, partitions)
+        for damaged in opened.damaged:
+            raise damaged.error
+        return opened.partitions
+
+    async def survey_topic(self, topic: str, partitions: Sequence[int] | None = None) -> SurveyedTopic:
+        """The same, with those apart whose marker is damaged or missing."""
         numbers = await self.partitions(topic) if partitions is None else sorted(set(partitions))
         limit = asyncio.Semaphore(CONCURRENT_MARKERS)
 
-        async def opened(number: int) -> ArchivedPartition:
+        async def opened(number: int) -> ArchivedPartition | DamagedPartition:
             async with limit:
-                return await self.open_partition(topic, number)
+                try:
+                    return await self.open_partition(topic, number)
+                except Damaged as error:
+                    return DamagedPartition(number, error)
 
-        return tuple(await asyncio.gather(*(opened(number) for number in numbers)))
+        found = await asyncio.gather(*(opened(number) for number in numbers))
+        return SurveyedTopic(
+            tuple(each for each in found if isinstance(each, ArchivedPartition)),
+            tuple(each for each in found if isinstance(each, DamagedPartition)),
+        )
 
     async def _read_marker(self, folder: TopicFolder, partition: int) -> ArchivedPartition | None:
         if self.other is not None:

@@ -11,7 +11,8 @@ import msgspec
 
 from .errors import JobTakenOver, ReplayRefused
 from .job import Job
-from .lane_position import LanePosition, decode_position, encode_position
+from .lane_position import LanePosition, decode_position
+from .lasting_file import replace_file
 
 
 class _Lane(msgspec.Struct, frozen=True):
@@ -60,14 +61,8 @@ class JobFile:
     def write(self, positions: Mapping[int, LanePosition]) -> None:
         """Replaces the positions of these lanes, on the disk when the call returns."""
         merged = {**self.read(), **positions}
-        lanes = {number: _Lane(each.written, encode_position(each)) for number, each in sorted(merged.items())}
-        body = msgspec.json.encode(_Content(self._job.name, self._job.target, lanes))
-        scratch = self._path.with_name(f".{self._path.name}.new")
-        with scratch.open("wb") as file:
-            file.write(body)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(self._path)
+        lanes = {number: _Lane(each.written, each.encoded()) for number, each in sorted(merged.items())}
+        replace_file(self._path, msgspec.json.encode(_Content(self._job.name, self._job.target, lanes)))
 
     def remove(self) -> None:
         """The job is done."""

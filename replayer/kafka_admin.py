@@ -78,6 +78,14 @@ class KafkaAdmin:
         low, end = bounds
         return {partition: Watermarks(low[partition], end[partition]) for partition in sorted(low)}
 
+    def groups(self) -> frozenset[str]:
+        """The consumer groups that anything is recorded of; raises BrokerUnreachable or AccessDenied."""
+        try:
+            answer = self._admin.list_consumer_groups(request_timeout=BROKER_DEADLINE_SECONDS).result()
+        except KafkaException as error:
+            raise kafka_failure(error.args[0], "the groups of the cluster cannot be listed") from error
+        return frozenset(group.group_id for group in answer.valid)
+
     def _config(self, topic: str) -> TopicConfig | None:
         resource = ConfigResource(ResourceType.TOPIC, topic)
         (answer,) = self._admin.describe_configs([resource], request_timeout=FACTS_DEADLINE_SECONDS).values()

@@ -1,23 +1,26 @@
 """The positions that jobs have committed in the cluster."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from .job import Job
 from .kafka_settings import Troubles, client_settings, kafka_failure, make_client
-from .lane_position import LanePosition, decode_position
+from .lane_position import Position
+
+P = TypeVar("P", bound=Position)
 
 READ_SECONDS = 30.0
 
 
-class CommittedPositions:
+class CommittedPositions(Generic[P]):
     """Reads them by clients that never join the job's group; used by one thread at a time."""
 
-    def __init__(self, properties: Mapping[str, str], job: Job) -> None:
-        """Raises UsageError."""
+    def __init__(self, properties: Mapping[str, str], job: Job, decode: Callable[[int, str], P]) -> None:
+        """`decode` makes a position of an offset and its metadata, or raises ReplayRefused. Raises UsageError."""
         self._target = job.target
+        self._decode = decode
         self._troubles = Troubles()
         settings = {
             **client_settings(properties),
@@ -33,23 +36,40 @@ class CommittedPositions:
         """What a producer needs to commit for the group."""
         return self._patient.consumer_group_metadata()
 
-    def read(self, lanes: Iterable[int]) -> dict[int, LanePosition]:
+    def read(self, lanes: Iterable[int]) -> dict[int, P]:
         """What is committed now; a transaction under way may still move it.
 
         Raises ReplayRefused, AccessDenied or BrokerUnreachable.
         """
         return self._read(self._hasty, lanes)
 
-    def settled(self, lanes: Iterable[int]) -> dict[int, LanePosition]:
+    def settled(self, lanes: Iterable[int]) -> dict[int, P]:
         """The same once no transaction is under way for these lanes."""
         return self._read(self._patient, lanes)
+
+    def write(self, positions: Mapping[int, P]) -> None:
+        """Commits these positions, with no transaction about them; raises as `read` does."""
+        if not positions:
+            return
+        wanted = [
+            TopicPartition(self._target, lane, position.written, position.encoded())
+            for lane, position in positions.items()
+        ]
+        what = f"the job's positions in {self._target} cannot be written"
+        try:
+            answers = self._hasty.commit(offsets=wanted, asynchronous=False) or []
+        except KafkaException as error:
+            raise kafka_failure(self._troubles.denied or error.args[0], what) from error
+        for answer in answers:
+            if answer.error is not None:
+                raise kafka_failure(answer.error, what)
 
     def close(self) -> None:
         """Leave; nothing can be read afterwards."""
         self._patient.close()
         self._hasty.close()
 
-    def _read(self, consumer: Consumer, lanes: Iterable[int]) -> dict[int, LanePosition]:
+    def _read(self, consumer: Consumer, lanes: Iterable[int]) -> dict[int, P]:
         wanted = [TopicPartition(self._target, lane) for lane in lanes]
         if not wanted:
             return {}
@@ -62,6 +82,4 @@ class CommittedPositions:
             if answer.error is not None:
                 raise kafka_failure(answer.error, what)
         # Only a position that this program wrote has metadata: another's offset is refused by its empty text.
-        return {
-            each.partition: decode_position(each.offset, each.metadata or "") for each in answers if each.offset >= 0
-        }
+        return {each.partition: self._decode(each.offset, each.metadata or "") for each in answers if each.offset >= 0}

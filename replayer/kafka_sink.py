@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from .kafka_outlet import Outlet, producer_settings
 from .lane_position import LanePosition
+from .pipeline import KeepPartitions, Router, ScannedBatch
 from .record_sink import Delivered
 
 MESSAGE_TIMEOUT_MS = 120_000
@@ -26,12 +27,18 @@ class KafkaSink:
     """One producer for all lanes. A commit waits until everything is written, then notes the positions."""
 
     def __init__(
-        self, properties: Mapping[str, str], topic: str, store: PositionStore, max_message_bytes: int | None = None
+        self,
+        properties: Mapping[str, str],
+        topic: str,
+        store: PositionStore,
+        max_message_bytes: int | None = None,
+        router: Router | None = None,
     ) -> None:
-        """`max_message_bytes` is the topic's, where it is known. Raises UsageError."""
+        """`max_message_bytes` and `router` as for TransactionalSink. Raises UsageError."""
         settings = {"message.timeout.ms": MESSAGE_TIMEOUT_MS, **producer_settings(properties, max_message_bytes)}
         self._outlet = Outlet(settings, topic)
         self._store = store
+        self._router = router or KeepPartitions()
 
     def begin(self, lanes: Iterable[int]) -> Mapping[int, LanePosition]:
         """What the store has for these lanes."""
@@ -40,7 +47,8 @@ class KafkaSink:
 
     def send(self, lane: int, batch: pa.RecordBatch) -> None:
         """As Outlet.send."""
-        self._outlet.send(lane, batch)
+        for target, records in self._router.route(ScannedBatch(lane, batch)):
+            self._outlet.send(target, records)
 
     def commit(self, positions: Mapping[int, LanePosition]) -> None:
         """Waits for everything and notes the positions; raises as `send` does, and what the store raises."""

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -17,10 +17,12 @@ from .kafka_calls import Calls, NoAnswer
 from .kafka_outlet import STOP_SECONDS, Outlet, producer_settings
 from .kafka_positions import READ_SECONDS, CommittedPositions
 from .kafka_settings import DENIED
-from .lane_position import LanePosition, encode_position
+from .lane_position import Position
+from .pipeline import KeepPartitions, Router, ScannedBatch
 from .record_sink import Delivered
 
 T = TypeVar("T")
+P = TypeVar("P", bound=Position)
 
 TRANSACTION_TIMEOUT_MS = 60_000
 ANSWER_SECONDS = 15.0
@@ -47,17 +49,21 @@ HOPELESS = {
 """What another attempt would meet again."""
 
 
-class TransactionalSink:
+class TransactionalSink(Generic[P]):
     """A producer for each lane: a second run of the job fences the first one lane by lane."""
 
     def __init__(
         self,
         properties: Mapping[str, str],
         job: Job,
-        positions: CommittedPositions,
+        positions: CommittedPositions[P],
         max_message_bytes: int | None = None,
+        router: Router | None = None,
     ) -> None:
-        """`max_message_bytes` is the topic's, where it is known. Raises UsageError."""
+        """`max_message_bytes` is the topic's, where it is known. Raises UsageError.
+
+        A lane is a target partition, unless a `router` says where its records go, taking the lane for their source.
+        """
         for name in sorted(set(RESERVED) & properties.keys()):
             raise UsageError(f"-X {name} cannot be set", why="--transactional sets it itself", remedy="leave it out")
         self._settings = {
@@ -66,13 +72,14 @@ class TransactionalSink:
         }
         self._job = job
         self._positions = positions
+        self._router = router or KeepPartitions()
         self._calls = Calls()
-        self._lanes: dict[int, _Lane] = {}
-        self._undecided: dict[int, _Lane] = {}
+        self._lanes: dict[int, _Lane[P]] = {}
+        self._undecided: dict[int, _Lane[P]] = {}
         """Those whose commit was begun and not answered, until `begin` learns what became of it."""
         self._delivered: dict[int, Delivered] = {}
 
-    def begin(self, lanes: Iterable[int]) -> Mapping[int, LanePosition]:
+    def begin(self, lanes: Iterable[int]) -> Mapping[int, P]:
         """Fences other runs, ends what they left open, and reads what is committed then.
 
         Raises JobTakenOver, CommitLost, AccessDenied, or what CommittedPositions raises.
@@ -82,7 +89,7 @@ class TransactionalSink:
         for lane in self._lanes.values():
             lane.raise_if_fenced()
         self._undecided |= {number: lane for number, lane in self._lanes.items() if lane.undecided is not None}
-        self._lanes = {number: _Lane(self._settings, self._job, number, self._calls) for number in wanted}
+        self._lanes = {number: _Lane(self._settings, self._job, number, self._calls, self._router) for number in wanted}
         _at_once(_Lane.init, self._lanes.values())
         recorded = self._settled(wanted)
         for number, lane in self._undecided.items():
@@ -95,7 +102,7 @@ class TransactionalSink:
         """Into the lane's transaction, which begins with it; raises DeliveryFailed, CommitLost or JobTakenOver."""
         self._lanes[lane].send(batch)
 
-    def commit(self, positions: Mapping[int, LanePosition]) -> None:
+    def commit(self, positions: Mapping[int, P]) -> None:
         """Ends the transactions of these lanes, several at a time; raises as `send` does."""
         metadata = self._positions.group_metadata
 
@@ -106,7 +113,7 @@ class TransactionalSink:
         _at_once(commit, positions)
 
     def delivered(self) -> Mapping[int, Delivered]:
-        """What was committed."""
+        """What was committed, by target partition."""
         return dict(self._delivered)
 
     def stop(self) -> None:
@@ -114,7 +121,7 @@ class TransactionalSink:
         self._calls.stop()
         _drop(self._lanes.values())
 
-    def _settled(self, lanes: list[int]) -> Mapping[int, LanePosition]:
+    def _settled(self, lanes: list[int]) -> Mapping[int, P]:
         what = f"where the job stands in {self._job.target} is not known"
         try:
             return self._calls.make(lambda: self._positions.settled(lanes), READ_SECONDS + HANG_SECONDS)
@@ -123,19 +130,20 @@ class TransactionalSink:
         except BrokerUnreachable as error:
             raise CommitLost(what, why=error.why, remedy=RESUME) from error
 
-    def _note(self, lane: "_Lane") -> None:
-        taken = lane.delivered
-        if taken.last_offset is not None:
-            before = self._delivered.get(lane.number, taken)
-            self._delivered[lane.number] = Delivered(before.first_offset, taken.last_offset)
+    def _note(self, lane: "_Lane[P]") -> None:
+        for partition, taken in lane.delivered().items():
+            if taken.last_offset is not None:
+                before = self._delivered.get(partition, taken)
+                self._delivered[partition] = Delivered(before.first_offset, taken.last_offset)
 
 
-class _Lane:
-    """The transactional producer of one target partition; a call that does not come back is the end of it."""
+class _Lane(Generic[P]):
+    """The transactional producer of one lane; a call that does not come back is the end of it."""
 
-    def __init__(self, settings: Mapping[str, Any], job: Job, number: int, calls: Calls) -> None:
+    def __init__(self, settings: Mapping[str, Any], job: Job, number: int, calls: Calls, router: Router) -> None:
         self.number = number
-        self.undecided: LanePosition | None = None
+        self._router = router
+        self.undecided: P | None = None
         """The position of a commit that was begun and not answered."""
         settings = {**settings, "transactional.id": job.transactional_id(number)}
         self._outlet = Outlet(settings, job.target, self._meaning)
@@ -149,19 +157,18 @@ class _Lane:
         """Fences whoever had the transactional id, and ends what was left open."""
         self._do(lambda: self._producer.init_transactions(ANSWER_SECONDS))
 
-    @property
-    def delivered(self) -> Delivered:
-        """What this producer wrote, committed or not."""
-        reports = self._outlet.lanes.get(self.number)
-        return reports.delivered if reports else Delivered(None, None)
+    def delivered(self) -> Mapping[int, Delivered]:
+        """What this producer wrote by target partition, committed or not."""
+        return {partition: reports.delivered for partition, reports in self._outlet.lanes.items()}
 
     def send(self, batch: pa.RecordBatch) -> None:
         self._begin()
-        self._outlet.send(self.number, batch)
+        for target, records in self._router.route(ScannedBatch(self.number, batch)):
+            self._outlet.send(target, records)
 
-    def commit(self, position: LanePosition, group_metadata: Any) -> None:
+    def commit(self, position: P, group_metadata: Any) -> None:
         self._begin()
-        place = TopicPartition(self._outlet.topic, self.number, position.written, encode_position(position))
+        place = TopicPartition(self._outlet.topic, self.number, position.written, position.encoded())
         self._do(lambda: self._producer.send_offsets_to_transaction([place], group_metadata, ANSWER_SECONDS))
         self.undecided = position
         self._do(lambda: self._producer.commit_transaction(ANSWER_SECONDS))
@@ -231,7 +238,7 @@ class _Lane:
         return CommitLost(what, why=why, remedy=remedy)
 
 
-def _drop(lanes: Iterable[_Lane]) -> None:
+def _drop(lanes: Iterable[_Lane[P]]) -> None:
     _at_once(_Lane.drop, lanes)
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -12,6 +12,17 @@ from .errors import ReplayRefused
 VERSION = 1
 MAX_METADATA_BYTES = 4096
 """Kafka's default offset.metadata.max.bytes; what is longer is refused by the broker."""
+
+
+class Position(Protocol):
+    """What a job records with its records: how many there are, and text that says what they cover."""
+
+    @property
+    def written(self) -> int:
+        """Records of the job so far."""
+
+    def encoded(self) -> str:
+        """The rest, as it is stored with a committed offset; at most `MAX_METADATA_BYTES`."""
 
 
 class SourceProgress(NamedTuple):
@@ -51,20 +62,19 @@ class LanePosition:
         moved = {number: progress._replace(next=nexts[number]) for number, progress in self.sources.items()}
         return replace(self, written=self.written + records, sources=moved)
 
+    def encoded(self) -> str:
+        """The position as the JSON that is stored with a committed offset."""
+        sources = {str(number): tuple(progress) for number, progress in sorted(self.sources.items())}
+        fields = {"v": VERSION, "selection": self.selection, "history": self.history, "sources": sources}
+        return msgspec.json.encode(fields).decode()
+
     def same_job(self, other: "LanePosition") -> bool:
         """Whether both are positions of the same selection of the same history."""
         return (self.selection, self.history, _ranges(self)) == (other.selection, other.history, _ranges(other))
 
 
-def encode_position(position: LanePosition) -> str:
-    """The position as the JSON that is stored with a committed offset."""
-    sources = {str(number): tuple(progress) for number, progress in sorted(position.sources.items())}
-    fields = {"v": VERSION, "selection": position.selection, "history": position.history, "sources": sources}
-    return msgspec.json.encode(fields).decode()
-
-
 def decode_position(written: int, metadata: str) -> LanePosition:
-    """The reverse; raises ReplayRefused for what this program did not write."""
+    """The reverse of `encoded`; raises ReplayRefused for what this program did not write."""
     try:
         fields: dict[str, Any] = msgspec.json.decode(metadata)
         if fields["v"] != VERSION:
@@ -83,7 +93,7 @@ def refuse_long_metadata(positions: Mapping[int, LanePosition]) -> None:
     """Raises ReplayRefused where a lane draws from more source partitions than one position can hold."""
     for lane, position in positions.items():
         ends = {number: progress.end for number, progress in position.sources.items()}
-        size = len(encode_position(position.advanced(0, ends)))
+        size = len(position.advanced(0, ends).encoded())
         if size > MAX_METADATA_BYTES:
             raise ReplayRefused(
                 f"target partition {lane} would draw from too many source partitions for one transaction",

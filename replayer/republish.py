@@ -5,11 +5,9 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-import numpy as np
 import pyarrow as pa
 
 from index_format.errors import BlockgzError
-from index_format.records import SCHEMA
 
 from .block_stream import ReadAhead
 from .control import Control
@@ -24,11 +22,10 @@ from .record_sink import Delivered, RecordSink
 from .republish_result import RepublishResult, Tally
 from .scan import payload_bytes
 from .selection import Reading, Selection, selected
+from .zero_timestamps import sendable
 
 T = TypeVar("T")
 
-SEND_INSTEAD_OF_ZERO = 1
-"""librdkafka takes timestamp 0 for "now", so such a record gets the next millisecond."""
 LOST_COMMITS = 5
 """So many in a row without any progress end a replay."""
 RETRY_SECONDS = 1.0
@@ -286,7 +283,7 @@ class _Run:
         records = num_bytes = 0
         for piece in self._pipeline(ScannedBatch(source, batch)):
             self._sound = False
-            fresh, zeros = _sendable(self._ledger.accept(source, piece))
+            fresh, zeros = sendable(self._ledger.accept(source, piece))
             if fresh.num_rows:
                 self._sink.send(piece.target, fresh)
                 self._tally.add(source, piece.target, fresh, zeros)
@@ -328,14 +325,3 @@ class _Run:
         if self._open_records >= self._cadence.records or self._open_bytes >= self._cadence.bytes:
             return 0.0
         return self._open_since + self._cadence.seconds - self._control.elapsed()
-
-
-def _sendable(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
-    """The batch without timestamps of 0, and how many there were."""
-    timestamps = batch.column("timestamp").to_numpy()
-    zeros = int(np.count_nonzero(timestamps == 0))
-    if not zeros:
-        return batch, 0
-    columns = {name: batch.column(name) for name in SCHEMA.names}
-    columns["timestamp"] = pa.array(np.where(timestamps == 0, SEND_INSTEAD_OF_ZERO, timestamps))
-    return pa.record_batch(list(columns.values()), schema=SCHEMA), zeros

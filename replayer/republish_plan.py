@@ -106,6 +106,8 @@ class Preflight:
     """Whether the replay makes the target; `target` tells then what it will be like."""
     notes: tuple[str, ...] = ()
     """What is done to records and target that a plan should show."""
+    can_hold: bool = True
+    """Whether the target's retention can be held for the time of the replay."""
 
     @property
     def lanes(self) -> tuple[int, ...]:

@@ -22,8 +22,13 @@ def refuse(preflight: Preflight) -> None:
     for check_target in TARGET_REFUSALS:
         check_target(preflight, target)
     if target.config is not None:
-        for check_config in CONFIG_REFUSALS:
-            check_config(preflight, target.config)
+        refuse_by_config(preflight, target.config)
+
+
+def refuse_by_config(preflight: Preflight, config: TopicConfig) -> None:
+    """Raises ReplayRefused where the target's configuration would lose, rewrite or reject the records."""
+    for check in CONFIG_REFUSALS:
+        check(preflight, config)
 
 
 def existing_target(preflight: Preflight) -> TopicFacts:
@@ -101,7 +106,8 @@ def _refuse_retention(preflight: Preflight, config: TopicConfig) -> None:
         raise ReplayRefused(
             f"topic {preflight.request.target!r} would delete the records soon after they arrive",
             why=f"its retention.ms is {retention} ({_duration(retention)}) and the oldest are of {_time(oldest)}",
-            remedy=f"{_alter(preflight)}retention.ms=-1, or hold it until the replay is done with --retention hold",
+            remedy=f"{_alter(preflight)}retention.ms=-1"
+            + (", or hold it until the replay is done with --retention hold" if preflight.can_hold else ""),
         )
 
 

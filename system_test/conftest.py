@@ -14,8 +14,8 @@ import pytest
 
 from system_test.support.archiving import Site, folder_site
 from system_test.support.environment import PartMissingError, tool
-from system_test.support.kafka_broker import KafkaBroker
-from system_test.support.object_store import MotoServer, VersityGateway
+from system_test.support.kafka_broker import KafkaBroker, kafka_jars
+from system_test.support.object_store import MotoServer, VersityGateway, versitygw_program
 
 Server = TypeVar("Server", bound=AbstractContextManager[object])
 
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @contextmanager
-def _required() -> Iterator[None]:
+def required_parts() -> Iterator[None]:
     """A missing part skips the test; with BLOCKGZ_REQUIRE_ALL=1 it fails."""
     try:
         yield
@@ -42,7 +42,7 @@ def _required() -> Iterator[None]:
 
 
 def _served(kind: type[Server]) -> Iterator[Server]:
-    with _required():
+    with required_parts():
         server = kind()
     with server:
         yield server
@@ -67,9 +67,17 @@ def versitygw() -> Iterator[VersityGateway]:
 
 
 @pytest.fixture(scope="session")
+def server_programs() -> None:
+    """What programs that start servers of their own need is at hand."""
+    with required_parts():
+        kafka_jars()
+        versitygw_program()
+
+
+@pytest.fixture(scope="session")
 def kcat() -> str:
     """The program kcat."""
-    with _required():
+    with required_parts():
         return tool("kcat")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from system_test.conftest import _required
+from system_test.conftest import required_parts
 from system_test.support.archiving import Site
 from system_test.support.bulk import produce_bulk
 from system_test.support.disk_trouble import FullDisk, broken_disk
@@ -45,7 +45,7 @@ class Trouble:
 @pytest.fixture(params=["full", "broken"])
 def buffer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Trouble]:
     with ExitStack() as stack:
-        with _required():
+        with required_parts():
             if request.param == "full":
                 disk = stack.enter_context(FullDisk(tmp_path / "disk", size=DISK, room=ROOM))
                 trouble = Trouble(disk.folder, {}, "No space left on device", disk.make_room)
@@ -74,7 +74,7 @@ def test_a_chunk_that_the_buffer_does_not_take_is_read_again(site: Site, topic: 
 
 def test_an_archive_on_a_full_disk_ends_with_its_last_whole_chunk(site: Site, topic: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
-        with _required():
+        with required_parts():
             disk = stack.enter_context(FullDisk(tmp_path / "archive", size=DISK, room=ROOM))
         chunks = (topic, "--once", "--chunk-records", 200, *SMALL, "--buffer-dir", tmp_path / "buffer")
         failed = site.run(*chunks, check=1)
@@ -98,7 +98,7 @@ def test_an_archive_on_a_full_disk_ends_with_its_last_whole_chunk(site: Site, to
     ],
 )
 def test_a_failed_fsync_ends_the_claim(site: Site, topic: str, tmp_path: Path, pattern: str, after: int) -> None:
-    with _required():
+    with required_parts():
         disk = broken_disk(tmp_path, "fsync", pattern, after=after)
     chunks = (topic, "--once", "--chunk-records", 1000, *SMALL)
     failed = replace(site, env=disk.env).run(*chunks, check=1)

@@ -7,28 +7,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from system_test.conftest import _required
 from system_test.faults.schedule import FaultKind, schedule
-from system_test.support.kafka_broker import kafka_jars
-from system_test.support.object_store import versitygw_program
 
 SEED = os.environ.get("BLOCKGZ_SEED", "shard")
 DISRUPTIONS = 54
 STORE_FAULTS = 300
 OF_OTHERS = {"broker-kill", "broker-freeze", "store-kill", "recreate", "grow", "truncate", "retention"}
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[None]:
-    with _required():
-        kafka_jars()
-        versitygw_program()
-    yield
 
 
 def test_the_schedule_is_a_function_of_the_seed() -> None:
@@ -44,7 +32,7 @@ def test_a_short_schedule_has_every_kind() -> None:
 
 
 @pytest.mark.timeout(600)
-def test_every_record_is_archived_once_whatever_fails(servers: None, tmp_path: Path) -> None:
+def test_every_record_is_archived_once_whatever_fails(server_programs: None, tmp_path: Path) -> None:
     enough = ("--faults", DISRUPTIONS + STORE_FAULTS, "--disruptions", DISRUPTIONS, "--a-round", DISRUPTIONS)
     arguments = (*enough, "--gap", 2.2, "--store-rate", 0.25, "--seed", SEED)
     command = [sys.executable, "-m", "system_test.faults", *map(str, arguments), "--home", str(tmp_path)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Callable
@@ -40,6 +41,25 @@ def test_killed_while_archiving_to_s3(broker: KafkaBroker, moto: MotoServer, top
         return sum(key.endswith(".index.json") for key in moto.keys(prefix))
 
     kill_again_and_again(site, topic_name, 15_000, 6, count)
+
+
+def test_asked_to_end_while_draining(site: Site, topic_name: str, tmp_path: Path) -> None:
+    """Where the grace does not suffice for all that is left, it says so, and does not look like success."""
+    records = 20_000
+    create_topic(site.bootstrap, topic_name, 1)
+    produce_bulk(site.bootstrap, topic_name, records, partitions=1, value_bytes=100, seed=1)
+    home = tmp_path / "archive" / f"topic={topic_name}"
+    with site.start(topic_name, *SMALL_CHUNKS, "--grace", "100ms", "--json") as archiver:
+        wait_until(lambda: any(home.glob("*/*.index.json")), 60, "a chunk", longest_pause=POLL_SECONDS)
+        done = archiver.terminate()
+    assert done.exit_code == 3, done.transcript
+    assert f"1 of 1 partitions were drained ({topic_name}:0)" in done.stderr
+    (partition,) = json.loads(done.stdout)["partitions"]
+    assert partition["drained"] is False
+    assert partition["records"] == (partition["next_offset"] or 0) < records
+    (rest,) = site.once(topic_name)["partitions"]
+    assert (rest["drained"], rest["records"]) == (True, records - partition["records"])
+    assert len(site.exact(topic_name).records) == records
 
 
 def kill_again_and_again(site: Site, topic: str, records: int, kills: int, count: CountIndexes) -> None:

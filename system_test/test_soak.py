@@ -5,14 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from system_test.conftest import _required
-from system_test.support.kafka_broker import kafka_jars
-from system_test.support.object_store import versitygw_program
 
 RECORDS_A_SECOND = 5_000
 """What a small machine manages beside other work; half of the maximum is too much for a machine that is not idle."""
@@ -20,16 +15,8 @@ MOST_GROWTH_MIB = 10
 """Over the two minutes after warm-up: a short run cannot tell a slope an hour from the size of its chunks."""
 
 
-@pytest.fixture(scope="module")
-def servers() -> Iterator[None]:
-    with _required():
-        kafka_jars()
-        versitygw_program()
-    yield
-
-
 @pytest.mark.timeout(900)
-def test_many_partitions_stay_inside_the_memory_budget(servers: None, tmp_path: Path) -> None:
+def test_many_partitions_stay_inside_the_memory_budget(server_programs: None, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "system_test.soak", "--partitions", "200", "--minutes", "3", "--lenient"]
     where = ["--rate", str(RECORDS_A_SECOND), "--home", str(tmp_path)]
     done = subprocess.run([*command, *where], capture_output=True, text=True, check=False)

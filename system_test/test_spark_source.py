@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from replayer.spark import register
-from system_test.conftest import _required
+from system_test.conftest import required_parts
 from system_test.support.archiving import Site, folder_site
 from system_test.support.compaction import compact_and_wait, create_compacted_topic
 from system_test.support.contents import records_of_every_content
@@ -27,7 +27,7 @@ FIRST_MS = 1_600_000_000_000
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    with _required(), spark_session() as session:
+    with required_parts(), spark_session() as session:
         register(session)
         yield session
 

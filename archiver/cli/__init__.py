@@ -10,6 +10,7 @@ from .import_command import import_command
 from .outcome import OutcomeGroup, closing, completed
 from .repair import repair
 from .run import run
+from .spark import spark
 from .status import status
 
 
@@ -23,5 +24,5 @@ def main() -> None:
     """Archive Kafka topics as Block-GZIP chunks."""
 
 
-for command in (run, status, doctor, demo, gc, import_command, repair, config_group):
+for command in (run, status, doctor, demo, gc, import_command, spark, repair, config_group):
     main.add_command(completed(command))

@@ -51,7 +51,7 @@ def _with_config(function: F, fallback: Settings) -> F:
 
     decorated: Any = with_config
     for field in reversed(FIELDS):
-        decorated = _topics(decorated) if field == "topics" else _option(field)(decorated)
+        decorated = _topics(decorated) if field == "topics" else field_option(field)(decorated)
     return cast(F, config_file_option(decorated))
 
 
@@ -96,10 +96,11 @@ def kafka_properties(pairs: tuple[str, ...]) -> dict[str, str]:
     return properties
 
 
-_topics = click.argument("topics", nargs=-1, metavar="[TOPIC]...", envvar="BLOCKGZ_TOPICS")
+_topics = click.argument("topics", nargs=-1, metavar="[TOPIC...]", envvar="BLOCKGZ_TOPICS")
 
 
-def _option(field: str) -> Callable[[F], F]:
+def field_option(field: str, *, shown: str | None = None, help_text: str | None = None) -> Callable[[F], F]:
+    """The option of one field; `shown` is its default and `help_text` its help where they are not the model's."""
     kind = field_kind(field)
     names = LONG_NAMES.get(field, (option_name(field),))
     if kind is FieldKind.SWITCH:
@@ -112,8 +113,8 @@ def _option(field: str) -> Callable[[F], F]:
         multiple=field in REPEATED,
         metavar=METAVARS.get(field) or "|".join(field_choices(field)) or kind.value[0] or None,
         envvar=variable_name(field),
-        help=HELP.get(field, FIELDS[field].description),
-        show_default=_shown_default(field),
+        help=help_text or HELP.get(field, FIELDS[field].description),
+        show_default=shown or _shown_default(field),
         callback=list_on_request if field == "kafka" else None,
         is_eager=field == "kafka",
     )

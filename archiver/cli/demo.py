@@ -43,9 +43,15 @@ class DemoMismatch(BlockgzError):
 @click.command(
     epilog=closing("archiver demo", "archiver demo --keep ./demo-archive", "archiver demo -b localhost:9092")
 )
-@click.option("-b", "--bootstrap-server", "bootstrap", help="A cluster to use instead of the one in this process.")
 @click.option(
-    "-X", "kafka", multiple=True, metavar="PROP=VALUE", help=KAFKA_HELP, callback=list_on_request, is_eager=True
+    "-b",
+    "--bootstrap-server",
+    "bootstrap",
+    metavar="HOST:PORT",
+    help="A cluster to use instead of the one in this process.",
+)
+@click.option(
+    "-X", "kafka", multiple=True, metavar="NAME=VALUE", help=KAFKA_HELP, callback=list_on_request, is_eager=True
 )
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Leave the archive in this new folder.")
 def demo(*, bootstrap: str | None, kafka: tuple[str, ...], keep: Path | None) -> None:

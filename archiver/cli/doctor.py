@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ..configuration.resolution import Resolved
-from ..doctor import Finding, Verdict, examine, worst
+from ..doctor import examine
+from ..doctor.findings import Finding, Verdict, worst
 from .config_options import config_options_for_any_topic
 from .outcome import closing
 

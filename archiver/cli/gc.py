@@ -1,6 +1,5 @@
 """`archiver gc`."""
 
-import sys
 from collections import Counter
 from typing import Any
 
@@ -12,12 +11,12 @@ from rich.table import Table
 from ..errors import UsageError
 from ..garbage import SHORTEST_GRACE_SECONDS
 from ..stores.opening import open_existing_store
-from ..sweep import Problem, SweepPlan, SweepResult, plan_sweep, sweep
-from .outcome import closing, error_lines
+from ..sweep import SweepPlan, SweepResult, plan_sweep, sweep
+from .confirming import confirm
+from .outcome import closing, print_problems
 from .run import PARTLY_FAILED
+from .store_options import store_options
 from .value_types import DURATION
-
-DEFAULT_GRACE_SECONDS = 7 * 24 * 3600.0
 
 
 @click.command(
@@ -26,15 +25,14 @@ DEFAULT_GRACE_SECONDS = 7 * 24 * 3600.0
     ),
 )
 @click.argument("topics", nargs=-1, metavar="[TOPIC...]")
-@click.option("-a", "--archive", required=True, help="s3://bucket/prefix, file:///dir or ./dir.")
-@click.option("--endpoint-url", help="Of an S3 work-alike.")
-@click.option("--region", help="AWS region.")
+@store_options()
 @click.option(
     "--grace",
     type=DURATION,
-    default=DEFAULT_GRACE_SECONDS,
+    default="7d",
+    show_default=True,
     envvar="BLOCKGZ_GC_GRACE",
-    help="Leave what is younger, by the store's clock; at least 1h. [7d]",
+    help="Leave what is younger, by the store's clock; at least 1h.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the plan and delete nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -67,12 +65,13 @@ def gc(
         _print_plan(plan)
     result = None
     if plan.count and not dry_run:
-        _confirm(plan, is_agreed=yes)
+        question = f"Delete {plan.count:,} objects ({plan.bytes:,} bytes)?"
+        confirm(question, undone="nothing was deleted", is_agreed=yes)
         result = sweep(store, plan, lambda _: None)
         if not as_json:
             click.echo(f"deleted {result.deleted:,} of {plan.count:,}")
     problems = (*plan.problems, *(result.problems if result else ()))
-    _print_problems(problems)
+    print_problems(problems)
     if as_json:
         click.echo(orjson.dumps(result_object(archive, plan, result, dry_run=dry_run)).decode())
     return PARTLY_FAILED if problems else 0
@@ -108,18 +107,6 @@ def result_object(archive: str, plan: SweepPlan, result: SweepResult | None, *, 
     }
 
 
-def _confirm(plan: SweepPlan, *, is_agreed: bool) -> None:
-    if is_agreed:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError(
-            "nothing was deleted",
-            why="there is no terminal to ask on, and --yes was not given",
-            remedy="add --yes, or --dry-run to see the plan only",
-        )
-    click.confirm(f"Delete {plan.count:,} objects ({plan.bytes:,} bytes)?", abort=True, err=True)
-
-
 def _print_plan(plan: SweepPlan) -> None:
     if not plan.count:
         click.echo("nothing to delete")
@@ -141,9 +128,3 @@ def _print_plan(plan: SweepPlan) -> None:
         table.add_row(*row, f"{count:,}", f"{sizes[row]:,}")
     table.add_row("all", "", "", f"{plan.count:,}", f"{plan.bytes:,}", style="bold")
     Console(soft_wrap=True, highlight=False).print(table)
-
-
-def _print_problems(problems: tuple[Problem, ...]) -> None:
-    for where, error in problems:
-        lines = error_lines(error)
-        click.echo("\n".join([lines[0].replace("error:", f"error: {where}:", 1), *lines[1:]]), err=True)

@@ -1,7 +1,5 @@
 """`archiver import`."""
 
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,20 +16,22 @@ from index_format.ancestor.payloads import OldFormat
 from index_format.blocks import COMPRESSORS
 
 from ..archive import open_archive
+from ..backoff import bounded_backoff
 from ..buffer import BufferFolder
-from ..errors import NotInArchive, StoreError, UsageError
+from ..errors import NotInArchive, UsageError
 from ..importing import ImportReport, ImportSettings, import_partition
 from ..old_archive import OldPartition, OldReader, survey
 from ..probe import probe
 from ..stores import ToolStore
 from ..stores.opening import default_buffer_root, open_existing_store, open_store
 from ..topic_selection import TopicSelection
+from .confirming import confirm
 from .old_archive_options import old_archive_options
 from .outcome import closing, error_lines
 from .run import PARTLY_FAILED
+from .store_options import store_options
 from .value_types import SIZE
 
-TRIES_IN_A_ROW = 8
 SHOWN_NOTES = 20
 
 
@@ -59,14 +59,22 @@ class Target:
 )
 @click.argument("source", metavar="SOURCE")
 @click.argument("topics", nargs=-1, metavar="[TOPIC...]")
-@click.option("-a", "--archive", required=True, help="Where to write: s3://bucket/prefix, file:///dir or ./dir.")
-@click.option("--endpoint-url", help="Of an S3 work-alike; of both addresses.")
-@click.option("--region", help="AWS region.")
+@store_options()
 @old_archive_options
-@click.option("--layout", type=click.Choice(["topic", "seed"]), default="topic", help="Of the new archive. [topic]")
-@click.option("--record-format", type=click.Choice(["json", "text"]), default="json", help="Of the new archive. [json]")
-@click.option("--block-bytes", type=SIZE, default="1MiB", help="Uncompressed size at which a block ends. [1MiB]")
-@click.option("--chunk-bytes", type=SIZE, default="128MiB", help="Compressed size at which a chunk ends. [128MiB]")
+@click.option(
+    "--layout", type=click.Choice(["topic", "seed"]), default="topic", show_default=True, help="Of the new archive."
+)
+@click.option(
+    "--record-format",
+    type=click.Choice(["json", "text"]),
+    default="json",
+    show_default=True,
+    help="Of the new archive.",
+)
+@click.option("--block-bytes", type=SIZE, default="1MiB", show_default=True, help="Encoded bytes of a block at most.")
+@click.option(
+    "--chunk-bytes", type=SIZE, default="128MiB", show_default=True, help="A chunk ends at this compressed size."
+)
 @click.option("--buffer-dir", type=click.Path(path_type=Path), help="Folder for the open chunk.")
 @click.option("--single-writer", is_flag=True, help="Accept a store without conditional writes.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
@@ -90,7 +98,7 @@ def import_command(
 
     Nothing at SOURCE is changed. Its offsets were counted by its writer, so they are as inexact as they were; where a
     block leaves them open, a gap with reason `unverified` is recorded and named. A second run goes on where the first
-    one ended. TOPIC is a name, a glob or ~regex.
+    one ended. TOPIC is a name, a glob or ~regex. --endpoint-url and --region are of both addresses.
     """
     target = Target(archive, endpoint_url, region, **settings)
     reader = OldReader(
@@ -101,7 +109,9 @@ def import_command(
         _print_plan(partitions)
     reports: list[ImportReport] = []
     if not dry_run:
-        _confirm(partitions, is_agreed=yes)
+        records = sum(each.num_records for each in partitions)
+        question = f"Import {records:,} records of {len(partitions)} partitions?"
+        confirm(question, undone="nothing was imported", is_agreed=yes)
         reports = _import(reader, partitions, target, shows_progress=not as_json)
     if as_json:
         result = result_object(source, archive, partitions, reports, dry_run=dry_run)
@@ -173,6 +183,7 @@ def _import(
     reader: OldReader, partitions: Sequence[OldPartition], target: Target, *, shows_progress: bool
 ) -> list[ImportReport]:
     store = _opened(reader, target)
+    back_off = bounded_backoff(store.url)
     archive = open_archive(store, layout=target.layout, cluster_id=None)
     settings = ImportSettings(
         archive_id=archive.archive_id,
@@ -207,26 +218,6 @@ def _opened(reader: OldReader, target: Target) -> ToolStore:
     if not target.single_writer:
         probe(store, multipart=store.url.startswith("s3:"))
     return store
-
-
-def back_off(attempt: int, cause: str) -> None:
-    """Wait before another try at the store; raises StoreError where it does not come back."""
-    if attempt > TRIES_IN_A_ROW:
-        raise StoreError(f"given up after {attempt} tries: {cause}", remedy="run it again: it goes on where it ended")
-    time.sleep(min(30.0, 0.2 * 2**attempt))
-
-
-def _confirm(partitions: Sequence[OldPartition], *, is_agreed: bool) -> None:
-    if is_agreed:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError(
-            "nothing was imported",
-            why="there is no terminal to ask on, and --yes was not given",
-            remedy="add --yes, or --dry-run to see the plan only",
-        )
-    count = sum(each.num_records for each in partitions)
-    click.confirm(f"Import {count:,} records of {len(partitions)} partitions?", abort=True, err=True)
 
 
 def _print_plan(partitions: Sequence[OldPartition]) -> None:

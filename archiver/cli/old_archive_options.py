@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from index_format.ancestor.payloads import OLD_FORMATS, OldFormat
-from index_format.blocks import DEFAULT_MAX_BLOCK_BYTES
+from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 
 from ..config import format_size
 from ..errors import UsageError
@@ -36,15 +36,22 @@ def old_archive_options(function: F) -> F:
             "--old-format",
             type=click.Choice(OLD_FORMATS),
             default=OLD_FORMATS[0],
+            show_default=True,
             help="How records lie in the old files: values in lines, key and delimiter before them, or length-prefixed "
-            "without or with keys. [lines]",
+            "without or with keys.",
         ),
-        click.option("--key-delimiter", default=r"\t", help=r"Of --old-format delimited; \t and \x1f mean bytes. [\t]"),
+        click.option(
+            "--key-delimiter",
+            default=r"\t",
+            show_default=True,
+            help=r"Of --old-format delimited; \t and \x1f mean bytes.",
+        ),
         click.option(
             "--max-block-bytes",
             type=SIZE,
-            default=DEFAULT_MAX_BLOCK_BYTES,
-            help=f"Refuse blocks that inflate to more. [{format_size(DEFAULT_MAX_BLOCK_BYTES)}]",
+            default=format_size(DEFAULT_MAX_BLOCK_BYTES),
+            show_default=True,
+            help="Refuse blocks that inflate to more.",
         ),
     ]
     decorated: Any = with_format

@@ -3,7 +3,7 @@
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -17,7 +17,7 @@ Exit codes:
     0  ok
     1  failed
     2  usage or configuration
-    3  finished, but part of the work failed
+    3  finished, but damage found or part of the work failed
     4  not in the archive
    10  no archive there
    11  partition owned by another writer
@@ -81,6 +81,13 @@ def error_lines(error: BlockgzError) -> list[str]:
     lines += [f"why:   {one_line(error.why)}"] if error.why else []
     lines += [f"do:    {one_line(error.remedy)}"] if error.remedy else []
     return lines
+
+
+def print_problems(problems: Iterable[tuple[str, BlockgzError]]) -> None:
+    """Errors on stderr, each with where it was met."""
+    for where, error in problems:
+        lines = error_lines(error)
+        click.echo("\n".join([lines[0].replace("error:", f"error: {where}:", 1), *lines[1:]]), err=True)
 
 
 def one_line(text: str) -> str:

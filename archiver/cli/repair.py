@@ -1,6 +1,5 @@
 """`archiver repair`."""
 
-import sys
 from typing import Any
 
 import click
@@ -9,6 +8,7 @@ import orjson
 from index_format.ancestor.keys import has_current_objects
 from index_format.ancestor.payloads import OldFormat
 
+from ..backoff import bounded_backoff
 from ..config import RunConfig
 from ..errors import NoArchiveThere, UsageError
 from ..old_archive import OldReader
@@ -19,10 +19,11 @@ from ..repair.plan import RepairPlan, carry_out, targets
 from ..stores import ToolStore
 from ..stores.opening import open_existing_store
 from ..sweep import Problem, layout_of
-from .import_command import back_off
+from .confirming import confirm
 from .old_archive_options import old_archive_options
-from .outcome import closing, error_lines
+from .outcome import closing, print_problems
 from .run import PARTLY_FAILED
+from .store_options import store_options
 
 DEFAULT_GROUP = str(RunConfig.model_fields["group_id"].default)
 
@@ -39,9 +40,7 @@ def repair() -> None:
 
 def _options(function: Any) -> Any:
     options = [
-        click.option("-a", "--archive", required=True, help="s3://bucket/prefix, file:///dir or ./dir."),
-        click.option("--endpoint-url", help="Of an S3 work-alike."),
-        click.option("--region", help="AWS region."),
+        store_options(),
         old_archive_options,
         click.option("--dry-run", is_flag=True, help="Print the plan and write nothing."),
         click.option("--yes", is_flag=True, help="Do not ask."),
@@ -122,7 +121,7 @@ def marker(
     else:
         plan = RepairPlan()
         for target in targets(store, layout, places):
-            plan += plan_marker(store, target, group_id, max_block_bytes, back_off)
+            plan += plan_marker(store, target, group_id, max_block_bytes, bounded_backoff(store.url))
     return _finish(archive, plan, **outcome)
 
 
@@ -169,16 +168,14 @@ def _finish(archive: str, plan: RepairPlan, *, dry_run: bool, yes: bool, as_json
         _print_plan(plan)
     failed: list[Problem] = []
     if plan.steps and not dry_run:
-        _confirm(plan, is_agreed=yes)
+        confirm(f"Store {len(plan.steps):,} objects?", undone="nothing was repaired", is_agreed=yes)
         failed = carry_out(plan)
     problems = (*plan.problems, *failed)
     if as_json:
         click.echo(orjson.dumps(result_object(archive, plan, failed, dry_run=dry_run)).decode())
     elif plan.steps and not dry_run:
         click.echo(f"stored {len(plan.steps) - len(failed):,} of {len(plan.steps):,}")
-    for where, error in problems:
-        lines = error_lines(error)
-        click.echo("\n".join([lines[0].replace("error:", f"error: {where}:", 1), *lines[1:]]), err=True)
+    print_problems(problems)
     if not problems:
         return 0
     return PARTLY_FAILED if len(failed) < len(plan.steps) else problems[0].error.exit_code
@@ -192,15 +189,3 @@ def _print_plan(plan: RepairPlan) -> None:
         return
     for step in plan.steps:
         click.echo(f"{step.where}  {step.what}  {step.key}  {step.detail}")
-
-
-def _confirm(plan: RepairPlan, *, is_agreed: bool) -> None:
-    if is_agreed:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError(
-            "nothing was repaired",
-            why="there is no terminal to ask on, and --yes was not given",
-            remedy="add --yes, or --dry-run to see the plan only",
-        )
-    click.confirm(f"Store {len(plan.steps):,} objects?", abort=True, err=True)

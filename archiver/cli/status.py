@@ -26,6 +26,7 @@ from ..topic_selection import TopicSelection
 from .config_options import KAFKA_HELP, kafka_properties, list_on_request
 from .outcome import closing
 from .run import PARTLY_FAILED
+from .store_options import store_options
 from .value_types import DURATION
 
 PIPE_WIDTH = 240
@@ -41,10 +42,10 @@ WATERMARK = "read_uncommitted"
     )
 )
 @click.argument("topics", nargs=-1, metavar="[TOPIC...]")
-@click.option("-a", "--archive", help="s3://bucket/prefix, file:///dir or ./dir.")
-@click.option("--endpoint-url", help="Of an S3 work-alike.")
-@click.option("--region", help="AWS region.")
-@click.option("-b", "--bootstrap-server", help="HOST:PORT of a broker: shows the lag to the high watermarks too.")
+@store_options(required=False)
+@click.option(
+    "-b", "--bootstrap-server", metavar="HOST:PORT", help="Brokers: shows the lag to the high watermarks too."
+)
 @click.option(
     "-X", "kafka", multiple=True, metavar="NAME=VALUE", help=KAFKA_HELP, callback=list_on_request, is_eager=True
 )
@@ -55,7 +56,7 @@ WATERMARK = "read_uncommitted"
     help="Ask the archiver that runs with --http there, instead of the archive.",
 )
 @click.option("--watch", is_flag=True, help="Show it again and again.")
-@click.option("--interval", type=DURATION, default=5.0, help="Time between two looks. [5s]")
+@click.option("--interval", type=DURATION, default="5s", show_default=True, help="Time between two looks.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a look.")
 def status(
     *,

@@ -15,6 +15,8 @@ class OriginKind(Enum):
     FILE = "file"
     ENVIRONMENT = "env"
     FLAG = "flag"
+    OPTION = "option"
+    """Of a Spark format, where there are no others."""
 
 
 @dataclass(frozen=True)

@@ -54,26 +54,55 @@ class FinishedChunk(NamedTuple):
     tail_hash: str
 
 
+class StoredChunk(NamedTuple):
+    """A chunk whose data is in the store and which no index and no marker names yet: an orphan unless it is committed.
+
+    It may be committed by another process than the one that stored it.
+    """
+
+    data: DataObject
+    conflict: Conflict | None
+    """What tells the data's name from the plain one, which was taken."""
+    start: ChunkStart
+    next_offset: int
+    blocks: tuple[BlockEntry, ...]
+    gaps: tuple[Gap, ...]
+    timestamp_type: str
+    leader_epoch: int | None
+    tail_hash: str
+
+
 def commit_chunk(identity: PartitionIdentity, held: Held, chunk: FinishedChunk) -> Protocol[Held]:
     """Make a chunk part of the archive; returns the marker that holds it.
 
     Raises Fenced or OwnedByAnother when the partition is no longer this writer's: the chunk is then an orphan at most.
     """
-    keys, marker = identity.keys, held.marker
+    stored = yield from store_data(identity, chunk, held.marker.epoch)
+    return (yield from commit_stored(identity, held, stored))
+
+
+def store_data(identity: PartitionIdentity, chunk: FinishedChunk, epoch: int) -> Protocol[StoredChunk]:
+    """Store the data of a chunk, which changes nothing for readers; `epoch` is its writer's."""
+    keys = identity.keys
     parts: list[tuple[Callable[[Conflict | None], str], Body]]
     parts = [(lambda conflict: keys.chunks + keys.data_name(chunk.start, identity.suffix, conflict), chunk.body)]
     if isinstance(keys, SeedLayoutKeys):
         sidecar = ancestor_index(chunk.blocks)
         parts.append((lambda conflict: keys.ancestor_index_name(chunk.start, conflict), sidecar))
-    # In layout seed, the incarnations of a topic share the names of chunks; plain ones are the first's.
-    shared = isinstance(keys, SeedLayoutKeys) and keys.folder.incarnation > 1
-    data_conflict = yield from store_once(parts, marker.epoch, names_are_shared=shared)
-    index = _index(identity, marker, chunk, keys.data_name(chunk.start, identity.suffix, data_conflict))
+    conflict = yield from store_once(parts, epoch, names_are_shared=_shares_names(keys))
+    name = keys.data_name(chunk.start, identity.suffix, conflict)
+    return StoredChunk(DataObject(name, chunk.body.size, chunk.body.sha256), conflict, *chunk[1:])
+
+
+def commit_stored(identity: PartitionIdentity, held: Held, chunk: StoredChunk) -> Protocol[Held]:
+    """Store the index of a chunk whose data is stored, then swap the marker; see `commit_chunk`."""
+    keys, marker = identity.keys, held.marker
+    index = _index(identity, marker, chunk)
     body = objects.encode(index)
     index_conflict = yield from store_once(
         [(lambda conflict: keys.chunks + keys.index_name(chunk.start, conflict), body)],
         marker.epoch,
-        names_are_shared=shared,
+        names_are_shared=_shares_names(keys),
     )
     entry = markers.entry_of(index, keys.index_name(chunk.start, index_conflict), body)
     room, pending = markers.folded(marker)
@@ -85,9 +114,14 @@ def commit_chunk(identity: PartitionIdentity, held: Held, chunk: FinishedChunk) 
     )
     result = yield from _swap_if_assigned(keys, committed, held)
     if isinstance(keys, SeedLayoutKeys):
-        sidecar_key = identity.key_prefix + keys.ancestor_index_name(chunk.start, data_conflict)
+        sidecar_key = identity.key_prefix + keys.ancestor_index_name(chunk.start, chunk.conflict)
         yield from _follow_with_ancestor_marker(keys, sidecar_key)
     return result
+
+
+def _shares_names(keys: PartitionKeys) -> bool:
+    """In layout seed, the incarnations of a topic share the names of chunks; plain ones are the first's."""
+    return isinstance(keys, SeedLayoutKeys) and keys.folder.incarnation > 1
 
 
 def commit_progress(
@@ -116,7 +150,7 @@ def check_assignment(keys: PartitionKeys) -> Protocol[None]:
         )
 
 
-def _index(identity: PartitionIdentity, marker: Marker, chunk: FinishedChunk, data_name: str) -> ChunkIndex:
+def _index(identity: PartitionIdentity, marker: Marker, chunk: StoredChunk) -> ChunkIndex:
     blocks = chunk.blocks
     return ChunkIndex(
         archive_id=identity.archive_id,
@@ -135,7 +169,7 @@ def _index(identity: PartitionIdentity, marker: Marker, chunk: FinishedChunk, da
         num_records=sum(block.num_records for block in blocks),
         min_timestamp=min(block.min_timestamp for block in blocks),
         max_timestamp=max(block.max_timestamp for block in blocks),
-        data=DataObject(data_name, chunk.body.size, chunk.body.sha256),
+        data=chunk.data,
         previous=marker.last_chunk_index,
         gaps=(*_gaps_before(marker), *chunk.gaps),
         blocks=blocks,

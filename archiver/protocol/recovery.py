@@ -46,10 +46,7 @@ def take_over(identity: PartitionIdentity, writer: str, policy: TakeoverPolicy) 
     """
     tries = 0
     while True:
-        held = yield from read_marker(identity.keys.marker)
-        if held is not None:
-            _check_identity(identity, held.marker, policy)
-            yield from _check_isolation(identity, held.marker)
+        held = yield from read_own(identity, policy)
         bounds: LogBounds = yield from patiently(ReadLogBounds())
         newest = yield from _newest_archived(held.marker if held else None, bounds)
         yield from check_assignment(identity.keys)
@@ -74,6 +71,18 @@ def take_over(identity: PartitionIdentity, writer: str, policy: TakeoverPolicy) 
         position = claim.next_offset if claim.next_offset is not None else bounds.low
         tail_was_compacted = isinstance(newest, Vanished)
         return Claimed(now_held, position, gap, tail_was_compacted)
+
+
+def read_own(identity: PartitionIdentity, policy: TakeoverPolicy) -> Protocol[Held | None]:
+    """The marker of a partition that this writer may claim; None where there is none.
+
+    Raises Diverged, OwnedByAnother or UsageError for one that it may not claim.
+    """
+    held = yield from read_marker(identity.keys.marker)
+    if held is not None:
+        _check_identity(identity, held.marker, policy)
+        yield from _check_isolation(identity, held.marker)
+    return held
 
 
 def gap_before(marker: Marker, bounds: LogBounds, identity: PartitionIdentity) -> Gap | None:

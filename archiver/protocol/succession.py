@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from index_format.keys import PartitionKeys
+from index_format.keys import LAYOUTS, PartitionKeys, TopicFolder
 from index_format.marker import claimed
 
 from ..errors import Fenced
@@ -38,3 +38,14 @@ def name_successor(old: PartitionKeys, successor: str, writer: str) -> Protocol[
             yield Wait(tries, error.what)
             continue
         return True
+
+
+def name_successors(newest: PartitionKeys, writer: str) -> Protocol[tuple[str, ...]]:
+    """The same for every incarnation older than this one; the folders that were newly named as successors."""
+    folder, named = newest.folder, list[str]()
+    for incarnation in range(1, folder.incarnation):
+        old = LAYOUTS[newest.layout](TopicFolder(folder.topic, incarnation), newest.partition)
+        successor = str(TopicFolder(folder.topic, incarnation + 1))
+        if (yield from name_successor(old, successor, writer)):
+            named.append(successor)
+    return tuple(named)

@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from ..chunk_index import Gap
 from ..errors import CorruptBlock, FormatError
+from ..records import batch_from_columns
 from .index import OldBlock, decode_old_index
 from .keys import FoundData, Place, marker_offset
 from .members import DamagedBytes, Member, Scanned
-from .payloads import OldFormat
+from .payloads import NO_TIMESTAMP, NO_TIMESTAMP_TYPE, OldFormat, Payload
 
 UNVERIFIED = "unverified"
 """The reason of gaps that stand where an old archive leaves the offsets of records open."""
@@ -247,10 +248,23 @@ def within(found: pa.RecordBatch | Unsure, start: int, end: int) -> pa.RecordBat
 
 def _decoded(file: OldFile, block: OldBlock, member: Member, old_format: OldFormat) -> pa.RecordBatch | Unsure:
     try:
-        return old_format.parse(member.raw, block.num_records).batch(block.first_offset)
+        return _batch(old_format.parse(member.raw, block.num_records), block.first_offset)
     except CorruptBlock as error:
         reason = f"{file.key} at byte {block.byte_offset}: {error.why}"
         return Unsure(block.first_offset, block.next_offset, reason, is_damage=False)
+
+
+def _batch(payload: Payload, first_offset: int) -> pa.RecordBatch:
+    """The records as `records.SCHEMA`, their offsets counted from the first; no timestamps were kept."""
+    count = len(payload.values)
+    return batch_from_columns(
+        range(first_offset, first_offset + count),
+        [NO_TIMESTAMP] * count,
+        [NO_TIMESTAMP_TYPE] * count,
+        payload.keys,
+        payload.values,
+        [None] * count,
+    )
 
 
 def _damaged(file: OldFile, block: OldBlock) -> Unsure:

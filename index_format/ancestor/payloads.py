@@ -6,10 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import pyarrow as pa
-
 from ..errors import CorruptBlock, TooLarge
-from ..records import batch_from_columns
 
 OLD_FORMATS = ("lines", "delimited", "binary", "binary-keys")
 _ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|([t\\]))")
@@ -26,18 +23,6 @@ class Payload(NamedTuple):
 
     keys: Sequence[Field]
     values: Sequence[Field]
-
-    def batch(self, first_offset: int) -> pa.RecordBatch:
-        """The records as `records.SCHEMA`, their offsets counted from the first; no timestamps were kept."""
-        count = len(self.values)
-        return batch_from_columns(
-            range(first_offset, first_offset + count),
-            [NO_TIMESTAMP] * count,
-            [NO_TIMESTAMP_TYPE] * count,
-            self.keys,
-            self.values,
-            [None] * count,
-        )
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Record format `json`: one lossless JSON object a line (FORMAT.md, "Record format json")."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any
 
 import msgspec
@@ -8,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 from msgspec import UNSET, UnsetType
 
-from ..errors import CorruptBlock
-from ..records import TIMESTAMP_TYPE_IDS, TIMESTAMP_TYPES, Headers, batch_from_columns, header_rows
-from .lines import EncodedLines, count_lines, joined
+from ..records import TIMESTAMP_TYPES, has_headers, header_rows
+from .json_reading import decode, decode_near
+from .lines import EncodedLines, count_lines
 
 Text = str | None | UnsetType
 Base64 = bytes | UnsetType
 
 
-class HeaderLine(msgspec.Struct):
+class HeaderLine(msgspec.Struct, gc=False):
     """One header; exactly one of the two value fields is set."""
 
     key: str
@@ -24,7 +25,7 @@ class HeaderLine(msgspec.Struct):
     value_base64: Base64 = UNSET
 
 
-class RecordLine(msgspec.Struct):
+class RecordLine(msgspec.Struct, gc=False):
     """One record in the order of its fields on the line."""
 
     offset: int
@@ -38,7 +39,6 @@ class RecordLine(msgspec.Struct):
 
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(RecordLine)
 
 
 class JsonLines:
@@ -59,11 +59,11 @@ class JsonLines:
 
     def merge(self, pieces: Sequence[bytes]) -> bytes:
         """See RecordFormat."""
-        return joined(pieces)
+        return b"".join(pieces)
 
     def join(self, pieces: Sequence[bytes]) -> bytes:
         """See RecordFormat."""
-        return joined(pieces)
+        return b"".join(pieces)
 
     def count(self, raw: bytes) -> int:
         """See RecordFormat."""
@@ -71,46 +71,43 @@ class JsonLines:
 
     def decode(self, raw: bytes, first_offset: int, timestamp_type: int) -> pa.RecordBatch:  # noqa: ARG002
         """See RecordFormat; the offsets stand in the lines."""
-        try:
-            lines = _decoder.decode_lines(raw)
-            return batch_from_columns(
-                [line.offset for line in lines],
-                [line.timestamp for line in lines],
-                [_type_id(line, timestamp_type) for line in lines],
-                [_bytes(line.key, line.key_base64) for line in lines],
-                [_bytes(line.value, line.value_base64) for line in lines],
-                [_header_pairs(line.headers) for line in lines],
-            )
-        except (ValueError, OverflowError, RecursionError, pa.ArrowException) as error:
-            raise CorruptBlock("a block holds a line that is not a record", why=str(error)) from error
+        return decode(raw, timestamp_type)
+
+    def decode_near(self, raw: bytes, offsets: Sequence[int], timestamp_type: int) -> pa.RecordBatch:
+        """See RecordFormat."""
+        return decode_near(raw, offsets, timestamp_type)
 
 
 def _lines(batch: pa.RecordBatch, timestamp_type: int) -> list[RecordLine]:
-    offsets = batch.column("offset").to_pylist()
-    timestamps = batch.column("timestamp").to_pylist()
-    keys, values = _texts(batch.column("key")), _texts(batch.column("value"))
-    lines = [
-        RecordLine(offset, timestamp, key=key, value=value)
-        for offset, timestamp, key, value in zip(offsets, timestamps, keys, values, strict=True)
-    ]
-    _set_base64(lines, "key", keys, batch.column("key"))
-    _set_base64(lines, "value", values, batch.column("value"))
-    for line, type_id in zip(lines, batch.column("timestamp_type").to_pylist(), strict=True):
-        if type_id != timestamp_type:
-            line.timestamp_type = TIMESTAMP_TYPES[type_id]
-    for line, headers in zip(lines, header_rows(batch), strict=True):
-        if headers:
-            line.headers = [_header_line(key, value) for key, value in headers]
-    return lines
+    """A line a record; a field that no record of the batch has costs nothing for each of them."""
+    return list(
+        map(
+            RecordLine,
+            batch.column("offset").to_pylist(),
+            batch.column("timestamp").to_pylist(),
+            _type_names(batch.column("timestamp_type"), timestamp_type),
+            *_texts(batch.column("key")),
+            _header_lines(batch),
+            *_texts(batch.column("value")),
+        )
+    )
 
 
-def _texts(column: pa.Array) -> Sequence[Text]:
-    """Each value as text, None for null, UNSET where the bytes are not UTF-8."""
+def _type_names(column: pa.Array, timestamp_type: int) -> Iterable[str | UnsetType]:
+    ids = column.to_numpy()
+    if (ids == timestamp_type).all():
+        return repeat(UNSET)
+    return [UNSET if type_id == timestamp_type else TIMESTAMP_TYPES[type_id] for type_id in ids.tolist()]
+
+
+def _texts(column: pa.Array) -> tuple[Iterable[Text], Iterable[Base64]]:
+    """Each value as text, None for null, and as base64 where its bytes are not UTF-8: in one of the two it is UNSET."""
     try:
-        texts: list[Text] = column.cast(pa.string()).to_pylist()
+        return column.cast(pa.string()).to_pylist(), repeat(UNSET)
     except pa.ArrowInvalid:
-        texts = [_text(content) for content in column.to_pylist()]
-    return texts
+        contents = column.to_pylist()
+    texts = [_text(content) for content in contents]
+    return texts, [content if text is UNSET else UNSET for text, content in zip(texts, contents, strict=True)]
 
 
 def _text(content: bytes | None) -> Text:
@@ -122,10 +119,12 @@ def _text(content: bytes | None) -> Text:
         return UNSET
 
 
-def _set_base64(lines: list[RecordLine], field: str, texts: Sequence[Text], column: pa.Array) -> None:
-    for row, text in enumerate(texts):
-        if text is UNSET:
-            setattr(lines[row], f"{field}_base64", column[row].as_py())
+def _header_lines(batch: pa.RecordBatch) -> Iterable[list[HeaderLine] | UnsetType]:
+    if not has_headers(batch):
+        return repeat(UNSET)
+    return [
+        [_header_line(key, value) for key, value in headers] if headers else UNSET for headers in header_rows(batch)
+    ]
 
 
 def _header_line(key: str, value: bytes | None) -> HeaderLine:
@@ -133,29 +132,6 @@ def _header_line(key: str, value: bytes | None) -> HeaderLine:
     if text is UNSET and value is not None:
         return HeaderLine(key, value_base64=value)
     return HeaderLine(key, text)
-
-
-def _type_id(line: RecordLine, timestamp_type: int) -> int:
-    if isinstance(line.timestamp_type, UnsetType):
-        return timestamp_type
-    try:
-        return TIMESTAMP_TYPE_IDS[line.timestamp_type]
-    except KeyError:
-        raise ValueError(f"unknown timestamp type {line.timestamp_type!r}") from None
-
-
-def _bytes(text: Text, content: Base64) -> bytes | None:
-    if isinstance(text, UnsetType) == isinstance(content, UnsetType):
-        raise ValueError("a key or value must stand exactly once, as text or as base64")
-    if not isinstance(content, UnsetType):
-        return content
-    return text.encode() if isinstance(text, str) else None
-
-
-def _header_pairs(headers: list[HeaderLine] | UnsetType) -> Headers:
-    if isinstance(headers, UnsetType):
-        return ()
-    return [(header.key, _bytes(header.value, header.value_base64)) for header in headers]
 
 
 def json_object(record: Any, **where: Any) -> dict[str, Any]:

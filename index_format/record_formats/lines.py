@@ -1,12 +1,14 @@
 """What the record formats of lines share: records cut out of one run of bytes."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import CorruptBlock
+
+COUNTED_AT_ONCE = 256 * 1024
+NEWLINE = 10
 
 
 class EncodedLines(NamedTuple):
@@ -20,13 +22,11 @@ class EncodedLines(NamedTuple):
         return self.data[int(self.ends[start - 1]) if start else 0 : int(self.ends[stop - 1])]
 
 
-def joined(pieces: Sequence[bytes]) -> bytes:
-    """The bytes of a block of these lines."""
-    return b"".join(pieces)
-
-
 def count_lines(raw: bytes) -> int:
     """How many lines a block holds; raises CorruptBlock where the last one does not end."""
     if raw and not raw.endswith(b"\n"):
         raise CorruptBlock("a block does not hold the records that its index says", why="its last line does not end")
-    return raw.count(b"\n")
+    # Numpy compares and counts without the interpreter's lock; a piece at a time stays in the processor's cache.
+    found = np.frombuffer(raw, np.uint8)
+    pieces = (found[start : start + COUNTED_AT_ONCE] for start in range(0, len(raw), COUNTED_AT_ONCE))
+    return sum(int(np.count_nonzero(piece == NEWLINE)) for piece in pieces)

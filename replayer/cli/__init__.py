@@ -16,6 +16,7 @@ COMMANDS = {
     "replay": "replay",
     "verify": "verify",
     "verify-report": "verify_report",
+    "spark": "spark",
 }
 """Commands and the modules of this package that hold them; each is imported when it is used."""
 

@@ -30,11 +30,14 @@ from ..republish_sources import describe_source
 from ..scan import chosen_entries
 from ..selection import Reading, Selection
 from ..topic_facts import TopicFacts, Watermarks
+from .archive_options import ArchiveOptions, open_archive
+from .cluster_options import KafkaOptions
 from .damage import SKIPS, DamagePolicies
-from .options import ArchiveOptions, KafkaOptions, RangeOptions, TopicArgument, open_archive, select
 from .progress import record_progress
 from .report import ReportOptions
+from .selection_options import RangeOptions, select
 from .tables import print_table
+from .topic_argument import TopicArgument
 
 FAILED = 3
 SHOWN_CHARACTERS = 200

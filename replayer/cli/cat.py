@@ -11,20 +11,12 @@ import click
 from ..formatting import Printer, template_printer
 from ..positions import parse_kcat_offset
 from ..selection import Positions, selected
+from .archive_options import ArchiveOptions, archive_options, open_archive
 from .damage import STOPPING, DamagePolicies, damage_option
-from .options import (
-    ArchiveOptions,
-    Printing,
-    SelectionOptions,
-    TopicArgument,
-    archive_options,
-    limit_option,
-    open_archive,
-    parse_topic,
-    printing_options,
-    selection_options,
-)
+from .printing_options import Printing, printing_options
 from .program import closing
+from .selection_options import SelectionOptions, limit_option, selection_options
+from .topic_argument import TopicArgument, parse_topic
 
 DEFAULT_TEMPLATE = "%s\\n"
 
@@ -44,8 +36,6 @@ DEFAULT_TEMPLATE = "%s\\n"
     "--offset",
     "offsets",
     multiple=True,
-    envvar="BLOCKGZ_OFFSET",
-    show_envvar=True,
     metavar="OFFSET",
     help="As kcat's -o: beginning, end, N, -N, s@MS to start and e@MS to end at a time.",
 )
@@ -63,8 +53,9 @@ def command(
     on_damage: str,
     archive: ArchiveOptions,
 ) -> int:
-    """Print records, partition after partition, in offset order; the value and a newline unless told otherwise.
+    """Print records, partition after partition, in offset order.
 
+    The value and a newline unless told otherwise.
     Damage ends the output with exit code 3; with --on-damage skip all other records are printed, the offsets that are
     lost are named on stderr, and the exit code is 3 all the same.
     """

@@ -11,11 +11,12 @@ from ..coverage import PartitionCoverage, Timeline, sliced, timeline, topic_cove
 from ..coverage_chart import html, svg, text_row
 from ..errors import NotInArchive
 from ..object_cache import DiskCache
-from .get import timestamp_text
+from .archive_options import ArchiveOptions, archive_options, cache_option, open_archive
 from .ls import offsets_text
-from .options import ArchiveOptions, archive_options, cache_option, format_option, open_archive, parse_topic
+from .options import format_option
 from .program import closing
-from .tables import print_rows, print_table
+from .tables import print_rows, print_table, timestamp_text
+from .topic_argument import parse_topic
 
 TEXT_SLICES = 60
 PICTURE_SLICES = 180
@@ -41,12 +42,14 @@ class Row(NamedTuple):
         "replayer coverage --format html -a s3://bucket/prefix > coverage.html",
     ),
 )
-@click.argument("topics", metavar="[TOPIC[:P[,P-P]]]...", nargs=-1)
+@click.argument("topics", metavar="[TOPIC[:P[,P-P]]...]", nargs=-1)
 @format_option("svg", "html")
 @cache_option
 @archive_options
 def command(topics: tuple[str, ...], form: str, cache: DiskCache | None, archive: ArchiveOptions) -> None:
-    """Show what is archived of each partition over time, and where the gaps are; of all topics if none is named.
+    """Show what is archived of each partition over time, and where the gaps are.
+
+    All topics where none is named.
 
     In the table darker signs stand for more records and ! for a gap. Read from markers and catalogs alone: within a
     chunk, records count as spread evenly over its time.

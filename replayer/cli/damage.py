@@ -1,12 +1,13 @@
-"""`--on-damage`, for commands that read records: stop at the first damage, or go on and say what is missing."""
+"""Damage on the command line: `--on-damage`, for commands that read records, and partitions that cannot be opened."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
 
-from ..archive import ArchivedPartition
+from ..archive import ArchivedPartition, DamagedPartition
 from ..damage import STOP, DamagePolicy, SkipDamage, SkippedRange
+from .program import print_failure
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -21,11 +22,21 @@ def damage_option(function: F) -> F:
         type=click.Choice([STOPS, SKIPS]),
         default=STOPS,
         show_default=True,
-        envvar="BLOCKGZ_ON_DAMAGE",
-        show_envvar=True,
         help="At a damaged block: stop, or skip exactly its records and name their offsets.",
     )
     return option(function)
+
+
+def told(damaged: Sequence[DamagedPartition], *, others: bool) -> int:
+    """Says on stderr what cannot be read; the exit code that this means where there are `others` or none."""
+    for each in damaged:
+        print_failure(each.error)
+    return 0 if not damaged else DAMAGE_FOUND if others else damaged[0].error.exit_code
+
+
+def damaged_json(damaged: Sequence[DamagedPartition]) -> list[dict[str, Any]]:
+    """Partitions that cannot be read, for `--json`."""
+    return [{"partition": each.partition, "error": each.error.reason} for each in damaged]
 
 
 class DamagePolicies:

@@ -1,18 +1,23 @@
 """`replayer describe`."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import click
 import msgspec
 
-from ..archive import ArchivedPartition
+from ..archive import ArchivedPartition, DamagedPartition
+from ..damage import Damaged
 from ..summary import summarize
+from .archive_options import ArchiveOptions, archive_options, open_archive
+from .damage import damaged_json, told
 from .ls import offsets_text, time_text
-from .options import ArchiveOptions, TopicArgument, archive_options, format_option, open_archive, parse_topic
+from .options import format_option
 from .program import closing
 from .tables import bytes_text, print_rows, print_table
+from .topic_argument import TopicArgument, parse_topic
 
 
 @click.command(
@@ -22,14 +27,22 @@ from .tables import bytes_text, print_rows, print_table
 @click.argument("topic", metavar="TOPIC[:P[,P-P]]")
 @format_option()
 @archive_options
-def command(topic: str, form: str, archive: ArchiveOptions) -> None:
-    """Show each partition of a topic: offsets, chunks, gaps, and who writes it."""
+def command(topic: str, form: str, archive: ArchiveOptions) -> int:
+    """Show each partition of a topic: offsets, chunks, gaps, and who writes it.
+
+    Partitions whose marker or catalogs are damaged or missing are named on stderr, and make the exit code 3.
+    """
     wanted = parse_topic(topic)
-    partitions = asyncio.run(_describe(archive, wanted))
-    whole = {"archive": str(archive.address), "topic": wanted.topic, "partitions": partitions}
-    print_rows(form, whole, partitions)
-    if form != "table":
-        return
+    partitions, damaged = asyncio.run(_describe(archive, wanted))
+    if partitions or not damaged:
+        whole = {"archive": str(archive.address), "topic": wanted.topic, "partitions": partitions}
+        print_rows(form, whole | {"damaged": damaged_json(damaged)}, partitions)
+        if form == "table":
+            _print_table(partitions)
+    return told(damaged, others=bool(partitions))
+
+
+def _print_table(partitions: Sequence[dict[str, Any]]) -> None:
     columns = ("PARTITION", "RECORDS", "CHUNKS", "SIZE", "OFFSETS", "FROM", "TO", "GAPS", "EPOCH", "GROUP", "WRITER")
     print_table(columns, [_row(partition) for partition in partitions])
     for partition in partitions:
@@ -37,10 +50,19 @@ def command(topic: str, form: str, archive: ArchiveOptions) -> None:
             click.echo(f"partition {partition['partition']}: gap {gap['from']}..{gap['to']} ({gap['reason']})")
 
 
-async def _describe(options: ArchiveOptions, topic: TopicArgument) -> list[dict[str, Any]]:
+async def _describe(
+    options: ArchiveOptions, topic: TopicArgument
+) -> tuple[list[dict[str, Any]], list[DamagedPartition]]:
+    descriptions: list[dict[str, Any]] = []
     async with open_archive(options) as archive:
-        partitions = await archive.open_topic(topic.topic, topic.partitions)
-        return [await _description(partition) for partition in partitions]
+        partitions, found = await archive.survey_topic(topic.topic, topic.partitions)
+        damaged = list(found)
+        for partition in partitions:
+            try:
+                descriptions.append(await _description(partition))
+            except Damaged as error:
+                damaged.append(DamagedPartition(partition.partition, error))
+    return descriptions, damaged
 
 
 async def _description(partition: ArchivedPartition) -> dict[str, Any]:

@@ -16,26 +16,16 @@ from ..formatting import Printer
 from ..lookup import AfterLast, Found, Lost, look_up_position
 from ..object_cache import DiskCache
 from ..positions import AtTime, parse_time
+from .archive_options import ArchiveOptions, archive_options, cache_option, open_archive
 from .cat import print_records
 from .damage import DamagePolicies, damage_option
-from .get import timestamp_text
 from .grep import NOTHING_FOUND
 from .ls import time_text
-from .options import (
-    ArchiveOptions,
-    SelectionOptions,
-    TopicArgument,
-    archive_options,
-    cache_option,
-    format_option,
-    limit_option,
-    open_archive,
-    parse_topic,
-    selection_options,
-    with_partitions,
-)
+from .options import format_option
 from .program import closing
-from .tables import print_table
+from .selection_options import SelectionOptions, limit_option, selection_options
+from .tables import print_table, timestamp_text
+from .topic_argument import TopicArgument, parse_topic, with_partitions
 
 Row = dict[str, Any]
 
@@ -53,8 +43,6 @@ Row = dict[str, Any]
     "--time",
     "times",
     multiple=True,
-    envvar="BLOCKGZ_TIME",
-    show_envvar=True,
     metavar="TIME",
     help="The time whose offsets are wanted; may be given several times.",
 )
@@ -74,7 +62,9 @@ def command(
     cache: DiskCache | None,
     archive: ArchiveOptions,
 ) -> int:
-    """Find offsets: those of a --time in each partition, or those of the records that --key, --header or --grep tell.
+    """Find the offsets of a time, or of records with a key, a header or a pattern.
+
+    Either --time is given, or some of --key, --null-key, --header and --grep.
 
     The offset of a time is that of the first record, in offset order, with this or a later timestamp; where there is
     none, the offset at which the partition ends. As csv it is what kafka-consumer-groups --from-file takes: topic,

@@ -5,7 +5,6 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import click
@@ -24,17 +23,11 @@ from ..lookup import Found, Lost, NotYet, Outcome, look_up_all, look_up_position
 from ..object_cache import DiskCache
 from ..positions import AtOffset, Position, parse_position
 from ..stores.counting import CountingReader
-from .options import (
-    ArchiveOptions,
-    Printing,
-    archive_options,
-    cache_option,
-    interval_option,
-    open_counted_archive,
-    printing_options,
-)
+from .archive_options import ArchiveOptions, archive_options, cache_option, open_counted_archive
+from .options import interval_option
+from .printing_options import Printing, printing_options
 from .program import announce_silence, closing, print_failure
-from .tables import bytes_text
+from .tables import bytes_text, timestamp_text
 
 TOGETHER = 500
 """Records that are looked up at once, and held in memory at once."""
@@ -100,10 +93,8 @@ class Answer(NamedTuple):
     ),
 )
 @click.argument("places", metavar="TOPIC:PARTITION:POSITION...", nargs=-1, required=True)
-@click.option("--stats", is_flag=True, envvar="BLOCKGZ_STATS", show_envvar=True, help="Show what the look-up cost.")
-@click.option(
-    "-F", "--follow", is_flag=True, envvar="BLOCKGZ_FOLLOW", show_envvar=True, help="Wait for what is not archived yet."
-)
+@click.option("--stats", is_flag=True, help="Show what the look-up cost.")
+@click.option("-F", "--follow", is_flag=True, help="Wait for what is not archived yet.")
 @interval_option
 @printing_options
 @cache_option
@@ -277,11 +268,3 @@ def card(place: str, record: Record) -> bytes:
         lines.append(b"headers: " + header_text(record.headers))
     lines.append(b"value:   " + (b"(null)" if record.value is None else b"%d bytes" % len(record.value)))
     return b"\n".join(lines) + b"\n"
-
-
-def timestamp_text(timestamp: int) -> str:
-    """A timestamp (ms) as RFC 3339, or its number where the calendar has no such day."""
-    try:
-        return datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError):
-        return str(timestamp)

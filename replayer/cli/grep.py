@@ -6,19 +6,13 @@ import click
 
 from ..formatting import template_printer
 from ..record_filter import Condition, Not, Pattern, ValueMatches
+from .archive_options import ArchiveOptions, archive_options
 from .cat import print_records
 from .damage import DamagePolicies, damage_option
-from .options import (
-    ArchiveOptions,
-    Printing,
-    SelectionOptions,
-    archive_options,
-    limit_option,
-    parse_topic,
-    printing_options,
-    selection_options,
-)
+from .printing_options import Printing, printing_options
 from .program import closing
+from .selection_options import SelectionOptions, limit_option, selection_options
+from .topic_argument import parse_topic
 
 NOTHING_FOUND = 4
 DEFAULT_TEMPLATE = "%t:%p:%o:%s\\n"
@@ -34,24 +28,10 @@ DEFAULT_TEMPLATE = "%t:%p:%o:%s\\n"
 )
 @click.argument("pattern", metavar="REGEX")
 @click.argument("topic", metavar="TOPIC[:P[,P-P]]")
-@click.option("-i", "--ignore-case", is_flag=True, envvar="BLOCKGZ_IGNORE_CASE", show_envvar=True, help="A is a.")
-@click.option(
-    "-F",
-    "--fixed-strings",
-    is_flag=True,
-    envvar="BLOCKGZ_FIXED_STRINGS",
-    show_envvar=True,
-    help="Take the pattern as it is, not as an expression.",
-)
-@click.option(
-    "-v",
-    "--invert-match",
-    is_flag=True,
-    envvar="BLOCKGZ_INVERT_MATCH",
-    show_envvar=True,
-    help="Records in which it is not found.",
-)
-@click.option("-c", "--count", is_flag=True, envvar="BLOCKGZ_COUNT", show_envvar=True, help="Print their number only.")
+@click.option("-i", "--ignore-case", is_flag=True, help="Take upper and lower case for the same.")
+@click.option("-F", "--fixed-strings", is_flag=True, help="Take the pattern as it is, not as an expression.")
+@click.option("-v", "--invert-match", is_flag=True, help="Print the records in which it is not found.")
+@click.option("-c", "--count", is_flag=True, help="Print their number only.")
 @selection_options
 @limit_option
 @printing_options
@@ -70,10 +50,10 @@ def command(
     on_damage: str,
     archive: ArchiveOptions,
 ) -> int:
-    """Print the records in whose value REGEX is found (RE2's syntax), each with its place in front.
+    """Print the records in whose value REGEX is found, each with its place in front.
 
-    A value that is UTF-8 is searched as text, any other as bytes. Blocks outside --from, --to, --since and --until are
-    not read. Exits 4 where nothing is found.
+    REGEX has RE2's syntax. A value that is UTF-8 is searched as text, any other as bytes. Blocks outside --from, --to,
+    --since and --until are not read. Exits 4 where nothing is found.
     """
     if count and printing.printer is not None:
         raise click.UsageError("--count prints a number: leave -f, -J and --json out")

@@ -2,39 +2,57 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import msgspec
 
+from ..archive import DamagedPartition
 from ..summary import PartitionSummary, summarize
-from .get import timestamp_text
-from .options import ArchiveOptions, archive_options, format_option, open_archive
+from .archive_options import ArchiveOptions, archive_options, open_archive
+from .damage import damaged_json, told
+from .options import format_option
 from .program import closing
-from .tables import bytes_text, print_rows, print_table
+from .tables import bytes_text, print_rows, print_table, timestamp_text
 
 
 @click.command("ls", epilog=closing("replayer ls -a ./archive", "replayer ls --json -a s3://bucket/prefix"))
 @format_option()
 @archive_options
-def command(form: str, archive: ArchiveOptions) -> None:
-    """List the topics of the archive, with what is archived of each."""
+def command(form: str, archive: ArchiveOptions) -> int:
+    """List the topics of the archive, with what is archived of each.
+
+    A partition whose marker is damaged or missing is named on stderr, left out of the sums, and makes the exit code 3.
+    """
     topics = asyncio.run(_topics(archive))
     listing = [
-        {"topic": topic, **totals(parts), "partitions": msgspec.to_builtins(parts)} for topic, parts in topics.items()
+        {
+            "topic": topic.name,
+            **totals(topic.partitions),
+            "partitions": msgspec.to_builtins(topic.partitions),
+            "damaged": damaged_json(topic.damaged),
+        }
+        for topic in topics
     ]
     print_rows(form, {"archive": str(archive.address), "topics": listing}, listing)
     if form == "table":
-        rows = [_row(topic, partitions) for topic, partitions in topics.items()]
-        print_table(("TOPIC", "PARTITIONS", "RECORDS", "CHUNKS", "SIZE", "OFFSETS", "FROM", "TO"), rows)
+        columns = ("TOPIC", "PARTITIONS", "RECORDS", "CHUNKS", "SIZE", "OFFSETS", "FROM", "TO")
+        print_table(columns, [_row(topic) for topic in topics])
+    return told([each for topic in topics for each in topic.damaged], others=True)
 
 
-async def _topics(options: ArchiveOptions) -> dict[str, list[PartitionSummary]]:
+class ListedTopic(NamedTuple):
+    """What there is of one topic."""
+
+    name: str
+    partitions: Sequence[PartitionSummary]
+    damaged: Sequence[DamagedPartition]
+
+
+async def _topics(options: ArchiveOptions) -> list[ListedTopic]:
     async with open_archive(options) as archive:
-        return {
-            topic: [summarize(partition) for partition in await archive.open_topic(topic)]
-            for topic in await archive.topics()
-        }
+        found = [(name, await archive.survey_topic(name)) for name in await archive.topics()]
+    return [ListedTopic(name, [summarize(each) for each in topic.partitions], topic.damaged) for name, topic in found]
 
 
 def totals(partitions: Sequence[PartitionSummary]) -> dict[str, Any]:
@@ -60,13 +78,14 @@ def time_text(timestamp_ms: int | None) -> str:
     return "-" if timestamp_ms is None else timestamp_text(timestamp_ms)
 
 
-def _row(topic: str, partitions: Sequence[PartitionSummary]) -> tuple[str | int, ...]:
+def _row(topic: ListedTopic) -> tuple[str | int, ...]:
+    partitions = topic.partitions
     sums = totals(partitions)
     starts = [p.start_offset for p in partitions if p.start_offset is not None]
     ends = [p.next_offset for p in partitions if p.next_offset is not None]
     return (
-        topic,
-        len(partitions),
+        topic.name,
+        len(partitions) + len(topic.damaged),
         sums["records"],
         sums["chunks"],
         bytes_text(sums["bytes"]),

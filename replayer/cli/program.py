@@ -20,10 +20,11 @@ EXIT_CODES = {
     4: "not in the archive",
     10: "no archive there",
     11: "partition owned by another writer",
-    12: "credentials or ACL",
+    12: "credentials or permissions",
     130: "interrupted",
 }
 
+DEBUG = "debug"
 debug: ContextVar[bool] = ContextVar("debug", default=False)
 """Whether failures show their traceback: set by `--debug`."""
 
@@ -44,7 +45,7 @@ class Program(click.Group):
         if cmd_name not in self._modules:
             return None
         command: click.Command = importlib.import_module(f".{self._modules[cmd_name]}", __package__).command
-        return command
+        return completed(command)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command; a reader of stdout that went away (`| head`) is no failure."""
@@ -88,6 +89,35 @@ class Program(click.Group):
             )
             return 1
         return result if isinstance(result, int) else 0
+
+
+def completed(command: click.Command) -> click.Command:
+    """The command, and those inside a group, with `--debug` and an environment variable for every option.
+
+    The variable is BLOCKGZ_ and the long name in capitals, where the option names none. May be done again.
+    """
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            completed(inner)
+        return command
+    if all(param.name != DEBUG for param in command.params):
+        command.params.append(_debug_option())
+    for param in command.params:
+        if isinstance(param, click.Option):
+            name = max(param.opts, key=len).lstrip("-").replace("-", "_").upper()
+            param.envvar = param.envvar or f"BLOCKGZ_{name}"
+            param.show_envvar = True
+    return command
+
+
+def _debug_option() -> click.Option:
+    return click.Option(
+        [f"--{DEBUG}"],
+        is_flag=True,
+        expose_value=False,
+        callback=lambda _ctx, _param, value: debug.set(value),
+        help="Show tracebacks.",
+    )
 
 
 def print_failure(error: BlockgzError) -> None:

@@ -2,8 +2,6 @@
 
 import asyncio
 import gc
-import sys
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 
 import click
@@ -11,24 +9,24 @@ import msgspec
 
 from ..allocators import share_heaps
 from ..control import Commands
-from ..errors import DeliveryFailed, UsageError
+from ..errors import DeliveryFailed
 from ..kafka_admin import KafkaAdmin
-from ..record_edits import wall_clock
 from ..record_sink import RecordSink
 from ..republish import republish, written_text
-from ..republish_plan import Preflight, RepublishPlan, Request
 from ..republish_planning import make_plan
 from ..republish_result import RepublishResult
-from ..republish_sources import describe_source, find_refusable
-from .damage import SKIPS, DamagePolicies
-from .options import ArchiveOptions, KafkaOptions, archive_options, json_option, kafka_options, open_archive
+from .archive_options import ArchiveOptions, archive_options, open_archive
+from .cluster_options import KafkaOptions, kafka_options
+from .damage import DamagePolicies
+from .options import json_option
 from .program import closing, print_failure
 from .progress import record_progress
 from .replay_job import PreparedJob, prepared_job
 from .replay_options import ReplayOptions, replay_options
 from .replay_output import plan_json, print_left_out, print_plan, print_result, result_json, skipped_json
+from .replay_preflight import ask_before, confirm
 from .replay_signals import steered
-from .replay_target import ShapedTarget, as_sent, make_ready, set_back, shaped_target, undo_retention
+from .replay_target import ShapedTarget, make_ready, set_back, shaped_target, undo_retention
 
 INTERRUPTED = 130
 UNFIT_LEFT_OUT = 3
@@ -50,7 +48,7 @@ UNFIT_LEFT_OUT = 3
 @kafka_options
 @archive_options
 def command(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, archive: ArchiveOptions) -> int:
-    """Produce archived records to a topic: partition n to partition n, in order, with their own timestamps.
+    """Produce archived records to a topic, in order and as they were.
 
     Prints the plan and asks first. With --transactional every record arrives exactly once, however often the replay is
     broken off and gone on with by --resume. Without it the producer is idempotent, and after a crash what was sent
@@ -73,7 +71,7 @@ async def _replay(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, ad
         target = await shaped_target(options.shape, archive, options.topic.topic, options.target, admin)
         damage = DamagePolicies(options.on_damage)
         prepared = await stack.enter_async_context(prepared_job(options, archive, target.pipeline, kafka, damage))
-        preflight = await _preflight(options, prepared, target, admin)
+        preflight = await ask_before(options, prepared, target, admin)
         plan = make_plan(preflight)
         if not as_json:
             print_plan(plan)
@@ -83,7 +81,7 @@ async def _replay(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, ad
                     msgspec.json.encode({"dry_run": True, "records": 0, "partitions": [], "plan": plan_json(plan)})
                 )
             return 0
-        _confirm(plan, options.yes)
+        confirm(plan, options.yes)
         limit = preflight.target.config.max_message_bytes if preflight.target and preflight.target.config else None
         with prepared.alone():
             await asyncio.to_thread(make_ready, target, admin, kafka)
@@ -130,46 +128,3 @@ async def _set_back(target: ShapedTarget, admin: KafkaAdmin, kafka: KafkaOptions
     done = await asyncio.to_thread(set_back, target.name, admin, kafka)
     if done is not None:
         click.echo(done, err=True)
-
-
-async def _preflight(
-    options: ReplayOptions, prepared: PreparedJob, target: ShapedTarget, admin: KafkaAdmin
-) -> Preflight:
-    """What archive and cluster have to say."""
-    remaining, facts, now_ms = prepared.remaining, target.facts, wall_clock()
-    sources = [await describe_source(selection, prepared.planning) for selection in remaining]
-    there = facts is not None and target.creates is None
-    known = [lane for lane in prepared.work.first if there and facts and lane < facts.num_partitions]
-    # Only the records themselves could tell what transforms make of their keys and sizes.
-    asked = None if options.shape.chain else facts.config if facts else None
-    return Preflight(
-        Request(prepared.work.selections[0].partition.topic, options.target, options.into_source, options.shape.append),
-        as_sent(sources, options.shape, now_ms),
-        facts,
-        await asyncio.to_thread(admin.watermarks, options.target, known) if known else {},
-        await find_refusable(remaining, asked, prepared.planning),
-        now_ms,
-        prepared.pipeline.router,
-        prepared.state(resume=options.resume),
-        creates=target.creates is not None,
-        notes=(*_chosen(options), *target.notes),
-    )
-
-
-def _chosen(options: ReplayOptions) -> Iterator[str]:
-    if not options.selection.filter.passes_all:
-        yield f"only records with {options.selection.filter}"
-    if options.on_damage == SKIPS:
-        yield "damaged blocks are passed over, and named at the end"
-
-
-def _confirm(plan: RepublishPlan, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError(
-            f"nothing was written to {plan.target}",
-            why="there is no terminal to ask on, and --yes was not given",
-            remedy="add --yes, or --dry-run to see the plan only",
-        )
-    click.confirm(f"Write about {plan.records} records to {plan.target}?", abort=True, err=True)

@@ -15,7 +15,7 @@ from ..kafka_calls import Calls, NoAnswer
 from ..kafka_positions import CommittedPositions
 from ..kafka_sink import KafkaSink
 from ..kafka_transactions import TransactionalSink
-from ..lane_position import LanePosition, refuse_long_metadata
+from ..lane_position import LanePosition, decode_position, refuse_long_metadata
 from ..ledger import Ledger
 from ..pipeline import Pipeline
 from ..positions import OffsetRange
@@ -23,24 +23,24 @@ from ..record_sink import RecordSink
 from ..republish import Work
 from ..republish_plan import JobState
 from ..selection import Reading, Selection
+from .cluster_options import KafkaOptions
 from .damage import DamagePolicies
-from .options import KafkaOptions
 from .replay_options import ReplayOptions
 
 CLOSE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class PreparedJob:
+class KnownJob:
     """A job, what it has to do, and what is recorded of it so far."""
 
     job: Job
     pipeline: Pipeline
     work: Work
     recorded: Mapping[int, LanePosition]
-    store: CommittedPositions | JobFile
     planning: Reading
     """As the work's, for looking ahead: what it passes over the replay comes to again, and reports."""
+    transactional: bool
 
     @property
     def remaining(self) -> list[Selection]:
@@ -57,13 +57,20 @@ class PreparedJob:
         """What the plan needs to know of it."""
         return JobState(
             self.job.name,
-            transactional=isinstance(self.store, CommittedPositions),
+            transactional=self.transactional,
             resume=resume,
             written=sum(position.written for position in self.recorded.values()),
             begun=bool(self.recorded),
             complete=self.work.first.keys() <= self.recorded.keys()
             and all(position.complete for position in self.recorded.values()),
         )
+
+
+@dataclass(frozen=True)
+class PreparedJob(KnownJob):
+    """One that this process does, and where it is recorded."""
+
+    store: CommittedPositions[LanePosition] | JobFile
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -94,14 +101,7 @@ async def prepared_job(
 
     Raises ReplayRefused where what is recorded of it belongs to another selection or another history.
     """
-    selections = await options.selection.select(archive, options.topic)
-    if not selections:
-        raise NotInArchive(f"no partition of {options.topic.topic} is archived yet", why="there is nothing to replay")
-    partition = selections[0].partition
-    numbers = "all" if options.topic.partitions is None else ",".join(map(str, options.topic.partitions))
-    asked = (numbers, *options.selection.asked)
-    archive_id, folder = partition.marker.archive_id, str(partition.keys.folder)
-    job = make_job(options.job, archive_id, folder, options.target, asked, pipeline)
+    selections, job = await asked_job(options, archive, pipeline)
     lanes = sorted({lane for each in selections for lane in pipeline.targets(each.partition.partition)})
     planning = Reading(options.selection.filter, DamagePolicies(options.on_damage).of)
     reading = planning._replace(on_damage=damage.of)
@@ -109,7 +109,7 @@ async def prepared_job(
         file = JobFile(options.job_file or default_job_file(job), job)
         yield await _prepared(job, pipeline, selections, file, lanes, planning, reading)
         return
-    positions = CommittedPositions(kafka.properties, job)
+    positions = CommittedPositions(kafka.properties, job, decode_position)
     try:
         prepared = await _prepared(job, pipeline, selections, positions, lanes, planning, reading)
         refuse_long_metadata(prepared.work.first)
@@ -117,6 +117,23 @@ async def prepared_job(
     finally:
         with suppress(NoAnswer):
             await asyncio.to_thread(Calls().make, positions.close, CLOSE_SECONDS)
+
+
+async def asked_job(
+    options: ReplayOptions, archive: Archive, pipeline: Pipeline, *more: str
+) -> tuple[list[Selection], Job]:
+    """What a command line selects, and the job that this is; `more` is what else makes it another one.
+
+    Raises NotInArchive.
+    """
+    selections = await options.selection.select(archive, options.topic)
+    if not selections:
+        raise NotInArchive(f"no partition of {options.topic.topic} is archived yet", why="there is nothing to replay")
+    partition = selections[0].partition
+    numbers = "all" if options.topic.partitions is None else ",".join(map(str, options.topic.partitions))
+    asked = (numbers, *options.selection.asked, *more)
+    archive_id, folder = partition.marker.archive_id, str(partition.keys.folder)
+    return selections, make_job(options.job, archive_id, folder, options.target, asked, pipeline)
 
 
 def default_job_file(job: Job) -> Path:
@@ -129,12 +146,28 @@ async def _prepared(
     job: Job,
     pipeline: Pipeline,
     selections: list[Selection],
-    store: CommittedPositions | JobFile,
+    store: CommittedPositions[LanePosition] | JobFile,
     lanes: list[int],
     planning: Reading,
     reading: Reading,
 ) -> PreparedJob:
+    transactional = isinstance(store, CommittedPositions)
     found = await asyncio.to_thread(store.read, lanes) if isinstance(store, CommittedPositions) else store.read()
+    selections, first = await job_begin(job, pipeline, selections, found, planning)
+    return PreparedJob(job, pipeline, Work(selections, first, reading), found, planning, transactional, store)
+
+
+async def job_begin(
+    job: Job,
+    pipeline: Pipeline,
+    selections: list[Selection],
+    found: Mapping[int, LanePosition],
+    planning: Reading,
+) -> tuple[list[Selection], Mapping[int, LanePosition]]:
+    """The selections as the job began with them, and where each lane of the pipeline stood then.
+
+    Raises ReplayRefused where what was found recorded is another job's.
+    """
     selections = pinned(selections, found)
     histories = {
         each.partition.partition: await chain_hash(*each, planning.on_damage(each.partition)) for each in selections
@@ -142,4 +175,4 @@ async def _prepared(
     ranges = {each.partition.partition: each.offsets for each in selections}
     first = first_positions(job, ranges, histories, pipeline)
     refuse_other_job(found, first)
-    return PreparedJob(job, pipeline, Work(selections, first, reading), found, store, planning)
+    return selections, first

@@ -12,8 +12,10 @@ from index_format.keys import parse_topic_folder
 
 from ..pace import Pace, make_pace
 from .damage import damage_option
-from .options import SelectionOptions, TopicArgument, parse_topic, record_options, with_options
+from .options import with_options
+from .selection_options import SelectionOptions, record_options
 from .shape_options import ShapeOptions, shape_options
+from .topic_argument import TopicArgument, parse_topic
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,6 +41,27 @@ class ReplayOptions:
 
 def replay_options(function: F) -> F:
     """Adds the argument and the options of the command itself; passes `options: ReplayOptions`."""
+    local = [
+        click.option(
+            "--job-file",
+            type=click.Path(dir_okay=False, path_type=Path),
+            metavar="FILE",
+            help="Where the position is kept without --transactional, instead of $XDG_STATE_HOME/blockgz/jobs.",
+        ),
+        click.option(
+            "--rate",
+            metavar="N/s",
+            help="At most so much a second: records, as 5000/s, or bytes of keys and values, as 20MB/s.",
+        ),
+        click.option(
+            "--speed", metavar="Nx", help="Spaced as their timestamps are: 1x as then, 10x ten times as fast."
+        ),
+    ]
+    return shared_replay_options(with_options(function, local))
+
+
+def shared_replay_options(function: F) -> F:
+    """The same without what only one process can keep to: a job's file and a pace."""
 
     @functools.wraps(function)
     def with_replay(
@@ -52,11 +75,11 @@ def replay_options(function: F) -> F:
         transactional: bool,
         resume: bool,
         job: str | None,
-        job_file: Path | None,
-        rate: str | None,
-        speed: str | None,
         dry_run: bool,
         yes: bool,
+        job_file: Path | None = None,
+        rate: str | None = None,
+        speed: str | None = None,
         **kwargs: Any,
     ) -> Any:
         wanted = parse_topic(topic)
@@ -85,8 +108,6 @@ def replay_options(function: F) -> F:
         click.argument("topic", metavar="TOPIC[:P[,P-P]]"),
         click.option(
             "--to-topic",
-            envvar="BLOCKGZ_TO_TOPIC",
-            show_envvar=True,
             metavar="TOPIC",
             help="Where the records go; {topic} in it is the archived topic's name. Transforms that route by the name "
             "alone can say it instead.",
@@ -94,64 +115,20 @@ def replay_options(function: F) -> F:
         record_options,
         shape_options,
         damage_option,
-        click.option(
-            "--into-source",
-            is_flag=True,
-            envvar="BLOCKGZ_INTO_SOURCE",
-            show_envvar=True,
-            help="Allow --to-topic to be the archived topic itself.",
-        ),
+        click.option("--into-source", is_flag=True, help="Allow --to-topic to be the archived topic itself."),
         click.option(
             "--transactional",
             is_flag=True,
-            envvar="BLOCKGZ_TRANSACTIONAL",
-            show_envvar=True,
             help="Exactly once: records and position in one transaction, over crashes and --resume too.",
         ),
-        click.option(
-            "--resume",
-            is_flag=True,
-            envvar="BLOCKGZ_RESUME",
-            show_envvar=True,
-            help="Go on where the job stopped; begin it if it wrote nothing.",
-        ),
+        click.option("--resume", is_flag=True, help="Go on where the job stopped; begin it if it wrote nothing."),
         click.option(
             "--job",
-            envvar="BLOCKGZ_JOB",
-            show_envvar=True,
             metavar="NAME",
             help="The job's name; without it one that archive, topic, target and selection give.",
         ),
-        click.option(
-            "--job-file",
-            type=click.Path(dir_okay=False, path_type=Path),
-            envvar="BLOCKGZ_JOB_FILE",
-            show_envvar=True,
-            metavar="FILE",
-            help="Where the position is kept without --transactional, instead of $XDG_STATE_HOME/blockgz/jobs.",
-        ),
-        click.option(
-            "--rate",
-            envvar="BLOCKGZ_RATE",
-            show_envvar=True,
-            metavar="N/s",
-            help="At most so much a second: records, as 5000/s, or bytes of keys and values, as 20MB/s.",
-        ),
-        click.option(
-            "--speed",
-            envvar="BLOCKGZ_SPEED",
-            show_envvar=True,
-            metavar="Nx",
-            help="Spaced as their timestamps are: 1x as then, 10x ten times as fast.",
-        ),
-        click.option(
-            "--dry-run",
-            is_flag=True,
-            envvar="BLOCKGZ_DRY_RUN",
-            show_envvar=True,
-            help="Print the plan and write nothing.",
-        ),
-        click.option("--yes", is_flag=True, envvar="BLOCKGZ_YES", show_envvar=True, help="Do not ask."),
+        click.option("--dry-run", is_flag=True, help="Print the plan and write nothing."),
+        click.option("--yes", is_flag=True, help="Do not ask."),
     ]
     return cast(F, with_options(with_replay, options))
 

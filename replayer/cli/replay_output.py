@@ -12,8 +12,7 @@ from ..damage import SkippedRange
 from ..republish_plan import RepublishPlan, SourcePartition
 from ..republish_result import RepublishResult
 from ..transforms.stage import Tally
-from .get import timestamp_text
-from .tables import bytes_text, print_table
+from .tables import bytes_text, print_table, timestamp_text
 
 
 def print_plan(plan: RepublishPlan) -> None:

@@ -20,7 +20,7 @@ from ..routing import make_router
 from ..target_topic import ConfigChange, NewTopic, new_topic, plan_hold, plan_undo, still_means, while_held
 from ..topic_facts import TopicFacts
 from ..transforms.stage import Tally, TransformStage
-from .options import KafkaOptions
+from .cluster_options import KafkaOptions
 from .shape_options import ShapeOptions
 
 

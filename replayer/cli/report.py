@@ -90,8 +90,6 @@ def report_options(function: F) -> F:
         click.option(
             "--sign-key",
             type=click.Path(path_type=Path),
-            envvar="BLOCKGZ_SIGN_KEY",
-            show_envvar=True,
             metavar="PEM",
             help="Sign the reports with this Ed25519 key, into FILE.sig.",
         ),
@@ -99,8 +97,6 @@ def report_options(function: F) -> F:
             "--report",
             multiple=True,
             type=click.Path(path_type=Path),
-            envvar="BLOCKGZ_REPORT",
-            show_envvar=True,
             metavar="FILE",
             help="Write what was found to a .json or .html file too; may be repeated.",
         ),

@@ -3,6 +3,7 @@
 import csv
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, TextIO
 
 import click
@@ -55,3 +56,11 @@ def _csv_cell(value: Any) -> Any:
 def bytes_text(count: int) -> str:
     """A number of bytes in units of 1000."""
     return decimal(count)
+
+
+def timestamp_text(timestamp: int) -> str:
+    """A timestamp (ms) as RFC 3339, or its number where the calendar has no such day."""
+    try:
+        return datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError):
+        return str(timestamp)

@@ -14,21 +14,13 @@ from ..object_cache import DiskCache
 from ..positions import OffsetRange
 from ..selection import Selection, selected
 from ..tail import last_records
+from .archive_options import ArchiveOptions, archive_options, cache_option, open_archive
 from .cat import DEFAULT_TEMPLATE
-from .options import (
-    ArchiveOptions,
-    Printing,
-    SelectionOptions,
-    TopicArgument,
-    archive_options,
-    cache_option,
-    interval_option,
-    open_archive,
-    parse_topic,
-    printing_options,
-    selection_options,
-)
+from .options import interval_option
+from .printing_options import Printing, printing_options
 from .program import announce_silence, closing
+from .selection_options import SelectionOptions, selection_options
+from .topic_argument import TopicArgument, parse_topic
 
 
 @click.command(
@@ -44,20 +36,12 @@ from .program import announce_silence, closing
     "-n",
     "--lines",
     type=click.IntRange(min=0),
+    metavar="N",
     default=10,
     show_default=True,
-    envvar="BLOCKGZ_LINES",
-    show_envvar=True,
     help="How many records of each partition.",
 )
-@click.option(
-    "-F",
-    "--follow",
-    is_flag=True,
-    envvar="BLOCKGZ_FOLLOW",
-    show_envvar=True,
-    help="Go on with what is archived from now on, for ever.",
-)
+@click.option("-F", "--follow", is_flag=True, help="Go on with what is archived from now on, for ever.")
 @interval_option
 @selection_options
 @printing_options
@@ -73,8 +57,9 @@ def command(
     cache: DiskCache | None,
     archive: ArchiveOptions,
 ) -> int:
-    """Print the newest records of each partition in offset order; the value and a newline unless told otherwise.
+    """Print the newest records of each partition in offset order.
 
+    The value and a newline unless told otherwise.
     With -F, new records appear as their chunks are committed, until you interrupt it (exit code 130). Gaps, new
     partitions and a topic that is created again are told on stderr.
     """

@@ -16,28 +16,19 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from ..chunk_choice import ChunkChoice
 from ..documents import verification_document
-from ..findings import Absent, ArchiveReport, PartitionReport, Verdict
-from ..identity import read_identity
+from ..findings import ArchiveReport, Verdict
 from ..positions import parse_time
+from ..survey import survey
 from ..verify import Depth, expected_bytes, verify_partition
 from ..verify import Progress as OnProgress
-from .against_topic import verify_against
-from .options import (
-    ArchiveOptions,
-    KafkaOptions,
-    RangeOptions,
-    TopicArgument,
-    archive_options,
-    json_option,
-    kafka_options,
-    open_archive,
-    parse_topic,
-    range_options,
-    with_partitions,
-)
+from .archive_options import ArchiveOptions, archive_options, open_archive
+from .cluster_options import KafkaOptions, kafka_options
+from .options import json_option
 from .program import closing
 from .report import ReportOptions, report_options
-from .tables import print_table
+from .selection_options import RangeOptions, range_options
+from .topic_argument import TopicArgument, parse_topic, with_partitions
+from .verification_output import print_report
 
 FAILED = 3
 
@@ -71,28 +62,15 @@ class Share(click.ParamType[float]):
     ),
 )
 @click.argument("topics", metavar="[TOPIC[:P[,P-P]]...]", nargs=-1)
-@click.option("--deep", is_flag=True, envvar="BLOCKGZ_DEEP", show_envvar=True, help="Read all data: checksums, counts.")
+@click.option("--deep", is_flag=True, help="Read all data: checksums, counts.")
+@click.option("--records", is_flag=True, help="Decode every record as well.")
 @click.option(
-    "--records", is_flag=True, envvar="BLOCKGZ_RECORDS", show_envvar=True, help="Decode every record as well."
+    "--against-topic", metavar="TOPIC", help="Compare every record with this topic: the archived one itself, or a copy."
 )
-@click.option(
-    "--against-topic",
-    envvar="BLOCKGZ_AGAINST_TOPIC",
-    show_envvar=True,
-    metavar="TOPIC",
-    help="Compare every record with this topic: the archived one itself, or a copy.",
-)
-@click.option(
-    "--partitions",
-    envvar="BLOCKGZ_PARTITIONS",
-    show_envvar=True,
-    metavar="P,P-P",
-    help="With --against-topic: only these partitions.",
-)
+@click.option("--partitions", metavar="P,P-P", help="With --against-topic: only these partitions.")
 @click.option(
     "--since",
     envvar="BLOCKGZ_VERIFY_SINCE",
-    show_envvar=True,
     metavar="TIME",
     help="Check only chunks with a record at or after: a time, or a duration before now (-1d).",
 )
@@ -101,8 +79,6 @@ class Share(click.ParamType[float]):
     type=Share(),
     default="100%",
     show_default=True,
-    envvar="BLOCKGZ_SAMPLE",
-    show_envvar=True,
     metavar="PERCENT",
     help="Check only a random share of the chunks of each partition, at least one, such as 5%.",
 )
@@ -125,8 +101,9 @@ def command(
     kafka: KafkaOptions,
     archive: ArchiveOptions,
 ) -> int:
-    """Check that the archive is whole: its chain, catalogs, indexes and sizes; with --deep all of its data.
+    """Prove that the archive is whole, or that a topic is its copy.
 
+    Checks the chain, catalogs, indexes and sizes; with --deep all of the data.
     Finds all damage in one go and names the offsets that are lost. Gaps that the archiver recorded are a WARNING.
     Marker and catalogs are always checked whole; --since and --sample choose the chunks whose index and data are. With
     --records and all chunks, --json and --report have a digest of the records of each partition.
@@ -141,6 +118,9 @@ def command(
             raise click.UsageError("--since and --sample choose chunks of an archive; with --against-topic give --from")
         if len(topics) != 1:
             raise click.UsageError("--against-topic compares one archived topic: name it")
+        # Here, because no other verification needs a Kafka client.
+        from .against_topic import verify_against  # noqa: PLC0415
+
         wanted = with_partitions(parse_topic(topics[0]), partitions)
         return verify_against(wanted, against_topic, selection, kafka, archive, report_to, as_json=as_json)
     if partitions is not None or selection != RangeOptions(None, None):
@@ -153,7 +133,7 @@ def command(
     if as_json:
         click.echo(msgspec.json.encode(document))
     else:
-        _print(report)
+        print_report(report)
     report_to.write(document)
     return FAILED if report.verdict is Verdict.FAILURE else 0
 
@@ -161,18 +141,8 @@ def command(
 async def _verify(
     options: ArchiveOptions, wanted: list[TopicArgument], depth: Depth, choice: ChunkChoice
 ) -> ArchiveReport:
-    report = ArchiveReport()
     async with open_archive(options) as archive:
-        arguments = wanted or [TopicArgument(topic, None) for topic in await archive.all_incarnations()]
-        identity = await read_identity(archive, [argument.topic for argument in arguments])
-        report.damage += identity.damage
-        places = []
-        for argument in arguments:
-            numbers = argument.partitions or await archive.partitions(argument.topic)
-            places += [(argument.topic, number) for number in numbers]
-            if argument.partitions is None:
-                expected = range(identity.partitions.get(await archive.folder_of(argument.topic), 0))
-                report.absent += [Absent(argument.topic, number) for number in expected if number not in numbers]
+        identity, places, report = await survey(archive, [(each.topic, each.partitions) for each in wanted])
         total = sum([await expected_bytes(archive, *place) for place in places])
         with _progress(total) as on_progress:
             for topic, number in places:
@@ -190,43 +160,3 @@ def _progress(total: int) -> Iterator[OnProgress]:
     with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("verify", total=total)
         yield lambda count: bar.advance(task, count)
-
-
-def _checked(partition: PartitionReport) -> str:
-    """The number of chunks, and how many of them were chosen."""
-    whole = partition.checked_chunks == partition.chunks
-    return str(partition.chunks) if whole else f"{partition.checked_chunks} of {partition.chunks}"
-
-
-def _print(report: ArchiveReport) -> None:
-    columns = ("TOPIC", "PARTITION", "VERDICT", "RECORDS", "CHUNKS", "NEXT OFFSET", "GAPS", "LOST")
-    rows = [
-        (
-            partition.topic,
-            partition.partition,
-            partition.verdict.value,
-            partition.records,
-            _checked(partition),
-            "-" if partition.next_offset is None else str(partition.next_offset),
-            len(partition.gaps),
-            len(partition.lost),
-        )
-        for partition in report.partitions
-    ]
-    print_table(columns, rows)
-    for partition in report.partitions:
-        place = f"{partition.topic}:{partition.partition}"
-        for gap in partition.gaps:
-            click.echo(f"WARNING {place} recorded gap {gap.start}..{gap.end}: {gap.reason}")
-        for damage in partition.damage:
-            click.echo(f"FAILURE {place} {damage.key}: {damage.reason}")
-        for lost in partition.lost:
-            click.echo(f"FAILURE {place} lost {lost.start}..{lost.end}: {lost.reason}")
-        if partition.lost:
-            readable = ", ".join(f"{start}..{end}" for start, end in partition.readable)
-            click.echo(f"{place} still readable: {readable or 'nothing'}")
-    for damage in report.damage:
-        click.echo(f"FAILURE {damage.key}: {damage.reason}")
-    for topic, number in report.absent:
-        click.echo(f"WARNING {topic}:{number} is not here: nothing of it was archived yet, or all of it is gone")
-    click.echo(report.verdict.value)

@@ -25,7 +25,6 @@ NOT_SIGNED = 3
     required=True,
     type=click.Path(path_type=Path),
     envvar="BLOCKGZ_REPORT_KEY",
-    show_envvar=True,
     metavar="PEM",
     help="The signer's public key.",
 )
@@ -33,12 +32,14 @@ NOT_SIGNED = 3
     "--signature",
     type=click.Path(path_type=Path),
     envvar="BLOCKGZ_REPORT_SIGNATURE",
-    show_envvar=True,
     metavar="FILE",
     help="The signature, if it is not in FILE.sig.",
 )
 def command(report: Path, key: Path, signature: Path | None) -> int:
-    """Check that a report of `verify --report --sign-key` is as it was signed, and print what it found."""
+    """Check that a report is as `verify --report --sign-key` signed it.
+
+    Prints what the report found.
+    """
     body = _content(report)
     if not is_signed(body, _content(signature or report.with_name(report.name + SIGNATURE_SUFFIX)), public_key(key)):
         click.echo(f"FAILURE {report} is not what the owner of {key} signed", err=True)

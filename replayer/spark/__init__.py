@@ -1,4 +1,4 @@
-"""Spark formats of the replayer: `blockgz` reads an archive, as a batch or as a stream.
+"""Spark formats of the replayer: `blockgz` reads an archive, `blockgz-kafka` writes to a topic, as batch or stream.
 
 Needs the extra `spark` (pyspark 4.3 or later). ::
 
@@ -11,10 +11,12 @@ Needs the extra `spark` (pyspark 4.3 or later). ::
 from pyspark.sql import SparkSession
 
 from .source import ArchiveSource
+from .topic_sink import TopicSink
 
-__all__ = ["ArchiveSource", "register"]
+__all__ = ["ArchiveSource", "TopicSink", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `blockgz` known to a session."""
+    """Make the formats known to a session."""
     spark.dataSource.register(ArchiveSource)
+    spark.dataSource.register(TopicSink)

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 from index_format.keys import parse_topic_folder
 
-from ..archive import ArchivedPartition
+from ..archive import Archive, ArchivedPartition
 from . import planning
 from .options import SourceOptions
+from .place import opened
 from .planning import Run
 
 Offsets = dict[str, dict[str, int]]
@@ -18,15 +19,15 @@ Place = tuple[str, str]
 
 async def initial(options: SourceOptions) -> Offsets:
     """Where a new query begins; raises UsageError or DataLost."""
-    async with planning.opened(options) as archive:
+    async with opened(options) as archive:
         found = await planning.subscribed(archive, options)
         return _offsets({each: await planning.starting_offset(each, options) for each in found})
 
 
 async def latest(options: SourceOptions) -> Offsets:
     """The end of every partition by now, of older incarnations of the topics too."""
-    async with planning.opened(options) as archive:
-        return _offsets({each: each.next_offset for each in await planning.subscribed_with_past(archive, options)})
+    async with opened(options) as archive:
+        return await _ends(archive, options)
 
 
 async def next_end(start: Offsets, last: Offsets | None, most: int | None, options: SourceOptions) -> Offsets:
@@ -34,9 +35,9 @@ async def next_end(start: Offsets, last: Offsets | None, most: int | None, optio
 
     What was archived of a topic before it was created again is read to its end, where the query had begun on it.
     """
-    ends = begun(start, last if last is not None else await latest(options))
     firsts: dict[Place, int] = {}
-    async with planning.opened(options) as archive:
+    async with opened(options) as archive:
+        ends = begun(start, last if last is not None else await _ends(archive, options))
         for topic, partitions in ends.items():
             for partition in partitions:
                 known = start.get(topic, {}).get(partition)
@@ -78,7 +79,7 @@ async def tasks_between(start: Offsets, end: Offsets, options: SourceOptions) ->
 
     Raises DataLost for a gap inside, NotInArchive for a partition that is no longer there.
     """
-    async with planning.opened(options) as archive:
+    async with opened(options) as archive:
         partitions, runs = [], []
         for topic, numbers in end.items():
             for number, stop in numbers.items():
@@ -87,6 +88,10 @@ async def tasks_between(start: Offsets, end: Offsets, options: SourceOptions) ->
                 partitions.append(partition)
                 runs.append(Run(topic, int(number), first, max(first, stop)))
         return await planning.tasks(partitions, runs, options)
+
+
+async def _ends(archive: Archive, options: SourceOptions) -> Offsets:
+    return _offsets({each: each.next_offset for each in await planning.subscribed_with_past(archive, options)})
 
 
 def _offsets(reached: Mapping[ArchivedPartition, int]) -> Offsets:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from index_format.addresses import Address, parse_address
-from index_format.blocks import DEFAULT_MAX_BLOCK_BYTES
+from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.errors import BadName
 
 from ..errors import UsageError

@@ -1,8 +1,7 @@
 """Which offsets a job reads, and how they are shared out to tasks."""
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from index_format.marker import ChunkEntry
@@ -10,7 +9,6 @@ from index_format.marker import ChunkEntry
 from ..archive import Archive, ArchivedPartition
 from ..errors import NotInArchive, UsageError
 from ..positions import AtOffset, AtTime, Position, resolve_position, seek_time
-from ..stores.opening import open_reader
 from .errors import DataLost
 from .options import SourceOptions, position_in
 
@@ -27,18 +25,19 @@ class Run(NamedTuple):
     end: int
 
 
+class Portion(NamedTuple):
+    """A run, and the chunks that may hold records of it."""
+
+    partition: ArchivedPartition
+    run: Run
+    entries: Sequence[ChunkEntry]
+
+
 class Piece(NamedTuple):
     """Offsets up to `end` and the stored bytes that they take from the piece before."""
 
     end: int
     bytes: int
-
-
-@asynccontextmanager
-async def opened(options: SourceOptions) -> AsyncIterator[Archive]:
-    """The archive of the options."""
-    async with open_reader(options.address, endpoint_url=options.endpoint_url, region=options.region) as reader:
-        yield Archive(reader, options.max_block_bytes)
 
 
 async def subscribed(archive: Archive, options: SourceOptions) -> list[ArchivedPartition]:
@@ -80,7 +79,7 @@ async def ranges(partitions: Sequence[ArchivedPartition], options: SourceOptions
         start = await starting_offset(partition, options)
         position = position_in(options.end, partition.topic, partition.partition, "endingOffsets")
         end = await _offset(partition, position, options)
-        runs.append(_run(partition, start, max(start, end)))
+        runs.append(run_of(partition, start, max(start, end)))
     return runs
 
 
@@ -105,11 +104,16 @@ async def tasks(partitions: Sequence[ArchivedPartition], runs: Sequence[Run], op
     if options.fails_on_data_loss:
         for partition, run in wanted:
             await refuse_gaps(partition, run)
-    chunks = [[entry async for entry in partition.entries(run.start, run.end)] for partition, run in wanted]
-    total = sum(entry.bytes for entries in chunks for entry in entries)
-    limit = max(1, min(options.task_bytes, -(-total // options.min_tasks)))
+    whole = [Portion(*each, [entry async for entry in each[0].entries(each[1].start, each[1].end)]) for each in wanted]
+    return await shared_out(whole, options.task_bytes, options.min_tasks)
+
+
+async def shared_out(portions: Sequence[Portion], task_bytes: int, min_tasks: int) -> list[Run]:
+    """The portions cut at the edges of chunks and blocks: tasks of at most about `task_bytes`, and so many at least."""
+    total = sum(entry.bytes for portion in portions for entry in portion.entries)
+    limit = max(1, min(task_bytes, -(-total // min_tasks)))
     found = []
-    for (partition, run), entries in zip(wanted, chunks, strict=True):
+    for partition, run, entries in portions:
         pieces = [piece for entry in entries for piece in await _pieces(partition, entry, limit)]
         found += cut(run, pieces, limit)
     return found
@@ -155,6 +159,7 @@ async def _offset(partition: ArchivedPartition, position: Position, options: Sou
     return offset
 
 
-def _run(partition: ArchivedPartition, start: int, end: int) -> Run:
+def run_of(partition: ArchivedPartition, start: int, end: int) -> Run:
+    """Offsets [start, end) of a partition, by a name that means the same wherever it is opened."""
     folder = partition.keys.folder
     return Run(f"{folder.topic}~{folder.incarnation}", partition.partition, start, end)

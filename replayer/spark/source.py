@@ -21,6 +21,7 @@ from ..scan import scan
 from . import following, planning
 from .errors import told
 from .options import SourceOptions, parse_options
+from .place import opened
 from .planning import Run
 from .rows import DDL, HEADERS_DDL, gathered, to_rows
 from .running import iterated
@@ -120,7 +121,7 @@ def _done(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _batch(options: SourceOptions) -> list[Run]:
-    async with planning.opened(options) as archive:
+    async with opened(options) as archive:
         partitions = await planning.subscribed(archive, options)
         runs = await planning.ranges(partitions, options)
         return await planning.tasks(partitions, runs, options)
@@ -135,7 +136,7 @@ def _read(partition: InputPartition | None, options: SourceOptions) -> Iterator[
 
 
 async def _rows(run: Run, options: SourceOptions) -> AsyncGenerator[pa.RecordBatch]:
-    async with planning.opened(options) as archive:
+    async with opened(options) as archive:
         partition = await archive.open_partition(run.topic, run.partition)
         async with aclosing(scan(partition, run.start, run.end)) as batches:
             async for batch in batches:

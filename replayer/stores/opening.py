@@ -8,7 +8,6 @@ from index_format.addresses import Address, LocalAddress
 from . import ObjectReader
 from .hedging import HedgingReader
 from .local import LocalReader
-from .s3 import open_s3
 
 
 @asynccontextmanager
@@ -19,5 +18,8 @@ async def open_reader(
     if isinstance(address, LocalAddress):
         yield HedgingReader(LocalReader(address))
         return
+    # Here, because the AWS library takes longer to load than a small command to run.
+    from .s3 import open_s3  # noqa: PLC0415
+
     async with open_s3(address, endpoint_url=endpoint_url, region=region) as reader:
         yield HedgingReader(reader)

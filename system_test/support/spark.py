@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,16 +18,35 @@ _JARS = (
     "org.apache.kafka:kafka-clients:3.9.1",
     "org.apache.commons:commons-pool2:2.12.0",
 )
+_AVRO = ("org.apache.spark:spark-avro_2.13:4.0.1",)
+
+
+def avro_jar() -> str:
+    """Spark's own data source for Avro files, the newest that is to be had; tried with Spark 4.3."""
+    (jar,) = single_jars("spark-avro-4.0.1", _AVRO).glob("*.jar")
+    return str(jar)
+
+
+def kafka_jars() -> str:
+    """The jars of Spark's Kafka source, as `--jars` takes them."""
+    return ",".join(map(str, sorted(single_jars("spark-kafka-4.2.0", _JARS).glob("*.jar"))))
 
 
 @contextmanager
-def spark_session() -> Iterator[SparkSession]:
+def spark_session(master: str = "local[2]") -> Iterator[SparkSession]:
     """A session whose Python workers are this interpreter's; stopped in the end."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    jars = ",".join(map(str, sorted(single_jars("spark-kafka-4.2.0", _JARS).glob("*.jar"))))
+    with tempfile.TemporaryDirectory(prefix="blockgz-spark-") as folder:
+        # Where executors of a local cluster work, by default inside pyspark's own folder.
+        os.environ["SPARK_WORKER_DIR"] = folder
+        yield from _started(master)
+
+
+def _started(master: str) -> Iterator[SparkSession]:
     spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.jars", jars)
+        SparkSession.builder.master(master)
+        .config("spark.jars", kafka_jars())
+        .config("spark.executor.memory", "768m")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")

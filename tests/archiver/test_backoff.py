@@ -2,7 +2,15 @@ import threading
 
 import pytest
 
-from archiver.backoff import FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS, StoreBackoff, backoff_seconds, patiently
+from archiver.backoff import (
+    FIRST_BACKOFF_SECONDS,
+    LONGEST_BACKOFF_SECONDS,
+    TRIES_OF_COMMANDS,
+    StoreBackoff,
+    backoff_seconds,
+    bounded_backoff,
+    patiently,
+)
 from archiver.errors import ShuttingDown, StoreBusy, StoreUnavailable
 
 
@@ -23,6 +31,16 @@ def test_a_run_that_ends_cuts_a_wait_short() -> None:
 def test_a_bounded_run_gives_up() -> None:
     with pytest.raises(StoreUnavailable, match="s3://bucket failed 31 times in a row"):
         StoreBackoff("s3://bucket", threading.Event(), 30)(31, "no answer")
+
+
+def test_a_command_gives_up_and_says_that_it_can_be_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("archiver.backoff.random.uniform", lambda *_: 0.0)
+    back_off = bounded_backoff("s3://bucket")
+    for attempt in range(1, TRIES_OF_COMMANDS + 1):
+        back_off(attempt, "no answer")
+    with pytest.raises(StoreUnavailable, match="s3://bucket failed 9 times in a row") as caught:
+        back_off(TRIES_OF_COMMANDS + 1, "no answer")
+    assert (caught.value.why, "run it again" in caught.value.remedy) == ("no answer", True)
 
 
 class BusyStore:

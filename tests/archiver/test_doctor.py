@@ -7,10 +7,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from archiver.cli import main
-from archiver.doctor import (
+from archiver.doctor.findings import Finding, Verdict, worst
+from archiver.doctor.judging import (
     FILES,
-    Finding,
-    Verdict,
     judge_clock,
     judge_group_permissions,
     judge_identity,
@@ -22,7 +21,6 @@ from archiver.doctor import (
     judge_topic_ids,
     judge_topic_permissions,
     judge_topics,
-    worst,
 )
 from archiver.kafka_cluster import TopicDescription
 from archiver.stores.s3 import S3Store
@@ -201,7 +199,7 @@ def test_a_fault_of_ours_in_one_check_stops_no_other(
     def broken(*_: object) -> None:
         raise RuntimeError("broken\ncheck")
 
-    monkeypatch.setattr("archiver.doctor.shutil.disk_usage", broken)
+    monkeypatch.setattr("archiver.doctor.machine_checks.shutil.disk_usage", broken)
     result = run("orders", "-b", cluster.bootstrap_servers, "-a", tmp_path, "--json")
     (finding,) = [each for each in orjson.loads(result.stdout)["findings"] if each["check"] == "buffer"]
     assert finding["verdict"] == "warn"

@@ -1,7 +1,7 @@
-"""Giving partitions up: what could not be committed is told."""
+"""Giving partitions up: what could not be committed is told, and what `--once` left."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from archiver.buffer import BufferFolder
+from archiver.cli.run import exit_code
 from archiver.config import RunConfig
 from archiver.errors import BufferFailed, NotPermitted
 from archiver.kafka_source import Fetched
@@ -43,22 +44,22 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
-@pytest.mark.parametrize(
-    ("refusal", "is_the_runs"), [(None, False), (NotPermitted("denied"), True), (BufferFailed("no space"), False)]
-)
-def test_a_last_chunk_that_could_not_be_committed(
-    refusal: BlockgzError | None,
-    is_the_runs: bool,
-    pool: ThreadPoolExecutor,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+@pytest.fixture
+def buffer(tmp_path: Path) -> Iterator[BufferFolder]:
+    folder = BufferFolder(tmp_path)
+    yield folder
+    folder.close()
+
+
+def claimed(
+    store: MemoryStore, buffer: BufferFolder, pool: ThreadPoolExecutor, end_offset: int | None = None
+) -> Ownership:
+    """An owner of PARTITION, which is being archived."""
     topics: Any = SimpleNamespace(locate=lambda topic: (None, TopicFolder(topic)), is_same=lambda *_: True)
-    buffer = BufferFolder(tmp_path)
     workshop = Workshop(
         config=RunConfig(archive="./archive", bootstrap_servers="b:9092", topics=("orders",)),
         archive_id="a",
-        store=RefusingStore(refusal),
+        store=store,
         buffer=buffer,
         topics=topics,
         log_of=lambda _: MemoryLog([]),
@@ -70,15 +71,62 @@ def test_a_last_chunk_that_could_not_be_committed(
         committers=pool,
     )
     ownership = Ownership(workshop)
-    ownership.acquire(PARTITION)
+    ownership.acquire(PARTITION, end_offset)
+    wait_for(ownership.begin)
+    return ownership
+
+
+def wait_for(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + 10
-    while not ownership.begin():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.001)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "is_the_runs"), [(None, False), (NotPermitted("denied"), True), (BufferFailed("no space"), False)]
+)
+def test_a_last_chunk_that_could_not_be_committed(
+    refusal: BlockgzError | None,
+    is_the_runs: bool,
+    pool: ThreadPoolExecutor,
+    buffer: BufferFolder,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ownership = claimed(RefusingStore(refusal), buffer, pool)
     ownership.offer(Fetched(PARTITION, batch_from_records(records(range(3))), None, 100))
     ownership.give_up([PARTITION], 10, lambda: time.sleep(0.001))
     report = ownership.reports[PARTITION]
     assert report.counts.records == (0 if refusal else 3)
     assert (report.failure is refusal) == (is_the_runs or refusal is None)
     assert bool(caplog.messages) == (refusal is not None), "nobody hears of it"
-    buffer.close()
+
+
+class TestDraining:
+    @pytest.mark.parametrize(("end_offset", "is_drained"), [(3, True), (4, False)])
+    def test_given_up_in_the_middle(
+        self, end_offset: int, is_drained: bool, pool: ThreadPoolExecutor, buffer: BufferFolder
+    ) -> None:
+        ownership = claimed(MemoryStore(), buffer, pool, end_offset)
+        ownership.offer(Fetched(PARTITION, batch_from_records(records(range(3))), None, 100))
+        ownership.give_up([PARTITION], 10, lambda: time.sleep(0.001))
+        report = ownership.reports[PARTITION]
+        assert (report.counts.records, report.is_drained) == (3, is_drained)
+        assert exit_code([report], once=True) == (0 if is_drained else 3)
+        assert exit_code([report], once=False) == 0
+
+    def test_to_the_end(self, pool: ThreadPoolExecutor, buffer: BufferFolder) -> None:
+        ownership = claimed(MemoryStore(), buffer, pool, 3)
+        ownership.offer(Fetched(PARTITION, batch_from_records(records(range(3))), None, 100))
+        wait_for(ownership.review)
+        assert ownership.is_over
+        assert ownership.reports[PARTITION].is_drained
+
+    def test_a_last_chunk_that_is_not_committed(self, pool: ThreadPoolExecutor, buffer: BufferFolder) -> None:
+        ownership = claimed(RefusingStore(BufferFailed("no space")), buffer, pool, 3)
+        ownership.offer(Fetched(PARTITION, batch_from_records(records(range(3))), None, 100))
+        ownership.give_up([PARTITION], 10, lambda: time.sleep(0.001))
+        assert exit_code(list(ownership.reports.values()), once=True) == 3
+
+    def test_not_even_begun(self) -> None:
+        assert exit_code([], once=True) == 3

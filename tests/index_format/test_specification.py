@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from index_format import objects
-from index_format.blocks import DEFAULT_MAX_BLOCK_BYTES, RECORD_FOOTPRINT, ZlibCompressor
-from index_format.chunk_index import BlockEntry, ChunkIndex
+from index_format.blocks import RECORD_FOOTPRINT, ZlibCompressor
+from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, BlockEntry, ChunkIndex
 from index_format.identity import ArchiveInfo, TopicConfig, TopicInfo
 from index_format.keys import LAYOUTS
 from index_format.marker import (

@@ -11,17 +11,15 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 
 from index_format import objects
 from index_format.identity import TopicConfig
-from index_format.keys import TOPIC_CONFIG_OBJECT
+from index_format.keys import MARKER_OBJECT, TOPIC_CONFIG_OBJECT
 from index_format.record_formats.json_lines import json_object
 from index_format.records import Record
-from replayer.cli import COMMANDS, main
-from replayer.cli.program import EXIT_CODES
+from replayer.cli import main
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
 
@@ -327,6 +325,62 @@ def test_describe(root: Path, orders: list[PartitionWriter]) -> None:
     assert "gap 40..100 (retention)" in replayer("describe", "orders", root=root).stdout
 
 
+class TestDamagedMarkers:
+    """What one damaged marker hides is one partition: the rest is listed all the same."""
+
+    @pytest.fixture
+    def damaged(self, root: Path, orders: list[PartitionWriter], writer: ArchiveWriter) -> None:
+        alone, payments = writer.partition("alone", 0), writer.partition("payments", 0)
+        alone.commit(records(range(5)))
+        payments.commit(records(range(7)))
+        (root / alone.keys.marker).write_bytes(b"{")
+        (root / orders[1].keys.marker).unlink()
+
+    def test_ls_lists_the_others(self, root: Path, damaged: None) -> None:
+        result = replayer("ls", "--json", root=root)
+        assert result.exit_code == 3
+        alone, orders, payments = json.loads(result.stdout)["topics"]
+        assert (alone["records"], alone["partitions"], [each["partition"] for each in alone["damaged"]]) == (0, [], [0])
+        assert (orders["records"], [each["partition"] for each in orders["partitions"]]) == (60, [0])
+        (missing,) = orders["damaged"]
+        assert missing["partition"] == 1
+        assert f"{MARKER_OBJECT} of orders:1 is missing" in missing["error"]
+        assert (payments["records"], payments["damaged"]) == (7, [])
+        assert f"error: topic=alone/partition=00000/{MARKER_OBJECT} " in result.stderr
+        assert f"error: the object {MARKER_OBJECT} of orders:1 is missing" in result.stderr
+        table = replayer("ls", root=root)
+        assert [line.split()[:3] for line in table.stdout.splitlines()[1:]] == [
+            ["alone", "1", "0"],
+            ["orders", "2", "60"],
+            ["payments", "1", "7"],
+        ]
+        assert table.exit_code == 3
+
+    def test_describe_shows_the_others(self, root: Path, damaged: None) -> None:
+        result = replayer("describe", "orders", "--json", root=root)
+        assert result.exit_code == 3
+        described = json.loads(result.stdout)
+        assert [each["partition"] for each in described["partitions"]] == [0]
+        assert [each["partition"] for each in described["damaged"]] == [1]
+        assert f"error: the object {MARKER_OBJECT} of orders:1 is missing" in result.stderr
+
+    def test_nothing_but_a_damaged_partition_is_the_error(self, root: Path, damaged: None) -> None:
+        result = replayer("describe", "alone", root=root)
+        assert (result.exit_code, result.stdout) == (3, "")
+        assert f"error: topic=alone/partition=00000/{MARKER_OBJECT} " in result.stderr
+
+    def test_a_damaged_catalog_hides_its_partition_alone(self, root: Path, writer: ArchiveWriter) -> None:
+        whole, broken = (writer.partition("gappy", number) for number in range(2))
+        whole.commit(records(range(5)))
+        for offset in range(600):
+            broken.commit(records([2 * offset]))
+            broken.lose(2 * offset + 2)
+        next(root.glob("topic=gappy/partition=00001/_catalog/1-*.json")).write_bytes(b"{")
+        result = replayer("describe", "gappy", "--json", root=root)
+        assert result.exit_code == 3
+        assert [each["partition"] for each in json.loads(result.stdout)["partitions"]] == [0]
+
+
 @pytest.mark.parametrize("command", [["ls"], ["describe", "orders"], ["coverage"]])
 def test_a_listing_has_the_same_rows_in_every_format(
     root: Path, orders: list[PartitionWriter], command: list[str]
@@ -528,29 +582,6 @@ class TestErrors:
             assert (empty_bucket.exit_code, "no archive at s3://archives/x" in empty_bucket.stderr) == (10, True)
         bad_endpoint = replayer("ls", "-a", "s3://archives/x", "--endpoint-url", "nonsense")
         assert (bad_endpoint.exit_code, "is not an endpoint" in bad_endpoint.stderr) == (2, True)
-
-
-def commands() -> list[click.Command]:
-    context = click.Context(main)
-    return [command for name in COMMANDS if (command := main.get_command(context, name)) is not None]
-
-
-def test_every_help_shows_an_example_and_the_exit_codes() -> None:
-    for args in ([], *([command.name] for command in commands())):
-        page = replayer(*args, "--help").stdout
-        assert "Examples:" in page
-        assert all(f"{code:>3}  {meaning}" in page for code, meaning in EXIT_CODES.items())
-
-
-def test_an_option_has_one_environment_variable_everywhere() -> None:
-    variables: dict[str, set[str]] = {}
-    for command in commands():
-        for parameter in command.params:
-            if isinstance(parameter, click.Option):
-                assert isinstance(parameter.envvar, str), (command.name, parameter.opts)
-                assert parameter.envvar.startswith("BLOCKGZ_")
-                variables.setdefault(parameter.envvar, set()).add(parameter.opts[-1])
-    assert all(len(options) == 1 for options in variables.values()), variables
 
 
 @pytest.mark.parametrize("command", ["replay", "verify"])

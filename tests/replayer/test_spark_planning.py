@@ -15,6 +15,7 @@ from replayer.positions import Earliest
 from replayer.spark import following, planning
 from replayer.spark.errors import DataLost
 from replayer.spark.options import SourceOptions, parse_options
+from replayer.spark.place import opened
 from replayer.spark.planning import Piece, Run, cut
 from replayer.spark.rows import gathered, to_rows
 from replayer.spark.running import iterated
@@ -63,8 +64,8 @@ def options(path: Path, **given: str) -> SourceOptions:
 
 def planned(wanted: SourceOptions) -> list[Run]:
     async def plan() -> list[Run]:
-        async with planning.opened(wanted) as opened:
-            partitions = await planning.subscribed(opened, wanted)
+        async with opened(wanted) as archive:
+            partitions = await planning.subscribed(archive, wanted)
             return await planning.tasks(partitions, await planning.ranges(partitions, wanted), wanted)
 
     return asyncio.run(plan())

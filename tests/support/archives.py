@@ -55,10 +55,12 @@ class ArchiveWriter:
         self.put(archive_key(self.layout), objects.encode(info))
 
     def put(self, key: str, body: bytes) -> None:
-        """Stores an object."""
+        """Stores an object; who reads meanwhile finds it whole or not at all."""
         path = self.root / key
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(body)
+        unfinished = self.root / f".{path.name}.unfinished"
+        unfinished.write_bytes(body)
+        unfinished.replace(path)
 
     def partition(
         self, topic: str, partition: int, *, incarnation: int = 1, record_format: str = "json"

@@ -10,7 +10,7 @@ from index_format.records import Record, iter_records
 from replayer.control import Commands
 from replayer.errors import CommitLost
 from replayer.job import Job, chain_hash, first_positions
-from replayer.lane_position import LanePosition, decode_position, encode_position
+from replayer.lane_position import LanePosition, decode_position
 from replayer.pace import Pace, Unpaced
 from replayer.pipeline import Pipeline
 from replayer.record_sink import Delivered, RecordSink
@@ -116,7 +116,7 @@ class FakeSink:
                 first = self._delivered.get(lane, Delivered(len(held), None)).first_offset
                 self._delivered[lane] = Delivered(first, len(held) + len(new) - 1)
             held += new
-            self.topic.positions[lane] = (position.written, encode_position(position))
+            self.topic.positions[lane] = (position.written, position.encoded())
             self._step()
 
     def delivered(self) -> Mapping[int, Delivered]:

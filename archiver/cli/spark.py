@@ -1,0 +1,150 @@
+"""`archiver spark`."""
+
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+import orjson
+
+from ..configuration.kinds import default_text
+from ..configuration.spark_names import SPARK_DEFAULTS, SPARK_NAMES
+from ..errors import UsageError
+from .config_options import field_option, kafka_properties
+from .outcome import INTERRUPTED, closing
+from .value_types import DURATION
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+OPTIONS = {name: field for name, field in SPARK_NAMES.items() if name != "path"}
+OWN_DEFAULTS = {field: text for field, text in SPARK_DEFAULTS.items() if field != "isolation_level"}
+"""The command sets the source's isolation level too, so that it is the archiver's."""
+HELP = {"memory": "Budget for records in memory, of one task."}
+
+
+def _sink_options(function: F) -> F:
+    decorated: Any = function
+    for field in reversed(OPTIONS.values()):
+        decorated = field_option(field, shown=OWN_DEFAULTS.get(field), help_text=HELP.get(field))(decorated)
+    result: F = decorated
+    return result
+
+
+@click.command(
+    epilog=closing(
+        "archiver spark orders payments -b localhost:9092 -a s3://backup/kafka --checkpoint s3a://jobs/orders --once",
+        "spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0 $(which archiver) spark orders …",
+    ),
+)
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("-b", "--bootstrap-server", "bootstrap", required=True, metavar="HOST:PORT", help="Brokers.")
+@click.option("-a", "--archive", required=True, help="s3://bucket/prefix, file:///dir or ./dir.")
+@click.option("--checkpoint", required=True, metavar="DIR", help="Where Spark keeps the stream's offsets.")
+@click.option("--once", is_flag=True, help="Archive what is there when the job starts, then end.")
+@click.option(
+    "--chunk-interval", type=DURATION, default="5m", help="A batch, and so a chunk a partition, so often. [5m]"
+)
+@click.option("--max-offsets", type=click.IntRange(1), help="Offsets of one batch at most, of all partitions.")
+@click.option("--master", help="Of Spark, such as local[4]; else what spark-submit or its configuration says.")
+@click.option("--jars", help="Jars of Spark's Kafka source, separated by commas.")
+@click.option("-X", "kafka", multiple=True, metavar="NAME=VALUE", help="A setting of Kafka's Java client.")
+@_sink_options
+@click.option("--json", "as_json", is_flag=True, help="Print a line for each batch, and the result, as JSON.")
+def spark(
+    *,
+    topics: tuple[str, ...],
+    bootstrap: str,
+    archive: str,
+    checkpoint: str,
+    once: bool,
+    chunk_interval: float,
+    max_offsets: int | None,
+    master: str | None,
+    jars: str | None,
+    kafka: tuple[str, ...],
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Archive topics as a Spark job: Spark's Kafka source into the format blockgz-archive.
+
+    TOPIC is a name, a glob or ~regex. The archive is the same as that of `archiver run`, by the same commits; a lost
+    checkpoint costs nothing. A batch's offsets are split over tasks by partition. Needs pip install 'blockgz[spark]'.
+    """
+    try:
+        from ..spark.job import Job, run_job  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pyspark", "pandas"):
+            raise
+        raise UsageError(
+            "pyspark is not installed",
+            why="archiver spark is a Spark job, and Spark is an extra",
+            remedy="pip install 'blockgz[spark]'",
+        ) from error
+    sink = {"path": archive} | {
+        name: _text(given[field]) for name, field in OPTIONS.items() if given[field] is not None
+    }
+    isolation_level = sink.setdefault("isolationLevel", default_text("isolation_level"))
+    job = Job(
+        topics=topics,
+        bootstrap_servers=bootstrap,
+        kafka=_java_settings(kafka),
+        sink=sink,
+        checkpoint=checkpoint,
+        isolation_level=isolation_level,
+        fails_on_gap=given["on_gap"] == "stop",
+        once=once,
+        interval_seconds=chunk_interval,
+        max_offsets=max_offsets,
+        master=master,
+        jars=jars,
+    )
+    stopped = threading.Event()
+    signals = _stop_on_signals(stopped)
+    result = run_job(job, stopped, lambda progress: _print_batch(progress, as_json=as_json))
+    _print_result(archive, result.records, result.batches, as_json=as_json)
+    return INTERRUPTED if signal.SIGINT in signals else 0
+
+
+def _java_settings(pairs: tuple[str, ...]) -> dict[str, str]:
+    settings = kafka_properties(pairs)
+    if "isolation.level" in settings:
+        raise UsageError(
+            "-X isolation.level may not be set",
+            why="the archive says which records it holds",
+            remedy="use --isolation-level",
+        )
+    return settings
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _print_batch(progress: Mapping[str, Any], *, as_json: bool) -> None:
+    number, records = progress["batchId"], progress["numInputRows"]
+    seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
+    if as_json:
+        click.echo(orjson.dumps({"batch": number, "records": records, "seconds": seconds}).decode(), err=True)
+    else:
+        click.echo(f"batch {number}: {records:,} records in {seconds:.1f} s", err=True)
+
+
+def _print_result(archive: str, records: int, batches: int, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(orjson.dumps({"archive": archive, "records": records, "batches": batches}).decode())
+    else:
+        click.echo(f"{records:,} records in {batches:,} batches")
+
+
+def _stop_on_signals(stopped: threading.Event) -> set[int]:
+    """End the job in order on SIGINT and SIGTERM; gives the set of the signals that came."""
+    received: set[int] = set()
+
+    def on_signal(number: int, _: object) -> None:
+        received.add(number)
+        stopped.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    return received

@@ -1,0 +1,125 @@
+"""Committing what a batch stored: chunks whose data other processes stored before, all at once and in order.
+
+Where the chain ended when the chunks were cut must be where it ends still, or nothing is committed: chunks are named
+by it, and records below it were left out.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from index_format.chunk_index import Gap
+from index_format.marker import Marker
+
+from ..errors import Fenced, GapRefused, StoreError
+from ..stores import ObjectHead
+from .commit import PartitionIdentity, StoredChunk, commit_progress, commit_stored
+from .objects import Held
+from .operations import Head, NewToken, Protocol, patiently
+from .recovery import TakeoverPolicy, read_own, take_over
+
+UNVERIFIED = "unverified"
+"""The reason of a gap between batches: the log may have held records there or not."""
+
+
+class ChainEnd(NamedTuple):
+    """Where a partition's archive ended when a batch was cut; both None where nothing is archived yet."""
+
+    next_offset: int | None
+    position: int | None
+    """Where the next chunk starts."""
+
+    @classmethod
+    def of(cls, held: Held | None) -> "ChainEnd":
+        """As the marker says."""
+        return cls(held.marker.next_offset, held.marker.chain_end) if held else cls(None, None)
+
+    def start_of(self, first_offset: int) -> int:
+        """The start position of a chunk whose first record has this offset, not below `next_offset`.
+
+        Only a record right at the archive's end continues it; other chunks start with their first record, behind the
+        chunk before them in the same batch or behind a gap.
+        """
+        return self.position if self.position is not None and first_offset == self.next_offset else first_offset
+
+
+class Committed(NamedTuple):
+    """What a batch did to one partition."""
+
+    next_offset: int
+    records: int
+    chunks: int
+    gap: Gap | None
+    passed: int
+    """Records of chunks that were not committed, because another batch had archived their offsets meanwhile."""
+
+
+def commit_batch(
+    identity: PartitionIdentity, ends: Collection[ChainEnd], chunks: Sequence[StoredChunk], policy: TakeoverPolicy
+) -> Protocol[Committed]:
+    """Claim the partition and commit the batch's chunks, at least one, in the order given, offsets rising throughout.
+
+    `ends` are what the chunks were cut by. Offsets between two chunks are holes of the log; between the archive's end
+    and the first chunk lies a gap. Raises Fenced where the archive moved on since, GapRefused, and what `take_over`
+    and `commit_chunk` raise; what was committed before stays, and a repeated batch goes on behind it.
+    """
+    records = sum(block.num_records for chunk in chunks for block in chunk.blocks)
+    before = yield from read_own(identity, policy)
+    if before is not None and before.marker.next_offset is not None and _last(chunks[-1]) < before.marker.next_offset:
+        return Committed(before.marker.next_offset, 0, 0, None, records)
+    _check_end(identity, ends, before)
+    gap = _gap_before(before.marker, chunks[0]) if before is not None else None
+    if gap is not None and not policy.gaps_are_recorded:
+        raise GapRefused(
+            f"{_name(identity)}: the archive ends at {gap.start}, the batch begins at {gap.end}",
+            why="nobody knows whether the log held records between them",
+            remedy="give the records from there on, or record the gap with --on-gap record",
+        )
+    for chunk in chunks:
+        yield from _check_data(identity, chunk)
+    writer: str = yield NewToken()
+    held = (yield from take_over(identity, writer, policy)).held
+    _check_end(identity, ends, held)
+    if gap is not None:
+        held = yield from commit_progress(identity, held, gap.end, (gap,))
+    ends_of_chunks = [*(following.start.position for following in chunks[1:]), _last(chunks[-1]) + 1]
+    for chunk, next_offset in zip(chunks, ends_of_chunks, strict=True):
+        held = yield from commit_stored(identity, held, chunk._replace(next_offset=next_offset))
+    return Committed(_last(chunks[-1]) + 1, records, len(chunks), gap, 0)
+
+
+def _check_data(identity: PartitionIdentity, chunk: StoredChunk) -> Protocol[None]:
+    """Raises StoreError where whoever stored the data saw another store than this one."""
+    key = identity.keys.chunks + chunk.data.name
+    head: ObjectHead | None = yield from patiently(Head(key))
+    if head is None or head.size != chunk.data.bytes:
+        found = "is not there" if head is None else f"has {head.size} bytes"
+        raise StoreError(
+            f"the object {key}, which a task stored with {chunk.data.bytes} bytes, {found}",
+            why="driver and tasks do not see the same store, or somebody deleted the object",
+            remedy="use s3://, or a folder that is the same for all of them",
+        )
+
+
+def _check_end(identity: PartitionIdentity, ends: Collection[ChainEnd], held: Held | None) -> None:
+    now = ChainEnd.of(held)
+    if set(ends) != {now}:
+        raise Fenced(
+            f"{_name(identity)}: another writer archived up to {now.next_offset} while this batch was under way",
+            why=f"the batch was cut for an archive that ends at {' and '.join(str(end.next_offset) for end in ends)}",
+            remedy="run the batch again: what is archived by now is left out; let one query write a partition",
+        )
+
+
+def _gap_before(marker: Marker, chunk: StoredChunk) -> Gap | None:
+    first = chunk.blocks[0].first_record_offset
+    if marker.next_offset is None or first == marker.next_offset:
+        return None
+    return Gap(marker.next_offset, first, UNVERIFIED)
+
+
+def _last(chunk: StoredChunk) -> int:
+    return chunk.blocks[-1].last_record_offset
+
+
+def _name(identity: PartitionIdentity) -> str:
+    return f"{identity.topic}:{identity.keys.partition}"

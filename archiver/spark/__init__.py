@@ -1,0 +1,20 @@
+"""Spark format of the archiver: `blockgz-archive` writes what Spark's Kafka source reads into an archive.
+
+Needs the extra `spark` (pyspark 4.3 or later). ::
+
+    from archiver.spark import register
+
+    register(spark)
+    df.write.format("blockgz-archive").mode("append").option("path", "s3://bucket/prefix").save()
+"""
+
+from pyspark.sql import SparkSession
+
+from .sink import ArchiveSink
+
+__all__ = ["ArchiveSink", "register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format `blockgz-archive` known to a session."""
+    spark.dataSource.register(ArchiveSink)

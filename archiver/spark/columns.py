@@ -1,0 +1,139 @@
+"""Columns of Spark's Kafka source, as Arrow hands them over, into records of the archive's schema."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from index_format.records import HEADER_TYPE, SCHEMA, TIMESTAMP_TYPES
+
+from ..errors import UsageError
+from .errors import BatchRefused
+
+COLUMNS = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+"""Names and types of Spark's Kafka source with includeHeaders (KafkaRecordToRowConverter)."""
+
+NULLABLE = ("key", "value", "headers")
+
+REMEDIES = {
+    "headers": 'read the topic with .option("includeHeaders", "true")',
+    "key": "cast it: CAST(key AS BINARY); a null key stays null",
+    "value": "cast it: CAST(value AS BINARY); a null value stays null",
+}
+"""What to do about a missing or another column, where there is more to say than its name and type."""
+
+ROWS = pa.schema([pa.field("topic", pa.string()), pa.field("partition", pa.int32()), *SCHEMA])
+"""What batches become: each record with its place."""
+
+_HEADER_FIELDS = [HEADER_TYPE.field(0), HEADER_TYPE.field(1)]
+
+
+class Column(NamedTuple):
+    """A column as a schema names it: its name, and its type as Spark's simple string."""
+
+    name: str
+    type: str
+
+
+def check_columns(columns: list[Column]) -> None:
+    """Raises UsageError unless these are the columns of Spark's Kafka source with headers, in any order."""
+    found = {column.name: column.type for column in columns}
+    for name, wanted in COLUMNS.items():
+        if name not in found:
+            raise UsageError(
+                f"the data has no column {name}",
+                why="an archive holds whole records; what is left out would be lost without a word",
+                remedy=REMEDIES.get(name, f"keep {name} of Spark's Kafka source, of type {wanted}"),
+            )
+        if found[name] != wanted:
+            raise UsageError(
+                f"column {name} is of type {found[name]}",
+                why=f"Spark's Kafka source gives {wanted}",
+                remedy=REMEDIES.get(name, f"cast it to {wanted}"),
+            )
+    if extra := sorted(found.keys() - COLUMNS.keys()):
+        raise UsageError(
+            f"an archive has no place for column {extra[0]}",
+            why=f"it holds {', '.join(COLUMNS)}",
+            remedy=f'drop it: .drop("{extra[0]}")',
+        )
+
+
+def to_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch of Spark's columns as one of `ROWS`; raises BatchRefused for what no record of Kafka's can be."""
+    for name in COLUMNS.keys() - set(NULLABLE):
+        if batch.column(name).null_count:
+            raise BatchRefused(
+                f"column {name} holds a null",
+                why="every record of Kafka's has one",
+                remedy="give records as Spark's Kafka source reads them",
+            )
+    _check_least(batch, "partition", 0)
+    _check_least(batch, "offset", 0)
+    types = batch.column("timestampType").to_numpy()
+    if not np.isin(types, list(TIMESTAMP_TYPES)).all():
+        raise BatchRefused(
+            f"column timestampType holds {int(types[~np.isin(types, list(TIMESTAMP_TYPES))][0])}",
+            why=", ".join(f"{number} is {name}" for number, name in TIMESTAMP_TYPES.items()),
+            remedy="give records as Spark's Kafka source reads them",
+        )
+    columns = [
+        batch.column("topic").cast(pa.string()),
+        batch.column("partition"),
+        batch.column("offset"),
+        _milliseconds(batch.column("timestamp")),
+        batch.column("timestampType").cast(pa.int8()),
+        batch.column("key").cast(pa.binary()),
+        batch.column("value").cast(pa.binary()),
+        _headers(batch.column("headers")),
+    ]
+    return pa.record_batch(columns, schema=ROWS)
+
+
+def _check_least(batch: pa.RecordBatch, name: str, least: int) -> None:
+    lowest = pc.min(batch.column(name)).as_py()
+    if lowest is not None and lowest < least:
+        raise BatchRefused(
+            f"column {name} holds {lowest}",
+            why=f"Kafka's are at least {least}",
+            remedy="give records as Spark's Kafka source reads them",
+        )
+
+
+def _milliseconds(column: Any) -> Any:
+    """Spark counts microseconds, Kafka milliseconds; -1, none, is the millisecond before 1970."""
+    milliseconds, rest = np.divmod(column.cast(pa.int64()).to_numpy(), 1000)
+    if rest.any():
+        raise BatchRefused(
+            "column timestamp holds fractions of a millisecond",
+            why="Kafka's timestamps have none, and the archive keeps them as they are",
+            remedy='cut them: date_trunc("millisecond", timestamp)',
+        )
+    return pa.array(milliseconds, pa.int64())
+
+
+def _headers(column: Any) -> Any:
+    """Lists of headers, empty where Spark has null."""
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+    ends = np.concatenate(([0], np.cumsum(lengths, dtype=np.int32))).astype(np.int32)
+    flat = column.flatten()
+    keys, values = flat.field("key").cast(pa.string()), flat.field("value").cast(pa.binary())
+    if flat.null_count or keys.null_count:
+        raise BatchRefused(
+            "column headers holds a header without a key",
+            why="Kafka knows none; its value may be null",
+            remedy="give records as Spark's Kafka source reads them",
+        )
+    # The type's key is not nullable, which Spark's may be.
+    structs = pa.StructArray.from_arrays([keys, values], fields=_HEADER_FIELDS)
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), structs, type=SCHEMA.field("headers").type)

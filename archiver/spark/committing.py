@@ -1,0 +1,106 @@
+"""What the driver does: the chunks of all tasks in the order of their offsets, committed partition by partition."""
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from index_format.errors import BlockgzError
+
+from ..logs import LogEvent, log
+from ..protocol.batch import ChainEnd, Committed, commit_batch
+from ..protocol.commit import PartitionIdentity, StoredChunk
+from ..protocol.succession import name_successors
+from .errors import BatchRefused
+from .task import SORT_REMEDY, TaskPartition
+from .workshop import Workshop
+
+COMMITTERS = 16
+"""Partitions that are committed at once: a commit is some requests, one after the other."""
+
+
+@dataclass(frozen=True)
+class PartitionBatch:
+    """All that the tasks of a batch stored of one partition, by rising offset."""
+
+    identity: PartitionIdentity
+    ends: frozenset[ChainEnd]
+    chunks: tuple[StoredChunk, ...]
+    dropped: int
+
+    def __str__(self) -> str:
+        return f"{self.identity.topic}:{self.identity.keys.partition}"
+
+
+class Outcome(NamedTuple):
+    """What became of one partition's batch; None, and no error, where the archive held all of it before."""
+
+    batch: PartitionBatch
+    committed: Committed | None
+    error: BlockgzError | None
+
+
+def ordered(reports: Iterable[TaskPartition]) -> list[PartitionBatch]:
+    """The reports of all tasks by partition; raises BatchRefused where two tasks' offsets overlap."""
+    by_partition: Mapping[str, list[TaskPartition]] = defaultdict(list)
+    for report in reports:
+        by_partition[report.identity.keys.home].append(report)
+    return [_joined(each) for _, each in sorted(by_partition.items())]
+
+
+def _joined(reports: Sequence[TaskPartition]) -> PartitionBatch:
+    chunks = sorted((chunk for each in reports for chunk in each.chunks), key=_first)
+    batch = PartitionBatch(
+        reports[0].identity,
+        frozenset(each.end for each in reports if each.chunks),
+        tuple(chunks),
+        sum(each.dropped for each in reports),
+    )
+    for before, after in pairwise(chunks):
+        if _first(after) <= before.blocks[-1].last_record_offset:
+            raise BatchRefused(
+                f"{batch}: two tasks hold offsets around {_first(after)}",
+                why=f"one holds {_first(before)} to {before.blocks[-1].last_record_offset}, "
+                f"another {_first(after)} to {after.blocks[-1].last_record_offset}; chunks never overlap",
+                remedy=SORT_REMEDY,
+            )
+    return batch
+
+
+def _first(chunk: StoredChunk) -> int:
+    return chunk.blocks[0].first_record_offset
+
+
+def commit_all(batches: Sequence[PartitionBatch], workshop: Workshop) -> list[Outcome]:
+    """Commit what the tasks stored; one partition that fails keeps no other from its commit."""
+    with ThreadPoolExecutor(COMMITTERS) as pool:
+        outcomes = list(pool.map(lambda batch: _commit(batch, workshop), batches))
+    for outcome in outcomes:
+        _tell(outcome)
+    return outcomes
+
+
+def _commit(batch: PartitionBatch, workshop: Workshop) -> Outcome:
+    if not batch.chunks:
+        return Outcome(batch, None, None)
+    driver = workshop.driver()
+    try:
+        driver.run(name_successors(batch.identity.keys, str(uuid.uuid4())))
+        protocol = commit_batch(batch.identity, batch.ends, batch.chunks, workshop.policy)
+        return Outcome(batch, driver.run(protocol), None)
+    except BlockgzError as error:
+        return Outcome(batch, None, error)
+
+
+def _tell(outcome: Outcome) -> None:
+    batch, committed, _ = outcome
+    topic, partition = batch.identity.topic, batch.identity.keys.partition
+    dropped = batch.dropped + (committed.passed if committed else 0)
+    if dropped:
+        log.warning(LogEvent.DROPPED, topic=topic, partition=partition, records=dropped)
+    if committed is not None and committed.gap is not None:
+        gap = committed.gap
+        log.warning(LogEvent.GAP, topic=topic, partition=partition, start=gap.start, end=gap.end, reason=gap.reason)

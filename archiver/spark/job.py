@@ -1,0 +1,180 @@
+"""`archiver spark`: Spark's Kafka source as a stream into the format `blockgz-archive`."""
+
+import json
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import translate
+from typing import Any
+
+from py4j.java_gateway import JavaClass
+from py4j.protocol import Py4JError
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from .. import errors as archiver_errors
+from ..errors import UsageError
+from ..topic_selection import TopicSelection, is_name
+from . import register
+from .errors import error_in
+from .options import FORMAT
+
+KAFKA_SOURCE = "org.apache.spark:spark-sql-kafka-0-10_2.13"
+STEP_SECONDS = 1
+DEADLINES = {"default.api.timeout.ms": "10000", "request.timeout.ms": "5000"}
+"""Of the client that is asked for identities alone."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a job is told."""
+
+    topics: tuple[str, ...]
+    bootstrap_servers: str
+    kafka: Mapping[str, str]
+    """Settings of the Java client by their names."""
+    sink: Mapping[str, str]
+    """Options of the format `blockgz-archive`."""
+    checkpoint: str
+    isolation_level: str
+    fails_on_gap: bool
+    once: bool
+    interval_seconds: float
+    max_offsets: int | None
+    master: str | None
+    jars: str | None
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What a job read; records that the archive held already are among them."""
+
+    records: int
+    batches: int
+
+
+def run_job(job: Job, stopped: threading.Event, on_batch: Callable[[Mapping[str, Any]], None]) -> JobResult:
+    """Run the stream until it is drained or `stopped`; `on_batch` is told Spark's progress of every batch.
+
+    Raises UsageError where Spark lacks its Kafka source, and the error that ended the stream.
+    """
+    spark = _session(job)
+    try:
+        _check_kafka_source(spark)
+        register(spark)
+        query = _started(spark, job, _identities(spark, job))
+        counted = _Progress(on_batch)
+        try:
+            while not query.awaitTermination(STEP_SECONDS) and not stopped.is_set():
+                counted.take(query)
+        except StreamingQueryException as error:
+            raise error_in(str(error), archiver_errors) from error
+        counted.take(query)
+        query.stop()
+        return JobResult(counted.records, counted.batches)
+    finally:
+        spark.stop()
+
+
+class _Progress:
+    """Batches as Spark reports them; it keeps the last hundred."""
+
+    def __init__(self, on_batch: Callable[[Mapping[str, Any]], None]) -> None:
+        self._on_batch = on_batch
+        self._seen = -1
+        self.records = 0
+        self.batches = 0
+
+    def take(self, query: StreamingQuery) -> None:
+        for progress in query.recentProgress:
+            if progress["batchId"] > self._seen and progress["numInputRows"]:
+                self._seen = progress["batchId"]
+                self.records += progress["numInputRows"]
+                self.batches += 1
+                self._on_batch(progress)
+
+
+def subscription(topics: Sequence[str]) -> dict[str, str]:
+    """The source's option for names, globs and ~regex; raises UsageError or BadName."""
+    TopicSelection(topics)
+    if all(map(is_name, topics)):
+        return {"subscribe": ",".join(topics)}
+    patterns = [_pattern(topic) for topic in topics]
+    return {"subscribePattern": "|".join(f"(?:{pattern})" for pattern in patterns)}
+
+
+def _pattern(topic: str) -> str:
+    """Of Java; Kafka's own topics (`__…`) are meant only where they are named in full."""
+    if is_name(topic):
+        return re.escape(topic)
+    if topic.startswith("~"):
+        return f"(?!__)(?:{topic[1:]})"
+    # Python's translation says (?s:…)\Z, in words that Java does not know.
+    inner = translate(topic).removeprefix("(?s:").removesuffix(r")\Z")
+    return f"(?!__)(?:{inner})"
+
+
+def _session(job: Job) -> SparkSession:
+    builder = SparkSession.builder.appName(f"archiver spark {' '.join(job.topics)}")
+    settings = {"spark.sql.session.timeZone": "UTC"}
+    settings |= {"spark.master": job.master} if job.master else {}
+    settings |= {"spark.jars": job.jars} if job.jars else {}
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _check_kafka_source(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+    if not isinstance(jvm.org.apache.spark.sql.kafka010.KafkaSourceProvider, JavaClass):
+        raise UsageError(
+            "Spark has no Kafka source",
+            why="it comes as a jar of its own, for the version of Spark",
+            remedy=f"run spark-submit --packages {KAFKA_SOURCE}:{spark.version}, or add --jars with it, "
+            "spark-token-provider-kafka-0-10, kafka-clients and commons-pool2",
+        )
+
+
+def _identities(spark: SparkSession, job: Job) -> dict[str, str]:
+    """The sink's options that say which cluster and topics these are; asked by the client that the source brings along.
+
+    What the broker does not tell, or not to this client, stays unknown, as in `archiver run`.
+    """
+    jvm: Any = spark._jvm
+    settings = jvm.java.util.Properties()
+    for name, value in {**job.kafka, "bootstrap.servers": job.bootstrap_servers, **DEADLINES}.items():
+        settings.setProperty(name, value)
+    selected = TopicSelection(job.topics)
+    try:
+        admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+        try:
+            cluster_id = admin.describeCluster().clusterId().get()
+            ids = {listing.name(): listing.topicId().toString() for listing in admin.listTopics().listings().get()}
+        finally:
+            admin.close()
+    except Py4JError:
+        return {}
+    topic_ids = {topic: ids[topic] for topic in selected(ids)}
+    return {"topicIds": json.dumps(topic_ids)} | ({"clusterId": cluster_id} if cluster_id else {})
+
+
+def _started(spark: SparkSession, job: Job, identities: Mapping[str, str]) -> StreamingQuery:
+    own = {
+        "kafka.bootstrap.servers": job.bootstrap_servers,
+        "kafka.isolation.level": job.isolation_level,
+        "includeHeaders": "true",
+        "startingOffsets": "earliest",
+        "failOnDataLoss": str(job.fails_on_gap).lower(),
+    }
+    own |= {"maxOffsetsPerTrigger": str(job.max_offsets)} if job.max_offsets is not None else {}
+    own |= {f"kafka.{name}": value for name, value in job.kafka.items()}
+    stream = spark.readStream.format("kafka").options(**own, **subscription(job.topics)).load()
+    writer = (
+        stream.writeStream.format(FORMAT).options(**job.sink, **identities).option("checkpointLocation", job.checkpoint)
+    )
+    trigger: dict[str, Any] = (
+        {"availableNow": True} if job.once else {"processingTime": f"{round(job.interval_seconds * 1000)} milliseconds"}
+    )
+    return writer.trigger(**trigger).start()

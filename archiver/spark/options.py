@@ -1,0 +1,94 @@
+"""Options of the format `blockgz-archive`: settings of `archiver run` in camel case, and what only the user knows."""
+
+import difflib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..config import RunConfig
+from ..configuration.origins import DEFAULT, Origin, OriginKind, Setting
+from ..configuration.resolution import resolve
+from ..configuration.spark_names import SPARK_DEFAULTS, SPARK_NAMES
+from ..errors import UsageError
+
+FORMAT = "blockgz-archive"
+
+IDENTITY_OPTIONS = ("clusterId", "topicIds")
+
+SPARK_OPTIONS = ("checkpointLocation", "queryName")
+"""Spark passes its own options of a stream along."""
+
+STAND_INS = {"bootstrap_servers": "none", "topics": "*"}
+"""A sink reads no topic: these fields of the model have no part in it."""
+
+MOST_MEMORY = 1024**3
+"""Arrow addresses 2 GiB of keys or values at once."""
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """Everything that a write is told."""
+
+    config: RunConfig
+    cluster_id: str | None
+    topic_ids: Mapping[str, str]
+
+
+def parse_options(given: Mapping[str, str]) -> SinkOptions:
+    """The options by their names in any case; raises UsageError that names the option and the remedy."""
+    names = {name.lower(): name for name in (*SPARK_NAMES, *IDENTITY_OPTIONS, *SPARK_OPTIONS)}
+    for name in given:
+        if name.lower() not in names:
+            raise _unknown(name, sorted(names.values()))
+    options = {names[name.lower()]: value for name, value in given.items()}
+    if not options.get("path"):
+        raise UsageError(
+            f"format {FORMAT} needs a path", remedy='add .option("path", "s3://bucket/prefix") or .save(path)'
+        )
+    config = resolve(
+        {field: Setting(value, DEFAULT) for field, value in (SPARK_DEFAULTS | STAND_INS).items()},
+        {field: _setting(name, options[name]) for name, field in SPARK_NAMES.items() if name in options},
+        environ=os.environ,
+    ).config
+    if config.memory > MOST_MEMORY:
+        raise UsageError(
+            f"memory {options['memory']} is too much for a task", why="Arrow cannot hold more", remedy="write 1GiB"
+        )
+    return SinkOptions(config, options.get("clusterId") or None, _topic_ids(options.get("topicIds")))
+
+
+def _setting(name: str, value: str) -> Setting:
+    if name == "path" and "://" not in value:
+        # Absolute, for executors work in folders of their own; a bare name is a folder, as everywhere in Spark.
+        value = str(Path(value).expanduser().absolute())
+    return Setting(value, Origin(OriginKind.OPTION, f"format {FORMAT}", name))
+
+
+def _topic_ids(text: str | None) -> Mapping[str, str]:
+    if text is None:
+        return {}
+    try:
+        ids = json.loads(text)
+    except ValueError:
+        ids = None
+    if not isinstance(ids, dict) or not all(isinstance(value, str) and value for value in ids.values()):
+        raise UsageError(f"topicIds is {text[:80]!r}", remedy='write it like {"orders":"AAAAAAAAQyq4sA6hRyR_Zw"}')
+    return ids
+
+
+def _unknown(name: str, known: list[str]) -> UsageError:
+    if name.lower().startswith("kafka."):
+        return UsageError(
+            f"format {FORMAT} has no option {name!r}",
+            why="it speaks to no broker",
+            remedy="give it to the source, format kafka",
+        )
+    lower = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), lower, 1)
+    return UsageError(
+        f"format {FORMAT} has no option {name!r}",
+        why=f"there are {', '.join(known)}",
+        remedy=f"did you mean {lower[near[0]]}?" if near else "leave it out",
+    )

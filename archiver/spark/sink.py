@@ -1,0 +1,106 @@
+"""Format `blockgz-archive`: records of Spark's Kafka source into an archive (Python Data Source API)."""
+
+import logging
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from ..errors import UsageError
+from ..logs import log_to
+from .columns import Column, check_columns, to_rows
+from .committing import commit_all, ordered
+from .errors import told
+from .options import FORMAT, parse_options
+from .task import TaskPartition, write_task
+from .workshop import Workshop, open_workshop
+
+
+@dataclass
+class TaskReport(WriterCommitMessage):
+    """What one task stored; pickled on its way to the driver."""
+
+    partitions: tuple[TaskPartition, ...]
+
+
+class ArchiveSink(DataSource):
+    """See the module."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format(...)` is given."""
+        return FORMAT
+
+    def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":
+        """A batch; mode append alone."""
+        with told():
+            return BatchWriter(_workshop(self.options, schema, overwrite=overwrite, is_batch=True))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":  # noqa: N802
+        """A stream; output mode append alone. Spark makes one for the tasks of every batch, and another to commit."""
+        with told():
+            return StreamWriter(_workshop(self.options, schema, overwrite=overwrite, is_batch=False))
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """One write; Spark pickles it to tasks, and to where it commits."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
+        """See DataSourceArrowWriter; raises WriteFailed."""
+        return _write(iterator, self._workshop)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """See DataSourceWriter; raises WriteFailed."""
+        _commit(messages, self._workshop)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """One micro-batch. Its number is not looked at: the archive's markers say what was committed."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
+        """See DataSourceStreamArrowWriter; raises WriteFailed."""
+        return _write(iterator, self._workshop)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
+        """See DataSourceStreamWriter; raises WriteFailed."""
+        _commit(messages, self._workshop)
+
+
+def _workshop(options: Mapping[str, str], schema: StructType, *, overwrite: bool, is_batch: bool) -> Workshop:
+    if overwrite:
+        raise UsageError(
+            "an archive is never overwritten",
+            why="its chunks are immutable",
+            remedy='write .mode("append"), or give another path',
+        )
+    check_columns([Column(field.name, field.dataType.simpleString()) for field in schema.fields])
+    return open_workshop(parse_options(options), is_batch=is_batch)
+
+
+def _write(iterator: Iterator[pa.RecordBatch], workshop: Workshop) -> TaskReport:
+    with told():
+        return TaskReport(write_task(map(to_rows, iterator), workshop))
+
+
+def _commit(messages: Sequence[WriterCommitMessage | None], workshop: Workshop) -> None:
+    """Once this returns, everything is committed; where it raises, what was committed is left out of the next try."""
+    log_to(sys.stderr, level=logging.WARNING, log_format="text")
+    reports = [report for message in messages if isinstance(message, TaskReport) for report in message.partitions]
+    with told():
+        errors = [each.error for each in commit_all(ordered(reports), workshop) if each.error is not None]
+        if errors:
+            raise errors[0]

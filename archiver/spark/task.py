@@ -1,0 +1,195 @@
+"""What a task does: its records, sorted, become chunks whose data it stores; it commits none."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from index_format.blocks import COMPRESSORS
+from index_format.errors import UnencodableRecord
+from index_format.marker import Marker
+from index_format.record_formats import record_format
+from index_format.records import iter_records
+
+from ..archived_record import differs
+from ..buffer import BufferFolder
+from ..chunk_builder import ChunkBuilder
+from ..errors import Diverged
+from ..protocol.batch import ChainEnd
+from ..protocol.commit import PartitionIdentity, StoredChunk, store_data
+from ..protocol.driver import Driver
+from ..protocol.objects import Held
+from ..protocol.recovery import read_own
+from ..roll_policy import RollLimits, blocks_to_end, roll_reason, rows_that_fit
+from ..stores.opening import default_buffer_root
+from .errors import BatchRefused
+from .sorting import Place, Run, sorted_runs
+from .workshop import Workshop
+
+OPEN_BLOCKS_SHARE = 0.25
+"""Of the task's memory, what blocks that are not full may take, beside the records that wait to be sorted."""
+
+SORT_REMEDY = (
+    'write df.repartition("topic", "partition").sortWithinPartitions("topic", "partition", "offset"), '
+    "or raise memory so that a task can sort what it holds"
+)
+
+
+class TaskPartition(NamedTuple):
+    """What a task stored of one partition, for the driver to commit."""
+
+    identity: PartitionIdentity
+    end: ChainEnd
+    """Of the archive, as the chunks were cut."""
+    chunks: tuple[StoredChunk, ...]
+    dropped: int
+    """Records that the archive held already."""
+
+
+def write_task(batches: Iterable[pa.RecordBatch], workshop: Workshop) -> tuple[TaskPartition, ...]:
+    """Store the records of `columns.ROWS` batches; raises BatchRefused and what the store raises.
+
+    What a task that fails has stored stays behind as orphans.
+    """
+    config = workshop.config
+    buffer = BufferFolder(config.buffer_dir or default_buffer_root(config.archive))
+    writers: dict[Place, PartitionWriter] = {}
+    done: dict[Place, TaskPartition] = {}
+    try:
+        for run in sorted_runs(batches, config.memory):
+            if run.place not in writers:
+                writers[run.place] = PartitionWriter(run.place, workshop, buffer)
+            writers[run.place].take(run)
+            if run.is_last:
+                done[run.place] = writers.pop(run.place).finish()
+            else:
+                _end_large_blocks(writers, int(config.memory * OPEN_BLOCKS_SHARE))
+        done |= {place: writer.finish() for place, writer in writers.items()}
+    finally:
+        buffer.close()
+    return tuple(done.values())
+
+
+def _end_large_blocks(writers: dict[Place, "PartitionWriter"], budget: int) -> None:
+    for place in blocks_to_end({place: writer.open_block_bytes for place, writer in writers.items()}, budget):
+        writers[place].end_block()
+
+
+class PartitionWriter:
+    """One partition within a task: an open chunk, stored when it is full."""
+
+    def __init__(self, place: Place, workshop: Workshop, buffer: BufferFolder) -> None:
+        """Reads the marker; raises what `read_own` raises."""
+        config = workshop.config
+        self._place = place
+        self._workshop = workshop
+        self._buffer = buffer
+        self._identity = workshop.identity(place)
+        self._driver: Driver = workshop.driver()
+        self._held: Held | None = self._driver.run(read_own(self._identity, workshop.policy))
+        self._end = ChainEnd.of(self._held)
+        self._position = self._end.next_offset or 0
+        self._limits = RollLimits(
+            chunk_bytes=config.chunk_bytes,
+            chunk_interval_seconds=float("inf"),
+            chunk_records=config.chunk_records,
+            chunk_span_ms=None if config.chunk_span is None else round(config.chunk_span * 1000),
+        )
+        self._compressor = COMPRESSORS[config.compression_library](config.compression_level)
+        self._chunk: ChunkBuilder | None = None
+        self._stored: list[StoredChunk] = []
+        self._dropped = 0
+
+    @property
+    def open_block_bytes(self) -> int:
+        """Encoded bytes that wait in memory for their block to fill."""
+        return self._chunk.open_block_bytes if self._chunk else 0
+
+    def end_block(self) -> None:
+        """Move the open block out of memory, whatever its size."""
+        if self._chunk is not None:
+            self._chunk.end_block()
+
+    def take(self, run: Run) -> None:
+        """Add records; raises BatchRefused for an offset that comes twice or after a higher one."""
+        batch = self._new(run.records)
+        while batch.num_rows:
+            first = batch.column("offset")[0].as_py()
+            chunk = self._chunk = self._chunk or self._opened(first)
+            timestamps = batch.column("timestamp").to_numpy()
+            fitting = rows_that_fit(timestamps, chunk.facts.num_records, chunk.first_timestamp, self._limits)
+            if fitting:
+                self._add(chunk, batch.slice(0, fitting))
+                batch = batch.slice(fitting)
+            is_cut = fitting < len(timestamps) and chunk.facts.num_records > 0
+            if is_cut or roll_reason(chunk.facts, self._limits, 0.0):
+                self._store(chunk)
+
+    def finish(self) -> TaskPartition:
+        """Store what is open."""
+        if self._chunk is not None:
+            self._store(self._chunk)
+        return TaskPartition(self._identity, self._end, tuple(self._stored), self._dropped)
+
+    def _new(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The records that the archive does not hold yet, checked for their order."""
+        offsets = batch.column("offset").to_numpy()
+        known = int(np.searchsorted(offsets, self._end.next_offset)) if self._end.next_offset is not None else 0
+        if known and self._held is not None:
+            if not self._dropped:
+                self._compare(self._held.marker, batch.slice(0, known))
+            self._dropped += known
+            batch, offsets = batch.slice(known), offsets[known:]
+        twice = np.flatnonzero(np.diff(offsets) == 0)
+        if len(twice):
+            raise BatchRefused(
+                f"{self._place}: offset {int(offsets[twice[0]])} comes twice in a task",
+                why="an offset has one record, and which of two is the right one cannot be known",
+                remedy='write each record once: dropDuplicates(["topic", "partition", "offset"])',
+            )
+        if len(offsets) and offsets[0] < self._position:
+            raise BatchRefused(
+                f"{self._place}: offset {int(offsets[0])} came after offset {self._position - 1}",
+                why="the task's records are in no order, and more than its memory can hold to sort",
+                remedy=SORT_REMEDY,
+            )
+        return batch
+
+    def _compare(self, marker: Marker, known: pa.RecordBatch) -> None:
+        """Records of another topic by the same name must not pass for what is archived already."""
+        (newest,) = iter_records(known.slice(known.num_rows - 1))
+        if differs(self._workshop.store, self._identity.keys, marker, newest):
+            raise Diverged(
+                f"{self._place}: the record at offset {newest.offset} is not the one that was archived",
+                why="the topic was created anew, or its records were changed on their way",
+                remedy="archive into another --archive, or name the new topic with topicIds; nothing was changed",
+            )
+
+    def _opened(self, first_offset: int) -> ChunkBuilder:
+        config = self._workshop.config
+        return ChunkBuilder(
+            record_format=record_format(config.record_format),
+            compressor=self._compressor,
+            block_bytes=config.block_bytes,
+            bad_records_are_skipped=False,
+            buffer=self._buffer.new_file(),
+            start_offset=self._end.start_of(first_offset),
+            opened_at=0.0,
+        )
+
+    def _add(self, chunk: ChunkBuilder, batch: pa.RecordBatch) -> None:
+        try:
+            chunk.add(batch, None, 0.0)
+        except UnencodableRecord as error:
+            raise BatchRefused(
+                f"{self._place}: {error.what}", why=error.why, remedy="use recordFormat json, which holds every record"
+            ) from error
+        self._position = batch.column("offset")[batch.num_rows - 1].as_py() + 1
+
+    def _store(self, chunk: ChunkBuilder) -> None:
+        self._chunk = None
+        finished = chunk.finish(self._position)
+        epoch = self._held.marker.epoch + 1 if self._held else 1
+        self._stored.append(self._driver.run(store_data(self._identity, finished, epoch)))
+        chunk.discard()

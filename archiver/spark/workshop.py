@@ -1,0 +1,107 @@
+"""What driver and tasks of a write share: the archive, and how a partition is found in it."""
+
+import threading
+from dataclasses import dataclass
+from functools import lru_cache
+
+from index_format.identity import ArchiveInfo
+from index_format.keys import LAYOUTS, archive_key
+
+from ..archive import find_incarnation, open_archive
+from ..backoff import StoreBackoff
+from ..config import RunConfig
+from ..probe import probe
+from ..protocol.commit import PartitionIdentity
+from ..protocol.driver import Driver
+from ..protocol.operations import LogBounds, Record
+from ..protocol.recovery import TakeoverPolicy
+from ..stores import ToolStore
+from ..stores.opening import open_store
+from .options import SinkOptions
+from .sorting import Place
+
+TRIES_IN_A_ROW = 8
+"""So often the store may fail before a task or a batch does; Spark then tries the task again."""
+
+
+class NoLog:
+    """A batch in the place of a log: it may hold anything, so that nothing of the archive can be compared with it."""
+
+    def bounds(self) -> LogBounds:
+        """See LogReader."""
+        return LogBounds(0, 2**63 - 1)
+
+    def record_at(self, offset: int) -> Record | None:  # noqa: ARG002
+        """See LogReader."""
+        return None
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """Picklable: made on the driver, and opened again wherever it is sent."""
+
+    options: SinkOptions
+    archive_id: str
+
+    @property
+    def config(self) -> RunConfig:
+        """The settings that the options gave."""
+        return self.options.config
+
+    @property
+    def store(self) -> ToolStore:
+        """The store, opened once in a process."""
+        return _opened(self.config)
+
+    @property
+    def policy(self) -> TakeoverPolicy:
+        """What the options decide in advance."""
+        return TakeoverPolicy(
+            gaps_are_recorded=self.config.on_gap == "record", other_groups_are_replaced=self.config.takeover
+        )
+
+    def identity(self, place: Place) -> PartitionIdentity:
+        """What every object of a partition says; settles the folder of its topic. Raises BadName."""
+        config = self.config
+        topic_id = self.options.topic_ids.get(place.topic)
+        folder = find_incarnation(self.store, layout=config.layout, topic=place.topic, topic_id=topic_id)
+        return PartitionIdentity(
+            keys=LAYOUTS[config.layout](folder, place.partition),
+            archive_id=self.archive_id,
+            topic_id=topic_id,
+            group_id=config.group_id,
+            record_format=config.record_format,
+            codec=config.codec,
+            isolation_level=config.isolation_level,
+            key_prefix=self.store.prefix,
+        )
+
+    def driver(self) -> Driver:
+        """Runs protocols; raises StoreUnavailable after TRIES_IN_A_ROW failures."""
+        back_off = StoreBackoff(self.store.url, threading.Event(), TRIES_IN_A_ROW)
+        return Driver(self.store, NoLog(), back_off, lambda: True)
+
+
+def open_workshop(options: SinkOptions, *, is_batch: bool) -> Workshop:
+    """The archive of the options, created where there is none.
+
+    A store is probed for conditional writes by every batch, and by a stream that creates the archive: its micro-batches
+    would take longer than what they write.
+    """
+    config = options.config
+    store = _opened(config)
+    is_new = store.head(archive_key(config.layout)) is None
+    if (is_batch or is_new) and not config.single_writer:
+        probe(store, multipart=store.url.startswith("s3:"))
+    info: ArchiveInfo = open_archive(store, layout=config.layout, cluster_id=options.cluster_id)
+    return Workshop(options, info.archive_id)
+
+
+def _opened(config: RunConfig) -> ToolStore:
+    return _store_of_process(config.archive, config.endpoint_url, config.region)
+
+
+@lru_cache(maxsize=8)
+def _store_of_process(address: str, endpoint_url: str | None, region: str | None) -> ToolStore:
+    """Spark keeps its Python processes, and a client of S3 takes a second to make."""
+    return open_store(address, endpoint_url=endpoint_url, region=region)

@@ -1,0 +1,40 @@
+"""`replayer spark replay`."""
+
+import asyncio
+
+import click
+
+from ..archive_options import ArchiveOptions, archive_options
+from ..cluster_options import KafkaOptions, kafka_options
+from ..options import json_option
+from ..program import closing
+from ..replay_options import ReplayOptions, shared_replay_options
+from .session_options import SessionOptions, session_options, spark_needed
+
+
+@click.command(
+    "replay",
+    epilog=closing(
+        "replayer spark replay orders --to-topic orders-copy --transactional -b HOST:PORT -a s3://bucket/prefix",
+        "replayer spark replay orders --to-topic orders-copy --transactional --resume --yes -b HOST:PORT -a ./archive",
+        "replayer spark replay orders:0,2-4 --to-topic test --from -1000 --dry-run -b localhost:9092 -a ./archive",
+    ),
+)
+@shared_replay_options
+@session_options
+@json_option
+@kafka_options
+@archive_options
+def command(
+    options: ReplayOptions, spark: SessionOptions, as_json: bool, kafka: KafkaOptions, archive: ArchiveOptions
+) -> int:
+    """Produce archived records to a topic as `replayer replay` does, each source partition by a task of a Spark job.
+
+    Records of one source partition keep their order, so it is one task however large it is: executors beyond the
+    number of partitions have nothing to do. With --transactional every record arrives exactly once, over tasks that
+    Spark begins again, lost executors and drivers, and --resume. Without it a task that is begun again sends what came
+    after its last checkpoint twice.
+    """
+    with spark_needed():
+        from .replaying_job import replay  # noqa: PLC0415
+    return asyncio.run(replay(options, spark, as_json, kafka, archive))

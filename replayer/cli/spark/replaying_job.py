@@ -1,0 +1,109 @@
+"""`replayer spark replay`: the plan of a replay, its lanes as tasks of Spark, and what comes of them."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+import click
+import msgspec
+
+from ...archive import Archive
+from ...kafka_admin import KafkaAdmin
+from ...lane_position import refuse_long_metadata
+from ...lane_store import LaneStore
+from ...pipeline import KeepPartitions, Pipeline
+from ...republish import Work
+from ...republish_planning import make_plan
+from ...selection import Reading
+from ...source_lanes import SourceLane, places_for, source_lane
+from ...spark.lane_task import ArchivePlace, LaneWork
+from ..archive_options import ArchiveOptions, open_archive
+from ..cluster_options import KafkaOptions
+from ..damage import SKIPS, DamagePolicies
+from ..replay_job import KnownJob, asked_job, job_begin
+from ..replay_options import ReplayOptions
+from ..replay_output import plan_json, print_plan
+from ..replay_preflight import ask_before, confirm
+from ..replay_target import ShapedTarget, make_ready, set_back, shaped_target, undo_retention
+from .lane_rounds import Replay, run_rounds
+from .replaying_output import print_done
+from .session_options import SessionOptions
+
+BY_SOURCE = "a lane for each source partition"
+"""Part of what makes a job, where that is not a lane for each target partition as well."""
+
+
+async def replay(
+    options: ReplayOptions, spark: SessionOptions, as_json: bool, kafka: KafkaOptions, address: ArchiveOptions
+) -> int:
+    """The command; its exit code."""
+    admin = await asyncio.to_thread(KafkaAdmin, kafka.properties)
+    if options.shape.undo_retention:
+        click.echo(await asyncio.to_thread(undo_retention, options.target, admin, kafka))
+        return 0
+    async with open_archive(address) as archive, AsyncExitStack() as stack:
+        target = await shaped_target(options.shape, archive, options.topic.topic, options.target, admin)
+        known, lanes, store = await _known(options, archive, target.pipeline, kafka)
+        stack.callback(store.close)
+        preflight = await ask_before(options, known, target, admin)
+        notes = (*preflight.notes, f"{len(lanes)} tasks at most, one for each source partition")
+        plan = make_plan(replace(preflight, notes=notes))
+        if not as_json:
+            print_plan(plan)
+        if options.dry_run:
+            if as_json:
+                click.echo(
+                    msgspec.json.encode({"dry_run": True, "records": 0, "partitions": [], "plan": plan_json(plan)})
+                )
+            return 0
+        confirm(plan, options.yes)
+        await asyncio.to_thread(make_ready, target, admin, kafka)
+        work = _work(options, known, target, kafka, address)
+        begun = time.monotonic()
+        done = await run_rounds(Replay(known, lanes, store, plan, work), spark, as_json=as_json)
+        if done.complete:
+            said = await asyncio.to_thread(set_back, target.name, admin, kafka)
+            if said is not None:
+                click.echo(said, err=True)
+    return print_done(plan, done, known, time.monotonic() - begun, as_json=as_json)
+
+
+async def _known(
+    options: ReplayOptions, archive: Archive, pipeline: Pipeline, kafka: KafkaOptions
+) -> tuple[KnownJob, Mapping[int, SourceLane], LaneStore]:
+    """The job, its lanes by source partition, and where their positions are kept; nothing is written."""
+    kept = isinstance(pipeline.router, KeepPartitions)
+    selections, job = await asked_job(options, archive, pipeline, *(() if kept else (BY_SOURCE,)))
+    sources = [each.partition.partition for each in selections]
+    places = places_for(pipeline.router, sources)
+    lanes = {source: source_lane(job, source, places) for source in sources}
+    store = LaneStore(kafka.properties, tuple(lanes.values()))
+    planning = Reading(options.selection.filter, DamagePolicies(options.on_damage).of)
+    recorded = await asyncio.to_thread(store.read)
+    by_source = Pipeline(pipeline.stages, KeepPartitions())
+    selections, first = await job_begin(job, by_source, selections, recorded, planning)
+    refuse_long_metadata(first)
+    known = KnownJob(job, pipeline, Work(selections, first, planning), recorded, planning, options.transactional)
+    return known, lanes, store
+
+
+def _work(
+    options: ReplayOptions, known: KnownJob, target: ShapedTarget, kafka: KafkaOptions, address: ArchiveOptions
+) -> LaneWork:
+    folder = known.work.selections[0].partition.keys.folder
+    config = target.facts.config if target.facts else None
+    return LaneWork(
+        ArchivePlace(
+            address.address, address.endpoint_url, address.region, address.max_block_bytes, address.old_format
+        ),
+        f"{folder.topic}~{folder.incarnation}",
+        options.target,
+        known.pipeline,
+        options.selection.filter,
+        options.on_damage == SKIPS,
+        options.transactional,
+        kafka.properties,
+        config.max_message_bytes if config else None,
+    )

@@ -1,0 +1,104 @@
+"""How far Spark is, on stderr: a bar on a terminal, status lines in JSON beside `--json`, silence elsewhere."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+POLL_SECONDS = 0.5
+STATUS_SECONDS = 2.0
+
+
+class Tasks(NamedTuple):
+    """Tasks of the stages that run now."""
+
+    done: int
+    running: int
+    failed: int
+    total: int
+
+
+class _Stage(Protocol):
+    @property
+    def numTasks(self) -> int: ...  # noqa: N802
+    @property
+    def numActiveTasks(self) -> int: ...  # noqa: N802
+    @property
+    def numCompletedTasks(self) -> int: ...  # noqa: N802
+    @property
+    def numFailedTasks(self) -> int: ...  # noqa: N802
+
+
+class StatusTracker(Protocol):
+    """What of pyspark's StatusTracker is asked."""
+
+    def getActiveStageIds(self) -> list[int]:  # noqa: N802
+        """The stages that run now."""
+
+    def getStageInfo(self, stageId: int) -> _Stage | None:  # noqa: N802, N803
+        """How far one is."""
+
+
+@contextmanager
+def stage_progress(what: str, tracker: StatusTracker, *, as_json: bool) -> Iterator[None]:
+    """Shows the tasks of Spark's stages while the block runs."""
+    if not as_json and not sys.stderr.isatty():
+        yield
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=as_json) as bar:
+        shown = bar.add_task(what, total=None)
+
+        def show(tasks: Tasks) -> None:
+            bar.update(shown, completed=tasks.done, total=tasks.total or None)
+
+        told = _StatusLines(what) if as_json else show
+        ended = threading.Event()
+        poll = threading.Thread(target=_poll, args=(tracker, told, ended), name="spark-progress", daemon=True)
+        poll.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            poll.join()
+
+
+def tasks_now(tracker: StatusTracker) -> Tasks:
+    """The tasks of all stages that run."""
+    stages = [info for each in tracker.getActiveStageIds() if (info := tracker.getStageInfo(each)) is not None]
+    return Tasks(
+        sum(stage.numCompletedTasks for stage in stages),
+        sum(stage.numActiveTasks for stage in stages),
+        sum(stage.numFailedTasks for stage in stages),
+        sum(stage.numTasks for stage in stages),
+    )
+
+
+def _poll(tracker: StatusTracker, told: Callable[[Tasks], None], ended: threading.Event) -> None:
+    while not ended.wait(POLL_SECONDS):
+        try:
+            told(tasks_now(tracker))
+        except Exception:  # the session ends, or its JVM died: the job itself will say so
+            return
+
+
+class _StatusLines:
+    """One JSON object a line, every few seconds."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._began = self._told = time.monotonic()
+
+    def __call__(self, tasks: Tasks) -> None:
+        now = time.monotonic()
+        if now - self._told >= STATUS_SECONDS:
+            self._told = now
+            line = {"status": self._what, "tasks": tasks._asdict(), "seconds": round(now - self._began, 3)}
+            click.echo(msgspec.json.encode(line), err=True)

@@ -1,0 +1,66 @@
+"""Tasks that take their Python worker or their whole executor with them, once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+Passing = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def in_first_attempt(after: int, death: Callable[[], None]) -> Passing:
+    """Passes rows on; the first attempt of partition 1's task dies after so many of them."""
+
+    def passing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        passed = 0
+        for batch in batches:
+            yield batch
+            passed += batch.num_rows
+            if passed >= after and batch.column("partition")[0].as_py() == 1 and context.attemptNumber() == 0:
+                death()
+
+    return passing
+
+
+def worker_dies() -> None:
+    os._exit(3)
+
+
+def executor_dies() -> None:
+    """The JVM that the worker's daemon is a child of, with all that it runs."""
+    os.kill(parent_of(os.getppid()), signal.SIGKILL)
+    os._exit(3)
+
+
+def parent_of(process: int) -> int:
+    """The process id of a process' parent."""
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def executors() -> list[int]:
+    """The executors of a local cluster that this process drives."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            process = int(folder.name)
+            if b"org.apache.spark.executor.CoarseGrainedExecutorBackend" in words and _is_below(process, os.getpid()):
+                found.append(process)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def _is_below(process: int, ancestor: int) -> bool:
+    while process > 1:
+        if process == ancestor:
+            return True
+        process = parent_of(process)
+    return False

@@ -1,0 +1,222 @@
+"""Spark with executors: pickled work, an executor that dies, an S3 server, a stream begun again and again."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from replayer.cli import main
+from replayer.spark import register
+from system_test.conftest import required_parts
+from system_test.support.executor_deaths import executor_dies, executors, in_first_attempt
+from system_test.support.object_store import MotoServer
+from system_test.support.spark import spark_session
+from tests.support.archives import ArchiveWriter, PartitionWriter, records
+
+ROOT = Path(__file__).parent.parent
+RESTARTS = 20
+RECORDS = 2000
+
+
+@pytest.fixture(scope="module")
+def spark(moto: MotoServer) -> Iterator[SparkSession]:
+    """Executors find the packages by PYTHONPATH, and the store's credentials in their environment."""
+    settings = {
+        "spark.executor.memory": "768m",
+        "spark.executorEnv.PYTHONPATH": str(ROOT),
+        **{f"spark.executorEnv.{name}": value for name, value in moto.env.items()},
+    }
+    before = {name: os.environ.get(name) for name in moto.env}
+    os.environ.update(moto.env)
+    try:
+        with required_parts(), spark_session("local-cluster[2,1,768]", **settings) as session:
+            register(session)
+            yield session
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> ArchiveWriter:
+    """Two partitions of many blocks."""
+    writer = ArchiveWriter(tmp_path / "archive")
+    for number in range(2):
+        partition = writer.partition("orders", number)
+        for start in range(0, RECORDS, 500):
+            partition.commit(records(range(start, start + 500)), block_bytes=5_000)
+    return writer
+
+
+def program(*arguments: object) -> dict[str, Any]:
+    """`replayer spark` in this process, so that its jobs find the session of the module."""
+    result = CliRunner().invoke(main, ["spark", *map(str, arguments), "--json"], prog_name="replayer")
+    assert result.exit_code == 0, result.stderr + result.stdout
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def places(rows: DataFrame) -> list[tuple[int, int]]:
+    return sorted((row["partition"], row["offset"]) for row in rows.select("partition", "offset").collect())
+
+
+EVERY = [(partition, offset) for partition in range(2) for offset in range(RECORDS)]
+
+
+def test_an_executor_dies_while_it_reads(spark: SparkSession, archive: ArchiveWriter) -> None:
+    rows = spark.read.format("blockgz").options(path=str(archive.root), subscribe="orders", taskBytes=str(2**40)).load()
+    before = set(executors())
+    dying = rows.mapInArrow(in_first_attempt(RECORDS // 2, executor_dies), rows.schema)
+    assert places(dying) == EVERY
+    assert before - set(executors()), "no executor died"
+
+
+def test_an_executor_dies_while_it_exports(spark: SparkSession, archive: ArchiveWriter, tmp_path: Path) -> None:
+    """Its tasks are done again, and nothing of what it wrote is seen or counted."""
+    killed: list[int] = []
+    over = threading.Event()
+
+    def kill() -> None:
+        tracker = spark.sparkContext.statusTracker()
+        while not killed and not over.wait(0.05):
+            stages = [info for each in tracker.getActiveStageIds() if (info := tracker.getStageInfo(each))]
+            if any(stage.numTasks > 8 and stage.numCompletedTasks >= 2 for stage in stages):
+                victim = random.choice(executors())
+                os.kill(victim, signal.SIGKILL)
+                killed.append(victim)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        command = ("export", "orders", tmp_path / "out", "--format", "parquet", "--min-tasks", 16, "-a", archive.root)
+        result = program(*command)
+    finally:
+        over.set()
+        thread.join()
+    assert killed, "the export was over before it could be disturbed"
+    assert result["records"] == len(EVERY)
+    rows = pq.read_table(tmp_path / "out").select(["partition", "offset"]).to_pylist()
+    assert sorted((row["partition"], row["offset"]) for row in rows) == EVERY
+
+
+def test_an_archive_in_s3(spark: SparkSession, archive: ArchiveWriter, moto: MotoServer, tmp_path: Path) -> None:
+    """Executors read the store by themselves."""
+    for path in filter(Path.is_file, archive.root.rglob("*")):
+        key = f"spark/{path.relative_to(archive.root)}"
+        moto.client.put_object(Bucket=moto.bucket, Key=key, Body=path.read_bytes())
+    where = ("-a", moto.url("spark"), "--endpoint-url", moto.endpoint_url)
+    exported = program("export", "orders", tmp_path / "out", "--format", "parquet", "--from", "+100", *where)
+    assert exported["records"] == 2 * (RECORDS - 100)
+    checked = program("verify", "--records", "--task-bytes", "10kB", *where)
+    assert checked["verdict"] == "OK"
+    assert [each["records"] for each in checked["partitions"]] == [RECORDS, RECORDS]
+    options = {"path": moto.url("spark"), "subscribe": "orders", "endpointUrl": moto.endpoint_url}
+    assert places(spark.read.format("blockgz").options(**options).load()) == EVERY
+
+
+class Growing:
+    """An archive that is committed to while queries run."""
+
+    def __init__(self, root: Path, source: random.Random) -> None:
+        self._source = source
+        self._partitions = [ArchiveWriter(root).partition("orders", number) for number in range(2)]
+        self.ends = [0, 0]
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._grow)
+        for number in range(2):
+            self._commit(number)
+
+    def __enter__(self) -> Growing:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _grow(self) -> None:
+        while not self._ended.wait(self._source.uniform(0.2, 0.8)):
+            self._commit(self._source.randrange(2))
+
+    def _commit(self, number: int) -> None:
+        partition: PartitionWriter = self._partitions[number]
+        count = self._source.randrange(20, 120)
+        partition.commit(records(range(self.ends[number], self.ends[number] + count)), block_bytes=1_000)
+        self.ends[number] += count
+
+
+class Interrupted(Exception):
+    """A batch that ends half way, as where the driver dies."""
+
+
+def test_a_stream_begun_again_at_random_points_neither_loses_nor_doubles(spark: SparkSession, tmp_path: Path) -> None:
+    """Stopped within a batch, before or after its output is written; the output of a batch is named by its id."""
+    seed = int(os.environ.get("BLOCKGZ_SEED", random.randrange(2**32)))
+    source = random.Random(seed)
+    out = tmp_path / "out"
+    repeated: list[int] = []
+
+    def write(rows: DataFrame, batch: int) -> None:
+        target = out / f"batch={batch}"
+        repeated.extend([batch] if target.exists() else [])
+        rows.select("partition", "offset", "value").write.mode("overwrite").parquet(str(target))
+
+    def started(fault: str, skipped: int) -> tuple[StreamingQuery, threading.Event]:
+        """A query that comes to grief at the given point of its batch after so many whole ones."""
+        reached = threading.Event()
+        seen = 0
+
+        def each(rows: DataFrame, batch: int) -> None:
+            nonlocal seen
+            seen += 1
+            if fault == "none" or seen <= skipped:
+                write(rows, batch)
+                return
+            if fault == "stop":
+                reached.set()
+            if fault == "before":
+                raise Interrupted
+            write(rows, batch)
+            if fault == "after":
+                raise Interrupted
+
+        stream = spark.readStream.format("blockgz").options(
+            path=str(tmp_path / "archive"),
+            subscribe="orders",
+            startingOffsets="earliest",
+            maxOffsetsPerTrigger=str(source.randrange(30, 150)),
+        )
+        writer = stream.load().writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return (writer.trigger(availableNow=True) if fault == "none" else writer).start(), reached
+
+    with Growing(tmp_path / "archive", source) as growing:
+        for _ in range(RESTARTS):
+            fault = source.choice(["before", "after", "stop", "stop"])
+            query, reached = started(fault, source.randrange(2))
+            if fault == "stop":
+                assert reached.wait(120), f"seed {seed}: {query.exception()}"
+                threading.Event().wait(source.uniform(0, 0.3))
+                query.stop()
+            else:
+                with pytest.raises(StreamingQueryException, match="Interrupted"):
+                    query.awaitTermination(120)
+    query, _ = started("none", 0)
+    assert query.awaitTermination(200), f"seed {seed}"
+    assert query.exception() is None, f"seed {seed}: {query.exception()}"
+    rows = spark.read.parquet(str(out)).select("partition", "offset").collect()
+    wanted = [(number, offset) for number, end in enumerate(growing.ends) for offset in range(end)]
+    assert sorted(map(tuple, rows)) == wanted, f"seed {seed}"
+    assert repeated, f"seed {seed}: no batch was ever run again"
