@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from archiver.spark import register
 from replayer.spark import register as register_source
-from system_test.conftest import _required
+from system_test.conftest import required_parts
 from system_test.support.archiving import Site, folder_site, store_site
 from system_test.support.compaction import compact_and_wait, create_compacted_topic
 from system_test.support.contents import records_of_every_content
@@ -42,7 +42,7 @@ def spark(moto: MotoServer) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as environment:
         for name, value in moto.env.items():
             environment.setenv(name, value)
-        with _required(), spark_session(EXECUTORS) as session:
+        with required_parts(), spark_session(EXECUTORS) as session:
             register(session)
             register_source(session)
             yield session
