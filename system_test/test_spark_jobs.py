@@ -27,6 +27,9 @@ from tests.support.archives import ArchiveWriter
 from tests.support.corruption import cases, damaged, sample_archive
 from tests.support.schema_registry import schema_registry
 
+pytestmark = pytest.mark.timeout(1200, func_only=True)
+"""Cut off in the middle of a call, pyspark's connection is of no use to the tests behind."""
+
 FIRST_MS = 1_760_050_800_000
 """An hour before midnight, UTC."""
 STEP_MS = 120_000
