@@ -1,8 +1,8 @@
 """The archiver's consumer: directly assigned partitions, as Arrow batches."""
 
 import threading
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,9 +11,11 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from index_format.errors import BlockgzError
-from index_format.records import Record, batch_from_columns, iter_records
+from index_format.records import Record, iter_records
 
 from .errors import MemberRefused, NotPermitted, PartitionUnavailable, UnreadableRecord
+from .gathering import MESSAGE_FOOTPRINT, Gathered, Gathering
+from .kafka_messages import Message, Readable, batch_of, readable_runs
 from .kafka_settings import BROKER_DEADLINE_SECONDS, kafka_failure, make_client
 from .memory_plan import BATCH_FOOTPRINT
 from .protocol.operations import LogBounds
@@ -23,7 +25,6 @@ MOST_MESSAGES_A_POLL = 1000
 BYTES_A_POLL = 2 * 1024**2
 """About so much is taken from librdkafka's queue at a time: the queue fills again meanwhile."""
 POLL_SECONDS = 0.1
-NO_TIMESTAMP = -1
 SINGLE_READS = {
     "queued.min.messages": 1,
     "queued.max.messages.kbytes": 1024,
@@ -32,8 +33,6 @@ SINGLE_READS = {
 }
 """For KafkaLog: one record is wanted, and a fetch that waits at the end of one log would hold up the look-up in the
 next."""
-Message = Any
-"""confluent_kafka.Message, whose stubs allow None where a delivered message has none."""
 Partition = tuple[str, int]
 """Topic and partition."""
 
@@ -99,10 +98,13 @@ class GroupListener(Protocol):
 class KafkaSource:
     """One consumer; all methods belong to one thread."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        """Raises UsageError for settings that librdkafka refuses."""
+    def __init__(
+        self, settings: Mapping[str, Any], gathering_bytes: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`gathering_bytes` bounds what is gathered into batches. Raises UsageError for settings that are refused."""
         self._consumer: Consumer = make_client(Consumer, dict(settings))
         self._consuming: set[Partition] = set()
+        self._gathering = Gathering(gathering_bytes, clock)
         self._at_once = FIRST_MESSAGES_A_POLL
 
     def subscribe(self, topics: Sequence[str], listener: GroupListener) -> None:
@@ -151,46 +153,53 @@ class KafkaSource:
         leaving = self._consuming.intersection(partitions)
         self._consumer.incremental_unassign([TopicPartition(*partition) for partition in leaving])
         self._consuming -= leaving
+        self._gathering.forget(leaving)
 
     def poll(self) -> list[Event]:
-        """What arrived within a tenth of a second, in offset order per partition.
+        """What arrived and was worth a batch, in offset order per partition; waits for at most a tenth of a second.
 
         Raises MemberRefused where the group has no place for this consumer any more; only a new one may join again.
         Raises NotPermitted where the group may not be joined at all.
         """
+        messages: list[Message] = self._consumer.consume(self._at_once, POLL_SECONDS)
+        num_bytes = sum(map(len, messages)) + MESSAGE_FOOTPRINT * len(messages)
+        self._gathering.count(len(messages), num_bytes)
         events: list[Event] = []
-        waiting: dict[Partition, list[Message]] = defaultdict(list)
-        message: Message
-        for message in self._consumer.consume(self._at_once, POLL_SECONDS):
+        for message in messages:
             error = message.error()
             if error is None:
-                waiting[message.topic(), message.partition()].append(message)
-                continue
-            if error.code() == KafkaError._FATAL:
-                raise MemberRefused(
-                    "the consumer group refuses this process",
-                    why=error.str(),
-                    remedy="give every process a --group-instance-id of its own",
-                )
-            if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                raise NotPermitted(
-                    "the consumer group may not be joined",
-                    why=error.str(),
-                    remedy="grant Read on the group of --group-id to this user, or give another one",
-                )
-            if message.topic() is None or error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):
-                continue
-            partition = (message.topic(), message.partition())
-            if partition in waiting:
-                events += _fetched(partition, waiting.pop(partition))
-            events.append(_event_of(partition, message, error))
-        for partition, messages in waiting.items():
-            events += _fetched(partition, messages)
-        fetched = [event.batch for event in events if isinstance(event, Fetched)]
-        self._at_once = messages_a_poll(
-            sum(batch.num_rows for batch in fetched), sum(batch.nbytes for batch in fetched), self._at_once
-        )
+                self._gathering.add((message.topic(), message.partition()), message)
+            else:
+                events += self._told(message, error)
+        # What a rebalance took away inside the call above may lie among the messages.
+        self._gathering.forget(self._gathering.partitions - self._consuming)
+        if self._gathering.is_due(len(self._consuming)):
+            for partition, gathered in self._gathering.take_all().items():
+                events += _fetched(partition, gathered)
+        self._at_once = messages_a_poll(len(messages), num_bytes, self._at_once)
         return events
+
+    def _told(self, message: Message, error: KafkaError) -> Iterable[Event]:
+        """What a message that is no record brings about, behind the records before it."""
+        if error.code() == KafkaError._FATAL:
+            raise MemberRefused(
+                "the consumer group refuses this process",
+                why=error.str(),
+                remedy="give every process a --group-instance-id of its own",
+            )
+        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            raise NotPermitted(
+                "the consumer group may not be joined",
+                why=error.str(),
+                remedy="grant Read on the group of --group-id to this user, or give another one",
+            )
+        if message.topic() is None or error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):
+            return ()
+        partition = (message.topic(), message.partition())
+        if error.code() == KafkaError._PARTITION_EOF:
+            self._gathering.end(partition, message.offset())
+            return ()
+        return (*_fetched(partition, self._gathering.take(partition)), _failed(partition, error))
 
     def close(self) -> None:
         """Leave; the consumer is gone afterwards."""
@@ -244,7 +253,7 @@ class KafkaLog:
                 raise kafka_failure(KafkaError(KafkaError._TIMED_OUT), what)
             error = messages[0].error()
             if error is None:
-                batch = _batch(messages, [messages[0].headers()])
+                batch = batch_of(Readable(messages, [messages[0].headers()]))
                 return next(iter_records(batch)) if messages[0].offset() == offset else None
             if error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
                 return None
@@ -277,29 +286,18 @@ def messages_a_poll(records: int, num_bytes: int, asked: int) -> int:
     return max(1, min(MOST_MESSAGES_A_POLL, 8 * asked, fitting))
 
 
-def _fetched(partition: Partition, messages: Sequence[Message]) -> list[Event]:
-    """The runs between messages whose headers the client refuses to hand over, and those messages by offset.
-
-    A message is asked for its headers once: after it failed, the client answers with a list that crashes Python.
-    """
+def _fetched(partition: Partition, gathered: Gathered) -> list[Event]:
     events: list[Event] = []
-    headers: list[Any] = []
-    for position, message in enumerate(messages):
-        try:
-            headers.append(message.headers())
-        except SystemError as error:
-            if headers:
-                events.append(_fetched_run(partition, messages[position - len(headers) : position], headers))
-                headers = []
-            events.append(_unreadable(partition, message.offset(), error))
-    if headers:
-        events.append(_fetched_run(partition, messages[len(messages) - len(headers) :], headers))
+    for run in readable_runs(gathered.messages):
+        if isinstance(run, Readable):
+            batch = batch_of(run)
+            epoch = run.messages[-1].leader_epoch()
+            events.append(Fetched(partition, batch, epoch, batch.nbytes + BATCH_FOOTPRINT))
+        else:
+            events.append(_unreadable(partition, run.message.offset(), run.error))
+    if gathered.end is not None:
+        events.append(EndReached(partition, gathered.end))
     return events
-
-
-def _fetched_run(partition: Partition, messages: Sequence[Message], headers: Sequence[Any]) -> Fetched:
-    batch = _batch(messages, headers)
-    return Fetched(partition, batch, messages[-1].leader_epoch(), batch.nbytes + BATCH_FOOTPRINT)
 
 
 def _unreadable(partition: Partition, offset: int, error: SystemError) -> Unreadable:
@@ -314,23 +312,7 @@ def _unreadable(partition: Partition, offset: int, error: SystemError) -> Unread
     )
 
 
-def _batch(messages: Sequence[Message], headers: Sequence[Any]) -> pa.RecordBatch:
-    """`headers`: those of each message, as the client gave them."""
-    timestamps = [message.timestamp() for message in messages]
-    return batch_from_columns(
-        [message.offset() for message in messages],
-        [time if kind else NO_TIMESTAMP for kind, time in timestamps],
-        # librdkafka counts the types from 0, Kafka from -1.
-        [kind - 1 for kind, _ in timestamps],
-        [message.key() for message in messages],
-        [message.value() for message in messages],
-        headers,
-    )
-
-
-def _event_of(partition: Partition, message: Message, error: KafkaError) -> Event:
-    if error.code() == KafkaError._PARTITION_EOF:
-        return EndReached(partition, message.offset())
+def _failed(partition: Partition, error: KafkaError) -> Event:
     failure = kafka_failure(error, f"{_name(partition)} cannot be read")
     if isinstance(failure, NotPermitted):
         return PartitionFailed(partition, failure)

@@ -1,6 +1,6 @@
 """How the budget of --memory is shared out: pure arithmetic.
 
-The shares, a good quarter of it together, count what is held at rest. A record that is being worked on stands several
+The shares, a good third of it together, count what is held at rest. A record that is being worked on stands several
 times over: as librdkafka's message, as Arrow, as text, encoded and compressed; fetches are added whole; and allocators
 keep some of what was given back. The rest of the budget is for that.
 """
@@ -24,6 +24,11 @@ class MemoryPlan:
     def queue_bytes(self) -> int:
         """For records that librdkafka fetched ahead."""
         return self.budget_bytes // 8
+
+    @property
+    def gathering_bytes(self) -> int:
+        """For messages that are gathered into batches."""
+        return self.budget_bytes // 24
 
     @property
     def waiting_bytes(self) -> int:

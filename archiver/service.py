@@ -99,7 +99,9 @@ class ArchiverService:
         memory = MemoryPlan(config.memory)
         settings = consumer_settings(config, queue_bytes=memory.queue_bytes)
         self._room = Room(memory, buffer, config.buffer_bytes)
-        self._fetching = Fetching(lambda: KafkaSource(settings), self._room, clock, self._pause_briefly)
+        self._fetching = Fetching(
+            lambda: KafkaSource(settings, memory.gathering_bytes, clock), self._room, clock, self._pause_briefly
+        )
         self._log = KafkaLog(settings | SINGLE_READS)
         self._takers = ThreadPoolExecutor(TAKEOVERS_AT_ONCE, thread_name_prefix="take-over")
         self._builders = ThreadPoolExecutor(BUILDERS, thread_name_prefix="build")

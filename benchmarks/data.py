@@ -69,12 +69,12 @@ def text(size: int) -> Iterator[bytes]:
     folder = Path(sysconfig.get_paths()["stdlib"])
     files = sorted(path for path in folder.rglob("*.py") if "site-packages" not in path.parts)
     while True:
-        left = b""
+        left = bytearray()
         for path in files:
             left += path.read_bytes().replace(b"\n", b" ").replace(b"\r", b" ")
-            ends = range(size, len(left) + 1, size)
-            yield from (left[end - size : end] for end in ends)
-            left = left[len(ends) * size :]
+            whole = len(left) // size * size
+            yield from (bytes(left[start : start + size]) for start in range(0, whole, size))
+            del left[:whole]
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int) -> None:

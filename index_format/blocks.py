@@ -1,7 +1,7 @@
 """Blocks that inflate alone, cut from encoded records at a size limit; under codec `gzip` GZIP members (RFC 1952)."""
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -24,6 +24,9 @@ MERGED_BYTES = 64 * 1024
 """Pieces of an open block are merged up to this size: larger ones are worth their footprint, and not copied again."""
 RECORD_FOOTPRINT = 32
 """Bytes that a decoded record takes beside its content, at the least: a block's records are bounded by it too."""
+
+DECODED_FOR_ONE = 32
+"""Records that finding a single one may decode: for more than their share of a block, all of it is decoded."""
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -210,6 +213,39 @@ def decode_block(member: bytes, entry: BlockEntry, index: ChunkIndex, max_bytes:
 
     Raises TooLarge, CorruptBlock or UnsupportedVersion.
     """
+    raw, encoding, timestamp_type = _opened(member, entry, index, max_bytes)
+    return _all_records(raw, entry, encoding, timestamp_type)
+
+
+def decode_block_near(
+    member: bytes, entry: BlockEntry, index: ChunkIndex, max_bytes: int, offsets: Sequence[int]
+) -> pa.RecordBatch:
+    """Of those the ones at some offsets between the block's first and last, or the nearest below and above each.
+
+    Others may be among them. Raises as `decode_block` does; the number of records is not checked.
+    """
+    raw, encoding, timestamp_type = _opened(member, entry, index, max_bytes)
+    few = len(offsets) * DECODED_FOR_ONE <= entry.num_records
+    batch = encoding.decode_near(raw, offsets, timestamp_type) if few else None
+    if batch is None:
+        return _all_records(raw, entry, encoding, timestamp_type)
+    _check_offsets(batch, entry)
+    return batch
+
+
+def _all_records(raw: bytes, entry: BlockEntry, encoding: RecordFormat, timestamp_type: int) -> pa.RecordBatch:
+    # Counted before decoding: a few bytes of gzip make hundreds of millions of empty lines.
+    if (count := encoding.count(raw)) != entry.num_records:
+        raise _other_records(entry, str(count))
+    batch = encoding.decode(raw, entry.first_record_offset, timestamp_type)
+    if batch.num_rows != entry.num_records:
+        raise _other_records(entry, str(batch.num_rows))
+    _check_offsets(batch, entry)
+    return batch
+
+
+def _opened(member: bytes, entry: BlockEntry, index: ChunkIndex, max_bytes: int) -> tuple[bytes, RecordFormat, int]:
+    """A block's uncompressed bytes, and what tells its records."""
     if entry.num_records * RECORD_FOOTPRINT > max_bytes:
         raise TooLarge(
             f"a block says that it holds {entry.num_records} records",
@@ -218,49 +254,57 @@ def decode_block(member: bytes, entry: BlockEntry, index: ChunkIndex, max_bytes:
         )
     raw = inflate_block(member, entry, index, max_bytes)
     encoding = record_format(index.record_format)
-    # Counted before decoding: a few bytes of gzip make hundreds of millions of empty lines.
-    if (count := encoding.count(raw)) != entry.num_records:
-        raise CorruptBlock(
-            "a block does not hold the records that its index says",
-            why=f"the index says {entry.num_records} records; found {count}",
-        )
     try:
-        timestamp_type = TIMESTAMP_TYPE_IDS[index.timestamp_type]
+        return raw, encoding, TIMESTAMP_TYPE_IDS[index.timestamp_type]
     except KeyError:
         raise UnsupportedVersion(f"timestamp type {index.timestamp_type!r} is unknown") from None
-    batch = encoding.decode(raw, entry.first_record_offset, timestamp_type)
+
+
+def _check_offsets(batch: pa.RecordBatch, entry: BlockEntry) -> None:
     offsets = batch.column("offset").to_numpy()
     bounds = (int(offsets[0]), int(offsets[-1])) if len(offsets) else None
-    if (
-        len(offsets) != entry.num_records
-        or bounds != (entry.first_record_offset, entry.last_record_offset)
-        or bool((offsets[1:] <= offsets[:-1]).any())
-    ):
-        raise CorruptBlock(
-            "a block does not hold the records that its index says",
-            why=f"the index says {entry.num_records} records at offsets {entry.first_record_offset} to "
-            f"{entry.last_record_offset}; found {len(offsets)}, {bounds}",
-        )
-    return batch
+    if bounds != (entry.first_record_offset, entry.last_record_offset) or bool((offsets[1:] <= offsets[:-1]).any()):
+        raise _other_records(entry, str(bounds))
+
+
+def _other_records(entry: BlockEntry, found: str) -> CorruptBlock:
+    return CorruptBlock(
+        "a block does not hold the records that its index says",
+        why=f"the index says {entry.num_records} records at offsets {entry.first_record_offset} to "
+        f"{entry.last_record_offset}; found {found}",
+    )
 
 
 def inflate_block(member: bytes, entry: BlockEntry, index: ChunkIndex, max_bytes: int) -> bytes:
     """The uncompressed bytes of one stored block, checked against its entry; raises as `decode_block` does."""
-    if index.codec not in ("gzip", "zstd"):
+    decompress = DECOMPRESSORS.get(index.codec)
+    if decompress is None:
         raise UnsupportedVersion(f"codec {index.codec!r} is unknown", remedy="use a newer release of blockgz")
     if len(member) != entry.byte_length:
         raise CorruptBlock("a block is not the one its index describes", why="its length differs")
-    if index.codec == "gzip":
-        # The trailer tells before anything is inflated; inflating checks the trailer.
-        same = member_crc32(member) == entry.crc32
-        raw = inflate(member, entry.byte_length_uncompressed, max_bytes) if same else b""
-    else:
-        _refuse_larger(entry.byte_length_uncompressed, max_bytes)
-        raw = zstd_frames.decompress(member, entry.byte_length_uncompressed)
-        same = block_crc32(raw) == entry.crc32
-    if not same:
-        raise CorruptBlock("a block is not the one its index describes", why="its CRC-32 differs")
+    _refuse_larger(entry.byte_length_uncompressed, max_bytes)
+    return decompress(member, entry)
+
+
+def _from_gzip(member: bytes, entry: BlockEntry) -> bytes:
+    # The trailer tells before anything is inflated; inflating checks the trailer.
+    _check_crc32(member_crc32(member), entry)
+    return inflate(member, entry.byte_length_uncompressed, entry.byte_length_uncompressed)
+
+
+def _from_zstd(frame: bytes, entry: BlockEntry) -> bytes:
+    raw = zstd_frames.decompress(frame, entry.byte_length_uncompressed)
+    _check_crc32(block_crc32(raw), entry)
     return raw
+
+
+DECOMPRESSORS: dict[str, Callable[[bytes, BlockEntry], bytes]] = {"gzip": _from_gzip, "zstd": _from_zstd}
+"""By codec: one member or frame of the right length as the bytes that its entry describes, or CorruptBlock."""
+
+
+def _check_crc32(crc32: int, entry: BlockEntry) -> None:
+    if crc32 != entry.crc32:
+        raise CorruptBlock("a block is not the one its index describes", why="its CRC-32 differs")
 
 
 def _refuse_larger(expected_bytes: int, max_bytes: int) -> None:

@@ -32,6 +32,8 @@ def _field(column: Any) -> tuple[Any, Any]:
     heads = np.empty(len(column), _PRESENT)
     heads["flag"] = 1
     heads["length"] = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+    if not column.null_count:
+        return _fixed(heads), column
     absent = pa.scalar(b"\0", pa.binary())
     return pc.if_else(pc.is_null(column), absent, _fixed(heads)), pc.fill_null(column, _NOTHING)
 
@@ -53,8 +55,8 @@ def _headers(column: Any) -> Any:
 
 def _fixed(rows: Any) -> Any:
     """Rows of one numpy type as an array of their bytes."""
-    width = pa.binary(rows.dtype.itemsize)
-    return pa.Array.from_buffers(width, len(rows), [None, pa.py_buffer(rows)]).cast(pa.binary())
+    edges = np.arange(len(rows) + 1, dtype=np.int32) * np.int32(rows.dtype.itemsize)
+    return pa.Array.from_buffers(pa.binary(), len(rows), [None, pa.py_buffer(edges), pa.py_buffer(rows)])
 
 
 def _content(column: Any) -> Any:

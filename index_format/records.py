@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 TIMESTAMP_TYPES = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
@@ -26,6 +28,7 @@ SCHEMA = pa.schema(
 """One row a record. timestamp is ms since the epoch, -1 for none; headers are empty rather than null."""
 
 Headers = Sequence[tuple[str, bytes | None]]
+Integers = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 
 class Record(NamedTuple):
@@ -40,20 +43,14 @@ class Record(NamedTuple):
 
 
 def batch_from_columns(
-    offsets: Sequence[int],
-    timestamps: Sequence[int],
-    timestamp_types: Sequence[int],
+    offsets: Integers,
+    timestamps: Integers,
+    timestamp_types: Integers,
     keys: Sequence[bytes | None],
     values: Sequence[bytes | None],
     headers: Sequence[Headers | None],
 ) -> pa.RecordBatch:
     """Columns of equal length as one batch of `SCHEMA`; a None among the headers stands for no headers."""
-    header_type = SCHEMA.field("headers").type
-    if any(headers):
-        header_column = pa.array([row or [] for row in headers], header_type)
-    else:
-        no_headers = pa.array([0], pa.int32()).take(pa.array([0] * (len(headers) + 1), pa.int32()))
-        header_column = pa.ListArray.from_arrays(no_headers, pa.array([], HEADER_TYPE), type=header_type)
     return pa.record_batch(
         [
             pa.array(offsets, pa.int64()),
@@ -61,10 +58,19 @@ def batch_from_columns(
             pa.array(timestamp_types, pa.int8()),
             pa.array(keys, pa.binary()),
             pa.array(values, pa.binary()),
-            header_column,
+            header_column(headers),
         ],
         schema=SCHEMA,
     )
+
+
+def header_column(headers: Sequence[Headers | None]) -> pa.ListArray:
+    """The column of that name; None stands for no headers."""
+    header_type = SCHEMA.field("headers").type
+    if any(headers):
+        return pa.array([row or [] for row in headers], header_type)
+    no_headers = pa.array(np.zeros(len(headers) + 1, np.int32))
+    return pa.ListArray.from_arrays(no_headers, pa.array([], HEADER_TYPE), type=header_type)
 
 
 def batch_from_records(records: Sequence[Record]) -> pa.RecordBatch:

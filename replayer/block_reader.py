@@ -1,11 +1,12 @@
 """Blocks of a chunk: fetched by range, decoded with their place in the archive named in every error."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from index_format.blocks import decode_block, inflate_block
+from index_format.blocks import decode_block, decode_block_near, inflate_block
 from index_format.chunk_index import BlockEntry
 from index_format.errors import CorruptBlock, TooLarge
 
@@ -57,6 +58,14 @@ def decoded(block: StoredBlock, max_bytes: int) -> pa.RecordBatch:
     """The records of a block; raises TooLarge, CorruptBlock or UnsupportedVersion."""
     try:
         return decode_block(block.member, block.entry, block.chunk.index, max_bytes)
+    except CorruptBlock as error:
+        raise _located(error, block) from error
+
+
+def decoded_near(block: StoredBlock, offsets: Sequence[int], max_bytes: int) -> pa.RecordBatch:
+    """Of those the ones at some offsets within the block, or the nearest on both sides; raises as `decoded` does."""
+    try:
+        return decode_block_near(block.member, block.entry, block.chunk.index, max_bytes, offsets)
     except CorruptBlock as error:
         raise _located(error, block) from error
 

@@ -12,6 +12,7 @@ import msgspec
 from .errors import JobTakenOver, ReplayRefused
 from .job import Job
 from .lane_position import LanePosition, decode_position
+from .lasting_file import replace_file
 
 
 class _Lane(msgspec.Struct, frozen=True):
@@ -61,13 +62,7 @@ class JobFile:
         """Replaces the positions of these lanes, on the disk when the call returns."""
         merged = {**self.read(), **positions}
         lanes = {number: _Lane(each.written, each.encoded()) for number, each in sorted(merged.items())}
-        body = msgspec.json.encode(_Content(self._job.name, self._job.target, lanes))
-        scratch = self._path.with_name(f".{self._path.name}.new")
-        with scratch.open("wb") as file:
-            file.write(body)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(self._path)
+        replace_file(self._path, msgspec.json.encode(_Content(self._job.name, self._job.target, lanes)))
 
     def remove(self) -> None:
         """The job is done."""

@@ -15,7 +15,7 @@ from index_format.records import Record, iter_records
 from index_format.seek import block_at_or_after, gap_at, range_groups
 
 from .archive import ArchivedPartition, Chunk
-from .block_reader import StoredBlock, decoded, fetch_blocks, read_block
+from .block_reader import StoredBlock, decoded_near, fetch_blocks, read_block
 from .block_stream import RANGE_BYTES, READ_AHEAD, RangeRead
 from .damage import Damaged
 from .positions import AtTime, Position, block_at_time, resolve_position
@@ -268,7 +268,7 @@ async def _read(
     async def decide(block: StoredBlock) -> None:
         offsets = wanted.pop((block.chunk.data_key, block.number))
         try:
-            batch = await asyncio.to_thread(decoded, block, partition.max_block_bytes)
+            batch = await asyncio.to_thread(decoded_near, block, offsets, partition.max_block_bytes)
         except Damaged as error:
             outcomes.update(dict.fromkeys(offsets, Lost(error)))
             return

@@ -1,12 +1,12 @@
 """Where a held retention is written down: one small file a topic and cluster, whole and on the disk, or not there."""
 
 import hashlib
-import os
 from pathlib import Path
 
 import msgspec
 
 from .errors import ReplayRefused
+from .lasting_file import replace_file
 from .target_topic import RetentionHold
 
 
@@ -29,19 +29,9 @@ class RetentionFile:
 
     def write(self, hold: RetentionHold) -> None:
         """Writes it down; on the disk when the call returns. Raises ReplayRefused."""
-        scratch = self.path.with_name(f".{self.path.name}.new")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with scratch.open("wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(hold), indent=1))
-                file.flush()
-                os.fsync(file.fileno())
-            scratch.replace(self.path)
-            folder = os.open(self.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            replace_file(self.path, msgspec.json.format(msgspec.json.encode(hold), indent=1))
         except OSError as error:
             raise self._refused(str(error)) from error
 

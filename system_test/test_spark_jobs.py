@@ -359,7 +359,7 @@ def test_the_program_by_spark_submit(shop: ArchiveWriter) -> None:
         timeout=600,
     )
     assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    report = json.loads(done.stdout.splitlines()[-1])  # spark-submit puts stderr onto stdout
     assert (report["verdict"], [each["records"] for each in report["partitions"]]) == ("WARNING", [90, 20])
 
 

@@ -1,40 +1,49 @@
-"""Archives to topics by Spark on executors that die: judged by a foreign client and by `replayer verify`."""
+"""Archives to topics by Spark on executors and drivers that die: judged by a foreign client."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
+from replayer.cli import main
 from replayer.spark import register
-from system_test.conftest import _required
+from system_test.conftest import required_parts
 from system_test.support.archiving import Site, folder_site
 from system_test.support.bulk import produce_bulk
+from system_test.support.contents import records_of_every_content
 from system_test.support.kafka_broker import KafkaBroker
+from system_test.support.programs import Running, start
 from system_test.support.spark import spark_session
-from system_test.support.topics import STORED_AS_GZIP, Record, create_topic, read
+from system_test.support.topics import STORED_AS_GZIP, NewRecord, Record, create_topic, produce, read, watermarks
+from system_test.support.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(600, func_only=True)
 
 WHOLE = str(2**50)
 """taskBytes that leave every partition to one task."""
-RECORDS = 2400
+RECORDS = 3000
 VALUE_BYTES = 16_000
-"""Two transactions and a half for each of two partitions."""
+"""Nearly three transactions for each of two partitions."""
+FIRST_MS = 1_600_000_000_000
+
+Passing = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    settings = {
-        "spark_executor_memory": "768m",
-        "spark_sql_execution_arrow_maxRecordsPerBatch": "50",
-        "spark_sql_execution_arrow_maxBytesPerBatch": "1m",
-    }
-    with _required(), spark_session("local-cluster[2,1,768]", **settings) as session:
+    with required_parts(), spark_session("local-cluster[2,1,768]") as session:
+        session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "50")
         register(session)
         yield session
 
@@ -70,22 +79,24 @@ def empty_copy(site: Site, topic: str, name: str, partitions: int = 2) -> str:
     return target
 
 
-def contents(records: list[Record]) -> list[tuple[object, ...]]:
+def contents(records: Sequence[Record]) -> list[tuple[object, ...]]:
     return [(record.timestamp, record.key, record.value, record.headers) for record in records]
 
 
+def all_contents(site: Site, topic: str, partitions: int) -> list[list[tuple[object, ...]]]:
+    """What a reader of committed records finds, by partition."""
+    return [contents(read(site.bootstrap, topic, partition)) for partition in range(partitions)]
+
+
 def same(site: Site, topic: str, copy: str, partitions: int = 2) -> None:
-    """A reader of committed records finds in the copy what stands in the topic, once and in order."""
-    for partition in range(partitions):
-        wanted = contents(read(site.bootstrap, topic, partition))
-        assert contents(read(site.bootstrap, copy, partition)) == wanted, f"partition {partition}"
+    """Every record stands in the copy once and in order."""
+    found, wanted = (all_contents(site, name, partitions) for name in (copy, topic))
+    assert [len(records) for records in found] == [len(records) for records in wanted]
+    assert found == wanted
 
 
-Passing = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
-
-def in_first_attempt(after: int, death: Callable[[], None]) -> Passing:
-    """Passes rows on; the first attempt of partition 1's task dies after so many of them."""
+def in_first_attempt(bootstrap: str, copy: str, death: Callable[[], None]) -> Passing:
+    """Passes rows on; the first attempt of partition 1's task dies with a transaction done and one under way."""
 
     def passing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -94,7 +105,9 @@ def in_first_attempt(after: int, death: Callable[[], None]) -> Passing:
         for batch in batches:
             yield batch
             passed += batch.num_rows
-            if passed >= after and batch.column("partition")[0].as_py() == 1 and context.attemptNumber() == 0:
+            doomed = batch.column("partition")[0].as_py() == 1 and context.attemptNumber() == 0
+            if doomed and passed >= RECORDS // 2 * 4 // 5:
+                wait_until(lambda: watermarks(bootstrap, copy, 1)[1] > RECORDS // 2 * 3 // 5, 120, "much of it written")
                 death()
 
     return passing
@@ -114,13 +127,155 @@ def executor_dies() -> None:
 
 @pytest.mark.parametrize("death", [worker_dies, executor_dies])
 def test_a_task_that_dies_half_way(spark: SparkSession, site: Site, large: str, death: Callable[[], None]) -> None:
-    copy = empty_copy(site, large, death.__name__)
+    copy = empty_copy(site, large, death.__name__.replace("_", "-"))
     rows = archived(spark, site, large)
-    dying = rows.mapInArrow(in_first_attempt(RECORDS // 2 * 3 // 4, death), rows.schema)
+    dying = rows.mapInArrow(in_first_attempt(site.bootstrap, copy, death), rows.schema)
     write(dying, site, copy, transactional="true", job=copy)
     same(site, large, copy)
-    assert len(read(site.bootstrap, copy, 1, committed=False)) > RECORDS // 2, (
-        "nothing was rolled back: it died too late"
+    assert len(read(site.bootstrap, copy, 1, committed=False)) > RECORDS // 2, "nothing had to be rolled back"
+
+
+def test_records_of_every_content(spark: SparkSession, site: Site) -> None:
+    """As they come, and spread by key in transactions; then the same write again, and one that is dealt out wrongly."""
+    topic = "spark-contents"
+    create_topic(site.bootstrap, topic, 3)
+    every = [
+        replace(record, partition=n % 3, timestamp=FIRST_MS + n) for n, record in enumerate(records_of_every_content())
+    ]
+    doubled = (("same", b"1"), ("same", None), ("same", b"1"))
+    nothing = NewRecord(None, None, 0, timestamp=FIRST_MS)
+    produce(site.bootstrap, topic, [*every, NewRecord(b"", b"", 1, doubled, FIRST_MS), nothing])
+    site.once(topic, "--block-bytes", "4KiB")
+    rows = archived(spark, site, topic)
+
+    plain = empty_copy(site, topic, "plain", 3)
+    write(rows, site, plain)
+    same(site, topic, plain, 3)
+    with pytest.raises(Exception, match="is not empty"):
+        write(rows, site, plain)
+
+    by_key = empty_copy(site, topic, "by-key", 2)
+    spread = {"transactional": "true", "partitions": "by-key", "job": by_key}
+    write(rows, site, by_key, **spread)
+    first = all_contents(site, by_key, 2)
+    judged = empty_copy(site, topic, "judged", 2)
+    site.replayer("replay", topic, "--to-topic", judged, "--partitions", "by-key", "--yes", *site.kafka)
+    assert [sorted(map(repr, records)) for records in first] == [
+        sorted(map(repr, records)) for records in all_contents(site, judged, 2)
+    ]
+    assert sum(map(len, first)) == len(every) + 2
+
+    write(rows, site, by_key, **spread)
+    with pytest.raises(Exception, match=r"is not in order|two tasks|was not written|has other rows"):
+        write(rows.repartition(2), site, by_key, **spread)
+    assert all_contents(site, by_key, 2) == first
+
+
+def test_a_stream_whose_checkpoint_is_lost(spark: SparkSession, site: Site, tmp_path: Path) -> None:
+    topic = "spark-stream"
+    create_topic(site.bootstrap, topic, 2)
+    copy = empty_copy(site, topic, "copy")
+
+    def grow(first: int) -> None:
+        records = [NewRecord(b"%d" % n, partition=n % 2, timestamp=FIRST_MS + n) for n in range(first, first + 300)]
+        produce(site.bootstrap, topic, records)
+        site.once(topic, "--block-bytes", "1KiB")
+
+    def stream(most: int) -> None:
+        options = {"path": site.address, "subscribe": topic, "includeHeaders": "true", "taskBytes": WHOLE}
+        rows = spark.readStream.format("blockgz").options(
+            **options, startingOffsets="earliest", maxOffsetsPerTrigger=str(most)
+        )
+        query = (
+            rows.load()
+            .writeStream.format("blockgz-kafka")
+            .option("kafka.bootstrap.servers", site.bootstrap)
+            .options(topic=copy, transactional="true", job=copy)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(300)
+        assert query.exception() is None
+
+    grow(0)
+    stream(200)
+    shutil.rmtree(tmp_path / "checkpoint")
+    grow(300)
+    stream(350)
+    same(site, topic, copy)
+
+
+def replaying(site: Site, topic: str, copy: str, *options: str, env: Mapping[str, str]) -> Running:
+    fixed = ("spark", "replay", topic, "--to-topic", copy, "--yes", "--json", "--master", "local[2]")
+    return start("replayer", *fixed, *options, *site.kafka, *site.archive, env={**site.env, **env})
+
+
+def replayed(
+    site: Site, topic: str, copy: str, *options: str, env: Mapping[str, str], check: int = 0
+) -> dict[str, Any]:
+    with replaying(site, topic, copy, *options, env=env) as program:
+        done = program.wait(400).expect(check)
+    result: dict[str, Any] = json.loads(done.stdout) if check == 0 else {"stderr": done.stderr}
+    return result
+
+
+def test_the_command_on_executors(
+    spark: SparkSession, site: Site, topic_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without transactions by key, and with them as a job that `replayer replay` knows as its own."""
+    create_topic(site.bootstrap, topic_name, 3)
+    records = [NewRecord(b"%d" % n, b"%d" % (n % 40), n % 3, timestamp=FIRST_MS + n) for n in range(600)]
+    produce(site.bootstrap, topic_name, [*records, NewRecord(None, None, 2, (("h", None),), FIRST_MS)])
+    site.once(topic_name, "--block-bytes", "1KiB")
+
+    def replay(copy: str, *options: str) -> dict[str, Any]:
+        arguments = ["spark", "replay", topic_name, "--to-topic", copy, "--yes", "--json", *options]
+        assert main([*arguments, *site.kafka, *site.archive], standalone_mode=False) == 0
+        result: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return result
+
+    by_key, judged = (empty_copy(site, topic_name, name, 2) for name in ("by-key", "judged"))
+    result = replay(by_key, "--partitions", "by-key", "--tombstones", "drop")
+    assert (result["records"], result["complete"], result["tasks"]) == (600, True, 3)
+    site.replayer(
+        *("replay", topic_name, "--to-topic", judged, "--partitions", "by-key", "--tombstones", "drop", "--yes"),
+        *site.kafka,
     )
-    write(rows, site, copy, transactional="true", job=copy)
-    same(site, large, copy)
+    for partition in range(2):
+        found, wanted = (contents(read(site.bootstrap, name, partition)) for name in (by_key, judged))
+        assert sorted(map(repr, found)) == sorted(map(repr, wanted))
+        for key in {record[1] for record in wanted}:
+            assert [each for each in found if each[1] == key] == [each for each in wanted if each[1] == key]
+
+    copy = empty_copy(site, topic_name, "copy", 3)
+    assert replay(copy, "--transactional", "--job", copy)["records"] == 601
+    same(site, topic_name, copy, 3)
+    arguments = ("replay", topic_name, "--to-topic", copy, "--transactional", "--job", copy, "--resume", "--yes")
+    again = site.replayer_json(*arguments, *site.kafka)
+    assert (again["records"], again["records_before"], again["complete"]) == (0, 601, True)
+    report = site.replayer_json("verify", topic_name, "--against-topic", copy, *site.kafka)
+    assert (report["verdict"], report["records"]) == ("OK", 601)
+
+
+def test_a_driver_that_is_killed_and_gone_on_with(site: Site, large: str, tmp_path: Path) -> None:
+    """Into fewer partitions than the source has: positions go to more than one group."""
+    copy = empty_copy(site, large, "folded", 1)
+    env = {"XDG_STATE_HOME": str(tmp_path)}
+    named = ("--transactional", "--partitions", "1", "--job", copy)
+    with replaying(site, large, copy, *named, env=env) as driver:
+        driver.wait_for(lambda: watermarks(site.bootstrap, copy)[1] > 0, 300, "the first records")
+        driver.signal(signal.SIGKILL)
+        driver.wait(60)
+    told = replayed(site, large, copy, *named, env=env, check=2)
+    assert "--resume" in told["stderr"]
+    result = replayed(site, large, copy, *named, "--resume", env=env)
+    assert result["complete"]
+    assert result["records"] > 0
+    assert result["records"] + result["records_before"] == RECORDS
+    assert [each["to"] for each in result["partitions"]] == [RECORDS // 2] * 2
+    (found,) = all_contents(site, copy, 1)
+    by_source = [[record for record in found if int(str(record[0])) % 2 == n] for n in range(2)]
+    assert by_source == all_contents(site, large, 2)
+    again = replayed(site, large, copy, *named, "--resume", env=env)
+    assert (again["records"], again["records_before"], again["tasks"]) == (0, RECORDS, 0)

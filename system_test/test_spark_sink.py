@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from archiver.spark import register
 from replayer.spark import register as register_source
-from system_test.conftest import _required
+from system_test.conftest import required_parts
 from system_test.support.archiving import Site, folder_site, store_site
 from system_test.support.compaction import compact_and_wait, create_compacted_topic
 from system_test.support.contents import records_of_every_content
@@ -33,6 +33,7 @@ from system_test.support.waiting import wait_until
 
 FIRST_MS = 1_600_000_000_000
 EXECUTORS = "local-cluster[2,1,768]"
+ROWS_AT_ONCE = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def spark(moto: MotoServer) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as environment:
         for name, value in moto.env.items():
             environment.setenv(name, value)
-        with _required(), spark_session(EXECUTORS) as session:
+        with required_parts(), spark_session(EXECUTORS) as session:
             register(session)
             register_source(session)
             yield session
@@ -98,8 +99,9 @@ def test_a_topic_becomes_the_archive_that_archiver_run_makes(
     options = {"blockBytes": "4KiB"} if kind == "folder" else {"recordFormat": "arrow", "codec": "zstd"}
     data = from_kafka(spark, site, topic)
     save(data.repartition("topic", "partition") if kind == "folder" else data, site, **options)
-    for partition in range(2):
-        site.exact(topic, partition)
+    if kind == "folder":  # in Arrow, it is for the other source to judge
+        for partition in range(2):
+            site.exact(topic, partition)
     found = verified(site, topic)
     assert (found["verdict"], sum(each["records"] for each in found["partitions"])) == ("OK", readable)
     archived = (
@@ -117,10 +119,10 @@ def test_a_compacted_topic_and_holes_between_batches(spark: SparkSession, site: 
     left = [record.offset for record in compact_and_wait(site.bootstrap, topic_name)]
     save(from_kafka(spark, site, topic_name), site)
     site.exact(topic_name)
-    produce(site.bootstrap, topic_name, [NewRecord(b"aborted")])
-    save(from_kafka(spark, site, topic_name).where(f"offset > {left[-1] + 1}"), site)
+    produce(site.bootstrap, topic_name, [NewRecord(b"next", key=b"next")])
+    save(from_kafka(spark, site, topic_name).where(f"offset > {left[-1]}"), site)
     assert verified(site, topic_name)["verdict"] == "OK"
-    (last,) = produce(site.bootstrap, topic_name, [NewRecord(b"beyond"), NewRecord(b"beyond")])[1:]
+    (last,) = produce(site.bootstrap, topic_name, [NewRecord(b"beyond", key=key) for key in (b"a", b"b")])[1:]
     save(from_kafka(spark, site, topic_name).where(f"offset >= {last}"), site)
     found = verified(site, topic_name)
     assert found["verdict"] == "WARNING"
@@ -130,7 +132,7 @@ def test_a_compacted_topic_and_holes_between_batches(spark: SparkSession, site: 
 def generated(spark: SparkSession, topic: str, count: int, tasks: int, *, bytes_each: int = 10) -> DataFrame:
     """Records that no broker has, `tasks` partitions of the topic with `count` records each, in order."""
     return spark.range(0, count * tasks, 1, tasks).selectExpr(
-        "CAST(id AS BINARY) AS key",
+        "CAST(CAST(id AS STRING) AS BINARY) AS key",
         f"CAST(repeat(CAST(id % 10 AS STRING), {bytes_each}) AS BINARY) AS value",
         f"'{topic}' AS topic",
         f"CAST(id DIV {count} AS INT) AS partition",
@@ -199,20 +201,21 @@ def test_tasks_that_fail_while_they_write_are_repeated_and_nothing_is_doubled(
 ) -> None:
     """The task fails once it has stored data: 32 MiB of records are more than it may hold."""
     flag = tmp_path / "flag"
-    data = failing_once(generated(spark, topic_name, 500, 2, bytes_each=100_000), flag, how, 400)
+    data = failing_once(generated(spark, topic_name, 360, 2, bytes_each=100_000), flag, how, 345)
     killer = subprocess.Popen([sys.executable, "-c", KILL_EXECUTOR, str(flag)]) if how == "executor" else None
+    spark.conf.set(ROWS_AT_ONCE, "10")
     try:
         save(data, site, memory="32MiB", chunkRecords="100")
     finally:
+        spark.conf.unset(ROWS_AT_ONCE)
         if killer is not None:
             killer.kill()
             killer.wait()
     assert flag.exists(), "no task came so far"
     found = verified(site, topic_name)
-    assert [each["records"] for each in found["partitions"]] == [500, 500]
+    assert (found["verdict"], [each["records"] for each in found["partitions"]]) == ("OK", [360, 360])
     stored = {path.name for path in Path(site.address).glob(f"topic={topic_name}/partition=*/*.gz")}
     assert any("~e" in name for name in stored), "the task failed before it had stored anything"
-    assert verified(site, topic_name)["verdict"] in ("OK", "WARNING")
 
 
 KILL_EXECUTOR = """
@@ -311,13 +314,15 @@ def test_a_job_whose_driver_dies_between_data_and_marker_loses_and_doubles_nothi
     environment["JDK_JAVA_OPTIONS"] = "-Xss8m"
     with (home / ".last_chunk_index.json.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.DEVNULL) as job:
+        says = (tmp_path / "stderr").open("w")
+        with says, subprocess.Popen(command, env=environment, start_new_session=True, stderr=says) as job:
             try:
-                wait_until(lambda: list(home.glob("*.gz")), 120, "data of the batch")
+                wait_until(lambda: list(home.glob("*.gz")) or job.poll() is not None, 200, "data of the batch")
+                assert job.poll() is None, (tmp_path / "stderr").read_text()[-3000:]
             finally:
                 os.killpg(job.pid, signal.SIGKILL)
         assert not (home / "last_chunk_index.json").exists()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=200)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=280)
     assert json.loads(done.stdout)["records"] == readable
     site.exact(topic_name)
     found = verified(site, topic_name)

@@ -5,16 +5,16 @@ by it, and records below it were left out.
 """
 
 from collections.abc import Collection, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from index_format.chunk_index import Gap
 from index_format.marker import Marker
 
-from ..errors import Fenced, GapRefused
+from ..errors import Fenced, GapRefused, StoreError
+from ..stores import ObjectHead
 from .commit import PartitionIdentity, StoredChunk, commit_progress, commit_stored
 from .objects import Held
-from .operations import NewToken, Protocol
+from .operations import Head, NewToken, Protocol, patiently
 from .recovery import TakeoverPolicy, read_own, take_over
 
 UNVERIFIED = "unverified"
@@ -74,16 +74,30 @@ def commit_batch(
             why="nobody knows whether the log held records between them",
             remedy="give the records from there on, or record the gap with --on-gap record",
         )
+    for chunk in chunks:
+        yield from _check_data(identity, chunk)
     writer: str = yield NewToken()
     held = (yield from take_over(identity, writer, policy)).held
     _check_end(identity, ends, held)
     if gap is not None:
         held = yield from commit_progress(identity, held, gap.end, (gap,))
-    for chunk, following in pairwise((*chunks, None)):
-        assert chunk is not None
-        end = _last(chunk) + 1 if following is None else following.start.position
-        held = yield from commit_stored(identity, held, chunk._replace(next_offset=end))
+    ends_of_chunks = [*(following.start.position for following in chunks[1:]), _last(chunks[-1]) + 1]
+    for chunk, next_offset in zip(chunks, ends_of_chunks, strict=True):
+        held = yield from commit_stored(identity, held, chunk._replace(next_offset=next_offset))
     return Committed(_last(chunks[-1]) + 1, records, len(chunks), gap, 0)
+
+
+def _check_data(identity: PartitionIdentity, chunk: StoredChunk) -> Protocol[None]:
+    """Raises StoreError where whoever stored the data saw another store than this one."""
+    key = identity.keys.chunks + chunk.data.name
+    head: ObjectHead | None = yield from patiently(Head(key))
+    if head is None or head.size != chunk.data.bytes:
+        found = "is not there" if head is None else f"has {head.size} bytes"
+        raise StoreError(
+            f"the object {key}, which a task stored with {chunk.data.bytes} bytes, {found}",
+            why="driver and tasks do not see the same store, or somebody deleted the object",
+            remedy="use s3://, or a folder that is the same for all of them",
+        )
 
 
 def _check_end(identity: PartitionIdentity, ends: Collection[ChainEnd], held: Held | None) -> None:

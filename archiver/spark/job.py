@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from fnmatch import translate
 from typing import Any
 
+from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -61,6 +62,7 @@ def run_job(job: Job, stopped: threading.Event, on_batch: Callable[[Mapping[str,
     """
     spark = _session(job)
     try:
+        _check_kafka_source(spark)
         register(spark)
         query = _started(spark, job, _identities(spark, job))
         counted = _Progress(on_batch)
@@ -124,6 +126,17 @@ def _session(job: Job) -> SparkSession:
     return builder.getOrCreate()
 
 
+def _check_kafka_source(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+    if not isinstance(jvm.org.apache.spark.sql.kafka010.KafkaSourceProvider, JavaClass):
+        raise UsageError(
+            "Spark has no Kafka source",
+            why="it comes as a jar of its own, for the version of Spark",
+            remedy=f"run spark-submit --packages {KAFKA_SOURCE}:{spark.version}, or add --jars with it, "
+            "spark-token-provider-kafka-0-10, kafka-clients and commons-pool2",
+        )
+
+
 def _identities(spark: SparkSession, job: Job) -> dict[str, str]:
     """The sink's options that say which cluster and topics these are; asked by the client that the source brings along.
 
@@ -157,17 +170,7 @@ def _started(spark: SparkSession, job: Job, identities: Mapping[str, str]) -> St
     }
     own |= {"maxOffsetsPerTrigger": str(job.max_offsets)} if job.max_offsets is not None else {}
     own |= {f"kafka.{name}": value for name, value in job.kafka.items()}
-    try:
-        stream = spark.readStream.format("kafka").options(**own, **subscription(job.topics)).load()
-    except AnalysisException as error:
-        if "kafka" not in str(error).lower() or "find" not in str(error).lower():
-            raise
-        raise UsageError(
-            "Spark has no Kafka source",
-            why="it comes as a jar of its own, for the version of Spark",
-            remedy=f"run spark-submit --packages {KAFKA_SOURCE}:{spark.version}, or add --jars with it, "
-            "spark-token-provider-kafka-0-10, kafka-clients and commons-pool2",
-        ) from error
+    stream = spark.readStream.format("kafka").options(**own, **subscription(job.topics)).load()
     writer = (
         stream.writeStream.format(FORMAT).options(**job.sink, **identities).option("checkpointLocation", job.checkpoint)
     )

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..config import RunConfig
 from ..configuration.origins import DEFAULT, Origin, OriginKind, Setting
@@ -59,8 +60,9 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
 
 
 def _setting(name: str, value: str) -> Setting:
-    if name == "path" and "://" not in value and not value.startswith((".", "/", "~")):
-        value = f"./{value}"
+    if name == "path" and "://" not in value:
+        # Absolute, for executors work in folders of their own; a bare name is a folder, as everywhere in Spark.
+        value = str(Path(value).expanduser().absolute())
     return Setting(value, Origin(OriginKind.OPTION, f"format {FORMAT}", name))
 
 

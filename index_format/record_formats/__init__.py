@@ -60,6 +60,12 @@ class RecordFormat(Protocol):
         Raises CorruptBlock where the bytes are not of this format.
         """
 
+    def decode_near(self, raw: bytes, offsets: Sequence[int], timestamp_type: int) -> pa.RecordBatch | None:
+        """Only the first record of a block, the last, and for each offset the last below it and the first not below.
+
+        None where all are decoded as quickly; raises as `decode` does, for what it meets.
+        """
+
 
 RECORD_FORMATS: dict[str, RecordFormat] = {fmt.name: fmt for fmt in (JsonLines(), ArrowStream(), TextLines())}
 

@@ -92,16 +92,22 @@ class ArrowStream:
             raise _corrupt("a field that every record has is null or unknown")
         return whole
 
+    def decode_near(self, raw: bytes, offsets: Sequence[int], timestamp_type: int) -> None:
+        """See RecordFormat; a few records cost as much as all."""
+
 
 def _batches(raw: bytes) -> list[pa.RecordBatch]:
     """The batches of exactly one stream of uncompressed batches of `SCHEMA`."""
+    source = pa.BufferReader(raw)
     try:
-        messages = list(pa.ipc.MessageReader.open_stream(pa.BufferReader(raw)))
-        compressed = any(map(_is_compressed, messages[1:]))
-        source = pa.BufferReader(raw)
-        stream = pa.ipc.open_stream(source)
-        same = stream.schema.equals(SCHEMA)
-        batches = list(stream) if same and not compressed else []
+        messages = list(pa.ipc.MessageReader.open_stream(source))
+        # Told another kind of message, what reads a schema or a batch crashes.
+        if [message.type for message in messages] != ["schema", *["record batch"] * (len(messages) - 1)]:
+            raise pa.ArrowInvalid("it is not one schema and batches")
+        head, *messages = messages
+        same = pa.ipc.read_schema(head).equals(SCHEMA)
+        compressed = any(map(_is_compressed, messages))
+        batches = [pa.ipc.read_record_batch(message, SCHEMA) for message in messages] if same and not compressed else []
         end = source.tell()
     except _NOT_THIS as error:
         raise _corrupt(str(error)) from error

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from msgspec import UNSET, UnsetType
 
-from ..errors import CorruptBlock
-from ..records import TIMESTAMP_TYPE_IDS, TIMESTAMP_TYPES, Headers, batch_from_columns, has_headers, header_rows
+from ..records import TIMESTAMP_TYPES, has_headers, header_rows
+from .json_reading import decode, decode_near
 from .lines import EncodedLines, count_lines
 
 Text = str | None | UnsetType
@@ -39,7 +39,6 @@ class RecordLine(msgspec.Struct, gc=False):
 
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(RecordLine)
 
 
 class JsonLines:
@@ -72,18 +71,11 @@ class JsonLines:
 
     def decode(self, raw: bytes, first_offset: int, timestamp_type: int) -> pa.RecordBatch:  # noqa: ARG002
         """See RecordFormat; the offsets stand in the lines."""
-        try:
-            lines = _decoder.decode_lines(raw)
-            return batch_from_columns(
-                [line.offset for line in lines],
-                [line.timestamp for line in lines],
-                [_type_id(line, timestamp_type) for line in lines],
-                [_bytes(line.key, line.key_base64) for line in lines],
-                [_bytes(line.value, line.value_base64) for line in lines],
-                [_header_pairs(line.headers) for line in lines],
-            )
-        except (ValueError, OverflowError, RecursionError, pa.ArrowException) as error:
-            raise CorruptBlock("a block holds a line that is not a record", why=str(error)) from error
+        return decode(raw, timestamp_type)
+
+    def decode_near(self, raw: bytes, offsets: Sequence[int], timestamp_type: int) -> pa.RecordBatch:
+        """See RecordFormat."""
+        return decode_near(raw, offsets, timestamp_type)
 
 
 def _lines(batch: pa.RecordBatch, timestamp_type: int) -> list[RecordLine]:
@@ -140,29 +132,6 @@ def _header_line(key: str, value: bytes | None) -> HeaderLine:
     if text is UNSET and value is not None:
         return HeaderLine(key, value_base64=value)
     return HeaderLine(key, text)
-
-
-def _type_id(line: RecordLine, timestamp_type: int) -> int:
-    if isinstance(line.timestamp_type, UnsetType):
-        return timestamp_type
-    try:
-        return TIMESTAMP_TYPE_IDS[line.timestamp_type]
-    except KeyError:
-        raise ValueError(f"unknown timestamp type {line.timestamp_type!r}") from None
-
-
-def _bytes(text: Text, content: Base64) -> bytes | None:
-    if isinstance(text, UnsetType) == isinstance(content, UnsetType):
-        raise ValueError("a key or value must stand exactly once, as text or as base64")
-    if not isinstance(content, UnsetType):
-        return content
-    return text.encode() if isinstance(text, str) else None
-
-
-def _header_pairs(headers: list[HeaderLine] | UnsetType) -> Headers:
-    if isinstance(headers, UnsetType):
-        return ()
-    return [(header.key, _bytes(header.value, header.value_base64)) for header in headers]
 
 
 def json_object(record: Any, **where: Any) -> dict[str, Any]:

@@ -7,6 +7,9 @@ import numpy.typing as npt
 
 from ..errors import CorruptBlock
 
+COUNTED_AT_ONCE = 256 * 1024
+NEWLINE = 10
+
 
 class EncodedLines(NamedTuple):
     """The lines of consecutive records, and each line's end in them."""
@@ -23,4 +26,7 @@ def count_lines(raw: bytes) -> int:
     """How many lines a block holds; raises CorruptBlock where the last one does not end."""
     if raw and not raw.endswith(b"\n"):
         raise CorruptBlock("a block does not hold the records that its index says", why="its last line does not end")
-    return raw.count(b"\n")
+    # Numpy compares and counts without the interpreter's lock; a piece at a time stays in the processor's cache.
+    found = np.frombuffer(raw, np.uint8)
+    pieces = (found[start : start + COUNTED_AT_ONCE] for start in range(0, len(raw), COUNTED_AT_ONCE))
+    return sum(int(np.count_nonzero(piece == NEWLINE)) for piece in pieces)

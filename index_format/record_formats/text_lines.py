@@ -68,6 +68,9 @@ class TextLines:
             [None] * count,
         )
 
+    def decode_near(self, raw: bytes, offsets: Sequence[int], timestamp_type: int) -> None:
+        """See RecordFormat; a few records cost as much as all."""
+
 
 def _objection(record: Record) -> str:
     """Why a record cannot be a line of text; empty when it can."""

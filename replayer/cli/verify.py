@@ -21,7 +21,6 @@ from ..positions import parse_time
 from ..survey import survey
 from ..verify import Depth, expected_bytes, verify_partition
 from ..verify import Progress as OnProgress
-from .against_topic import verify_against
 from .archive_options import ArchiveOptions, archive_options, open_archive
 from .cluster_options import KafkaOptions, kafka_options
 from .options import json_option
@@ -119,6 +118,9 @@ def command(
             raise click.UsageError("--since and --sample choose chunks of an archive; with --against-topic give --from")
         if len(topics) != 1:
             raise click.UsageError("--against-topic compares one archived topic: name it")
+        # Here, because no other verification needs a Kafka client.
+        from .against_topic import verify_against  # noqa: PLC0415
+
         wanted = with_partitions(parse_topic(topics[0]), partitions)
         return verify_against(wanted, against_topic, selection, kafka, archive, report_to, as_json=as_json)
     if partitions is not None or selection != RangeOptions(None, None):

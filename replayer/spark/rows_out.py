@@ -2,9 +2,8 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from time import monotonic
 from typing import Protocol
 
 import pyarrow as pa
@@ -12,28 +11,19 @@ import pyarrow as pa
 from index_format.errors import BlockgzError
 
 from ..errors import UsageError
-from ..kafka_admin import KafkaAdmin
-from ..kafka_calls import Calls, NoAnswer
-from ..kafka_positions import CommittedPositions
 from ..kafka_sink import KafkaSink
-from ..kafka_transactions import TransactionalSink
 from ..lane_position import LanePosition
 from ..pipeline import ScannedBatch
-from ..republish import CADENCE
-from ..row_position import RowLedger, RowPosition, Writer, decode_row_position
-from ..scan import payload_bytes
-from ..source_lanes import OfSource, source_lane
+from ..row_position import Writer
 from ..zero_timestamps import sendable
 from .arriving import Arriving
+from .row_lane import RowLane
 from .rows_in import Columns, Part, RowReader
 from .sink_options import SinkOptions
-from .target_check import Target, find_target, refuse_missing_partition, refuse_part
+from .target_check import Target, find_target, opened_admin, refuse_missing_partition, refuse_part
 
 LANES_AT_ONCE = 8
 """Source partitions that a task keeps producers for; rows in order of their partitions need one."""
-PLACES = 1
-"""A write does not know how many partitions its target will have tomorrow; the first one stays."""
-CLOSE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -132,7 +122,7 @@ class _Outlets:
         if options.topic is not None and part.topic == name and "offset" in work.columns and not options.into_source:
             raise _into_source(name)
         if name not in self._by_topic:
-            target = work.target or find_target(options, work.columns, name, KafkaAdmin(options.properties))
+            target = work.target or find_target(options, work.columns, name, opened_admin(options))
             kind: Callable[[SinkOptions, Target, Writer], _Outlet]
             kind = _Transactional if options.transactional else _Idempotent
             self._by_topic[name] = target, kind(options, target, self._writer)
@@ -183,7 +173,7 @@ class _Transactional:
 
     def __init__(self, options: SinkOptions, target: Target, writer: Writer) -> None:
         self._options, self._target, self._writer = options, target, writer
-        self._lanes: OrderedDict[int, _RowLane] = OrderedDict()
+        self._lanes: OrderedDict[int, RowLane] = OrderedDict()
         """Those that are open, the one that was written to last at the end."""
         self._closed = 0
 
@@ -197,7 +187,7 @@ class _Transactional:
         if part.partition not in self._lanes:
             if len(self._lanes) >= LANES_AT_ONCE:
                 self._close(next(iter(self._lanes)))
-            self._lanes[part.partition] = _RowLane(self._options, self._target, part, self._writer)
+            self._lanes[part.partition] = RowLane(self._options, self._target, part, self._writer)
         self._lanes.move_to_end(part.partition)
         self._lanes[part.partition].write(part.records)
 
@@ -225,65 +215,6 @@ class _Transactional:
         self._closed += lane.written
         del self._lanes[partition]
         lane.stop()
-
-
-class _RowLane:
-    """The rows of one source partition, their transactions, and what is known of them."""
-
-    def __init__(self, options: SinkOptions, target: Target, part: Part, writer: Writer) -> None:
-        assert part.partition is not None
-        refuse_missing_partition(target, part.partition)
-        topic = part.topic or ""
-        self._where = source_lane(options.job_into(target.facts.name), part.partition, PLACES)
-        router = OfSource(target.router, part.partition)
-        self._positions = CommittedPositions(options.properties, self._where.job, decode_row_position)
-        self._sink: TransactionalSink[RowPosition] = TransactionalSink(
-            options.properties, self._where.job, self._positions, target.max_message_bytes, router
-        )
-        self.written = 0
-        try:
-            recorded = self._sink.begin([self._where.number])
-            self._ledger = RowLedger(recorded.get(self._where.number), topic, part.partition, writer)
-        except BaseException:
-            self.stop()
-            raise
-        self._open_since: float | None = None
-        self._open_records = self._open_bytes = 0
-
-    def write(self, records: pa.RecordBatch) -> None:
-        fresh, _ = sendable(records.slice(self._ledger.accept(records.column("offset").to_numpy())))
-        if not fresh.num_rows:
-            return
-        if self._open_since is None:
-            self._open_since = monotonic()
-        self._sink.send(self._where.number, fresh)
-        self.written += fresh.num_rows
-        self._open_records += fresh.num_rows
-        self._open_bytes += payload_bytes(fresh)
-
-    def due_in(self) -> float | None:
-        if self._open_since is None:
-            return None
-        if self._open_records >= CADENCE.records or self._open_bytes >= CADENCE.bytes:
-            return 0.0
-        return max(0.0, self._open_since + CADENCE.seconds - monotonic())
-
-    def commit(self) -> None:
-        position = self._ledger.position()
-        if position is not None:
-            self._sink.commit({self._where.number: position})
-            self._ledger.committed(position)
-        self._open_since = None
-        self._open_records = self._open_bytes = 0
-
-    def finish(self) -> None:
-        self._ledger.finish()
-        self.commit()
-
-    def stop(self) -> None:
-        self._sink.stop()
-        with suppress(NoAnswer):
-            Calls().make(self._positions.close, CLOSE_SECONDS)
 
 
 @contextmanager

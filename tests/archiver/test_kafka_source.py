@@ -40,7 +40,7 @@ def test_a_group_that_may_not_be_joined_is_no_silence() -> None:
     cluster.create_topic("orders")
     cluster.refuse(FIND_COORDINATOR, KafkaError.GROUP_AUTHORIZATION_FAILED, times=100)
     config = RunConfig(archive="./archive", bootstrap_servers=cluster.bootstrap_servers, topics=("orders",))
-    source = KafkaSource(consumer_settings(config, queue_bytes=1))
+    source = KafkaSource(consumer_settings(config, queue_bytes=1), gathering_bytes=1)
     listener: Any = None
     try:
         source.subscribe(["orders"], listener)

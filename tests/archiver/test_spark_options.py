@@ -16,7 +16,8 @@ def parsed(**options: str) -> SinkOptions:
 
 def test_the_least_is_a_path() -> None:
     config = parsed().config
-    assert (config.archive, config.record_format, config.codec, config.layout) == ("./archive", "json", "gzip", "topic")
+    assert config.archive == str(Path("archive").absolute()), "executors work in other folders"
+    assert (config.record_format, config.codec, config.layout) == ("json", "gzip", "topic")
     assert (config.isolation_level, config.group_id) == ("read_uncommitted", "blockgz-spark")
 
 
@@ -27,11 +28,11 @@ def test_names_in_any_case_and_values_as_of_archiver_run() -> None:
 
 
 def test_a_bare_path_is_a_folder_as_everywhere_in_spark() -> None:
-    assert parse_options({"path": "archive"}).config.archive == "./archive"
+    assert parse_options({"path": "archive"}).config.archive == str(Path("archive").absolute())
 
 
 def test_what_spark_adds_to_the_options_of_a_stream_is_let_through() -> None:
-    assert parsed(checkpointlocation="/c", queryName="q").config.archive == "./archive"
+    assert parsed(checkpointlocation="/c", queryName="q").config.archive.endswith("/archive")
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,10 @@ def test_what_cannot_be_names_option_and_remedy(options: dict[str, str], what: s
         parsed(**options)
     assert what in caught.value.what
     assert remedy in caught.value.remedy
+
+
+def test_an_s3_address_stays_as_it_is() -> None:
+    assert parsed(path="s3://bucket/prefix").config.archive == "s3://bucket/prefix"
 
 
 def test_every_option_is_a_field() -> None:

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from archiver.errors import Diverged, Fenced, OwnedByAnother, UsageError
+from archiver import errors as archiver_errors
+from archiver.errors import Diverged, Fenced, OwnedByAnother, StoreError, UsageError
 from archiver.spark.columns import to_rows
 from archiver.spark.committing import Outcome, commit_all, ordered
-from archiver.spark.errors import BatchRefused, WriteFailed, in_options, told
+from archiver.spark.errors import BatchRefused, JobFailed, WriteFailed, error_in, in_options, told
 from archiver.spark.options import parse_options
 from archiver.spark.task import TaskPartition, write_task
 from archiver.spark.workshop import Workshop, open_workshop
@@ -184,6 +185,15 @@ def test_more_than_memory_holds_must_be_in_order(sink: Sink) -> None:
     assert sink.offsets("payments:0") == list(range(400))
 
 
+def test_a_chunk_ends_within_what_is_sorted_at_once(sink: Sink) -> None:
+    source = random.Random(1)
+    rows = [row._replace(value=source.randbytes(100_000)) for row in records(range(200))]
+    (done,) = sink.write(at("orders", 0, rows), chunkBytes="3MiB", recordFormat="arrow")
+    sizes = [chunk.data.bytes for chunk in done.batch.chunks]
+    assert len(sizes) >= 4 and max(sizes) < 3 * 1024**2 + 5 * 1024**2, sizes
+    assert sink.offsets() == list(range(200))
+
+
 def test_small_memory_ends_blocks_of_many_partitions_early(sink: Sink) -> None:
     """Forty open blocks of up to a mebibyte each do not fit into a quarter of 32 MiB."""
     rows = [
@@ -338,6 +348,31 @@ def test_an_archive_of_another_cluster_is_refused(sink: Sink) -> None:
         sink.workshop(clusterId="two")
     with pytest.raises(UsageError, match="layout"):
         sink.workshop(layout="seed", recordFormat="text")
+
+
+def test_data_that_the_driver_does_not_see_is_not_committed(sink: Sink) -> None:
+    """As where executors on other machines write into folders of their own."""
+    report = sink.task(at("orders", 0, records(range(20))))
+    (data,) = sink.folder.rglob("*.gz")
+    data.unlink()
+    with pytest.raises(StoreError, match="is not there"):
+        sink.commit(report)
+    assert not list(sink.folder.rglob("last_chunk_index.json"))
+
+
+def test_an_error_comes_back_from_what_spark_says_of_it() -> None:
+    try:
+        with told():
+            raise Fenced("orders:0: another writer", why="it was quicker", remedy="use --group-id x")
+    except WriteFailed as error:
+        text = (
+            f"[STREAM_FAILED] Query ended\nTraceback ...\narchiver.spark.errors.WriteFailed: {error}\n\tat org.apache"
+        )
+    found = error_in(text, archiver_errors)
+    assert (type(found), found.exit_code) == (Fenced, 11)
+    assert (found.what, found.why, found.remedy) == ("orders:0: another writer", "it was quicker", "use groupId x")
+    other = error_in("java.lang.OutOfMemoryError: heap\n at x", archiver_errors)
+    assert (type(other), other.what) == (JobFailed, "java.lang.OutOfMemoryError: heap")
 
 
 def test_errors_name_options_rather_than_flags() -> None:

@@ -5,6 +5,7 @@ import zlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from index_format.blocks import (
     COMPRESSORS,
@@ -15,9 +16,11 @@ from index_format.blocks import (
     RawBlock,
     ZlibCompressor,
     decode_block,
+    decode_block_near,
     inflate,
     member_crc32,
 )
+from index_format.errors import CorruptBlock
 from index_format.record_formats import record_format
 from index_format.records import Record, batch_from_records, iter_records
 
@@ -172,3 +175,29 @@ def test_an_open_block_does_not_hold_what_its_records_were_cut_from() -> None:
     assert len(list(builder.add(batch.slice(0, 990)))) == 10
     held = sum(piece.get_total_buffer_size() for piece in builder._pieces)
     assert held <= 2 * builder.open_bytes
+
+
+@pytest.mark.parametrize("format_name", ["json", "arrow", "text"])
+def test_single_records_of_a_block(format_name: str) -> None:
+    """Those around each offset are there, however few are decoded, and the bytes are checked all the same."""
+    offsets = range(0, 400) if format_name == "text" else range(0, 1200, 3)
+    timestamp, kind = (-1, -1) if format_name == "text" else (1_000, 0)
+    rows = [record(offset, b"%d" % offset, timestamp=timestamp, timestamp_type=kind) for offset in offsets]
+    index, data = chunk_of(rows, format_name, 1 << 20)
+    (block,) = index.blocks
+    known = dict(zip(offsets, rows, strict=True))
+    for wanted in ([0], [1], [offsets[-1] - 1], [offsets[-1]], [5, 7, 600 % len(rows)], [*range(200)]):
+        batch = decode_block_near(data, block, index, LIMIT, wanted)
+        found = list(iter_records(batch))
+        present = batch.column("offset").to_pylist()
+        assert [known[row.offset] for row in found] == found
+        for offset in wanted:
+            below = max((each for each in offsets if each < offset), default=0)
+            assert {below, min(each for each in offsets if each >= offset)} <= set(present)
+    assert format_name != "json" or decode_block_near(data, block, index, LIMIT, [600]).num_rows == 4
+    damaged = bytearray(data)
+    damaged[len(data) // 2] ^= 1
+    with pytest.raises(CorruptBlock):
+        decode_block_near(bytes(damaged), block, index, LIMIT, [0])
+    with pytest.raises(CorruptBlock, match="the records that its index says"):
+        decode_block_near(data, replace(block, last_record_offset=block.last_record_offset + 1), index, LIMIT, [300])

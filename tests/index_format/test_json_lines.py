@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from index_format.errors import CorruptBlock
 from index_format.record_formats import record_format
@@ -173,3 +174,42 @@ def test_the_printed_object(row: Record, fields: dict[str, Any]) -> None:
         }
         | fields
     )
+
+
+@given(record_lists(min_size=1, max_size=40), st.data())
+def test_some_records_are_found_among_all(rows: list[Record], data: st.DataObject) -> None:
+    raw = encoded(*rows)
+    offsets = data.draw(st.lists(st.integers(rows[0].offset, rows[-1].offset), max_size=4))
+    found = FORMAT.decode_near(raw, offsets, 0)
+    assert found is not None
+    near = {rows[0].offset, rows[-1].offset}
+    for offset in offsets:
+        near |= {max((row.offset for row in rows if row.offset < offset), default=rows[0].offset)}
+        near |= {min(row.offset for row in rows if row.offset >= offset)}
+    assert normal(list(iter_records(found))) == normal([row for row in rows if row.offset in near])
+
+
+def test_an_offset_beyond_all_finds_the_last_record() -> None:
+    rows = [record(offset) for offset in range(10, 20)]
+    found = FORMAT.decode_near(encoded(*rows), [25], 0)
+    assert found is not None and found.column("offset").to_pylist() == [10, 19]
+
+
+@pytest.mark.parametrize("middle", [b"", b"null", b'{"offset":"5"}', b'{"offset":5,"timestamp":0,"key":null}', b"["])
+def test_a_line_that_is_met_on_the_way_and_is_no_record(middle: bytes) -> None:
+    lines = [encoded(record(offset)) for offset in range(10)]
+    lines[5] = middle + b"\n"
+    with pytest.raises(CorruptBlock, match="not a record"):
+        FORMAT.decode_near(b"".join(lines), [5], 0)
+
+
+def test_a_mixture_of_plain_lines_and_others() -> None:
+    rows = [
+        record(0),
+        record(1, b"\xff"),
+        record(2, b"v", b"\xfe"),
+        record(3, None, None, [("h", b"\xff"), ("h", None)]),
+    ]
+    for last in rows:
+        assert decoded(encoded(*[record(-9), last])) == normal([record(-9), last])
+    assert decoded(encoded(*rows)) == normal(rows)

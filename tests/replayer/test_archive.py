@@ -50,6 +50,24 @@ def test_a_cold_look_up_takes_three_requests_and_one_for_each_catalog(
     assert opened.counts.data_bytes_fetched < found.chunk_bytes
 
 
+def test_planning_a_look_up_does_not_grow_with_the_archive(opened: Opened, writer: ArchiveWriter) -> None:
+    """A hundred thousand chunks: marker and two catalogs, a few times the bytes that a hundred chunks take."""
+    for topic, chunks in (("small", 100), ("large", 100_000)):
+        writer.partition(topic, 0).pretend(range(chunks))
+
+    async def plan(archive: Archive, topic: str, offset: int) -> int:
+        entry = await (await archive.open_partition(topic, 0)).chunk_at_or_after(offset)
+        assert entry is not None
+        return entry.start_offset
+
+    for offset in (0, 63, 64, 4095, 4096, 50_000, 99_871, 99_999):
+        assert opened.read(lambda archive, at=offset: plan(archive, "large", at)) == offset
+        requests, num_bytes = opened.counts.requests, opened.counts.bytes_fetched
+        assert opened.read(lambda archive, at=offset: plan(archive, "small", at % 100)) == offset % 100
+        assert requests <= 3
+        assert num_bytes < 6 * opened.counts.bytes_fetched
+
+
 def test_every_offset_has_its_outcome(opened: Opened, writer: ArchiveWriter) -> None:
     partition = writer.partition("orders", 0)
     partition.commit(records([5, 6, 9, 10, 12, 13, 14, 20]), next_offset=25, block_bytes=120)

@@ -79,6 +79,19 @@ def test_commands_of_a_group_inside_the_program_are_completed() -> None:
     assert "BLOCKGZ_DEBUG" in help_page
 
 
+@pytest.mark.parametrize("command", [["get", "orders:0:1"], ["cat", "orders"], ["verify", "--records"]], ids=" ".join)
+def test_no_command_loads_pandas_or_a_client_that_it_does_not_need(
+    command: list[str], writer: ArchiveWriter, tmp_path: Path
+) -> None:
+    """Pyarrow would load pandas with the first array."""
+    writer.partition("orders", 0).commit(records(range(3)))
+    program = [sys.executable, "-X", "importtime", "-m", "replayer"]
+    done = subprocess.run([*program, *command, "-a", str(tmp_path)], check=True, capture_output=True, text=True)
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert {"pyarrow.lib", "replayer.archive"} <= loaded
+    assert loaded.isdisjoint({"pandas._libs", "pandas.core.api", "confluent_kafka", "aiobotocore"})
+
+
 @pytest.mark.parametrize("command", [["ls"], ["describe", "orders"]], ids=" ".join)
 def test_small_commands_do_not_load_what_they_do_not_use(
     command: list[str], writer: ArchiveWriter, tmp_path: Path

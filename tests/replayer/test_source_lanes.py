@@ -1,8 +1,8 @@
 from index_format.records import Record, batch_from_records
 from replayer.job import Job
-from replayer.pipeline import ScannedBatch
-from replayer.routing import FoldPartitions, SpreadByKey
-from replayer.source_lanes import OfSource, source_lane
+from replayer.pipeline import KeepPartitions, ScannedBatch
+from replayer.routing import FoldPartitions, MapPartitions, SpreadByKey
+from replayer.source_lanes import OfSource, places_for, source_lane
 
 JOB = Job("job", "copy", "0" * 16)
 
@@ -27,3 +27,11 @@ def test_records_of_a_lane_are_those_of_its_source() -> None:
     assert lane.targets(0) == range(3)
     assert OfSource(FoldPartitions(4), 7).targets(0) == (3,)
     assert lane.fingerprint == router.fingerprint
+
+
+def test_places_depend_on_what_makes_the_job_and_on_nothing_that_grows() -> None:
+    assert [places_for(SpreadByKey(3), sources) for sources in ([0], [0, 9])] == [3, 3]
+    assert [places_for(FoldPartitions(4), sources) for sources in ([0], [0, 9])] == [4, 4]
+    assert places_for(MapPartitions({0: 2, 1: 0}), [1]) == 3
+    # Partition n of the source stands at partition n of the target, of however many there are.
+    assert source_lane(JOB, 7, places_for(KeepPartitions(), [2, 7])).number == 7

@@ -1,0 +1,66 @@
+"""Messages of librdkafka as Arrow batches."""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Message as KafkaMessage
+
+from index_format.records import batch_from_columns
+
+NO_TIMESTAMP = -1
+Message = Any
+"""confluent_kafka.Message, whose stubs allow None where a delivered message has none."""
+
+
+class Readable(NamedTuple):
+    """Consecutive messages of a partition, each with its headers as the client gave them."""
+
+    messages: Sequence[Message]
+    headers: Sequence[Any]
+
+
+class Refused(NamedTuple):
+    """A message whose headers the client refuses to hand over."""
+
+    message: Message
+    error: SystemError
+
+
+def readable_runs(messages: Sequence[Message]) -> Iterator[Readable | Refused]:
+    """The runs between refused messages, and those, in order.
+
+    A message is asked for its headers once: after it failed, the client answers with a list that crashes Python.
+    """
+    start = 0
+    while start < len(messages):
+        headers: list[Any] = []
+        refusal = None
+        try:
+            headers.extend(map(KafkaMessage.headers, messages[start:]))
+        except SystemError as error:  # those before it are in the list
+            refusal = error
+        stop = start + len(headers)
+        if headers:
+            yield Readable(messages[start:stop], headers)
+        if refusal is not None:
+            yield Refused(messages[stop], refusal)
+        start = stop + 1
+
+
+def batch_of(run: Readable) -> pa.RecordBatch:
+    """The same as a batch of `records.SCHEMA`. Columns come from unbound methods by map: half the time of calls."""
+    messages, count = run.messages, len(run.messages)
+    timestamps = np.fromiter(chain.from_iterable(map(KafkaMessage.timestamp, messages)), np.int64, 2 * count)
+    # librdkafka counts the types from 0, Kafka from -1.
+    kinds, times = timestamps[::2], timestamps[1::2]
+    return batch_from_columns(
+        np.fromiter(map(KafkaMessage.offset, messages), np.int64, count),
+        np.where(kinds, times, NO_TIMESTAMP),
+        kinds - 1,
+        list(map(KafkaMessage.key, messages)),
+        list(map(KafkaMessage.value, messages)),
+        run.headers,
+    )

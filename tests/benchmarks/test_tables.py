@@ -1,0 +1,95 @@
+"""Tables, goals and the comparison with the last time."""
+
+import orjson
+import pytest
+
+from benchmarks import goals, results
+from benchmarks.goals import GOALS, judged
+from benchmarks.readme import readme_table
+from benchmarks.results import changes, load, merged, newest, store
+from benchmarks.tables import Table, as_markdown, as_text, costs
+
+MACHINE = {"date": "2026-01-02", "cpu": "2 cores", "memory": "4 GiB", "python": "3.11"}
+ROW = {"seconds": 2.0, "cpu_seconds": 1.0, "peak_bytes": 3e6, "records": 1000, "raw_bytes": 4e6}
+
+
+def result(**ratios: float) -> dict:
+    return merged(None, MACHINE, "archive", {"rows": {"base": ROW | {"share": 0.5}}, "ratios": ratios})
+
+
+def test_text_is_aligned():
+    assert (
+        as_text(Table("T", ("", "n"), [("long name", "1"), ("x", "22")]))
+        == "T\n            n\nlong name   1\nx          22"
+    )
+
+
+def test_markdown():
+    assert as_markdown(Table("T", ("", "n"), [("a", "1")])) == "T:\n\n|  | n |\n| --- | ---: |\n| a | 1 |"
+
+
+def test_costs_show_what_there_is():
+    table = costs(
+        "T", {"all": ROW | {"stored_bytes": 1e6, "share": 0.5}, "little": ROW | {"records": None, "raw_bytes": None}}
+    )
+    assert table.rows[0] == ("all", "2.00", "500", "2", "1000.00", "3", "25%", "50%")
+    assert table.rows[1] == ("little", "2.00", "", "", "1.00 s", "3", "", "")
+
+
+def test_a_section_that_is_run_again_takes_the_place_of_the_older_run():
+    first = merged(None, MACHINE, "archive", {"ratios": {"a": 1}})
+    second = merged(first, MACHINE, "replay", {"ratios": {"b": 2}})
+    third = merged(second, MACHINE, "archive", {"ratios": {"a": 3}})
+    assert third["sections"] == {"archive": {"ratios": {"a": 3}}, "replay": {"ratios": {"b": 2}}}
+    assert first["sections"] == {"archive": {"ratios": {"a": 1}}}
+
+
+def test_a_ratio_that_fell_by_more_than_a_fifth_is_told():
+    found = {
+        change.name: change.fell for change in changes(result(a=1.0, b=1.0, gone=1), result(a=0.79, b=0.81, new=1))
+    }
+    assert found == {"a": True, "b": False}
+
+
+def test_results_are_kept_by_date(tmp_path):
+    for name in ("2026-01-01-full.json", "2026-01-03-full.json", "2026-01-04-quick.json"):
+        store(tmp_path / name, result(a=1 / 3))
+    assert newest(tmp_path, "full").name == "2026-01-03-full.json"
+    assert newest(tmp_path, "full", "2026-01-03-full.json").name == "2026-01-01-full.json"
+    assert newest(tmp_path, "full", "2026-01-01-full.json") is None
+    assert load(tmp_path / "2026-01-04-quick.json")["sections"]["archive"]["ratios"] == {"a": 0.33333}
+    assert load(tmp_path / "none.json") is None
+
+
+def test_goals_are_judged_where_their_section_was_run(monkeypatch: pytest.MonkeyPatch):
+    made = [
+        goals.Goal("reached", "archive", "a", 0.5),
+        goals.Goal("missed", "archive", "b", 2),
+        goals.Goal("not run", "x", "c", 1),
+    ]
+    monkeypatch.setattr(goals, "GOALS", made)
+    assert judged(result(a=0.5, b=1.5)).rows == [
+        ("reached", "0.50", "0.50", ""),
+        ("missed", "2.00", "1.50", "missed by 25%"),
+    ]
+
+
+def test_goals_name_sections_that_there_are():
+    source = (results.FOLDER.parent / "sections").glob("*.py")
+    assert {goal.section for goal in GOALS} <= {path.stem for path in source}
+
+
+def test_the_goals_of_the_newest_results_name_ratios_that_were_measured():
+    path = newest(results.FOLDER, "full")
+    if path is None:
+        pytest.skip("no results are kept")
+    sections = orjson.loads(path.read_bytes())["sections"]
+    measured = [goal for goal in GOALS if sections.get(goal.section, {}).get("ratios")]
+    assert [goal for goal in measured if goal.ratio not in sections[goal.section]["ratios"]] == []
+
+
+def test_the_readme_table_has_figures_and_goals():
+    text = readme_table(result(**{"base: of its limit": 0.5}))
+    assert "2026-01-02: 2 cores, 4 GiB, Python 3.11" in text
+    assert "| archive, json, 1 KB | 500 | 2 | 3 | 50% |" in text
+    assert "| Archive, json: share of its limit | 0.60 | 0.50 | missed by 17% |" in text
