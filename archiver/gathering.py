@@ -18,7 +18,7 @@ class Gathered(NamedTuple):
 
     messages: Sequence[Any]
     end: int | None
-    """Where its log ended behind these, as far as the broker told."""
+    """Where its log ended, if the broker told since the last time; messages may have come behind it."""
 
 
 class Gathering:

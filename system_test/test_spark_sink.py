@@ -99,8 +99,9 @@ def test_a_topic_becomes_the_archive_that_archiver_run_makes(
     options = {"blockBytes": "4KiB"} if kind == "folder" else {"recordFormat": "arrow", "codec": "zstd"}
     data = from_kafka(spark, site, topic)
     save(data.repartition("topic", "partition") if kind == "folder" else data, site, **options)
-    for partition in range(2):
-        site.exact(topic, partition)
+    if kind == "folder":  # in Arrow, it is for the other source to judge
+        for partition in range(2):
+            site.exact(topic, partition)
     found = verified(site, topic)
     assert (found["verdict"], sum(each["records"] for each in found["partitions"])) == ("OK", readable)
     archived = (
@@ -118,10 +119,10 @@ def test_a_compacted_topic_and_holes_between_batches(spark: SparkSession, site: 
     left = [record.offset for record in compact_and_wait(site.bootstrap, topic_name)]
     save(from_kafka(spark, site, topic_name), site)
     site.exact(topic_name)
-    produce(site.bootstrap, topic_name, [NewRecord(b"aborted")])
-    save(from_kafka(spark, site, topic_name).where(f"offset > {left[-1] + 1}"), site)
+    produce(site.bootstrap, topic_name, [NewRecord(b"next", key=b"next")])
+    save(from_kafka(spark, site, topic_name).where(f"offset > {left[-1]}"), site)
     assert verified(site, topic_name)["verdict"] == "OK"
-    (last,) = produce(site.bootstrap, topic_name, [NewRecord(b"beyond"), NewRecord(b"beyond")])[1:]
+    (last,) = produce(site.bootstrap, topic_name, [NewRecord(b"beyond", key=key) for key in (b"a", b"b")])[1:]
     save(from_kafka(spark, site, topic_name).where(f"offset >= {last}"), site)
     found = verified(site, topic_name)
     assert found["verdict"] == "WARNING"
@@ -131,7 +132,7 @@ def test_a_compacted_topic_and_holes_between_batches(spark: SparkSession, site: 
 def generated(spark: SparkSession, topic: str, count: int, tasks: int, *, bytes_each: int = 10) -> DataFrame:
     """Records that no broker has, `tasks` partitions of the topic with `count` records each, in order."""
     return spark.range(0, count * tasks, 1, tasks).selectExpr(
-        "CAST(id AS BINARY) AS key",
+        "CAST(CAST(id AS STRING) AS BINARY) AS key",
         f"CAST(repeat(CAST(id % 10 AS STRING), {bytes_each}) AS BINARY) AS value",
         f"'{topic}' AS topic",
         f"CAST(id DIV {count} AS INT) AS partition",
@@ -313,13 +314,15 @@ def test_a_job_whose_driver_dies_between_data_and_marker_loses_and_doubles_nothi
     environment["JDK_JAVA_OPTIONS"] = "-Xss8m"
     with (home / ".last_chunk_index.json.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.DEVNULL) as job:
+        says = (tmp_path / "stderr").open("w")
+        with says, subprocess.Popen(command, env=environment, start_new_session=True, stderr=says) as job:
             try:
-                wait_until(lambda: list(home.glob("*.gz")), 120, "data of the batch")
+                wait_until(lambda: list(home.glob("*.gz")) or job.poll() is not None, 200, "data of the batch")
+                assert job.poll() is None, (tmp_path / "stderr").read_text()[-3000:]
             finally:
                 os.killpg(job.pid, signal.SIGKILL)
         assert not (home / "last_chunk_index.json").exists()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=200)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=280)
     assert json.loads(done.stdout)["records"] == readable
     site.exact(topic_name)
     found = verified(site, topic_name)

@@ -2,27 +2,28 @@
 
 import click
 
-from .config import config_group
-from .demo import demo
-from .doctor import doctor
-from .gc import gc
-from .import_command import import_command
-from .outcome import OutcomeGroup, closing, completed
-from .repair import repair
-from .run import run
-from .spark import spark
-from .status import status
+from .outcome import Program, closing
+
+COMMANDS = {
+    "run": "run.run",
+    "status": "status.status",
+    "doctor": "doctor.doctor",
+    "demo": "demo.demo",
+    "gc": "gc.gc",
+    "import": "import_command.import_command",
+    "spark": "spark.spark",
+    "repair": "repair.repair",
+    "config": "config.config_group",
+}
+"""Commands and where in this package they stand; each is imported when it is used."""
 
 
 @click.group(
-    cls=OutcomeGroup,
+    cls=Program,
+    places=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog=closing("archiver run orders -b localhost:9092 -a ./archive --once", "archiver config init > archiver.yaml"),
 )
 @click.version_option(package_name="blockgz")
 def main() -> None:
     """Archive Kafka topics as Block-GZIP chunks."""
-
-
-for command in (run, status, doctor, demo, gc, import_command, spark, repair, config_group):
-    main.add_command(completed(command))

@@ -1,9 +1,10 @@
 """How a command ends: errors as what, why and remedy on stderr, and the documented exit codes."""
 
+import importlib
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -29,8 +30,24 @@ debug: ContextVar[bool] = ContextVar("debug", default=False)
 """Whether failures show their traceback: set by `--debug`."""
 
 
-class OutcomeGroup(click.Group):
-    """A command group whose commands fail in one way: three lines and an exit code, a traceback only on demand."""
+class Program(click.Group):
+    """Commands that fail in one way: three lines and an exit code, a traceback only on demand."""
+
+    def __init__(self, *args: Any, places: Mapping[str, str], **kwargs: Any) -> None:
+        """`places`: of each command the module of this package and the name in it."""
+        super().__init__(*args, **kwargs)
+        self._places = places
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """See click.Group."""
+        return sorted(self._places)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """See click.Group."""
+        if cmd_name in self._places and cmd_name not in self.commands:
+            module, name = self._places[cmd_name].split(".")
+            self.commands[cmd_name] = completed(getattr(importlib.import_module(f".{module}", __package__), name))
+        return self.commands.get(cmd_name)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run and exit; see click.Command.main."""

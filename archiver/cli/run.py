@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
 from typing import Any
 
@@ -22,9 +23,9 @@ from ..config import RunConfig
 from ..configuration.origins import KAFKA_PREFIX
 from ..configuration.resolution import Resolved
 from ..errors import UsageError
-from ..http.server import serving
 from ..kafka_settings import check_settings
 from ..logs import log_to
+from ..no_pandas import keep_pandas_out
 from ..ownership import PartitionReport
 from ..service import ArchiverService
 from ..stores.opening import default_buffer_root, open_store
@@ -63,6 +64,7 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
     if config.workers > 1:
         return _run_workers(config)
     share_heaps()
+    keep_pandas_out()
     store = open_store(config.archive, endpoint_url=config.endpoint_url, region=config.region)
     buffer = BufferFolder(config.buffer_dir or default_buffer_root(config.archive))
     service = ArchiverService(config, store, buffer)
@@ -87,9 +89,18 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
         faulthandler.enable(sys.__stderr__)  # a client library that crashes takes the process with it: where, at least
     signals = _stop_on_signals(service.stop)
     bound = ended_in_time(service.ending, config.grace + LEAVE_SECONDS, report_early)
-    with bound, serving(config.http, service.snapshot):
+    with bound, _watched(config.http, service):
         service.run()
     return report()
+
+
+def _watched(address: str | None, service: ArchiverService) -> AbstractContextManager[None]:
+    if address is None:
+        return nullcontext()
+    # The metrics' library is for those who ask for metrics.
+    from ..http.server import serving  # noqa: PLC0415
+
+    return serving(address, service.snapshot)
 
 
 def result_object(config: RunConfig, reports: list[PartitionReport]) -> dict[str, Any]:

@@ -34,11 +34,8 @@ class Answer(NamedTuple):
 
 
 @contextmanager
-def serving(address: str | None, take_snapshot: Callable[[], ServiceSnapshot]) -> Iterator[None]:
-    """Serve while the context lasts; nothing where no address is given. Raises as StatusServer does."""
-    if address is None:
-        yield
-        return
+def serving(address: str, take_snapshot: Callable[[], ServiceSnapshot]) -> Iterator[None]:
+    """Serve while the context lasts. Raises as StatusServer does."""
     server = StatusServer(address, take_snapshot, make_registry(take_snapshot))
     try:
         yield

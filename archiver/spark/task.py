@@ -30,6 +30,9 @@ from .workshop import Workshop
 OPEN_BLOCKS_SHARE = 0.25
 """Of the task's memory, what blocks that are not full may take, beside the records that wait to be sorted."""
 
+PIECE_BYTES = 4 * 1024 * 1024
+"""Records are encoded so many bytes at a time, which takes several times as many; as often a chunk may end."""
+
 SORT_REMEDY = (
     'write df.repartition("topic", "partition").sortWithinPartitions("topic", "partition", "offset"), '
     "or raise memory so that a task can sort what it holds"
@@ -119,10 +122,11 @@ class PartitionWriter:
             chunk = self._chunk = self._chunk or self._opened(first)
             timestamps = batch.column("timestamp").to_numpy()
             fitting = rows_that_fit(timestamps, chunk.facts.num_records, chunk.first_timestamp, self._limits)
-            if fitting:
-                self._add(chunk, batch.slice(0, fitting))
-                batch = batch.slice(fitting)
-            is_cut = fitting < len(timestamps) and chunk.facts.num_records > 0
+            taken = min(fitting, max(1, batch.num_rows * PIECE_BYTES // max(1, batch.nbytes)))
+            if taken:
+                self._add(chunk, batch.slice(0, taken))
+                batch = batch.slice(taken)
+            is_cut = taken == fitting < len(timestamps) and chunk.facts.num_records > 0
             if is_cut or roll_reason(chunk.facts, self._limits, 0.0):
                 self._store(chunk)
 

@@ -31,9 +31,10 @@ records.groupBy("topic", "partition").agg(fn.count("*"), fn.min("timestamp"), fn
 # Tombstones are null, and so is what is no JSON.
 
 # %%
-orders = records.select(
-    "partition", "offset", "timestamp", fn.from_json(fn.col("value").cast("string"), "id BIGINT, country STRING").alias("o")
-).select("partition", "offset", "timestamp", "o.*")
+fields = fn.from_json(fn.col("value").cast("string"), "id BIGINT, country STRING")
+orders = records.select("partition", "offset", "timestamp", fields.alias("o")).select(
+    "partition", "offset", "timestamp", "o.*"
+)
 by_country = orders.where("id IS NOT NULL").groupBy("country").count().orderBy("country")
 by_country.show()
 

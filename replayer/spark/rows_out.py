@@ -11,7 +11,6 @@ import pyarrow as pa
 from index_format.errors import BlockgzError
 
 from ..errors import UsageError
-from ..kafka_admin import KafkaAdmin
 from ..kafka_sink import KafkaSink
 from ..lane_position import LanePosition
 from ..pipeline import ScannedBatch
@@ -21,7 +20,7 @@ from .arriving import Arriving
 from .row_lane import RowLane
 from .rows_in import Columns, Part, RowReader
 from .sink_options import SinkOptions
-from .target_check import Target, find_target, refuse_missing_partition, refuse_part
+from .target_check import Target, find_target, opened_admin, refuse_missing_partition, refuse_part
 
 LANES_AT_ONCE = 8
 """Source partitions that a task keeps producers for; rows in order of their partitions need one."""
@@ -123,7 +122,7 @@ class _Outlets:
         if options.topic is not None and part.topic == name and "offset" in work.columns and not options.into_source:
             raise _into_source(name)
         if name not in self._by_topic:
-            target = work.target or find_target(options, work.columns, name, KafkaAdmin(options.properties))
+            target = work.target or find_target(options, work.columns, name, opened_admin(options))
             kind: Callable[[SinkOptions, Target, Writer], _Outlet]
             kind = _Transactional if options.transactional else _Idempotent
             self._by_topic[name] = target, kind(options, target, self._writer)

@@ -5,8 +5,11 @@ from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
-from ..errors import NoSuchTopic, ReplayRefused
+from ..errors import NoSuchTopic, ReplayRefused, UsageError
 from ..kafka_admin import KafkaAdmin
+from ..kafka_outlet import SAFETY
+from ..kafka_settings import RESERVED
+from ..kafka_transactions import RESERVED as RESERVED_BY_TRANSACTIONS
 from ..pipeline import KeepPartitions, Router
 from ..republish_plan import Findings, JobState, Preflight, RecordPlace, Request, SourcePartition, TimeBounds
 from ..republish_refusals import refuse_by_config
@@ -27,6 +30,22 @@ class Target:
     def max_message_bytes(self) -> int | None:
         """The topic's limit, where it is known."""
         return self.facts.config.max_message_bytes if self.facts.config else None
+
+
+def opened_admin(options: SinkOptions) -> KafkaAdmin:
+    """A client for questions; raises UsageError for properties that are not the user's to set, or unknown.
+
+    Raises AccessDenied or BrokerUnreachable, too.
+    """
+    own = {*SAFETY, *RESERVED, *(RESERVED_BY_TRANSACTIONS if options.transactional else ())}
+    for name in sorted(own & options.properties.keys()):
+        raise UsageError(f"kafka.{name} cannot be set", why="order and completeness rest on it", remedy="leave it out")
+    try:
+        return KafkaAdmin(options.properties)
+    except UsageError as error:
+        raise UsageError(
+            error.what, why=error.why, remedy="correct the options kafka.…: names and values are librdkafka's own"
+        ) from error
 
 
 def find_target(options: SinkOptions, columns: Columns, name: str, admin: KafkaAdmin) -> Target:

@@ -15,13 +15,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from ..errors import UsageError
-from ..kafka_admin import KafkaAdmin
 from ..row_position import Writer
 from .errors import WriteFailed, told
 from .rows_in import Columns, check_columns
 from .rows_out import WriteWork, write_rows
 from .sink_options import SinkOptions, parse_sink_options
-from .target_check import find_target, refuse_foreign_records
+from .target_check import find_target, opened_admin, refuse_foreign_records
 
 BATCH_ID = "streaming.sql.batchId"
 """Spark's local property for the number of a stream's batch."""
@@ -62,9 +61,9 @@ def prepare(given: Mapping[str, str], schema: StructType, *, overwrite: bool, ba
             "a topic cannot be overwritten", why="records are only ever appended to one", remedy='.mode("append")'
         )
     refuse_unfit(options, columns)
+    admin = opened_admin(options)
     if options.topic is None:
         return WriteWork(options, columns, None)
-    admin = KafkaAdmin(options.properties)
     target = find_target(options, columns, options.topic, admin)
     if batch:
         refuse_foreign_records(options, target, admin)

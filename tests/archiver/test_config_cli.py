@@ -39,7 +39,10 @@ def shown(*args: str, **env: str) -> dict[str, dict[str, object]]:
 
 
 def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         yield (*path, name), command
         if isinstance(command, click.Group):
             yield from commands(command, *path, name)
@@ -205,7 +208,9 @@ class TestEveryCommand:
         assert "Traceback" in archiver(*args, BLOCKGZ_DEBUG="1").stderr
 
     def test_run_has_an_option_for_every_field(self) -> None:
-        assert FIELDS.keys() <= {param.name for param in main.commands["run"].params}
+        run = main.get_command(click.Context(main), "run")
+        assert run is not None
+        assert FIELDS.keys() <= {param.name for param in run.params}
 
 
 @pytest.mark.parametrize("command", ["run", "status", "doctor", "demo"])

@@ -98,8 +98,6 @@ def test_a_port_that_is_taken_is_said_so() -> None:
 
 def test_serving_ends_with_its_context() -> None:
     before = threading.active_count()
-    with serving(None, service):
-        assert threading.active_count() == before
     with serving("127.0.0.1:0", service):
         assert threading.active_count() > before
     assert threading.active_count() == before

@@ -185,6 +185,15 @@ def test_more_than_memory_holds_must_be_in_order(sink: Sink) -> None:
     assert sink.offsets("payments:0") == list(range(400))
 
 
+def test_a_chunk_ends_within_what_is_sorted_at_once(sink: Sink) -> None:
+    source = random.Random(1)
+    rows = [row._replace(value=source.randbytes(100_000)) for row in records(range(200))]
+    (done,) = sink.write(at("orders", 0, rows), chunkBytes="3MiB", recordFormat="arrow")
+    sizes = [chunk.data.bytes for chunk in done.batch.chunks]
+    assert len(sizes) >= 4 and max(sizes) < 3 * 1024**2 + 5 * 1024**2, sizes
+    assert sink.offsets() == list(range(200))
+
+
 def test_small_memory_ends_blocks_of_many_partitions_early(sink: Sink) -> None:
     """Forty open blocks of up to a mebibyte each do not fit into a quarter of 32 MiB."""
     rows = [

@@ -16,7 +16,7 @@ from replayer.spark.rows import to_rows
 from replayer.spark.rows_in import Columns, check_columns
 from replayer.spark.rows_out import LANES_AT_ONCE, WriteWork, write_rows
 from replayer.spark.sink_options import SinkOptions, parse_sink_options
-from replayer.spark.target_check import find_target, refuse_foreign_records
+from replayer.spark.target_check import find_target, opened_admin, refuse_foreign_records
 from replayer.topic_facts import TopicFacts, Watermarks, parse_config
 
 SOURCE = {
@@ -124,7 +124,7 @@ class Positions:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     cluster = Cluster()
-    monkeypatch.setattr(rows_out, "KafkaAdmin", lambda _: cluster)
+    monkeypatch.setattr(rows_out, "opened_admin", lambda _: cluster)
     monkeypatch.setattr(row_lane, "CommittedPositions", lambda *_: Positions())
     monkeypatch.setattr(row_lane, "TransactionalSink", lambda _, job, *rest: Transactions(cluster, job, rest[-1]))
     monkeypatch.setattr(rows_out, "KafkaSink", lambda _, topic, *__: Plain(cluster, topic))
@@ -295,6 +295,21 @@ def test_a_topic_with_records_is_refused_unless_they_are_the_jobs(cluster: Clust
     for more in ({}, {**EXACTLY_ONCE, "job": "other"}):
         with pytest.raises(ReplayRefused, match="is not empty"):
             ask(**more)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "more", "message"),
+    [
+        ("acks", "1", {}, "kafka.acks cannot be set"),
+        ("enable.idempotence", "false", {}, "kafka.enable.idempotence cannot be set"),
+        ("transactional.id", "t", EXACTLY_ONCE, "kafka.transactional.id cannot be set"),
+        ("sasl.jaas.config", "j", {}, "librdkafka refuses these settings"),
+    ],
+)
+def test_properties_that_are_not_the_users_to_set(name: str, value: str, more: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        opened_admin(options(**{f"kafka.{name}": value}, **more))
+    assert "-X" not in caught.value.remedy
 
 
 def test_without_a_column_partition_keys_decide(cluster: Cluster) -> None:
