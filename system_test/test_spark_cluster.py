@@ -26,9 +26,12 @@ from system_test.support.object_store import MotoServer
 from system_test.support.spark import spark_session
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 
+pytestmark = pytest.mark.timeout(1200, func_only=True)
+"""Cut off in the middle of a call, pyspark's connection is of no use to the tests behind."""
+
 ROOT = Path(__file__).parent.parent
 RESTARTS = 20
-RECORDS = 2000
+RECORDS = 1000
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +59,8 @@ def archive(tmp_path: Path) -> ArchiveWriter:
     writer = ArchiveWriter(tmp_path / "archive")
     for number in range(2):
         partition = writer.partition("orders", number)
-        for start in range(0, RECORDS, 500):
-            partition.commit(records(range(start, start + 500)), block_bytes=5_000)
+        for start in range(0, RECORDS, 250):
+            partition.commit(records(range(start, start + 250)), block_bytes=5_000)
     return writer
 
 
@@ -101,7 +104,7 @@ def test_an_executor_dies_while_it_exports(spark: SparkSession, archive: Archive
     thread = threading.Thread(target=kill)
     thread.start()
     try:
-        command = ("export", "orders", tmp_path / "out", "--format", "parquet", "--min-tasks", 16, "-a", archive.root)
+        command = ("export", "orders", tmp_path / "out", "--format", "parquet", "--min-tasks", 12, "-a", archive.root)
         result = program(*command)
     finally:
         over.set()

@@ -6,7 +6,10 @@ import io
 import json
 import os
 import random
+import runpy
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,9 +30,13 @@ from tests.support.archives import ArchiveWriter
 from tests.support.corruption import cases, damaged, sample_archive
 from tests.support.schema_registry import schema_registry
 
+pytestmark = pytest.mark.timeout(1200, func_only=True)
+"""Cut off in the middle of a call, pyspark's connection is of no use to the tests behind."""
+
 FIRST_MS = 1_760_050_800_000
 """An hour before midnight, UTC."""
 STEP_MS = 120_000
+EXAMPLES = Path(__file__).parent.parent / "docs/examples"
 COUNTRIES = ("de", "fr", None)
 
 OLD = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
@@ -336,3 +343,40 @@ def test_the_program_by_itself(shop: ArchiveWriter, tmp_path: Path) -> None:
     assert errors[0] == "error: the table orders would be forgotten as this job ends"
     assert "catalogImplementation=hive" in errors[2]
     assert "\tat " not in forgotten.stderr
+
+
+def test_the_program_by_spark_submit(shop: ArchiveWriter) -> None:
+    """As docs/spark.md has it: master and settings are spark-submit's, output and exit code the program's."""
+    submit = str(Path(sys.executable).with_name("spark-submit"))
+    options = ("--master", "local[2]", "--conf", "spark.ui.enabled=false")
+    job = ("spark", "verify", "orders", "--records", "--json", "-a", str(shop.root))
+    done = subprocess.run(
+        [submit, *options, str(EXAMPLES / "replayer_job.py"), *job],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(EXAMPLES.parent.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])  # spark-submit puts stderr onto stdout
+    assert (report["verdict"], [each["records"] for each in report["partitions"]]) == ("WARNING", [90, 20])
+
+
+def test_the_example(
+    spark: SparkSession,
+    shop: ArchiveWriter,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Run twice, it keeps what is new, once."""
+    monkeypatch.setenv("BLOCKGZ_ARCHIVE", str(shop.root))
+    monkeypatch.setenv("OUT", str(tmp_path / "out"))
+    runpy.run_path(str(EXAMPLES / "orders_in_spark.py"))
+    said = capsys.readouterr().out
+    assert "110 records kept" in said
+    assert "|de     |" in said
+    shop.partition("orders", 2).commit(made(range(7)))
+    runpy.run_path(str(EXAMPLES / "orders_in_spark.py"))
+    assert "117 records kept" in capsys.readouterr().out

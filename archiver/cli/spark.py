@@ -34,7 +34,7 @@ def _sink_options(function: F) -> F:
 @click.command(
     epilog=closing(
         "archiver spark orders payments -b localhost:9092 -a s3://backup/kafka --checkpoint s3a://jobs/orders --once",
-        "spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0 $(which archiver) spark orders …",
+        "spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0 archiver_job.py spark orders …",
     ),
 )
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")

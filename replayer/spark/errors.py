@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from pyspark.errors import PySparkException
 
@@ -93,8 +93,9 @@ def spark_errors() -> Iterator[None]:
 def failure_of(text: str, condition: str | None = None) -> BlockgzError:
     """The error in what Spark says of an exception: ours if a task raised one, otherwise Spark's own first lines."""
     if (place := text.find(PREFIX)) >= 0:
-        told, _ = json.JSONDecoder().raw_decode(text[place + len(PREFIX) :])
-        return JobFailed(told["what"], told["why"], told["remedy"], told["exit_code"])
+        with suppress(ValueError):  # cut short on the way
+            told, _ = json.JSONDecoder().raw_decode(text[place + len(PREFIX) :])
+            return JobFailed(told["what"], told["why"], told["remedy"], told["exit_code"])
     why = _first_words(text)
     if condition in _SETTLED:
         return UsageError("Spark refuses to begin", why=why, remedy=_SETTLED[condition])

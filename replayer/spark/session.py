@@ -22,7 +22,7 @@ def session(
     """
     before = SparkSession.getActiveSession()
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if not submitted and (master or LOCAL).startswith("local["):
+    if not submitted and (master or LOCAL).startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name).config("spark.sql.session.timeZone", "UTC")
     if quiet:

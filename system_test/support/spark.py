@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
@@ -33,17 +33,17 @@ def kafka_jars() -> str:
 
 
 @contextmanager
-def spark_session(master: str = "local[2]") -> Iterator[SparkSession]:
-    """A session whose Python workers are this interpreter's; stopped in the end."""
+def spark_session(master: str = "local[2]", **settings: str) -> Iterator[SparkSession]:
+    """A session whose Python workers are this interpreter's, with more settings by name; stopped in the end."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     with tempfile.TemporaryDirectory(prefix="blockgz-spark-") as folder:
         # Where executors of a local cluster work, by default inside pyspark's own folder.
         os.environ["SPARK_WORKER_DIR"] = folder
-        yield from _started(master)
+        yield from _started(master, settings)
 
 
-def _started(master: str) -> Iterator[SparkSession]:
-    spark = (
+def _started(master: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    builder = (
         SparkSession.builder.master(master)
         .config("spark.jars", kafka_jars())
         .config("spark.executor.memory", "768m")
@@ -52,8 +52,10 @@ def _started(master: str) -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.extraJavaOptions", "-Xss8m")
-        .getOrCreate()
     )
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("FATAL")
     try:
         yield spark

@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from index_format.errors import CorruptBlock
 from replayer.cli import COMMANDS, main
 from replayer.cli.program import EXIT_CODES
 from replayer.cli.spark import command as group
+from replayer.cli.spark import stage_progress as progress_module
 from replayer.cli.spark.session_options import spark_needed
 from replayer.cli.spark.stage_progress import Tasks, stage_progress, tasks_now
 from replayer.errors import UsageError
@@ -162,6 +165,9 @@ class TestErrors:
         assert (error.exit_code, error.why) == (1, "Job aborted due to stage failure.")
         assert "memoryOverhead" in error.remedy
 
+    def test_an_error_cut_short_is_sparks(self) -> None:
+        assert failure_of('blockgz failure: {"what": "bl').exit_code == 1
+
     def test_what_was_asked_for_wrongly_is_usage(self) -> None:
         error = failure_of("[PATH_ALREADY_EXISTS] Path /out already exists.", "PATH_ALREADY_EXISTS")
         assert (error.exit_code, "--mode append" in error.remedy) == (2, True)
@@ -198,3 +204,17 @@ def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str
     with stage_progress("export", tracker, as_json=False):
         pass
     assert (tracker.asked, capsys.readouterr().err) == (0, "")
+
+
+def test_progress_as_json_is_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_module, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(progress_module, "STATUS_SECONDS", 0.0)
+    tracker = Tracker()
+    deadline = time.monotonic() + 30
+    with stage_progress("export", tracker, as_json=True):
+        while tracker.asked < 3 and time.monotonic() < deadline:
+            threading.Event().wait(0.001)
+    first, *_ = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert (first["status"], first["tasks"]) == ("export", {"done": 5, "running": 2, "failed": 1, "total": 14})
