@@ -24,6 +24,7 @@ from system_test.conftest import required_parts
 from system_test.support.executor_deaths import executor_dies, executors, in_first_attempt
 from system_test.support.object_store import MotoServer
 from system_test.support.spark import spark_session
+from system_test.support.waiting import wait_until
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 
 pytestmark = pytest.mark.timeout(1200, func_only=True)
@@ -161,6 +162,10 @@ class Growing:
         self.ends[number] += count
 
 
+TOO_BUSY = "failed to connect back"
+"""What Spark says of a Python worker that did not start within 10 s: one more reason to begin again."""
+
+
 class Interrupted(Exception):
     """A batch that ends half way, as where the driver dies."""
 
@@ -205,20 +210,26 @@ def test_a_stream_begun_again_at_random_points_neither_loses_nor_doubles(spark: 
         writer = stream.load().writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path / "checkpoint"))
         return (writer.trigger(availableNow=True) if fault == "none" else writer).start(), reached
 
+    def finished() -> bool:
+        query, _ = started("none", 0)
+        try:
+            return bool(query.awaitTermination(600))
+        except StreamingQueryException as error:
+            assert TOO_BUSY in str(error), f"seed {seed}"
+            return False
+
     with Growing(tmp_path / "archive", source) as growing:
         for _ in range(RESTARTS):
             fault = source.choice(["before", "after", "stop", "stop"])
             query, reached = started(fault, source.randrange(2))
             if fault == "stop":
-                assert reached.wait(120), f"seed {seed}: {query.exception()}"
+                wait_until(lambda: reached.is_set() or not query.isActive, 600, f"seed {seed}: a batch")  # noqa: B023
                 threading.Event().wait(source.uniform(0, 0.3))
                 query.stop()
             else:
-                with pytest.raises(StreamingQueryException, match="Interrupted"):
-                    query.awaitTermination(120)
-    query, _ = started("none", 0)
-    assert query.awaitTermination(200), f"seed {seed}"
-    assert query.exception() is None, f"seed {seed}: {query.exception()}"
+                with pytest.raises(StreamingQueryException, match=f"Interrupted|{TOO_BUSY}"):
+                    query.awaitTermination(600)
+    wait_until(finished, 900, f"seed {seed}: the rest")
     rows = spark.read.parquet(str(out)).select("partition", "offset").collect()
     wanted = [(number, offset) for number, end in enumerate(growing.ends) for offset in range(end)]
     assert sorted(map(tuple, rows)) == wanted, f"seed {seed}"

@@ -49,7 +49,8 @@ def row_decoder(options: ValueOptions, topics: tuple[str, ...]) -> RowDecoder:
     """What tasks do with rows; asks the registry where it must. Raises UsageError, NotInArchive, StoreUnavailable."""
     decoder = None
     if options.value == "avro":
-        decoder = avro_decoder(_avro_schema(options, topics), options.registry)
+        registry = None if options.registry is None else SchemaRegistry(options.registry)
+        decoder = avro_decoder(_avro_schema(options.schema, registry, topics), options.registry)
     return RowDecoder(options.key == "text", options.value in ("text", "json"), decoder)
 
 
@@ -123,17 +124,17 @@ def _complaint() -> Column:
     return fn.concat(fn.lit(PREFIX), fn.to_json(error))
 
 
-def _avro_schema(options: ValueOptions, topics: tuple[str, ...]) -> Any:
-    if options.schema is not None:
+def _avro_schema(schema: str | None, registry: SchemaRegistry | None, topics: tuple[str, ...]) -> Any:
+    """What to read by: the schema that was given, or the newest of the topics."""
+    if schema is not None:
         try:
-            return json.loads(options.schema)
+            return json.loads(schema)
         except ValueError as error:
             raise UsageError("--schema is no Avro schema", why=str(error), remedy="give a file .avsc") from error
-    assert options.registry is not None
-    registry = SchemaRegistry(options.registry)
+    assert registry is not None, "the options were checked"
     found = {topic: registry.latest(f"{topic}-value") for topic in topics}
     first = next(iter(found.values()), "null")
-    others = [topic for topic, schema in found.items() if schema != first]
+    others = [topic for topic, each in found.items() if each != first]
     if others:
         raise UsageError(
             f"topics {topics[0]} and {others[0]} have different schemas",

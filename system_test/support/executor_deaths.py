@@ -1,4 +1,4 @@
-"""Tasks that take their Python worker or their whole executor with them, once."""
+"""Tasks that take their whole executor with them, once, and the executors that there are."""
 
 from __future__ import annotations
 
@@ -27,10 +27,6 @@ def in_first_attempt(after: int, death: Callable[[], None]) -> Passing:
                 death()
 
     return passing
-
-
-def worker_dies() -> None:
-    os._exit(3)
 
 
 def executor_dies() -> None:

@@ -179,8 +179,8 @@ def _together(one: tuple[int, ...] | None, other: tuple[int, ...] | None) -> tup
 
 
 def _schema_text(schema: str) -> str:
-    """What the file of that name holds; the text itself where it has a blank, as no DDL does without."""
-    if " " in schema.strip() and not Path(schema).is_file():
+    """What the file of that name holds; the text itself where it is not one's name and has a blank, as all DDL has."""
+    if " " in schema.strip() and not _is_file(schema):
         return schema
     try:
         return Path(schema).read_bytes()[:_MAX_SCHEMA].decode()
@@ -188,3 +188,10 @@ def _schema_text(schema: str) -> str:
         raise UsageError(
             f"--schema {schema[:80]!r} cannot be read", why=str(error), remedy='name a file, or write "id BIGINT"'
         ) from error
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except OSError:  # too long for a name
+        return False
