@@ -49,7 +49,7 @@ def test_the_standard_library_reads_the_lines(rows: list[Record]) -> None:
 
 @given(record_lists())
 def test_lines_are_those_of_single_records(rows: list[Record]) -> None:
-    """Fields that no record of a batch has are passed over for all of them at once; each line is as if it were alone."""
+    """Fields that no record of a batch has are passed over at once; each line is as if it were alone."""
     for timestamp_type in TIMESTAMP_TYPES:
         assert encoded(*rows, timestamp_type=timestamp_type) == b"".join(
             msgspec.json.encode(fields_of(row, timestamp_type)) + b"\n" for row in rows
