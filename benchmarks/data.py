@@ -19,6 +19,10 @@ STEP_MS = 7
 KEYS = 9973
 _BODIES = 1000
 
+_silent = logging.getLogger("benchmarks.librdkafka")
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False
+
 
 @dataclass(frozen=True)
 class TopicShape:
@@ -79,7 +83,7 @@ def text(size: int) -> Iterator[bytes]:
 
 def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
     """A topic that keeps old timestamps: benchmarks and replays need retention off."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap}, logger=_silent)
     settings = {"retention.ms": "-1", "max.message.bytes": str(32 << 20)}
     for answer in admin.create_topics([NewTopic(topic, partitions, config=settings)]).values():
         answer.result()
@@ -87,7 +91,7 @@ def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
 
 def delete_topic(bootstrap: str, topic: str) -> None:
     """Its disk space and the broker's memory are for the next one."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap}, logger=_silent)
     for answer in admin.delete_topics([topic]).values():
         answer.result()
 
@@ -114,10 +118,6 @@ def send(producer: Producer, topic: str, value: bytes, key: bytes | None, partit
         except BufferError:
             producer.poll(0.1)
 
-
-_silent = logging.getLogger("benchmarks.librdkafka")
-_silent.addHandler(logging.NullHandler())
-_silent.propagate = False
 
 PRODUCER = {
     "logger": _silent,
