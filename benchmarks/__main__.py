@@ -37,7 +37,8 @@ def main() -> None:
     last = load(before) if before else None
     result, failed = _measured(sections, settings, facts, path)
     if result is not None:
-        print("\n" + as_text(judged(result)))
+        if (goals := judged(result)).rows:
+            print("\n" + as_text(goals))
         if last is not None:
             _print_changes(last, result, before.name if before else "")
     if failed:

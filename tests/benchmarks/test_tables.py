@@ -74,6 +74,12 @@ def test_goals_are_judged_where_their_section_was_run(monkeypatch: pytest.Monkey
     ]
 
 
+def test_exponents_are_judged_by_both_bounds():
+    slopes = {"records: archive, time": 1.2, "records: archive, memory": 0.02}
+    rows = judged(merged(None, MACHINE, "growth", {"ratios": {}, "slopes": slopes})).rows
+    assert [(row[1], row[3]) for row in rows] == [("0.95 to 1.05", "missed"), ("-0.1 to 0.1", "")]
+
+
 def test_goals_name_sections_that_there_are():
     source = (results.FOLDER.parent / "sections").glob("*.py")
     assert {goal.section for goal in GOALS} <= {path.stem for path in source}
