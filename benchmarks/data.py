@@ -105,6 +105,11 @@ def delete_topic(bootstrap: str, topic: str) -> None:
 def fill(bootstrap: str, shape: TopicShape) -> None:
     """Make the topic and produce its records round robin, with keys (or none) and timestamps."""
     create_topic(bootstrap, shape.name, shape.partitions)
+    produce_all(bootstrap, shape)
+
+
+def produce_all(bootstrap: str, shape: TopicShape) -> None:
+    """The records of a topic that is there."""
     settings = {**PRODUCER, "compression.type": shape.compression}
     producer = Producer({"bootstrap.servers": bootstrap, **settings})
     for number, value in enumerate(values(shape)):
@@ -119,7 +124,7 @@ def send(producer: Producer, topic: str, value: bytes, key: bytes | None, partit
     """Produce one record, waiting where the queue is full."""
     while True:
         try:
-            producer.produce(topic, value, key, partition, None, timestamp)
+            producer.produce(topic, value, key, partition, None, None, timestamp)
             return
         except BufferError:
             producer.poll(0.1)

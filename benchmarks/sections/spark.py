@@ -116,6 +116,8 @@ def _window(spark: SparkSession, folder: Path, shape: TopicShape) -> Json:
     started = time.perf_counter()
     records = _archived(spark, folder, shape.name, **bounds).count()
     seconds = time.perf_counter() - started
+    if records != int(shape.records * WINDOW_SHARE):
+        raise SystemExit(f"{records} records in a hundredth of {shape.records} by time")
     fetched = asyncio.run(_fetched({"path": str(folder), "subscribe": shape.name, **bounds}))
     share, wanted = fetched / all_bytes(folder), records / shape.records
     return {"seconds": seconds, "records": records, "share_of_records": wanted, "share_of_bytes": share}
