@@ -23,6 +23,9 @@ SPARK_OPTIONS = ("checkpointLocation", "queryName")
 STAND_INS = {"bootstrap_servers": "none", "topics": "*"}
 """A sink reads no topic: these fields of the model have no part in it."""
 
+_AS_LIBRDKAFKA = str.maketrans("-_", "+/")
+"""Java, and so Kafka's own tools, spell the base64 of an id for URLs; archives have librdkafka's spelling."""
+
 MOST_MEMORY = 1024**3
 """Arrow addresses 2 GiB of keys or values at once."""
 
@@ -75,7 +78,7 @@ def _topic_ids(text: str | None) -> Mapping[str, str]:
         ids = None
     if not isinstance(ids, dict) or not all(isinstance(value, str) and value for value in ids.values()):
         raise UsageError(f"topicIds is {text[:80]!r}", remedy='write it like {"orders":"AAAAAAAAQyq4sA6hRyR_Zw"}')
-    return ids
+    return {topic: topic_id.translate(_AS_LIBRDKAFKA) for topic, topic_id in ids.items()}
 
 
 def _unknown(name: str, known: list[str]) -> UsageError:

@@ -1,3 +1,4 @@
+import json
 import re
 from pathlib import Path
 
@@ -25,6 +26,12 @@ def test_names_in_any_case_and_values_as_of_archiver_run() -> None:
     options = parsed(chunkbytes="1MiB", CODEC="zstd", chunkSpan="1h", topicids='{"orders":"x"}', CLUSTERID="c")
     assert (options.config.chunk_bytes, options.config.codec, options.config.chunk_span) == (1024**2, "zstd", 3600)
     assert (options.cluster_id, options.topic_ids) == ("c", {"orders": "x"})
+
+
+def test_ids_of_topics_are_spelled_as_archiver_run_spells_them() -> None:
+    """Of Java, then of librdkafka; another spelling would be another topic."""
+    for spelled in ("V_tpKAQMSYSP_KegpT6-qA", "V/tpKAQMSYSP/KegpT6+qA"):
+        assert parsed(topicIds=json.dumps({"orders": spelled})).topic_ids == {"orders": "V/tpKAQMSYSP/KegpT6+qA"}
 
 
 def test_a_bare_path_is_a_folder_as_everywhere_in_spark() -> None:
