@@ -8,8 +8,9 @@ BENCH_OPTIONS ?=
 FAULTS ?= 3000
 SOAK_MINUTES ?= 60
 SOAK_PARTITIONS ?= 2000
-# Files of tests run two at a time, each process with servers of its own: much of a test is waiting.
+# Files of tests run side by side, each process with servers of its own. Much of a system test is waiting.
 SIDE_BY_SIDE ?= -n 2 --dist loadfile
+SYSTEM_SIDE_BY_SIDE ?= -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test unit system check bench bench-quick faults soak replay-kills clean
 
@@ -22,7 +23,7 @@ unit: $(VENV)/.dev
 	$(BIN)/python -m pytest tests $(SIDE_BY_SIDE) --durations=5
 
 system: $(VENV)/.dev
-	$(BIN)/python -m pytest system_test $(SIDE_BY_SIDE) --durations=10
+	$(BIN)/python -m pytest system_test $(SYSTEM_SIDE_BY_SIDE) --durations=10
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

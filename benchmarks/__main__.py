@@ -4,6 +4,7 @@ Everything within one run is interleaved and a median; what counts are ratios.
 """
 
 import argparse
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -34,10 +35,14 @@ def main() -> None:
     path = given.results / f"{facts['date']}-{kind}.json"
     before = newest(given.results, kind, None if given.quick else path.name)
     last = load(before) if before else None
-    result = _measured(sections, settings, facts, path)
-    print("\n" + as_text(judged(result)))
-    if last is not None:
-        _print_changes(last, result, str(before))
+    result, failed = _measured(sections, settings, facts, path)
+    if result is not None:
+        if (goals := judged(result)).rows:
+            print("\n" + as_text(goals))
+        if last is not None:
+            _print_changes(last, result, before.name if before else "")
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
 
 
 def _arguments() -> argparse.Namespace:
@@ -61,20 +66,26 @@ def _chosen(only: str) -> Mapping[str, Section]:
     return {name: SECTIONS[name] for name in names}
 
 
-def _measured(sections: Mapping[str, Section], settings: Settings, facts: Mapping[str, str], path: Path) -> Json:
-    """Runs the sections one after the other; what is done is stored whatever becomes of the rest."""
-    result = load(path)
+def _measured(
+    sections: Mapping[str, Section], settings: Settings, facts: Mapping[str, str], path: Path
+) -> tuple[Json | None, list[str]]:
+    """Runs the sections one after the other and names those that failed; each is stored as soon as it is done."""
+    result, failed = load(path), []
     print(f"{facts['date']}, {facts['cpu']}, {facts['memory']}, Python {facts['python']}")
     sizes = {"mb": settings.mb, "spark_mb": settings.spark_mb, "runs": settings.runs}
     with opened(settings) as site:
         for name, section in sections.items():
             print(f"\n{name}", flush=True)
-            measured = section.measure(site) | {"sizes": sizes}
+            try:
+                measured = section.measure(site) | {"sizes": sizes}
+            except (Exception, SystemExit):  # the others' hours are not lost for one
+                traceback.print_exc()
+                failed.append(name)
+                continue
             result = merged(result, facts, name, measured)
             store(path, result)
             _print(section, measured)
-    assert result is not None
-    return result
+    return result, failed
 
 
 def _print(section: Section, measured: Json) -> None:

@@ -44,6 +44,23 @@ GOALS: Sequence[Goal] = (
 )  # fmt: skip
 
 
+class Exponent(NamedTuple):
+    """An exponent of growth that is to lie in [least, most]."""
+
+    what: str
+    slope: str
+    least: float
+    most: float
+
+
+EXPONENTS: Sequence[Exponent] = (
+    Exponent("Archive: exponent of time over records", "records: archive, time", 0.95, 1.05),
+    Exponent("Replay: exponent of time over records", "records: replay, time", 0.95, 1.05),
+    Exponent("Archive: exponent of memory over records", "records: archive, memory", -0.1, 0.1),
+    Exponent("Archive: exponent of memory over chunks", "chunks: archive, memory", -0.1, 0.1),
+)
+
+
 def judged(result: Json) -> Table:
     """Every goal with what was measured; those of sections that were not run are left out."""
     rows = []
@@ -52,4 +69,10 @@ def judged(result: Json) -> Table:
         if ratio is not None:
             missed = "" if ratio >= goal.least else f"missed by {1 - ratio / goal.least:.0%}"
             rows.append((goal.what, f"{goal.least:.2f}", f"{ratio:.2f}", missed))
+    slopes = result["sections"].get("growth", {}).get("slopes", {})
+    for wanted in EXPONENTS:
+        if wanted.slope in slopes:
+            exponent = slopes[wanted.slope]
+            missed = "" if wanted.least <= exponent <= wanted.most else "missed"
+            rows.append((wanted.what, f"{wanted.least:g} to {wanted.most:g}", f"{exponent:.2f}", missed))
     return Table("Goals: each ratio is at least", ("", "goal", "measured", ""), rows)

@@ -6,6 +6,9 @@ from .figures import Json
 from .goals import judged
 from .tables import Table, as_markdown, percent
 
+BEGIN, END = "<!-- figures: python -m benchmarks --readme -->", "<!-- end of figures -->"
+"""What stands around the table in the README."""
+
 HEADLINES: Sequence[tuple[str, str, str]] = (
     ("archive", "base", "archive, json, 1 KB"),
     ("archive", "arrow", "archive, arrow, 1 KB"),

@@ -32,7 +32,8 @@ class Settings:
     kafka_backup: Path | None = None
 
     def shape(self, value_bytes: int = 1024, share: float = 1, **facts: object) -> TopicShape:
-        """A topic of that share of `mb`."""
+        """A topic of that share of `mb`; of small values half of it, or most of the time would go into them."""
+        share = share / 2 if value_bytes < 1000 else share
         records = int(self.mb * share * MB / value_bytes) // 64 * 64
         return TopicShape(max(64, records), value_bytes, **facts)  # type: ignore[arg-type]
 

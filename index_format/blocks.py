@@ -28,6 +28,8 @@ RECORD_FOOTPRINT = 32
 DECODED_FOR_ONE = 32
 """Records that finding a single one may decode: for more than their share of a block, all of it is decoded."""
 
+Stored = bytes | memoryview
+"""One member or frame as stored; a part of what was read serves without a copy."""
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -95,12 +97,12 @@ def block_crc32(raw: bytes) -> int:
     return int(isal_zlib.crc32(raw))
 
 
-def member_crc32(member: bytes) -> int:
+def member_crc32(member: Stored) -> int:
     """The CRC-32 of the uncompressed bytes, from the trailer of a complete gzip member."""
     return int.from_bytes(member[-GZIP_TRAILER_BYTES:-4], "little")
 
 
-def inflate(member: bytes, expected_bytes: int, max_bytes: int) -> bytes:
+def inflate(member: Stored, expected_bytes: int, max_bytes: int) -> bytes:
     """The uncompressed bytes of exactly one gzip member, never more than `max_bytes` of them.
 
     Raises TooLarge before anything is allocated where `expected_bytes` exceeds `max_bytes`, CorruptBlock where the
@@ -208,7 +210,7 @@ def _joined(first: BlockSummary, second: BlockSummary) -> BlockSummary:
     )
 
 
-def decode_block(member: bytes, entry: BlockEntry, index: ChunkIndex, max_bytes: int) -> pa.RecordBatch:
+def decode_block(member: Stored, entry: BlockEntry, index: ChunkIndex, max_bytes: int) -> pa.RecordBatch:
     """The records of one stored block as a batch of `records.SCHEMA`, checked against its entry in the index.
 
     Raises TooLarge, CorruptBlock or UnsupportedVersion.
@@ -218,7 +220,7 @@ def decode_block(member: bytes, entry: BlockEntry, index: ChunkIndex, max_bytes:
 
 
 def decode_block_near(
-    member: bytes, entry: BlockEntry, index: ChunkIndex, max_bytes: int, offsets: Sequence[int]
+    member: Stored, entry: BlockEntry, index: ChunkIndex, max_bytes: int, offsets: Sequence[int]
 ) -> pa.RecordBatch:
     """Of those the ones at some offsets between the block's first and last, or the nearest below and above each.
 
@@ -244,7 +246,7 @@ def _all_records(raw: bytes, entry: BlockEntry, encoding: RecordFormat, timestam
     return batch
 
 
-def _opened(member: bytes, entry: BlockEntry, index: ChunkIndex, max_bytes: int) -> tuple[bytes, RecordFormat, int]:
+def _opened(member: Stored, entry: BlockEntry, index: ChunkIndex, max_bytes: int) -> tuple[bytes, RecordFormat, int]:
     """A block's uncompressed bytes, and what tells its records."""
     if entry.num_records * RECORD_FOOTPRINT > max_bytes:
         raise TooLarge(
@@ -275,7 +277,7 @@ def _other_records(entry: BlockEntry, found: str) -> CorruptBlock:
     )
 
 
-def inflate_block(member: bytes, entry: BlockEntry, index: ChunkIndex, max_bytes: int) -> bytes:
+def inflate_block(member: Stored, entry: BlockEntry, index: ChunkIndex, max_bytes: int) -> bytes:
     """The uncompressed bytes of one stored block, checked against its entry; raises as `decode_block` does."""
     decompress = DECOMPRESSORS.get(index.codec)
     if decompress is None:
@@ -286,19 +288,19 @@ def inflate_block(member: bytes, entry: BlockEntry, index: ChunkIndex, max_bytes
     return decompress(member, entry)
 
 
-def _from_gzip(member: bytes, entry: BlockEntry) -> bytes:
+def _from_gzip(member: Stored, entry: BlockEntry) -> bytes:
     # The trailer tells before anything is inflated; inflating checks the trailer.
     _check_crc32(member_crc32(member), entry)
     return inflate(member, entry.byte_length_uncompressed, entry.byte_length_uncompressed)
 
 
-def _from_zstd(frame: bytes, entry: BlockEntry) -> bytes:
+def _from_zstd(frame: Stored, entry: BlockEntry) -> bytes:
     raw = zstd_frames.decompress(frame, entry.byte_length_uncompressed)
     _check_crc32(block_crc32(raw), entry)
     return raw
 
 
-DECOMPRESSORS: dict[str, Callable[[bytes, BlockEntry], bytes]] = {"gzip": _from_gzip, "zstd": _from_zstd}
+DECOMPRESSORS: dict[str, Callable[[Stored, BlockEntry], bytes]] = {"gzip": _from_gzip, "zstd": _from_zstd}
 """By codec: one member or frame of the right length as the bytes that its entry describes, or CorruptBlock."""
 
 

@@ -28,7 +28,7 @@ class ZstdCompressor:
         return zstandard.ZstdCompressor(self._level, write_checksum=True, write_content_size=True).compress(raw)
 
 
-def decompress(frame: bytes, expected_bytes: int) -> bytes:
+def decompress(frame: bytes | memoryview, expected_bytes: int) -> bytes:
     """The content of exactly one frame that says itself that it has `expected_bytes`; raises CorruptBlock.
 
     The caller bounds `expected_bytes`: so much is allocated once the frame's header has agreed.

@@ -21,7 +21,7 @@ class StoredBlock(NamedTuple):
 
     chunk: Chunk
     number: int
-    member: bytes
+    member: memoryview
 
     @property
     def entry(self) -> BlockEntry:
@@ -43,7 +43,7 @@ async def fetch_blocks(partition: ArchivedPartition, chunk: Chunk, numbers: rang
     start = blocks[0].byte_offset
     body = memoryview(await partition.reader.get_range(chunk.data_key, start, blocks[-1].byte_end))
     return [
-        StoredBlock(chunk, number, bytes(body[block.byte_offset - start : block.byte_end - start]))
+        StoredBlock(chunk, number, body[block.byte_offset - start : block.byte_end - start])
         for number, block in zip(numbers, blocks, strict=True)
     ]
 

@@ -58,7 +58,15 @@ def trimmed(batch: pa.RecordBatch, start_offset: int, end_offset: int) -> pa.Rec
 
 def payload_bytes(batch: pa.RecordBatch) -> int:
     """Bytes of the keys and values of a batch."""
-    return sum(pc.sum(pc.binary_length(batch.column(name))).as_py() or 0 for name in ("key", "value"))
+    return sum(_content_bytes(batch.column(name)) for name in ("key", "value"))
+
+
+def _content_bytes(column: pa.BinaryArray) -> int:
+    if column.null_count or not len(column):
+        return pc.sum(pc.binary_length(column)).as_py() or 0
+    # Asked several times for every batch of a replay, and a tenth of what Arrow's functions take.
+    ends = np.frombuffer(column.buffers()[1], np.int32)
+    return int(ends[column.offset + len(column)] - ends[column.offset])
 
 
 async def chosen_entries(

@@ -21,10 +21,15 @@ Server = TypeVar("Server", bound=AbstractContextManager[object])
 
 _HERE = Path(__file__).parent
 _TEST_SECONDS = 300
+_LONGEST = ("test_soak.py", "test_faults.py", "test_kill.py", "test_spark_republish.py", "test_spark_sink.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Time the tests alone: a fixture may have to fetch or build its server first, and has deadlines of its own."""
+    """The longest files first, so that none is left for the end alone; and the tests alone are timed.
+
+    A fixture may have to fetch or build its server first, and has deadlines of its own.
+    """
+    items.sort(key=lambda item: item.path.name not in _LONGEST)
     for item in items:
         if _HERE in item.path.parents and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_TEST_SECONDS, func_only=True))

@@ -188,7 +188,7 @@ def failing_once(data: DataFrame, flag: Path, how: str, row: int) -> DataFrame:
                     if how == "exit":
                         os._exit(1)
                     with os.fdopen(descriptor, "w") as file:
-                        file.write(f"{os.getppid()} ")
+                        file.write(f"{os.getppid()} {batch.column('partition')[0]} ")
                     signal.pause()
             yield batch
 
@@ -201,8 +201,10 @@ def test_tasks_that_fail_while_they_write_are_repeated_and_nothing_is_doubled(
 ) -> None:
     """The task fails once it has stored data: 32 MiB of records are more than it may hold."""
     flag = tmp_path / "flag"
-    data = failing_once(generated(spark, topic_name, 360, 2, bytes_each=100_000), flag, how, 345)
-    killer = subprocess.Popen([sys.executable, "-c", KILL_EXECUTOR, str(flag)]) if how == "executor" else None
+    data = failing_once(generated(spark, topic_name, 420, 2, bytes_each=100_000), flag, how, 400)
+    home = Path(site.address) / f"topic={topic_name}"
+    command = [sys.executable, "-c", KILL_EXECUTOR, str(flag), str(home)]
+    killer = subprocess.Popen(command) if how == "executor" else None
     spark.conf.set(ROWS_AT_ONCE, "10")
     try:
         save(data, site, memory="32MiB", chunkRecords="100")
@@ -213,8 +215,8 @@ def test_tasks_that_fail_while_they_write_are_repeated_and_nothing_is_doubled(
             killer.wait()
     assert flag.exists(), "no task came so far"
     found = verified(site, topic_name)
-    assert (found["verdict"], [each["records"] for each in found["partitions"]]) == ("OK", [360, 360])
-    stored = {path.name for path in Path(site.address).glob(f"topic={topic_name}/partition=*/*.gz")}
+    assert (found["verdict"], [each["records"] for each in found["partitions"]]) == ("OK", [420, 420])
+    stored = {path.name for path in home.glob("partition=*/*.gz")}
     assert any("~e" in name for name in stored), "the task failed before it had stored anything"
 
 
@@ -223,12 +225,14 @@ import os, pathlib, signal, sys, time
 flag = pathlib.Path(sys.argv[1])
 while not (flag.exists() and flag.read_text().endswith(" ")):
     time.sleep(0.05)
-daemon = int(flag.read_text())
+daemon, partition = map(int, flag.read_text().split())
+while not list(pathlib.Path(sys.argv[2]).glob(f"partition={partition:05d}/*.gz")):
+    time.sleep(0.05)
 executor = int(pathlib.Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
 assert b"java" in pathlib.Path(f"/proc/{executor}/cmdline").read_bytes()
 os.kill(executor, signal.SIGKILL)
 """
-"""Waits for the flag of a task, which names its worker's parent, pyspark's daemon, whose parent is the executor."""
+"""Waits until a task has stored data; its flag names its worker's parent, pyspark's daemon, a child of the executor."""
 
 
 def stream(spark: SparkSession, site: Site, topic: str, checkpoint: Path, **options: str) -> Any:

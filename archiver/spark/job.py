@@ -151,7 +151,8 @@ def _identities(spark: SparkSession, job: Job) -> dict[str, str]:
         admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
         try:
             cluster_id = admin.describeCluster().clusterId().get()
-            ids = {listing.name(): listing.topicId().toString() for listing in admin.listTopics().listings().get()}
+            listings = admin.listTopics().namesToListings().get()
+            ids = {topic: listing.topicId().toString() for topic, listing in listings.items()}
         finally:
             admin.close()
     except Py4JError:

@@ -51,7 +51,7 @@ def variants(site: Site) -> dict[str, Variant]:
         "gzip level 2": Variant(base, ("--gzip-level", 2)),
         "gzip level 3": Variant(base, ("--gzip-level", 3)),
         "gzip by zlib, level 6": Variant(base, ("--gzip-library", "zlib")),
-        "zstd": Variant(base, ("--codec", "zstd"), limit=True),
+        "zstd": Variant(base, ("--codec", "zstd")),
         "arrow, zstd": Variant(base, (*arrow, "--codec", "zstd")),
         "producer without compression": Variant(shape(compression="none")),
         "producer with zstd": Variant(shape(compression="zstd")),
@@ -66,14 +66,18 @@ def measure(site: Site) -> Json:
 
 def compared(site: Site, chosen: Mapping[str, Variant]) -> Json:
     """Variants interleaved with their limits; every archive holds all records, or the run ends."""
-    kept = {name: _kept(site, variant) for name, variant in chosen.items() if not variant.to_s3}
+    for variant in chosen.values():
+        site.topic(variant.shape)
+    # An archive to take raw blocks from; the first run, so also a warm-up.
+    kept = {name: site.archived(variant.shape, *variant.options) for name, variant in chosen.items() if variant.limit}
+    stored: dict[str, int] = {}
     actions: dict[str, Action] = {}
     for name, variant in chosen.items():
-        actions[name] = lambda variant=variant: _archived(site, variant)
+        actions[name] = lambda name=name, variant=variant: _archived(site, name, variant, stored)
         if variant.limit:
             actions |= _limits(site, name, variant, kept[name])
     measured = interleaved(actions, site.settings.runs, site.say)
-    rows = {name: _row(name, chosen, measured, kept) for name in actions}
+    rows = {name: _row(name, chosen, measured, stored) for name in actions}
     for folder in kept.values():
         clear(folder)
     for name, variant in chosen.items():
@@ -96,12 +100,8 @@ def _ratios(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     return found
 
 
-def _kept(site: Site, variant: Variant) -> Path:
-    """An archive to take raw blocks and sizes from; the first run, so also a warm-up."""
-    return site.archived(variant.shape, *variant.options)
-
-
-def _archived(site: Site, variant: Variant) -> Cost:
+def _archived(site: Site, name: str, variant: Variant, stored: dict[str, int]) -> Cost:
+    """One run; notes the bytes of its data in `stored`, where they can be seen."""
     if variant.to_s3:
         address = site.store.url(site.new_name("archive"))
         buffer = site.folder("buffer")
@@ -109,6 +109,7 @@ def _archived(site: Site, variant: Variant) -> Cost:
         return site.archive_to(address, variant.shape, *options, env=site.store.env).cost
     folder = site.folder("archive")
     cost = site.archive_to(str(folder), variant.shape, *variant.options).cost
+    stored[name] = stored_bytes(folder)
     clear(folder)
     return cost
 
@@ -136,9 +137,9 @@ def _row(
     name: str,
     chosen: Mapping[str, Variant],
     measured: Mapping[str, Sequence[Cost]],
-    kept: Mapping[str, Path],
+    stored: Mapping[str, int],
 ) -> Json:
     variant = chosen[name.partition(":")[0]]
     shape = variant.shape
-    facts = {"stored_bytes": stored_bytes(kept[name])} if name in kept else {}
+    facts = {"stored_bytes": stored[name]} if name in stored else {}
     return row(measured[name], records=shape.records, raw_bytes=shape.raw_bytes, **facts)

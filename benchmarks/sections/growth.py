@@ -34,15 +34,19 @@ def measure(site: Site) -> Json:
     """Three kinds of growth, and planning."""
     rows: Json = {}
     slopes: dict[str, float] = {}
+    rates: dict[str, float] = {}
     for kind, grow in {"records": _records, "chunks": _chunks, "partitions": _partitions}.items():
         found, exponents = grow(site)
         rows |= {f"{kind}: {name}": each for name, each in found.items()}
+        if kind == "records":
+            rates = _rates(found)
         slopes |= {f"{kind}: {name}": exponent for name, exponent in exponents.items()}
         site.say(f"{kind}: {exponents}")
     few, many = (planning(chunks) for chunks in CHUNKS)
     return {
         "rows": rows,
         "slopes": slopes,
+        "rates": rates,
         "planning": {str(chunks): each for chunks, each in zip(CHUNKS, (few, many), strict=True)},
         "ratios": {"planning in 100 chunks / in 100,000": few["p50_ms"] / many["p50_ms"]},
     }
@@ -110,6 +114,17 @@ def _grown(site: Site, kinds: dict, cases: dict) -> Growth:  # type: ignore[type
     return rows, slopes
 
 
+def _rates(rows: Json) -> dict[str, float]:
+    """Records a second between the smallest and the largest run of each kind: what start-up costs is in both."""
+    ends: dict[str, list[tuple[int, float]]] = {}
+    for name, each in rows.items():
+        kind, _, size = name.partition(", ")
+        ends.setdefault(kind, []).append((int(size.replace(",", "")), each["seconds"]))
+    return {
+        kind: (points[-1][0] - points[0][0]) / max(1e-9, points[-1][1] - points[0][1]) for kind, points in ends.items()
+    }
+
+
 def _archived(site: Site, shape: TopicShape, *options: object) -> Cost:
     folder = site.folder("archive")
     cost = site.archive_to(str(folder), shape, *options).cost
@@ -145,6 +160,7 @@ def tables(result: Json) -> list[Table]:
         for name, each in result["rows"].items()
     ]
     slopes = [(name, f"{exponent:.2f}") for name, exponent in result["slopes"].items()]
+    rates = [(name, f"{rate:,.0f}") for name, rate in result["rates"].items()]
     plans = [
         (f"{int(chunks):,}", f"{each['p50_ms']:.2f}", str(each["requests"]))
         for chunks, each in result["planning"].items()
@@ -152,5 +168,6 @@ def tables(result: Json) -> list[Table]:
     return [
         Table("Growth", ("", "seconds", "CPU s", "peak MB"), curves),
         Table("Exponents of growth: 1 is linear, 0 flat", ("", "exponent"), slopes),
+        Table("Without start-up", ("", "records/s"), rates),
         Table("A cold look-up by the chunks of a partition", ("chunks", "p50 ms", "requests"), plans),
     ]

@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+import boto3
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
+from botocore.config import Config
 from isal import isal_zlib
 
 from index_format.addresses import parse_address
@@ -108,7 +110,7 @@ def _in_s3(site: Site, shape: TopicShape, options: tuple[str, ...]) -> Json:
     where = ("--endpoint-url", endpoint, "--buffer-dir", buffer)
     site.archive_to(address, shape, *options, *where, env=site.store.env)
     prefix = urlsplit(address).path.lstrip("/") + "/"
-    signer, bucket = site.store.client, site.store.bucket
+    bucket = site.store.bucket
     line = http.client.HTTPConnection(urlsplit(endpoint).netloc)
 
     async def bare_http(chunk: Chunk, start: int, end: int) -> float:
@@ -116,7 +118,11 @@ def _in_s3(site: Site, shape: TopicShape, options: tuple[str, ...]) -> Json:
         url = urlsplit(signer.generate_presigned_url("get_object", Params=given))
         started = time.perf_counter()
         line.request("GET", f"{url.path}?{url.query}", headers={"Range": f"bytes={start}-{end - 1}"})
-        isal_zlib.decompress(line.getresponse().read(), 31)
+        answer = line.getresponse()
+        body = answer.read()
+        if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
+            raise SystemExit(f"a signed GET was answered with {answer.status}: {body[:300]!r}")
+        isal_zlib.decompress(body, 31)
         return time.perf_counter() - started
 
     async def all_of_it() -> Json:
@@ -139,6 +145,8 @@ def _in_s3(site: Site, shape: TopicShape, options: tuple[str, ...]) -> Json:
                 return await _looked_up(reader, shape, bare, bare_http)
 
     with _environment(site.store.env):
+        signing = Config(signature_version="s3v4", s3={"addressing_style": "path"})
+        signer = boto3.client("s3", endpoint_url=endpoint, config=signing)
         try:
             return asyncio.run(all_of_it())
         finally:

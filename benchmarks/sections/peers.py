@@ -19,7 +19,7 @@ OURS: Mapping[str, tuple[str, ...]] = {
     "arrow": ("--record-format", "arrow"),
     "arrow, zstd": ("--record-format", "arrow", "--codec", "zstd"),
 }
-REPLAYED = ("json", "arrow")
+REPLAYED = ("json",)
 PEER = "kafka-backup"
 
 

@@ -17,7 +17,6 @@ from index_format.errors import BlockgzError
 from ..documents import Document
 from ..errors import UsageError
 from ..report_page import page
-from ..signing import private_key
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,7 +46,7 @@ class ReportOptions:
         if self.sign_key is not None:
             if not self.paths:
                 raise UsageError("--sign-key has nothing to sign", remedy="give --report FILE as well")
-            private_key(self.sign_key)
+            _signature(self.sign_key, b"")
 
     def write(self, document: Document) -> None:
         """Writes each report, and its signature beside it; raises BlockgzError."""
@@ -67,13 +66,21 @@ class ReportOptions:
             try:
                 path.write_bytes(body)
                 if self.sign_key is not None:
-                    path.with_name(path.name + SIGNATURE_SUFFIX).write_bytes(private_key(self.sign_key).sign(body))
+                    path.with_name(path.name + SIGNATURE_SUFFIX).write_bytes(_signature(self.sign_key, body))
             except OSError as error:
                 raise BlockgzError(
                     f"the report {error.filename or path} could not be written",
                     why=error.strerror or str(error),
                     remedy="what was found stands on stdout",
                 ) from error
+
+
+def _signature(key: Path, body: bytes) -> bytes:
+    """Raises UsageError for a file that is no key."""
+    # Here, because the cryptography of a signature takes long to load, and few reports are signed.
+    from ..signing import private_key  # noqa: PLC0415
+
+    return private_key(key).sign(body)
 
 
 def report_options(function: F) -> F:

@@ -10,13 +10,14 @@ Needs the extra `spark` (pyspark 4.3 or later). ::
 
 from pyspark.sql import SparkSession
 
-from .source import ArchiveSource
-from .topic_sink import TopicSink
-
-__all__ = ["ArchiveSource", "TopicSink", "register"]
+__all__ = ["register"]
 
 
 def register(spark: SparkSession) -> None:
     """Make the formats known to a session."""
+    # Here, because each of Spark's Python processes loads this package, and what reads needs no producer.
+    from .source import ArchiveSource  # noqa: PLC0415
+    from .topic_sink import TopicSink  # noqa: PLC0415
+
     spark.dataSource.register(ArchiveSource)
     spark.dataSource.register(TopicSink)

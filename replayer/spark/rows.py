@@ -7,8 +7,8 @@ import pyarrow.compute as pc
 
 from index_format.records import HEADER_TYPE
 
-BATCH_BYTES = 16 * 1024 * 1024
-"""What is handed to Spark at once: fewer, larger batches cost less, and a task holds a few of them."""
+BATCH_BYTES = 4 * 1024 * 1024
+"""What is handed to Spark at once: smaller ones cost more each, larger ones leave the processor's caches."""
 
 DDL = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
 HEADERS_DDL = ", headers ARRAY<STRUCT<key: STRING, value: BINARY>>"

@@ -6,6 +6,8 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import TypeVar
 
+from ..allocators import share_heaps
+
 T = TypeVar("T")
 
 AHEAD = 2
@@ -43,6 +45,7 @@ def iterated(source: Callable[[], AsyncGenerator[T]]) -> Iterator[T]:
         except BaseException as error:  # raised where the items are consumed
             offer(_End(error))
 
+    share_heaps()
     thread = threading.Thread(target=run, name="blockgz-read", daemon=True)
     thread.start()
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import shutil
@@ -81,12 +82,20 @@ def filled_once(target: Path, fill: Callable[[Path], None]) -> Path:
     """The folder `target`, filled by `fill` when it does not exist yet.
 
     `fill` works in a temporary folder beside it, which is renamed when it is whole: a folder under the final name
-    is complete, whatever was interrupted, and of two that fill at the same time one wins. PartMissingError when a
-    tool that `fill` runs fails.
+    is complete, whatever was interrupted. Of two that want it at the same time one waits for the other.
+    PartMissingError when a tool that `fill` runs fails.
     """
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / f".{target.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.is_dir():
+            _fill(target, fill)
+    return target
+
+
+def _fill(target: Path, fill: Callable[[Path], None]) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
         content = Path(scratch) / "content"
         content.mkdir()
@@ -94,12 +103,7 @@ def filled_once(target: Path, fill: Callable[[Path], None]) -> Path:
             fill(content)
         except ToolFailedError as error:
             raise PartMissingError(f"cannot fill {target}: {error}") from error
-        try:
-            content.rename(target)
-        except OSError:
-            if not target.is_dir():
-                raise
-    return target
+        content.rename(target)
 
 
 def tail(log: Path, length: int = 3000) -> str:

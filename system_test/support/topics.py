@@ -73,8 +73,9 @@ def create_topic(
                     "configs": {name: value for name, value in settings.items() if value is not None},
                 }
             },
-            wait_for_metadata=True,
+            wait_for_metadata=False,
         )
+        admin.wait_for_topics([topic], timeout_ms=_SECONDS * 1000)
 
 
 def alter_topic(bootstrap: str, topic: str, config: Mapping[str, str]) -> None:

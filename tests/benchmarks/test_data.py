@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.data import TopicShape, generated, text, values
-from benchmarks.sections.growth import planning
+from benchmarks.sections.growth import _rates, planning
 from benchmarks.synthetic import RECORDS_IN_CHUNK, archive_of
 
 
@@ -51,3 +51,8 @@ def test_a_synthetic_archive_is_one_that_our_reader_reads():
     assert any("_catalog/" in key for key in stored)
     assert planning(200)["requests"] == 4
     assert RECORDS_IN_CHUNK * 200 == 2000
+
+
+def test_rates_are_without_what_every_run_costs():
+    rows = {"archive, 64": {"seconds": 2.0}, "archive, 1,064": {"seconds": 3.0}, "archive, 10,064": {"seconds": 12.0}}
+    assert _rates(rows) == {"archive": pytest.approx(1000)}

@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks import goals, results
 from benchmarks.goals import GOALS, judged
-from benchmarks.readme import readme_table
+from benchmarks.readme import BEGIN, END, readme_table
 from benchmarks.results import changes, load, merged, newest, store
 from benchmarks.tables import Table, as_markdown, as_text, costs
 
@@ -74,6 +74,12 @@ def test_goals_are_judged_where_their_section_was_run(monkeypatch: pytest.Monkey
     ]
 
 
+def test_exponents_are_judged_by_both_bounds():
+    slopes = {"records: archive, time": 1.2, "records: archive, memory": 0.02}
+    rows = judged(merged(None, MACHINE, "growth", {"ratios": {}, "slopes": slopes})).rows
+    assert [(row[1], row[3]) for row in rows] == [("0.95 to 1.05", "missed"), ("-0.1 to 0.1", "")]
+
+
 def test_goals_name_sections_that_there_are():
     source = (results.FOLDER.parent / "sections").glob("*.py")
     assert {goal.section for goal in GOALS} <= {path.stem for path in source}
@@ -86,6 +92,15 @@ def test_the_goals_of_the_newest_results_name_ratios_that_were_measured():
     sections = orjson.loads(path.read_bytes())["sections"]
     measured = [goal for goal in GOALS if sections.get(goal.section, {}).get("ratios")]
     assert [goal for goal in measured if goal.ratio not in sections[goal.section]["ratios"]] == []
+
+
+def test_the_readme_shows_the_newest_results():
+    path = newest(results.FOLDER, "full")
+    if path is None:
+        pytest.skip("no results are kept")
+    page = (results.FOLDER.parents[1] / "README.md").read_text()
+    shown = page.partition(f"{BEGIN}\n\n")[2].partition(f"\n\n{END}")[0]
+    assert shown == readme_table(load(path)), "paste what `python -m benchmarks --readme` prints"
 
 
 def test_the_readme_table_has_figures_and_goals():

@@ -1,6 +1,8 @@
+import base64
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,6 +45,33 @@ def test_the_standard_library_reads_the_lines(rows: list[Record]) -> None:
         for field, content in (("key", row.key), ("value", row.value)):
             if f"{field}_base64" not in parsed:
                 assert parsed[field] == (None if content is None else content.decode())
+
+
+@given(record_lists())
+def test_lines_are_those_of_single_records(rows: list[Record]) -> None:
+    """Fields that no record of a batch has are passed over at once; each line is as if it were alone."""
+    for timestamp_type in TIMESTAMP_TYPES:
+        assert encoded(*rows, timestamp_type=timestamp_type) == b"".join(
+            msgspec.json.encode(fields_of(row, timestamp_type)) + b"\n" for row in rows
+        )
+
+
+def fields_of(row: Record, timestamp_type: int) -> dict[str, Any]:
+    """The fields of a line in order, by FORMAT.md."""
+    fields: dict[str, Any] = {"offset": row.offset, "timestamp": row.timestamp}
+    if row.timestamp_type != timestamp_type:
+        fields["timestamp_type"] = TIMESTAMP_TYPES[row.timestamp_type]
+    fields |= content_of("key", row.key)
+    if row.headers:
+        fields["headers"] = [{"key": key, **content_of("value", value)} for key, value in row.headers]
+    return fields | content_of("value", row.value)
+
+
+def content_of(name: str, content: bytes | None) -> dict[str, str | None]:
+    try:
+        return {name: None if content is None else content.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(content or b"").decode()}
 
 
 def test_every_byte_value_comes_back() -> None:

@@ -1,5 +1,10 @@
 """The choice of allocators."""
 
+import os
+import platform
+import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -26,3 +31,31 @@ def test_the_users_choice_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARROW_DEFAULT_MEMORY_POOL", before)
     share_heaps()
     assert pa.default_memory_pool().backend_name == before
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries keep memory by rules of their own")
+@pytest.mark.parametrize(("sharing", "paid_again"), [("", True), ("share_heaps()", False)])
+def test_memory_of_a_few_blocks_is_paid_for_once(sharing: str, paid_again: bool) -> None:
+    """Fresh memory comes page by page, each a fault; in a process of its own, whose heap nobody has used."""
+    program = f"""
+import resource
+import pyarrow as pa
+from replayer.allocators import share_heaps
+{sharing}
+pool = pa.system_memory_pool()
+def work():
+    blocks = [pa.allocate_buffer(12 << 20, memory_pool=pool) for _ in range(3)]
+    for block in blocks:
+        memoryview(block).cast("B")[:] = zeros
+zeros = bytes(12 << 20)
+for _ in range(5):
+    work()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    work()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    done = subprocess.run([sys.executable, "-c", program], env=plain, capture_output=True, text=True, check=True)
+    pages = 5 * 3 * (12 << 20) // resource.getpagesize()
+    assert (int(done.stdout) > pages / 4) == paid_again

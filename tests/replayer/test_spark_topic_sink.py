@@ -4,11 +4,10 @@ import pytest
 from pyspark.sql.types import StructType
 
 from replayer.errors import UsageError
-from replayer.spark import TopicSink
 from replayer.spark.errors import WriteFailed
 from replayer.spark.rows_in import check_columns
 from replayer.spark.sink_options import parse_sink_options
-from replayer.spark.topic_sink import BatchWriter, refuse_unfit
+from replayer.spark.topic_sink import BatchWriter, TopicSink, refuse_unfit
 
 LEAST = {"kafka.bootstrap.servers": "localhost:1"}
 TYPES = {
