@@ -218,7 +218,7 @@ def test_a_stream_begun_again_at_random_points_neither_loses_nor_doubles(spark: 
             assert TOO_BUSY in str(error), f"seed {seed}"
             return False
 
-    with Growing(tmp_path / "archive", source) as growing:
+    with Growing(tmp_path / "archive", random.Random(seed + 1)) as growing:
         for _ in range(RESTARTS):
             fault = source.choice(["before", "after", "stop", "stop"])
             query, reached = started(fault, source.randrange(2))

@@ -319,7 +319,7 @@ def test_verify_reports_what_a_single_process_does(spark: SparkSession, tmp_path
     seed = int(os.environ.get("BLOCKGZ_SEED", random.randrange(2**32)))
     rng = random.Random(seed)
     every = list(cases(sample, rng, 400))
-    for number, case in enumerate([None, *rng.sample(every, 7)]):
+    for number, case in enumerate([None, *rng.sample(every, 5)]):
         root = tmp_path / str(number)
         for key, body in (sample.objects if case is None else damaged(sample, case)).items():
             (root / key).parent.mkdir(parents=True, exist_ok=True)
@@ -328,10 +328,12 @@ def test_verify_reports_what_a_single_process_does(spark: SparkSession, tmp_path
         spread, alone = reports(root, *(["--digests"] if number % 2 else []))
         assert spread.exit_code == alone.exit_code, told + spread.stderr
         ours, theirs = json.loads(spread.stdout), json.loads(alone.stdout)
+        parts = 0
         for one, other in zip(ours["partitions"], theirs["partitions"], strict=True):
-            if number % 2 == 0 and one["checked_chunks"] > 1:
-                assert one.pop("digests") is None, told
-                other.pop("digests")
+            if number % 2 == 0 and one["digests"] is None:
+                other["digests"] = None
+                parts += 1
+        assert case is not None or parts == 2, f"{told}: the large partitions were not cut"
         assert ours == theirs, told
 
 
@@ -365,12 +367,14 @@ def test_the_program_by_spark_submit(shop: ArchiveWriter) -> None:
 
 def test_the_example(
     spark: SparkSession,
-    shop: ArchiveWriter,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Run twice, it keeps what is new, once."""
+    shop = ArchiveWriter(tmp_path / "archive")
+    for number in range(2):
+        shop.partition("orders", number).commit(made(range(55)))
     monkeypatch.setenv("BLOCKGZ_ARCHIVE", str(shop.root))
     monkeypatch.setenv("OUT", str(tmp_path / "out"))
     runpy.run_path(str(EXAMPLES / "orders_in_spark.py"))
