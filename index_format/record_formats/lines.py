@@ -17,9 +17,10 @@ class EncodedLines(NamedTuple):
     data: bytes
     ends: npt.NDArray[np.int64]
 
-    def piece(self, start: int, stop: int) -> bytes:
-        """The lines of rows [start, stop)."""
-        return self.data[int(self.ends[start - 1]) if start else 0 : int(self.ends[stop - 1])]
+    def piece(self, start: int, stop: int) -> memoryview:
+        """The lines of rows [start, stop); a copy where a view would keep more than as much again in memory."""
+        lines = memoryview(self.data)[int(self.ends[start - 1]) if start else 0 : int(self.ends[stop - 1])]
+        return lines if 2 * len(lines) >= len(self.data) else memoryview(bytes(lines))
 
 
 def count_lines(raw: bytes) -> int:
