@@ -12,10 +12,12 @@ from typing import Any
 
 import click
 import orjson
+import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
 from index_format.errors import BlockgzError
+from index_format.no_pandas import pandas_refused
 
 from ..allocators import share_heaps
 from ..buffer import BufferFolder
@@ -25,7 +27,6 @@ from ..configuration.resolution import Resolved
 from ..errors import UsageError
 from ..kafka_settings import check_settings
 from ..logs import log_to
-from ..no_pandas import keep_pandas_out
 from ..ownership import PartitionReport
 from ..service import ArchiverService
 from ..stores.opening import default_buffer_root, open_store
@@ -64,7 +65,8 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
     if config.workers > 1:
         return _run_workers(config)
     share_heaps()
-    keep_pandas_out()
+    with pandas_refused():
+        pa.array([])
     store = open_store(config.archive, endpoint_url=config.endpoint_url, region=config.region)
     buffer = BufferFolder(config.buffer_dir or default_buffer_root(config.archive))
     service = ArchiverService(config, store, buffer)

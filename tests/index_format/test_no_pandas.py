@@ -13,11 +13,16 @@ pa.array([b"a"]).to_numpy(zero_copy_only=False)
 pa.array([1, 2]).filter(pa.array([True, False]))
 print("pandas" in sys.modules)
 """
+REFUSED = """
+from index_format.no_pandas import pandas_refused
+with pandas_refused():
+    pa.array([])
+"""
 
 
 @pytest.mark.parametrize(
     ("first", "comes"),
-    [("", True), ("from archiver.no_pandas import keep_pandas_out; keep_pandas_out()", False)],
+    [("", True), (REFUSED, False)],
     ids=["as it is", "kept out"],
 )
 def test_pandas_comes_with_the_first_conversion_unless_it_is_kept_out(first: str, *, comes: bool) -> None:
@@ -25,7 +30,7 @@ def test_pandas_comes_with_the_first_conversion_unless_it_is_kept_out(first: str
 
 
 def test_who_asks_for_pandas_still_gets_it() -> None:
-    program = "from archiver.no_pandas import keep_pandas_out; keep_pandas_out()\nimport pyarrow as pa\n"
+    program = "import pyarrow as pa\n" + REFUSED
     assert _printed(program + "print(len(pa.table({'a': [1, 2]}).to_pandas()))") == "2"
 
 
