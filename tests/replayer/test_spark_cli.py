@@ -52,10 +52,10 @@ def root(writer: ArchiveWriter, tmp_path: Path) -> Path:
 def test_nothing_but_a_job_imports_spark() -> None:
     """Help pages and all other commands come without it, in time and in what must be installed."""
     code = "import sys; from replayer.cli import main\n"
-    code += "for args in (['--help'], ['spark', '--help'], ['spark', 'export', '--help'], ['ls', '-a', '/nowhere']):\n"
-    code += "    main(args, standalone_mode=False) if args[0] != 'ls' else None\n"
+    code += "for args in (['--help'], ['spark', '--help'], ['spark', 'export', '--help']):\n"
+    code += "    main(args, standalone_mode=False)\n"
     code += "assert not {'pyspark', 'py4j', 'fastavro'} & set(sys.modules)\n"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=110)
     assert done.returncode == 0, done.stderr
 
 
