@@ -82,10 +82,12 @@ def spark_errors() -> Iterator[None]:
     """What Spark raises, as errors of ours."""
     try:
         yield
+    except BlockgzError:
+        raise
     except PySparkException as error:
         raise failure_of(str(error), error.getCondition()) from error
-    except Exception as error:
-        if not type(error).__module__.startswith("py4j."):
+    except Exception as error:  # a driver's JVM that died is a connection refused
+        if not isinstance(error, ConnectionError) and not type(error).__module__.startswith("py4j."):
             raise
         raise failure_of(str(error)) from error
 
