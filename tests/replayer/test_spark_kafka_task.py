@@ -303,6 +303,9 @@ def test_a_topic_with_records_is_refused_unless_they_are_the_jobs(cluster: Clust
         refuse_foreign_records(given, find_target(given, COLUMNS, "copy", cluster), cluster)  # type: ignore[arg-type]
 
     ask()
+    written(cluster, rows([1], 2), given=options(**{**EXACTLY_ONCE, "job": "j.other"}))
+    with pytest.raises(ReplayRefused, match="is not empty"):
+        ask(**EXACTLY_ONCE)
     written(cluster, rows([1], 2), given=options(**EXACTLY_ONCE))
     ask(**EXACTLY_ONCE)
     ask(append="true")
