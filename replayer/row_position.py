@@ -18,6 +18,8 @@ from .errors import ReplayRefused
 VERSION = 1
 MAX_RANGES = 48
 """Older ranges than these are joined: what lies between them counts as Kafka's own holes then. They fit in 4 KiB."""
+NOTHING = -1
+"""Below every offset."""
 
 Offsets = npt.NDArray[np.int64]
 
@@ -97,21 +99,36 @@ class RowLedger:
     many rows there as were written: others mean that another task had a part of them.
     """
 
-    def __init__(self, committed: RowPosition | None, topic: str, partition: int, writer: Writer) -> None:
-        """Raises ReplayRefused where the partition is another topic's, or another task's of the same run."""
+    def __init__(
+        self, committed: RowPosition | None, topic: str, partition: int, writer: Writer, last: int = NOTHING
+    ) -> None:
+        """`last` is where the task's ledger before this one ended, if it had one for this partition.
+
+        Raises ReplayRefused where the partition is another topic's, or another task's of the same run.
+        """
         self._where = f"partition {partition} of {topic}"
         if committed is not None:
             self._refuse_other(committed, topic, writer)
         self._topic, self._writer = topic, writer
         self._committed = committed
         self._position = committed
-        self._last = -1
+        self._last = last
         self._meets_newest = False
         """Whether this task has come through the newest range from its start."""
         self._met = 0
         """Rows that it met there."""
         self._continues = False
         """Whether what comes next belongs to the newest range."""
+
+    @property
+    def last(self) -> int:
+        """The newest offset that the task came to, `NOTHING` before any."""
+        return self._last
+
+    def refuse_other_topic(self, topic: str) -> None:
+        """Raises ReplayRefused for rows of another topic than this ledger's."""
+        if topic != self._topic:
+            raise _other_topic(self._topic, topic)
 
     def accept(self, offsets: Offsets) -> int:
         """From which row on the rows are new; they count as written from now on. Raises ReplayRefused."""
@@ -202,17 +219,21 @@ class RowLedger:
 
     def _refuse_other(self, committed: RowPosition, topic: str, writer: Writer) -> None:
         if committed.topic != topic:
-            raise ReplayRefused(
-                f"the job writes records of {committed.topic}, not of {topic}",
-                why="rows of both would be taken for one another's",
-                remedy="write each topic by a job of its own",
-            )
+            raise _other_topic(committed.topic, topic)
         if committed.writer.run == writer.run and committed.writer.task != writer.task:
             raise ReplayRefused(
                 f"two tasks write {self._where}",
                 why="neither knows what the other one has, so order and completeness would be left to chance",
                 remedy=ANEW,
             )
+
+
+def _other_topic(known: str, topic: str) -> ReplayRefused:
+    return ReplayRefused(
+        f"the job writes records of {known}, not of {topic}",
+        why="rows of both would be taken for one another's",
+        remedy="write each topic by a job of its own",
+    )
 
 
 def _inside(offsets: Offsets, ranges: tuple[Range, ...]) -> npt.NDArray[np.bool_]:

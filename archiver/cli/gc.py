@@ -13,8 +13,7 @@ from ..garbage import SHORTEST_GRACE_SECONDS
 from ..stores.opening import open_existing_store
 from ..sweep import SweepPlan, SweepResult, plan_sweep, sweep
 from .confirming import confirm
-from .outcome import closing, print_problems
-from .run import PARTLY_FAILED
+from .outcome import PARTLY_FAILED, closing, print_problems
 from .store_options import store_options
 from .value_types import DURATION
 

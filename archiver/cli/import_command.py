@@ -27,8 +27,7 @@ from ..stores.opening import default_buffer_root, open_existing_store, open_stor
 from ..topic_selection import TopicSelection
 from .confirming import confirm
 from .old_archive_options import old_archive_options
-from .outcome import closing, error_lines
-from .run import PARTLY_FAILED
+from .outcome import PARTLY_FAILED, closing, error_lines
 from .store_options import store_options
 from .value_types import SIZE
 

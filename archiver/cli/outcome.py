@@ -13,6 +13,7 @@ import click
 from index_format.errors import BlockgzError
 
 INTERRUPTED = 130
+PARTLY_FAILED = 3
 EXIT_CODES = """\b
 Exit codes:
     0  ok

@@ -21,8 +21,7 @@ from ..stores.opening import open_existing_store
 from ..sweep import Problem, layout_of
 from .confirming import confirm
 from .old_archive_options import old_archive_options
-from .outcome import closing, print_problems
-from .run import PARTLY_FAILED
+from .outcome import PARTLY_FAILED, closing, print_problems
 from .store_options import store_options
 
 DEFAULT_GROUP = str(RunConfig.model_fields["group_id"].default)

@@ -33,9 +33,8 @@ from ..stores.opening import default_buffer_root, open_store
 from ..workers import Workers, worker_commands
 from .config_options import config_options
 from .ending import ended_in_time
-from .outcome import INTERRUPTED, closing, error_lines, tell
+from .outcome import INTERRUPTED, PARTLY_FAILED, closing, error_lines, tell
 
-PARTLY_FAILED = 3
 SHOWN_PARTITIONS = 5
 LEAVE_SECONDS = 4.0
 """Beyond `--grace`, for leaving the group and closing clients: Kubernetes kills 30 s after it asked."""

@@ -3,7 +3,7 @@
 import signal
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import orjson
@@ -12,8 +12,11 @@ from ..configuration.kinds import default_text
 from ..configuration.spark_names import SPARK_DEFAULTS, SPARK_NAMES
 from ..errors import UsageError
 from .config_options import field_option, kafka_properties
-from .outcome import INTERRUPTED, closing
+from .outcome import INTERRUPTED, PARTLY_FAILED, closing
 from .value_types import DURATION
+
+if TYPE_CHECKING:
+    from ..spark.job import JobResult
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -69,7 +72,8 @@ def spark(
     """Archive topics as a Spark job: Spark's Kafka source into the format blockgz-archive.
 
     TOPIC is a name, a glob or ~regex. The archive is the same as that of `archiver run`, by the same commits; a lost
-    checkpoint costs nothing. A batch's offsets are split over tasks by partition. Needs pip install 'blockgz[spark]'.
+    checkpoint costs nothing. A batch's offsets are split over tasks by partition. SIGTERM ends the job, with
+    --once by exit code 3 where it left something. Needs pip install 'blockgz[spark]'.
     """
     try:
         from ..spark.job import Job, run_job  # noqa: PLC0415
@@ -102,8 +106,10 @@ def spark(
     stopped = threading.Event()
     signals = _stop_on_signals(stopped)
     result = run_job(job, stopped, lambda progress: _print_batch(progress, as_json=as_json))
-    _print_result(archive, result.records, result.batches, as_json=as_json)
-    return INTERRUPTED if signal.SIGINT in signals else 0
+    _print_result(archive, result, drained=result.ended if once else None, as_json=as_json)
+    if signal.SIGINT in signals:
+        return INTERRUPTED
+    return 0 if result.ended or not once else PARTLY_FAILED
 
 
 def _java_settings(pairs: tuple[str, ...]) -> dict[str, str]:
@@ -130,11 +136,14 @@ def _print_batch(progress: Mapping[str, Any], *, as_json: bool) -> None:
         click.echo(f"batch {number}: {records:,} records in {seconds:.1f} s", err=True)
 
 
-def _print_result(archive: str, records: int, batches: int, *, as_json: bool) -> None:
+def _print_result(archive: str, result: "JobResult", *, drained: bool | None, as_json: bool) -> None:
     if as_json:
-        click.echo(orjson.dumps({"archive": archive, "records": records, "batches": batches}).decode())
+        document = {"archive": archive, "records": result.records, "batches": result.batches, "drained": drained}
+        click.echo(orjson.dumps(document).decode())
     else:
-        click.echo(f"{records:,} records in {batches:,} batches")
+        click.echo(f"{result.records:,} records in {result.batches:,} batches")
+    if drained is False:
+        click.echo("note: the job was ended before all was archived; run it again: it goes on where it ended", err=True)
 
 
 def _stop_on_signals(stopped: threading.Event) -> set[int]:

@@ -24,8 +24,7 @@ from ..stores import ToolStore
 from ..stores.opening import open_existing_store
 from ..topic_selection import TopicSelection
 from .config_options import KAFKA_HELP, kafka_properties, list_on_request
-from .outcome import closing
-from .run import PARTLY_FAILED
+from .outcome import PARTLY_FAILED, closing
 from .store_options import store_options
 from .value_types import DURATION
 

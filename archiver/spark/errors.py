@@ -7,6 +7,8 @@ from types import ModuleType
 
 from index_format.errors import BlockgzError
 
+from ..errors import UsageError
+
 
 class WriteFailed(Exception):
     """An error with its reason and its remedy in one text: of an exception, Spark shows no more than that."""
@@ -35,7 +37,12 @@ def told() -> Iterator[None]:
 
 
 def error_in(text: str, errors: ModuleType) -> BlockgzError:
-    """The error of ours that Spark tells about, of the class of that name in `errors`; JobFailed for any other."""
+    """The error of ours that Spark tells about, of the class of that name in `errors`; JobFailed for any other.
+
+    UsageError where Spark cannot begin for want of Java.
+    """
+    if "[JAVA_GATEWAY_EXITED]" in text:
+        return UsageError("Spark cannot begin", why="it finds no Java", remedy="install Java 17 and set JAVA_HOME")
     found = re.findall(r"WriteFailed: \[(\w+)\] (.*)(?:\nwhy:   (.*))?(?:\ndo:    (.*))?", text)
     if not found:
         lines = [line for line in text.splitlines() if line.strip()]

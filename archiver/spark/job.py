@@ -10,7 +10,7 @@ from typing import Any
 
 from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -53,27 +53,33 @@ class JobResult:
 
     records: int
     batches: int
+    ended: bool
+    """By itself, as a job with `once` does at its end."""
 
 
 def run_job(job: Job, stopped: threading.Event, on_batch: Callable[[Mapping[str, Any]], None]) -> JobResult:
     """Run the stream until it is drained or `stopped`; `on_batch` is told Spark's progress of every batch.
 
-    Raises UsageError where Spark lacks its Kafka source, and the error that ended the stream.
+    Raises UsageError where Spark lacks Java or its Kafka source, and the error that ended the stream.
     """
+    try:
+        return _run(job, stopped, on_batch)
+    except (PySparkException, Py4JError) as error:
+        raise error_in(str(error), archiver_errors) from error
+
+
+def _run(job: Job, stopped: threading.Event, on_batch: Callable[[Mapping[str, Any]], None]) -> JobResult:
     spark = _session(job)
     try:
         _check_kafka_source(spark)
         register(spark)
         query = _started(spark, job, _identities(spark, job))
         counted = _Progress(on_batch)
-        try:
-            while not query.awaitTermination(STEP_SECONDS) and not stopped.is_set():
-                counted.take(query)
-        except StreamingQueryException as error:
-            raise error_in(str(error), archiver_errors) from error
+        while not (ended := bool(query.awaitTermination(STEP_SECONDS))) and not stopped.is_set():
+            counted.take(query)
         counted.take(query)
         query.stop()
-        return JobResult(counted.records, counted.batches)
+        return JobResult(counted.records, counted.batches, ended)
     finally:
         spark.stop()
 

@@ -1,6 +1,5 @@
 """What driver and tasks of a write share: the archive, and how a partition is found in it."""
 
-import threading
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -8,7 +7,7 @@ from index_format.identity import ArchiveInfo
 from index_format.keys import LAYOUTS, archive_key
 
 from ..archive import find_incarnation, open_archive
-from ..backoff import StoreBackoff
+from ..backoff import bounded_backoff
 from ..config import RunConfig
 from ..probe import probe
 from ..protocol.commit import PartitionIdentity
@@ -19,9 +18,6 @@ from ..stores import ToolStore
 from ..stores.opening import open_store
 from .options import SinkOptions
 from .sorting import Place
-
-TRIES_IN_A_ROW = 8
-"""So often the store may fail before a task or a batch does; Spark then tries the task again."""
 
 
 class NoLog:
@@ -77,9 +73,8 @@ class Workshop:
         )
 
     def driver(self) -> Driver:
-        """Runs protocols; raises StoreUnavailable after TRIES_IN_A_ROW failures."""
-        back_off = StoreBackoff(self.store.url, threading.Event(), TRIES_IN_A_ROW)
-        return Driver(self.store, NoLog(), back_off, lambda: True)
+        """Runs protocols; raises StoreUnavailable after some failures in a row. Spark then tries a task again."""
+        return Driver(self.store, NoLog(), bounded_backoff(self.store.url), lambda: True)
 
 
 def open_workshop(options: SinkOptions, *, is_batch: bool) -> Workshop:

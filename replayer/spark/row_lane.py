@@ -3,13 +3,11 @@
 from contextlib import suppress
 from time import monotonic
 
-import pyarrow as pa
-
 from ..kafka_calls import Calls, NoAnswer
 from ..kafka_positions import CommittedPositions
 from ..kafka_transactions import TransactionalSink
 from ..republish import CADENCE
-from ..row_position import RowLedger, RowPosition, Writer, decode_row_position
+from ..row_position import NOTHING, RowLedger, RowPosition, Writer, decode_row_position
 from ..scan import payload_bytes
 from ..source_lanes import OfSource, source_lane
 from ..zero_timestamps import sendable
@@ -25,8 +23,10 @@ CLOSE_SECONDS = 5.0
 class RowLane:
     """The rows of one source partition, their transactions, and what is known of them."""
 
-    def __init__(self, options: SinkOptions, target: Target, part: Part, writer: Writer) -> None:
+    def __init__(self, options: SinkOptions, target: Target, part: Part, writer: Writer, last: int = NOTHING) -> None:
         """Fences whoever wrote the partition before, and reads what stands; `part` is the first of it.
+
+        `last` is that of the task's lane before this one for the same partition, if there was one.
 
         Raises ReplayRefused, or what TransactionalSink raises.
         """
@@ -42,15 +42,22 @@ class RowLane:
         self.written = 0
         try:
             recorded = self._sink.begin([self._where.number])
-            self._ledger = RowLedger(recorded.get(self._where.number), topic, part.partition, writer)
+            self._ledger = RowLedger(recorded.get(self._where.number), topic, part.partition, writer, last)
         except BaseException:
             self.stop()
             raise
         self._open_since: float | None = None
         self._open_records = self._open_bytes = 0
 
-    def write(self, records: pa.RecordBatch) -> None:
+    @property
+    def last(self) -> int:
+        """The newest source offset that was written or stood already."""
+        return self._ledger.last
+
+    def write(self, part: Part) -> None:
         """Sends those of the records that do not stand yet; raises ReplayRefused, or what TransactionalSink raises."""
+        self._ledger.refuse_other_topic(part.topic or "")
+        records = part.records
         fresh, _ = sendable(records.slice(self._ledger.accept(records.column("offset").to_numpy())))
         if not fresh.num_rows:
             return

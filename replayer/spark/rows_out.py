@@ -14,7 +14,7 @@ from ..errors import UsageError
 from ..kafka_sink import KafkaSink
 from ..lane_position import LanePosition
 from ..pipeline import ScannedBatch
-from ..row_position import Writer
+from ..row_position import NOTHING, Writer
 from ..zero_timestamps import sendable
 from .arriving import Arriving
 from .row_lane import RowLane
@@ -176,6 +176,8 @@ class _Transactional:
         self._lanes: OrderedDict[int, RowLane] = OrderedDict()
         """Those that are open, the one that was written to last at the end."""
         self._closed = 0
+        self._last: dict[int, int] = {}
+        """By source partition, where closed lanes ended: rows below it that come later would pass for written."""
 
     @property
     def written(self) -> int:
@@ -187,9 +189,10 @@ class _Transactional:
         if part.partition not in self._lanes:
             if len(self._lanes) >= LANES_AT_ONCE:
                 self._close(next(iter(self._lanes)))
-            self._lanes[part.partition] = RowLane(self._options, self._target, part, self._writer)
+            last = self._last.get(part.partition, NOTHING)
+            self._lanes[part.partition] = RowLane(self._options, self._target, part, self._writer, last)
         self._lanes.move_to_end(part.partition)
-        self._lanes[part.partition].write(part.records)
+        self._lanes[part.partition].write(part)
 
     def due_in(self) -> float | None:
         waits = [wait for lane in self._lanes.values() if (wait := lane.due_in()) is not None]
@@ -213,6 +216,7 @@ class _Transactional:
         lane = self._lanes[partition]
         lane.finish()
         self._closed += lane.written
+        self._last[partition] = lane.last
         del self._lanes[partition]
         lane.stop()
 

@@ -75,7 +75,19 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         )
     if parsed.job is not None:
         parsed.job_into("any")
+        _refuse_lanes_name(parsed.job)
     return parsed
+
+
+def _refuse_lanes_name(job: str) -> None:
+    name, _, number = job.rpartition(".")
+    if name and number.isdigit():
+        raise UsageError(
+            f"{job!r} is no name for a job of this format",
+            why=f"positions of partition {number} of a job {name!r} have that name: the rows of one would pass for the "
+            "other's",
+            remedy=f"write {name}-{number}",
+        )
 
 
 def _refuse_unknown(options: Mapping[str, str]) -> None:

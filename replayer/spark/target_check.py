@@ -1,5 +1,6 @@
 """What the target of a write is asked before rows go to it: as a replay's, as far as rows can tell."""
 
+import re
 import time
 from dataclasses import dataclass
 
@@ -117,8 +118,8 @@ def _begun(options: SinkOptions, target: str, admin: KafkaAdmin) -> bool:
     """Whether anything is recorded of the job, of whatever source partition."""
     if not options.transactional:
         return False
-    group = options.job_into(target).group_id
-    return any(each == group or each.startswith(f"{group}.") for each in admin.groups())
+    lane = re.compile(re.escape(options.job_into(target).group_id) + r"(\.\d+)?")
+    return any(map(lane.fullmatch, admin.groups()))
 
 
 def _preflight(target: Target, sources: tuple[SourcePartition, ...], findings: Findings = Findings()) -> Preflight:  # noqa: B008

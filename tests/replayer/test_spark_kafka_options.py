@@ -39,6 +39,7 @@ def test_a_streams_own_options_are_let_through() -> None:
         ({"transactional": "yes"}, "transactional is 'yes'", "true or false"),
         ({"transactional": "true"}, "needs a name for its job", '.option("job"'),
         ({"job": "a b"}, "no name for a job", "letters"),
+        ({"job": "copy.1"}, "no name for a job of this format", "copy-1"),
         ({"partitions": "some"}, "partitions is 'some'", "leave it out"),
     ],
 )

@@ -201,6 +201,20 @@ def test_more_source_partitions_than_producers_at_a_time(cluster: Cluster) -> No
     assert most <= LANES_AT_ONCE
 
 
+def test_disorder_is_seen_across_the_lanes_of_a_partition(cluster: Cluster) -> None:
+    others = [rows([0], number) for number in range(1, LANES_AT_ONCE + 1)]
+    given = options(**EXACTLY_ONCE, partitions="3")
+    with pytest.raises(ReplayRefused, match="partition 0 of orders is not in order") as caught:
+        written(cluster, rows([0, 20]), *others, rows([6]), given=given)
+    assert caught.value.why == "offset 6 comes after offset 20"
+
+
+def test_two_topics_in_one_task(cluster: Cluster) -> None:
+    with pytest.raises(ReplayRefused, match="records of orders, not of payments"):
+        written(cluster, rows([1]), rows([2], topic="payments"), given=options(**EXACTLY_ONCE))
+    assert cluster.records == {}
+
+
 def test_transactions_end_by_size_and_while_no_rows_come(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_lane, "CADENCE", row_lane.CADENCE._replace(records=5, seconds=0.05))
     seen: list[int] = []
@@ -289,6 +303,9 @@ def test_a_topic_with_records_is_refused_unless_they_are_the_jobs(cluster: Clust
         refuse_foreign_records(given, find_target(given, COLUMNS, "copy", cluster), cluster)  # type: ignore[arg-type]
 
     ask()
+    written(cluster, rows([1], 2), given=options(**{**EXACTLY_ONCE, "job": "j.other"}))
+    with pytest.raises(ReplayRefused, match="is not empty"):
+        ask(**EXACTLY_ONCE)
     written(cluster, rows([1], 2), given=options(**EXACTLY_ONCE))
     ask(**EXACTLY_ONCE)
     ask(append="true")
