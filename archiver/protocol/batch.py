@@ -75,7 +75,7 @@ def commit_batch(
             remedy="give the records from there on, or record the gap with --on-gap record",
         )
     for chunk in chunks:
-        yield from _check_data(identity, chunk)
+        yield from _check_data(identity, ends, chunk, policy)
     writer: str = yield NewToken()
     held = (yield from take_over(identity, writer, policy)).held
     _check_end(identity, ends, held)
@@ -87,11 +87,15 @@ def commit_batch(
     return Committed(_last(chunks[-1]) + 1, records, len(chunks), gap, 0)
 
 
-def _check_data(identity: PartitionIdentity, chunk: StoredChunk) -> Protocol[None]:
-    """Raises StoreError where whoever stored the data saw another store than this one."""
+def _check_data(
+    identity: PartitionIdentity, ends: Collection[ChainEnd], chunk: StoredChunk, policy: TakeoverPolicy
+) -> Protocol[None]:
+    """Raises StoreError where whoever stored the data saw another store than this one, or as `_check_end` does."""
     key = identity.keys.chunks + chunk.data.name
     head: ObjectHead | None = yield from patiently(Head(key))
     if head is None or head.size != chunk.data.bytes:
+        # Where the archive moved on meanwhile, what the batch stored is garbage, and may have been collected.
+        _check_end(identity, ends, (yield from read_own(identity, policy)))
         found = "is not there" if head is None else f"has {head.size} bytes"
         raise StoreError(
             f"the object {key}, which a task stored with {chunk.data.bytes} bytes, {found}",
