@@ -106,6 +106,8 @@ class KafkaSource:
         self._consuming: set[Partition] = set()
         self._gathering = Gathering(gathering_bytes, clock)
         self._at_once = FIRST_MESSAGES_A_POLL
+        self._beside_value = 0
+        """Bytes of a record beside its value, as measured last: a message tells the length of its value alone."""
 
     def subscribe(self, topics: Sequence[str], listener: GroupListener) -> None:
         """Share the topics' partitions with the other members of the group."""
@@ -162,7 +164,7 @@ class KafkaSource:
         Raises NotPermitted where the group may not be joined at all.
         """
         messages: list[Message] = self._consumer.consume(self._at_once, POLL_SECONDS)
-        num_bytes = sum(map(len, messages)) + MESSAGE_FOOTPRINT * len(messages)
+        num_bytes = sum(map(len, messages)) + (MESSAGE_FOOTPRINT + self._beside_value) * len(messages)
         self._gathering.count(len(messages), num_bytes)
         events: list[Event] = []
         for message in messages:
@@ -176,6 +178,8 @@ class KafkaSource:
         if self._gathering.is_due(len(self._consuming)):
             for partition, gathered in self._gathering.take_all().items():
                 events += _fetched(partition, gathered)
+        if batches := [event.batch for event in events if isinstance(event, Fetched)]:
+            self._beside_value = beside_value(batches)
         self._at_once = messages_a_poll(len(messages), num_bytes, self._at_once)
         return events
 
@@ -275,6 +279,12 @@ class PartitionLog:
     def record_at(self, offset: int) -> Record | None:
         """See KafkaLog."""
         return self.log.record_at(self.partition, offset)
+
+
+def beside_value(batches: Sequence[pa.RecordBatch]) -> int:
+    """Bytes that a record of these takes beside its value, on the average: keys and headers."""
+    num_bytes = sum(batch.nbytes - batch.column("value").nbytes for batch in batches)
+    return num_bytes // sum(batch.num_rows for batch in batches)
 
 
 def messages_a_poll(records: int, num_bytes: int, asked: int) -> int:

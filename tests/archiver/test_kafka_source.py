@@ -4,8 +4,9 @@ import time
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Message
 
+from archiver import kafka_source
 from archiver.config import RunConfig
 from archiver.errors import NotPermitted
 from archiver.kafka_settings import consumer_settings
@@ -33,6 +34,32 @@ def test_polls_grow_step_by_step_where_records_turn_small() -> None:
 
 def test_a_poll_without_records_changes_nothing() -> None:
     assert messages_a_poll(0, 0, 17) == 17
+
+
+@pytest.mark.parametrize(("key", "headers"), [(b"k" * 200_000, []), (b"k", [("trace", b"t" * 200_000)])])
+def test_keys_and_headers_count_as_values_do(
+    monkeypatch: pytest.MonkeyPatch, key: bytes, headers: list[tuple[str, bytes]]
+) -> None:
+    asked: list[int] = []
+
+    class Client:
+        """A log without end."""
+
+        def consume(self, count: int, _: float) -> list[Message]:
+            asked.append(count)
+            offsets = range(sum(asked), sum(asked) + min(count, 50))
+            times = (1, 1_700_000_000_000)
+            return [Message("orders", 0, offset, key, b"v", headers, timestamp=times) for offset in offsets]
+
+        def incremental_assign(self, _: object) -> None:
+            """Nothing to do."""
+
+    monkeypatch.setattr(kafka_source, "make_client", lambda *_: Client())
+    source = KafkaSource({}, gathering_bytes=1)
+    source.consume({("orders", 0): 0})
+    for _ in range(3):
+        assert source.poll()
+    assert asked[-1] == BYTES_A_POLL // 200_000
 
 
 def test_a_group_that_may_not_be_joined_is_no_silence() -> None:
