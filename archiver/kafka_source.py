@@ -283,7 +283,7 @@ class PartitionLog:
 
 def beside_value(batches: Sequence[pa.RecordBatch]) -> int:
     """Bytes that a record of these takes beside its value, on the average: keys and headers."""
-    num_bytes = sum(batch.nbytes - batch.column("value").nbytes for batch in batches)
+    num_bytes: int = sum(batch.nbytes - batch.column("value").nbytes for batch in batches)
     return num_bytes // sum(batch.num_rows for batch in batches)
 
 
