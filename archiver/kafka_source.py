@@ -15,7 +15,7 @@ from index_format.records import Record, iter_records
 
 from .errors import MemberRefused, NotPermitted, PartitionUnavailable, UnreadableRecord
 from .gathering import MESSAGE_FOOTPRINT, Gathered, Gathering
-from .kafka_messages import Message, Readable, batch_of, readable_runs
+from .kafka_messages import Message, Readable, batch_of, readable_runs, rising_runs
 from .kafka_settings import BROKER_DEADLINE_SECONDS, kafka_failure, make_client
 from .memory_plan import BATCH_FOOTPRINT
 from .protocol.operations import LogBounds
@@ -283,8 +283,8 @@ class PartitionLog:
 
 def beside_value(batches: Sequence[pa.RecordBatch]) -> int:
     """Bytes that a record of these takes beside its value, on the average: keys and headers."""
-    num_bytes: int = sum(batch.nbytes - batch.column("value").nbytes for batch in batches)
-    return num_bytes // sum(batch.num_rows for batch in batches)
+    average: int = sum(batch.nbytes - batch.column("value").nbytes for batch in batches) // sum(map(len, batches))
+    return average
 
 
 def messages_a_poll(records: int, num_bytes: int, asked: int) -> int:
@@ -301,8 +301,9 @@ def _fetched(partition: Partition, gathered: Gathered) -> list[Event]:
     for run in readable_runs(gathered.messages):
         if isinstance(run, Readable):
             batch = batch_of(run)
-            epoch = run.messages[-1].leader_epoch()
-            events.append(Fetched(partition, batch, epoch, batch.nbytes + BATCH_FOOTPRINT))
+            for start, stop in rising_runs(batch):
+                part, epoch = batch.slice(start, stop - start), run.messages[stop - 1].leader_epoch()
+                events.append(Fetched(partition, part, epoch, part.nbytes + BATCH_FOOTPRINT))
         else:
             events.append(_unreadable(partition, run.message.offset(), run.error))
     if gathered.end is not None:
