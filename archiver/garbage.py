@@ -17,8 +17,9 @@ collectors, because what is garbage once stays garbage, whatever is swapped afte
   read and above. One that read an old marker may so use a name below the bound; its batch is never committed, since
   the driver refuses chunks cut for another `chain_end`.) Objects are listed before markers are read all the same: in
   layout `seed` the incarnations of a topic share their names, so all of their chains count, and the lowest bound; an
-  object's writer has settled its incarnation before it stores anything, and one without a marker yet keeps all. Later incarnations store chunks under conflict names only (see
-  protocol.commit), so that a plain name is never used a second time.
+  object's writer has settled its incarnation before it stores anything, and one without a marker yet keeps all. Later
+  incarnations store chunks under conflict names only (see protocol.commit), so that a plain name is never used a second
+  time.
 - **A catalog in progress starts at the oldest entry that is still unfolded one level down**, and that rises too. Only
   one that ends there or below goes.
 - Without a marker, or with one that commits nothing yet, nothing is garbage. A chain that cannot be read whole decides
