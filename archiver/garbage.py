@@ -13,10 +13,13 @@ collectors, because what is garbage once stays garbage, whatever is swapped afte
   version of the marker gives a smaller bound and misses nothing below it, so it does not matter that the marker moves
   while a plan is made, shown and carried out, nor that a request to delete arrives late or twice.
 - **No live writer uses a name below that bound again.** It asks for plain names at its own `chain_end` only, and a
-  conflict name is random. Objects are listed before markers are read all the same: in layout `seed` the incarnations of
-  a topic share their names, so all of their chains count, and the lowest bound; an object's writer has claimed, and its
-  marker is there to be read, before it stores anything. Later incarnations store chunks under conflict names only (see
-  protocol.commit), so that a plain name is never used a second time.
+  conflict name is random. (Spark's tasks store a batch's data before its driver claims, at the `chain_end` that they
+  read and above. One that read an old marker may so use a name below the bound; its batch is never committed, since
+  the driver refuses chunks cut for another `chain_end`.) Objects are listed before markers are read all the same: in
+  layout `seed` the incarnations of a topic share their names, so all of their chains count, and the lowest bound; an
+  object's writer has settled its incarnation before it stores anything, and one without a marker yet keeps all. Later
+  incarnations store chunks under conflict names only (see protocol.commit), so that a plain name is never used a second
+  time.
 - **A catalog in progress starts at the oldest entry that is still unfolded one level down**, and that rises too. Only
   one that ends there or below goes.
 - Without a marker, or with one that commits nothing yet, nothing is garbage. A chain that cannot be read whole decides

@@ -1,7 +1,7 @@
 """Messages of librdkafka as Arrow batches."""
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,3 +64,12 @@ def batch_of(run: Readable) -> pa.RecordBatch:
         list(map(KafkaMessage.value, messages)),
         run.headers,
     )
+
+
+def rising_runs(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
+    """Rows [start, stop) whose offsets rise: nearly always one run, as a log is read. Who takes it checks its first.
+
+    What came of several fetches may hold an offset again where the log was cut and written anew in between.
+    """
+    falls = np.flatnonzero(np.diff(batch.column("offset").to_numpy()) <= 0) + 1
+    return pairwise([0, *falls.tolist(), batch.num_rows])

@@ -15,7 +15,7 @@ from index_format.records import Record, iter_records
 
 from .errors import MemberRefused, NotPermitted, PartitionUnavailable, UnreadableRecord
 from .gathering import MESSAGE_FOOTPRINT, Gathered, Gathering
-from .kafka_messages import Message, Readable, batch_of, readable_runs
+from .kafka_messages import Message, Readable, batch_of, readable_runs, rising_runs
 from .kafka_settings import BROKER_DEADLINE_SECONDS, kafka_failure, make_client
 from .memory_plan import BATCH_FOOTPRINT
 from .protocol.operations import LogBounds
@@ -106,6 +106,8 @@ class KafkaSource:
         self._consuming: set[Partition] = set()
         self._gathering = Gathering(gathering_bytes, clock)
         self._at_once = FIRST_MESSAGES_A_POLL
+        self._beside_value = 0
+        """Bytes of a record beside its value, as measured last: a message tells the length of its value alone."""
 
     def subscribe(self, topics: Sequence[str], listener: GroupListener) -> None:
         """Share the topics' partitions with the other members of the group."""
@@ -162,7 +164,7 @@ class KafkaSource:
         Raises NotPermitted where the group may not be joined at all.
         """
         messages: list[Message] = self._consumer.consume(self._at_once, POLL_SECONDS)
-        num_bytes = sum(map(len, messages)) + MESSAGE_FOOTPRINT * len(messages)
+        num_bytes = sum(map(len, messages)) + (MESSAGE_FOOTPRINT + self._beside_value) * len(messages)
         self._gathering.count(len(messages), num_bytes)
         events: list[Event] = []
         for message in messages:
@@ -176,6 +178,8 @@ class KafkaSource:
         if self._gathering.is_due(len(self._consuming)):
             for partition, gathered in self._gathering.take_all().items():
                 events += _fetched(partition, gathered)
+        if batches := [event.batch for event in events if isinstance(event, Fetched)]:
+            self._beside_value = beside_value(batches)
         self._at_once = messages_a_poll(len(messages), num_bytes, self._at_once)
         return events
 
@@ -277,6 +281,12 @@ class PartitionLog:
         return self.log.record_at(self.partition, offset)
 
 
+def beside_value(batches: Sequence[pa.RecordBatch]) -> int:
+    """Bytes that a record of these takes beside its value, on the average: keys and headers."""
+    average: int = sum(batch.nbytes - batch.column("value").nbytes for batch in batches) // sum(map(len, batches))
+    return average
+
+
 def messages_a_poll(records: int, num_bytes: int, asked: int) -> int:
     """How many messages to ask for next, as the last poll asked for `asked` and gave records of `num_bytes`.
 
@@ -291,8 +301,9 @@ def _fetched(partition: Partition, gathered: Gathered) -> list[Event]:
     for run in readable_runs(gathered.messages):
         if isinstance(run, Readable):
             batch = batch_of(run)
-            epoch = run.messages[-1].leader_epoch()
-            events.append(Fetched(partition, batch, epoch, batch.nbytes + BATCH_FOOTPRINT))
+            for start, stop in rising_runs(batch):
+                part, epoch = batch.slice(start, stop - start), run.messages[stop - 1].leader_epoch()
+                events.append(Fetched(partition, part, epoch, part.nbytes + BATCH_FOOTPRINT))
         else:
             events.append(_unreadable(partition, run.message.offset(), run.error))
     if gathered.end is not None:

@@ -117,8 +117,8 @@ def _pattern(topic: str) -> str:
         return re.escape(topic)
     if topic.startswith("~"):
         return f"(?!__)(?:{topic[1:]})"
-    # Python's translation says (?s:…)\Z, in words that Java does not know.
-    inner = translate(topic).removeprefix("(?s:").removesuffix(r")\Z")
+    # Python's translation says (?s:…)\Z, from 3.14 on \z, in words that Java does not know.
+    inner = translate(topic).removeprefix("(?s:").removesuffix(r")\Z").removesuffix(r")\z")
     return f"(?!__)(?:{inner})"
 
 

@@ -1,11 +1,14 @@
 """How much the consumer takes at a time, and what it may not do."""
 
 import time
+from collections.abc import Iterator
+from itertools import count, islice
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Message
 
+from archiver import kafka_source
 from archiver.config import RunConfig
 from archiver.errors import NotPermitted
 from archiver.kafka_settings import consumer_settings
@@ -13,10 +16,13 @@ from archiver.kafka_source import (
     BYTES_A_POLL,
     FIRST_MESSAGES_A_POLL,
     MOST_MESSAGES_A_POLL,
+    Fetched,
     KafkaSource,
     messages_a_poll,
 )
 from tests.support.mock_cluster import FIND_COORDINATOR, MockCluster
+
+NOW = 1_700_000_000_000
 
 
 @pytest.mark.parametrize("record_bytes", [10, 500, 20_000, 1_000_000, 10 * BYTES_A_POLL])
@@ -33,6 +39,52 @@ def test_polls_grow_step_by_step_where_records_turn_small() -> None:
 
 def test_a_poll_without_records_changes_nothing() -> None:
     assert messages_a_poll(0, 0, 17) == 17
+
+
+class Client:
+    """A consumer that is given what it takes; notes how many were asked for."""
+
+    def __init__(self, messages: Iterator[Message]) -> None:
+        self._messages = messages
+        self.asked: list[int] = []
+
+    def consume(self, count: int, _: float) -> list[Message]:
+        self.asked.append(count)
+        return list(islice(self._messages, count))
+
+    def incremental_assign(self, _: object) -> None:
+        """Nothing to do."""
+
+
+def source_of(client: Client, monkeypatch: pytest.MonkeyPatch) -> KafkaSource:
+    monkeypatch.setattr(kafka_source, "make_client", lambda *_: client)
+    source = KafkaSource({}, gathering_bytes=1)
+    source.consume({("orders", 0): 0})
+    return source
+
+
+def message(offset: int, epoch: int = 0, **more: Any) -> Message:
+    given = {"key": b"k", "value": b"v", "headers": [], "timestamp": (1, NOW), "leader_epoch": epoch} | more
+    return Message("orders", 0, offset, **given)
+
+
+@pytest.mark.parametrize("more", [{"key": b"k" * 200_000}, {"headers": [("trace", b"t" * 200_000)]}])
+def test_keys_and_headers_count_as_values_do(monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]) -> None:
+    client = Client(message(offset, **more) for offset in count())
+    source = source_of(client, monkeypatch)
+    for _ in range(3):
+        assert source.poll()
+    assert client.asked[-1] == BYTES_A_POLL // 200_000
+
+
+def test_offsets_that_come_again_are_a_batch_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the partition's guard, which looks at a batch's first offset, sees them."""
+    client = Client(iter([*(message(offset, 1) for offset in (5, 6, 8)), *(message(offset, 2) for offset in (6, 7))]))
+    events = source_of(client, monkeypatch).poll()
+    found = [
+        (each.batch.column("offset").to_pylist(), each.leader_epoch) for each in events if isinstance(each, Fetched)
+    ]
+    assert found == [([5, 6, 8], 1), ([6, 7], 2)]
 
 
 def test_a_group_that_may_not_be_joined_is_no_silence() -> None:

@@ -7,6 +7,7 @@ import pytest
 from archiver.configuration.kinds import default_text
 from archiver.configuration.spark_names import SPARK_DEFAULTS, SPARK_NAMES
 from archiver.errors import UsageError
+from archiver.spark import job
 from archiver.spark.job import subscription
 from archiver.spark.options import IDENTITY_OPTIONS, SinkOptions, parse_options
 
@@ -84,6 +85,11 @@ def test_every_option_is_a_field() -> None:
 )
 def test_topics_as_the_source_wants_them(topics: list[str], option: dict[str, str]) -> None:
     assert subscription(topics) == option
+
+
+def test_the_words_of_later_pythons_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "translate", lambda _: r"(?s:eu\-.*)\z")
+    assert subscription(["eu-*"]) == {"subscribePattern": r"(?:(?!__)(?:eu\-.*))"}
 
 
 def test_a_pattern_that_is_none() -> None:
