@@ -19,6 +19,11 @@ class ChunkChoice:
         if not 0 < self.share <= 1:
             raise ValueError(f"a share lies above 0 and is at most 1, not {self.share}")
 
+    @property
+    def takes_all(self) -> bool:
+        """Whether no chunk is left out."""
+        return self.since is None and self.share == 1
+
     def of(self, entries: Sequence[ChunkEntry]) -> list[ChunkEntry]:
         """The chosen chunks in order: at least one where there is one to choose from."""
         inside = [entry for entry in entries if self.since is None or entry.max_timestamp >= self.since]

@@ -1,13 +1,9 @@
 """`replayer verify`."""
 
 import asyncio
-import random
-import re
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import click
 import msgspec
@@ -17,11 +13,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from ..chunk_choice import ChunkChoice
 from ..documents import verification_document
 from ..findings import ArchiveReport, Verdict
-from ..positions import parse_time
 from ..survey import survey
 from ..verify import Depth, expected_bytes, verify_partition
 from ..verify import Progress as OnProgress
 from .archive_options import ArchiveOptions, archive_options, open_archive
+from .choice_options import choice_options
 from .cluster_options import KafkaOptions, kafka_options
 from .options import json_option
 from .program import closing
@@ -31,22 +27,6 @@ from .topic_argument import TopicArgument, parse_topic, with_partitions
 from .verification_output import print_report
 
 FAILED = 3
-
-
-class Share(click.ParamType[float]):
-    """A percentage above 0 and at most 100, as a share of 1."""
-
-    name = "share"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """See click.ParamType."""
-        if isinstance(value, float):
-            return value
-        match = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)%", str(value), re.ASCII)
-        share = float(match[1]) / 100 if match else 0.0
-        if not 0 < share <= 1:
-            self.fail(f"{value!r} is no share; write 5% or 0.5%", param, ctx)
-        return share
 
 
 @click.command(
@@ -68,20 +48,7 @@ class Share(click.ParamType[float]):
     "--against-topic", metavar="TOPIC", help="Compare every record with this topic: the archived one itself, or a copy."
 )
 @click.option("--partitions", metavar="P,P-P", help="With --against-topic: only these partitions.")
-@click.option(
-    "--since",
-    envvar="BLOCKGZ_VERIFY_SINCE",
-    metavar="TIME",
-    help="Check only chunks with a record at or after: a time, or a duration before now (-1d).",
-)
-@click.option(
-    "--sample",
-    type=Share(),
-    default="100%",
-    show_default=True,
-    metavar="PERCENT",
-    help="Check only a random share of the chunks of each partition, at least one, such as 5%.",
-)
+@choice_options
 @range_options
 @report_options
 @json_option
@@ -93,8 +60,7 @@ def command(
     records: bool,
     against_topic: str | None,
     partitions: str | None,
-    since: str | None,
-    sample: float,
+    choice: ChunkChoice,
     selection: RangeOptions,
     report_to: ReportOptions,
     as_json: bool,
@@ -114,7 +80,7 @@ def command(
     if against_topic is not None:
         if deep or records:
             raise click.UsageError("--against-topic reads every record anyway: run it without --deep and --records")
-        if since is not None or sample < 1:
+        if not choice.takes_all:
             raise click.UsageError("--since and --sample choose chunks of an archive; with --against-topic give --from")
         if len(topics) != 1:
             raise click.UsageError("--against-topic compares one archived topic: name it")
@@ -126,8 +92,6 @@ def command(
     if partitions is not None or selection != RangeOptions(None, None):
         raise click.UsageError("--partitions, --from, --to and --at go with --against-topic")
     depth = Depth.RECORDS if records else Depth.BLOCKS if deep else Depth.STRUCTURE
-    now = time.time_ns() // 1_000_000
-    choice = ChunkChoice(None if since is None else parse_time(since, now).timestamp, sample, random.randrange(2**32))
     report = asyncio.run(_verify(archive, [parse_topic(topic) for topic in topics], depth, choice))
     document = verification_document(report, str(archive.address), depth)
     if as_json:

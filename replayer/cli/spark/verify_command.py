@@ -1,18 +1,14 @@
 """`replayer spark verify`."""
 
-import random
-import time
-
 import click
 
 from ...chunk_choice import ChunkChoice
-from ...positions import parse_time
 from ...verify import Depth
 from ..archive_options import ArchiveOptions, archive_options
+from ..choice_options import choice_options
 from ..options import json_option
 from ..program import closing
 from ..report import ReportOptions, report_options
-from ..verify import Share
 from .job_options import Cutting, cutting_options, dry_run_option
 from .session_options import SessionOptions, session_options, spark_needed
 
@@ -32,20 +28,7 @@ from .session_options import SessionOptions, session_options, spark_needed
     is_flag=True,
     help="Digests of the records of each partition: each is one task then.",
 )
-@click.option(
-    "--since",
-    envvar="BLOCKGZ_VERIFY_SINCE",
-    metavar="TIME",
-    help="Check only chunks with a record at or after: a time, or a duration before now (-1d).",
-)
-@click.option(
-    "--sample",
-    type=Share(),
-    default="100%",
-    show_default=True,
-    metavar="PERCENT",
-    help="Check only a random share of the chunks of each partition, at least one, such as 5%.",
-)
+@choice_options
 @report_options
 @cutting_options
 @dry_run_option
@@ -56,8 +39,7 @@ def command(
     topics: tuple[str, ...],
     records: bool,
     digests: bool,
-    since: str | None,
-    sample: float,
+    choice: ChunkChoice,
     report_to: ReportOptions,
     cutting: Cutting,
     dry_run: bool,
@@ -72,8 +54,6 @@ def command(
     """
     if digests and not records:
         raise click.UsageError("--digests goes with --records")
-    now = time.time_ns() // 1_000_000
-    choice = ChunkChoice(None if since is None else parse_time(since, now).timestamp, sample, random.randrange(2**32))
     depth = Depth.RECORDS if records else Depth.BLOCKS
     with spark_needed():
         from .verifying_job import run  # noqa: PLC0415
