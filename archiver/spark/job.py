@@ -18,6 +18,7 @@ from .. import errors as archiver_errors
 from ..errors import UsageError
 from ..topic_selection import TopicSelection, is_name
 from . import register
+from .data_loss import data_loss
 from .errors import error_in
 from .options import FORMAT
 
@@ -65,6 +66,8 @@ def run_job(job: Job, stopped: threading.Event, on_batch: Callable[[Mapping[str,
     try:
         return _run(job, stopped, on_batch)
     except (PySparkException, Py4JError) as error:
+        if (loss := data_loss(error, job.checkpoint, is_recorded=not job.fails_on_gap)) is not None:
+            raise loss from error
         raise error_in(str(error), archiver_errors) from error
 
 
@@ -167,17 +170,26 @@ def _identities(spark: SparkSession, job: Job) -> dict[str, str]:
     return {"topicIds": json.dumps(topic_ids)} | ({"clusterId": cluster_id} if cluster_id else {})
 
 
-def _started(spark: SparkSession, job: Job, identities: Mapping[str, str]) -> StreamingQuery:
+def source_options(job: Job) -> dict[str, str]:
+    """Of Spark's Kafka source.
+
+    It must fail on data loss whatever becomes of gaps: where retention overtakes a batch it would pass over offsets
+    without a word, and the sink take them for holes of the log.
+    """
     own = {
         "kafka.bootstrap.servers": job.bootstrap_servers,
         "kafka.isolation.level": job.isolation_level,
         "includeHeaders": "true",
         "startingOffsets": "earliest",
-        "failOnDataLoss": str(job.fails_on_gap).lower(),
+        "failOnDataLoss": "true",
     }
     own |= {"maxOffsetsPerTrigger": str(job.max_offsets)} if job.max_offsets is not None else {}
     own |= {f"kafka.{name}": value for name, value in job.kafka.items()}
-    stream = spark.readStream.format("kafka").options(**own, **subscription(job.topics)).load()
+    return own | subscription(job.topics)
+
+
+def _started(spark: SparkSession, job: Job, identities: Mapping[str, str]) -> StreamingQuery:
+    stream = spark.readStream.format("kafka").options(**source_options(job)).load()
     writer = (
         stream.writeStream.format(FORMAT).options(**job.sink, **identities).option("checkpointLocation", job.checkpoint)
     )
