@@ -64,7 +64,7 @@ def ended_by(monkeypatch: pytest.MonkeyPatch, origin: Throwable, *, fails_on_gap
 
     monkeypatch.setattr(job, "_run", run)
     monkeypatch.setattr(data_loss, "is_instance_of", lambda _, each, __: each.condition is not None)
-    with pytest.raises(Exception) as caught:  # noqa: PT011
+    with pytest.raises(Exception) as caught:
         run_job(job_of("orders", fails_on_gap=fails_on_gap), None, print)  # type: ignore[arg-type]
     return caught.value
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 
 from archiver import errors as archiver_errors
 from archiver.errors import Diverged, Fenced, OwnedByAnother, StoreError, UsageError
+from archiver.spark import committing
 from archiver.spark.columns import to_rows
 from archiver.spark.committing import Outcome, commit_all, ordered
 from archiver.spark.errors import BatchRefused, JobFailed, WriteFailed, error_in, in_options, told
@@ -229,6 +231,27 @@ def test_a_jump_is_recorded_as_unverified(sink: Sink) -> None:
     assert found["verdict"] == "WARNING"
     assert found["partitions"][0]["gaps"] == [{"from": 10, "to": 15, "reason": "unverified"}]
     assert "unverified" in sink.replayer("describe", "orders")
+
+
+def test_records_that_come_too_late_are_not_told_as_held(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below the archive's start and inside its gap: what is left out there is nowhere."""
+    sink.write(at("orders", 0, records(range(10, 20))))
+    sink.write(at("orders", 0, records(range(25, 30))))
+    told: list[tuple[str, int]] = []
+    warning = SimpleNamespace(warning=lambda event, **keys: told.append((event, keys["records"])))
+    monkeypatch.setattr(committing, "log", warning)
+    (again,) = sink.write(at("orders", 0, records(range(35))), at("orders", 1, records(range(3))))[:1]
+    assert (again.batch.dropped, again.batch.too_late) == (15, 15)
+    assert told == [("dropped", 15), ("too_late", 15)]
+    assert sink.offsets() == [*range(10, 20), *range(25, 35)]
+
+
+def test_another_topic_is_noticed_beside_records_that_come_too_late(sink: Sink) -> None:
+    sink.write(at("orders", 0, records(range(10))))
+    sink.write(at("orders", 0, records(range(15, 20))))
+    other = [row._replace(value=b"another") for row in records(range(13))]
+    with pytest.raises(Diverged, match="offset 9"):
+        sink.write(at("orders", 0, other))
 
 
 def test_tasks_that_failed_leave_orphans_and_no_more(sink: Sink) -> None:
