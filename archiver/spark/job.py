@@ -14,7 +14,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from .. import errors as archiver_errors
 from ..errors import UsageError
 from ..topic_selection import TopicSelection, is_name
 from . import register
@@ -68,7 +67,7 @@ def run_job(job: Job, stopped: threading.Event, on_batch: Callable[[Mapping[str,
     except (PySparkException, Py4JError) as error:
         if (loss := data_loss(error, job.checkpoint, is_recorded=not job.fails_on_gap)) is not None:
             raise loss from error
-        raise error_in(str(error), archiver_errors) from error
+        raise error_in(str(error)) from error
 
 
 def _run(job: Job, stopped: threading.Event, on_batch: Callable[[Mapping[str, Any]], None]) -> JobResult:
