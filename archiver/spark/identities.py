@@ -34,7 +34,7 @@ class Identities(NamedTuple):
             if now.topic_ids.get(topic, topic_id) != topic_id:
                 raise Diverged(
                     f"topic {topic} was created again while the job ran",
-                    why=f"its id was {topic_id}, and is {now.topic_ids[topic]}; the checkpoint's offsets are the old one's",
+                    why=f"its id was {topic_id}, and is {now.topic_ids[topic]}; the checkpoint is of the old one",
                     remedy=f"remove the checkpoint {checkpoint}, or give another one, and start again: the new topic "
                     "is archived from its start, beside the old one",
                 )
