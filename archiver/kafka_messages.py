@@ -29,6 +29,14 @@ class Refused(NamedTuple):
     error: SystemError
 
 
+class RisingRun(NamedTuple):
+    """Rows [start, stop) of a batch whose offsets rise, written under one leader epoch; None where it is not known."""
+
+    start: int
+    stop: int
+    leader_epoch: int | None
+
+
 def readable_runs(messages: Sequence[Message]) -> Iterator[Readable | Refused]:
     """The runs between refused messages, and those, in order.
 
@@ -66,10 +74,16 @@ def batch_of(run: Readable) -> pa.RecordBatch:
     )
 
 
-def rising_runs(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
-    """Rows [start, stop) whose offsets rise: nearly always one run, as a log is read. Who takes it checks its first.
+def rising_runs(run: Readable, batch: pa.RecordBatch) -> Iterator[RisingRun]:
+    """The batch of `run`, cut where offsets fall and where the leader epoch changes: nearly always one piece.
 
-    What came of several fetches may hold an offset again where the log was cut and written anew in between.
+    What came of several fetches may hold an offset again where the log was cut and written anew in between. Who takes
+    the pieces checks the first offset of each, and by its epoch who wrote it.
     """
     falls = np.flatnonzero(np.diff(batch.column("offset").to_numpy()) <= 0) + 1
-    return pairwise([0, *falls.tolist(), batch.num_rows])
+    epochs = list(map(KafkaMessage.leader_epoch, run.messages))
+    changes: list[int] = []
+    if epochs.count(epochs[0]) < len(epochs):
+        changes = [row for row, (before, after) in enumerate(pairwise(epochs), 1) if before != after]
+    edges = sorted({0, *falls.tolist(), *changes, batch.num_rows})
+    return (RisingRun(start, stop, epochs[start]) for start, stop in pairwise(edges))

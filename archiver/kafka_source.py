@@ -301,8 +301,8 @@ def _fetched(partition: Partition, gathered: Gathered) -> list[Event]:
     for run in readable_runs(gathered.messages):
         if isinstance(run, Readable):
             batch = batch_of(run)
-            for start, stop in rising_runs(batch):
-                part, epoch = batch.slice(start, stop - start), run.messages[stop - 1].leader_epoch()
+            for start, stop, epoch in rising_runs(run, batch):
+                part = batch.slice(start, stop - start)
                 events.append(Fetched(partition, part, epoch, part.nbytes + BATCH_FOOTPRINT))
         else:
             events.append(_unreadable(partition, run.message.offset(), run.error))

@@ -37,6 +37,7 @@ class LogEvent(StrEnum):
     SUBSCRIBED = "subscribed"
     SUCCEEDED = "succeeded"
     TAIL_UNVERIFIED = "tail_unverified"
+    TOO_LATE = "too_late"
     TOPIC_CONFIG_KEPT = "topic_config_kept"
     TOPIC_CONFIG_UNKNOWN = "topic_config_unknown"
     TOPICS_UNKNOWN = "topics_unknown"

@@ -30,6 +30,9 @@ class PartitionBatch:
     ends: frozenset[ChainEnd]
     chunks: tuple[StoredChunk, ...]
     dropped: int
+    """Records that the archive held already."""
+    too_late: int
+    """Records that the archive does not hold, and has passed."""
 
     def __str__(self) -> str:
         return f"{self.identity.topic}:{self.identity.keys.partition}"
@@ -58,6 +61,7 @@ def _joined(reports: Sequence[TaskPartition]) -> PartitionBatch:
         frozenset(each.end for each in reports if each.chunks),
         tuple(chunks),
         sum(each.dropped for each in reports),
+        sum(each.too_late for each in reports),
     )
     for before, after in pairwise(chunks):
         if _first(after) <= before.blocks[-1].last_record_offset:
@@ -101,6 +105,8 @@ def _tell(outcome: Outcome) -> None:
     dropped = batch.dropped + (committed.passed if committed else 0)
     if dropped:
         log.warning(LogEvent.DROPPED, topic=topic, partition=partition, records=dropped)
+    if batch.too_late:
+        log.warning(LogEvent.TOO_LATE, topic=topic, partition=partition, records=batch.too_late)
     if committed is not None and committed.gap is not None:
         gap = committed.gap
         log.warning(LogEvent.GAP, topic=topic, partition=partition, start=gap.start, end=gap.end, reason=gap.reason)

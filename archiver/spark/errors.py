@@ -3,10 +3,11 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
 
+from index_format import errors as format_errors
 from index_format.errors import BlockgzError
 
+from .. import errors as archiver_errors
 from ..errors import UsageError
 
 
@@ -20,6 +21,14 @@ class BatchRefused(BlockgzError):
 
 class JobFailed(BlockgzError):
     """Spark ended a job, for no reason of the archive's."""
+
+
+_KINDS: dict[str, type[BlockgzError]] = {
+    name: kind
+    for name, kind in {**vars(format_errors), **vars(archiver_errors), "BatchRefused": BatchRefused}.items()
+    if isinstance(kind, type) and issubclass(kind, BlockgzError)
+}
+"""What may be raised while an archive is written, by name."""
 
 
 @contextmanager
@@ -36,8 +45,8 @@ def told() -> Iterator[None]:
         raise WriteFailed("\n".join(in_options(line) for line in lines if line)) from error
 
 
-def error_in(text: str, errors: ModuleType) -> BlockgzError:
-    """The error of ours that Spark tells about, of the class of that name in `errors`; JobFailed for any other.
+def error_in(text: str) -> BlockgzError:
+    """The error of ours that Spark tells about, of its own class; JobFailed for any other.
 
     UsageError where Spark cannot begin for want of Java.
     """
@@ -48,9 +57,8 @@ def error_in(text: str, errors: ModuleType) -> BlockgzError:
         lines = [line for line in text.splitlines() if line.strip()]
         return JobFailed(lines[0] if lines else "Spark ended the query", why=" ".join(lines[1:3]))
     name, what, why, remedy = found[-1]
-    kind = getattr(errors, name, JobFailed)
-    error: BlockgzError = kind(what, why=why, remedy=remedy)
-    return error
+    kind = _KINDS.get(name, JobFailed)
+    return kind(what, why=why, remedy=remedy)
 
 
 def in_options(text: str) -> str:

@@ -1,8 +1,8 @@
 """`archiver spark`: Spark's Kafka source as a stream into the format `blockgz-archive`."""
 
-import json
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
@@ -14,17 +14,18 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from .. import errors as archiver_errors
 from ..errors import UsageError
 from ..topic_selection import TopicSelection, is_name
 from . import register
+from .data_loss import data_loss
 from .errors import error_in
+from .identities import Identities, asked_for
 from .options import FORMAT
 
 KAFKA_SOURCE = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 STEP_SECONDS = 1
-DEADLINES = {"default.api.timeout.ms": "10000", "request.timeout.ms": "5000"}
-"""Of the client that is asked for identities alone."""
+IDENTITIES_SECONDS = 30
+"""So often the broker is asked whether topics came, or were created again."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,9 @@ def run_job(job: Job, stopped: threading.Event, on_batch: Callable[[Mapping[str,
     try:
         return _run(job, stopped, on_batch)
     except (PySparkException, Py4JError) as error:
-        raise error_in(str(error), archiver_errors) from error
+        if (loss := data_loss(error, job.checkpoint, is_recorded=not job.fails_on_gap)) is not None:
+            raise loss from error
+        raise error_in(str(error)) from error
 
 
 def _run(job: Job, stopped: threading.Event, on_batch: Callable[[Mapping[str, Any]], None]) -> JobResult:
@@ -73,10 +76,21 @@ def _run(job: Job, stopped: threading.Event, on_batch: Callable[[Mapping[str, An
     try:
         _check_kafka_source(spark)
         register(spark)
-        query = _started(spark, job, _identities(spark, job))
+        identities = _identities(spark, job)
+        query = _started(spark, job, identities)
         counted = _Progress(on_batch)
+        asked_at = time.monotonic()
         while not (ended := bool(query.awaitTermination(STEP_SECONDS))) and not stopped.is_set():
             counted.take(query)
+            if time.monotonic() - asked_at < IDENTITIES_SECONDS:
+                continue
+            joined = identities.joined(_identities(spark, job), job.checkpoint)
+            if joined != identities:
+                # The sink's options are a query's for good; its checkpoint lets the next one go on.
+                query.stop()
+                counted.take(query)
+                identities, query = joined, _started(spark, job, joined)
+            asked_at = time.monotonic()
         counted.take(query)
         query.stop()
         return JobResult(counted.records, counted.batches, ended)
@@ -143,43 +157,34 @@ def _check_kafka_source(spark: SparkSession) -> None:
         )
 
 
-def _identities(spark: SparkSession, job: Job) -> dict[str, str]:
-    """The sink's options that say which cluster and topics these are; asked by the client that the source brings along.
+def _identities(spark: SparkSession, job: Job) -> Identities:
+    return asked_for(spark, job.topics, job.bootstrap_servers, job.kafka)
 
-    What the broker does not tell, or not to this client, stays unknown, as in `archiver run`.
+
+def source_options(job: Job) -> dict[str, str]:
+    """Of Spark's Kafka source.
+
+    It must fail on data loss whatever becomes of gaps: where retention overtakes a batch it would pass over offsets
+    without a word, and the sink take them for holes of the log.
     """
-    jvm: Any = spark._jvm
-    settings = jvm.java.util.Properties()
-    for name, value in {**job.kafka, "bootstrap.servers": job.bootstrap_servers, **DEADLINES}.items():
-        settings.setProperty(name, value)
-    selected = TopicSelection(job.topics)
-    try:
-        admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
-        try:
-            cluster_id = admin.describeCluster().clusterId().get()
-            listings = admin.listTopics().namesToListings().get()
-            ids = {topic: listing.topicId().toString() for topic, listing in listings.items()}
-        finally:
-            admin.close()
-    except Py4JError:
-        return {}
-    topic_ids = {topic: ids[topic] for topic in selected(ids)}
-    return {"topicIds": json.dumps(topic_ids)} | ({"clusterId": cluster_id} if cluster_id else {})
-
-
-def _started(spark: SparkSession, job: Job, identities: Mapping[str, str]) -> StreamingQuery:
     own = {
         "kafka.bootstrap.servers": job.bootstrap_servers,
         "kafka.isolation.level": job.isolation_level,
         "includeHeaders": "true",
         "startingOffsets": "earliest",
-        "failOnDataLoss": str(job.fails_on_gap).lower(),
+        "failOnDataLoss": "true",
     }
     own |= {"maxOffsetsPerTrigger": str(job.max_offsets)} if job.max_offsets is not None else {}
     own |= {f"kafka.{name}": value for name, value in job.kafka.items()}
-    stream = spark.readStream.format("kafka").options(**own, **subscription(job.topics)).load()
+    return own | subscription(job.topics)
+
+
+def _started(spark: SparkSession, job: Job, identities: Identities) -> StreamingQuery:
+    stream = spark.readStream.format("kafka").options(**source_options(job)).load()
     writer = (
-        stream.writeStream.format(FORMAT).options(**job.sink, **identities).option("checkpointLocation", job.checkpoint)
+        stream.writeStream.format(FORMAT)
+        .options(**job.sink, **identities.options())
+        .option("checkpointLocation", job.checkpoint)
     )
     trigger: dict[str, Any] = (
         {"availableNow": True} if job.once else {"processingTime": f"{round(job.interval_seconds * 1000)} milliseconds"}

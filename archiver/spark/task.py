@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from index_format.blocks import COMPRESSORS
 from index_format.errors import UnencodableRecord
@@ -48,6 +49,8 @@ class TaskPartition(NamedTuple):
     chunks: tuple[StoredChunk, ...]
     dropped: int
     """Records that the archive held already."""
+    too_late: int
+    """Records that the archive does not hold, and has passed: below its start, or inside gaps of its marker."""
 
 
 def write_task(batches: Iterable[pa.RecordBatch], workshop: Workshop) -> tuple[TaskPartition, ...]:
@@ -103,6 +106,7 @@ class PartitionWriter:
         self._chunk: ChunkBuilder | None = None
         self._stored: list[StoredChunk] = []
         self._dropped = 0
+        self._too_late = 0
 
     @property
     def open_block_bytes(self) -> int:
@@ -134,16 +138,14 @@ class PartitionWriter:
         """Store what is open."""
         if self._chunk is not None:
             self._store(self._chunk)
-        return TaskPartition(self._identity, self._end, tuple(self._stored), self._dropped)
+        return TaskPartition(self._identity, self._end, tuple(self._stored), self._dropped, self._too_late)
 
     def _new(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The records that the archive does not hold yet, checked for their order."""
         offsets = batch.column("offset").to_numpy()
         known = int(np.searchsorted(offsets, self._end.next_offset)) if self._end.next_offset is not None else 0
         if known and self._held is not None:
-            if not self._dropped:
-                self._compare(self._held.marker, batch.slice(0, known))
-            self._dropped += known
+            self._leave_out(self._held.marker, batch.slice(0, known))
             batch, offsets = batch.slice(known), offsets[known:]
         twice = np.flatnonzero(np.diff(offsets) == 0)
         if len(twice):
@@ -159,6 +161,15 @@ class PartitionWriter:
                 remedy=SORT_REMEDY,
             )
         return batch
+
+    def _leave_out(self, marker: Marker, passed: pa.RecordBatch) -> None:
+        """Count records below the archive's end: those that it holds, and those that come too late to be."""
+        late = too_late(marker, passed.column("offset").to_numpy())
+        held = passed.filter(pa.array(~late))
+        if held.num_rows and not self._dropped:
+            self._compare(marker, held)
+        self._dropped += held.num_rows
+        self._too_late += passed.num_rows - held.num_rows
 
     def _compare(self, marker: Marker, known: pa.RecordBatch) -> None:
         """Records of another topic by the same name must not pass for what is archived already."""
@@ -197,3 +208,14 @@ class PartitionWriter:
         epoch = self._held.marker.epoch + 1 if self._held else 1
         self._stored.append(self._driver.run(store_data(self._identity, finished, epoch)))
         chunk.discard()
+
+
+def too_late(marker: Marker, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which offsets, all below the marker's next one, the archive passed without their records.
+
+    Gaps that moved into catalogs, as more than 256 had gathered, are not asked for.
+    """
+    late: NDArray[np.bool_] = offsets < (marker.start_offset or 0)
+    for gap in marker.gaps:
+        late[np.searchsorted(offsets, gap.start) : np.searchsorted(offsets, gap.end)] = True
+    return late

@@ -87,6 +87,17 @@ def test_offsets_that_come_again_are_a_batch_of_their_own(monkeypatch: pytest.Mo
     assert found == [([5, 6, 8], 1), ([6, 7], 2)]
 
 
+def test_a_new_leader_epoch_begins_a_batch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one batch had both, its first offsets would be judged by an epoch that did not write them."""
+    epochs = {5: 1, 6: 1, 7: 3, 8: 3, 9: None, 10: 3}
+    client = Client(message(offset, -1 if epoch is None else epoch) for offset, epoch in epochs.items())
+    events = source_of(client, monkeypatch).poll()
+    found = [
+        (each.batch.column("offset").to_pylist(), each.leader_epoch) for each in events if isinstance(each, Fetched)
+    ]
+    assert found == [([5, 6], 1), ([7, 8], 3), ([9], None), ([10], 3)]
+
+
 def test_a_group_that_may_not_be_joined_is_no_silence() -> None:
     cluster = MockCluster()
     cluster.create_topic("orders")

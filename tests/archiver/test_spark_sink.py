@@ -6,20 +6,22 @@ import random
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from archiver import errors as archiver_errors
 from archiver.errors import Diverged, Fenced, OwnedByAnother, StoreError, UsageError
+from archiver.spark import committing
 from archiver.spark.columns import to_rows
 from archiver.spark.committing import Outcome, commit_all, ordered
 from archiver.spark.errors import BatchRefused, JobFailed, WriteFailed, error_in, in_options, told
 from archiver.spark.options import parse_options
 from archiver.spark.task import TaskPartition, write_task
 from archiver.spark.workshop import Workshop, open_workshop
+from index_format.errors import BadName, BlockgzError, MalformedObject
 from index_format.records import Record
 from replayer.cli import main as replayer_main
 from tests.support.archives import records
@@ -231,6 +233,27 @@ def test_a_jump_is_recorded_as_unverified(sink: Sink) -> None:
     assert "unverified" in sink.replayer("describe", "orders")
 
 
+def test_records_that_come_too_late_are_not_told_as_held(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below the archive's start and inside its gap: what is left out there is nowhere."""
+    sink.write(at("orders", 0, records(range(10, 20))))
+    sink.write(at("orders", 0, records(range(25, 30))))
+    told: list[tuple[str, int]] = []
+    warning = SimpleNamespace(warning=lambda event, **keys: told.append((event, keys["records"])))
+    monkeypatch.setattr(committing, "log", warning)
+    (again,) = sink.write(at("orders", 0, records(range(35))), at("orders", 1, records(range(3))))[:1]
+    assert (again.batch.dropped, again.batch.too_late) == (15, 15)
+    assert told == [("dropped", 15), ("too_late", 15)]
+    assert sink.offsets() == [*range(10, 20), *range(25, 35)]
+
+
+def test_another_topic_is_noticed_beside_records_that_come_too_late(sink: Sink) -> None:
+    sink.write(at("orders", 0, records(range(10))))
+    sink.write(at("orders", 0, records(range(15, 20))))
+    other = [row._replace(value=b"another") for row in records(range(13))]
+    with pytest.raises(Diverged, match="offset 9"):
+        sink.write(at("orders", 0, other))
+
+
 def test_tasks_that_failed_leave_orphans_and_no_more(sink: Sink) -> None:
     sink.task(at("orders", 0, records(range(20))))
     report = sink.task(at("orders", 0, records(range(20))))
@@ -360,19 +383,29 @@ def test_data_that_the_driver_does_not_see_is_not_committed(sink: Sink) -> None:
     assert not list(sink.folder.rglob("last_chunk_index.json"))
 
 
+def as_spark_says(error: BlockgzError) -> str:
+    with pytest.raises(WriteFailed) as caught, told():
+        raise error
+    told_by_spark = f"archiver.spark.errors.WriteFailed: {caught.value}"
+    return f"[STREAM_FAILED] Query ended\nTraceback ...\n{told_by_spark}\n\tat org.apache"
+
+
 def test_an_error_comes_back_from_what_spark_says_of_it() -> None:
-    try:
-        with told():
-            raise Fenced("orders:0: another writer", why="it was quicker", remedy="use --group-id x")
-    except WriteFailed as error:
-        text = (
-            f"[STREAM_FAILED] Query ended\nTraceback ...\narchiver.spark.errors.WriteFailed: {error}\n\tat org.apache"
-        )
-    found = error_in(text, archiver_errors)
+    found = error_in(as_spark_says(Fenced("orders:0: another writer", why="it was quicker", remedy="use --group-id x")))
     assert (type(found), found.exit_code) == (Fenced, 11)
     assert (found.what, found.why, found.remedy) == ("orders:0: another writer", "it was quicker", "use groupId x")
-    other = error_in("java.lang.OutOfMemoryError: heap\n at x", archiver_errors)
+    other = error_in("java.lang.OutOfMemoryError: heap\n at x")
     assert (type(other), other.what) == (JobFailed, "java.lang.OutOfMemoryError: heap")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MalformedObject("a marker", why="no JSON"), BadName("../x"), BatchRefused("offset 4 comes twice")],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_of_the_format_and_of_a_batch_come_back_as_they_were(error: BlockgzError) -> None:
+    found = error_in(as_spark_says(error))
+    assert (type(found), found.what, found.exit_code) == (type(error), error.what, error.exit_code)
 
 
 def test_errors_name_options_rather_than_flags() -> None:

@@ -1,0 +1,48 @@
+"""What Spark's Kafka source was to read, and the topic does not hold any more."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from py4j.java_gateway import is_instance_of
+from pyspark import SparkContext
+
+from ..errors import GapRefused
+
+DATA_LOSS = "KAFKA_DATA_LOSS"
+"""Spark's condition of all such errors; each has one of its own below it."""
+
+
+class Thrown(NamedTuple):
+    """An error as Spark names it."""
+
+    condition: str
+    parameters: Mapping[str, str]
+
+
+def thrown(error: BaseException) -> Iterator[Thrown]:
+    """What Spark names of an error and of its causes: pyspark forgets it where it has no class for a cause."""
+    gateway = SparkContext._gateway
+    cause: Any = getattr(error, "_origin", None)
+    while cause is not None:
+        if is_instance_of(gateway, cause, "org.apache.spark.SparkThrowable") and (condition := cause.getCondition()):
+            yield Thrown(condition, dict(cause.getMessageParameters()))
+        cause = cause.getCause()
+
+
+def data_loss(error: BaseException, checkpoint: str, *, is_recorded: bool) -> GapRefused | None:
+    """The error to end a job with where Spark's source found that records are gone; None for any other.
+
+    The checkpoint holds the offsets that are gone, so that each further try fails as well; a query without one begins
+    where the topic does, and leaves out what is archived.
+    """
+    lost = next((each for each in thrown(error) if each.condition.partition(".")[0] == DATA_LOSS), None)
+    if lost is None:
+        return None
+    parameters = ", ".join(f"{name} {value}" for name, value in sorted(lost.parameters.items()))
+    again = f"remove the checkpoint {checkpoint}, or give another one, and start again"
+    return GapRefused(
+        "the topic no longer holds records that were to be archived next",
+        why=f"Spark's Kafka source says {lost.condition}: {parameters}",
+        remedy=f"{again}{'' if is_recorded else ' with --on-gap record'}: what is archived already is left out, "
+        "and the jump is recorded as a gap",
+    )
