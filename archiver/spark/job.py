@@ -25,7 +25,7 @@ from .options import FORMAT
 KAFKA_SOURCE = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 STEP_SECONDS = 1
 IDENTITIES_SECONDS = 30
-"""So often the broker is asked whether topics came, or were created again."""
+"""So often, and after each batch, the broker is asked whether topics came, or were created again."""
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,13 @@ def _run(job: Job, stopped: threading.Event, on_batch: Callable[[Mapping[str, An
         counted = _Progress(on_batch)
         asked_at = time.monotonic()
         while not (ended := bool(query.awaitTermination(STEP_SECONDS))) and not stopped.is_set():
-            counted.take(query)
-            if time.monotonic() - asked_at < IDENTITIES_SECONDS:
+            has_more = counted.take(query)
+            if not has_more and time.monotonic() - asked_at < IDENTITIES_SECONDS:
                 continue
             joined = identities.joined(_identities(spark, job), job.checkpoint)
-            if joined != identities:
-                # The sink's options are a query's for good; its checkpoint lets the next one go on.
+            # The sink's options are a query's for good, and its checkpoint lets the next one go on: between batches
+            # alone, for what commits one that is ended might still be at it, and fence the next query.
+            if joined != identities and not query.status["isTriggerActive"]:
                 query.stop()
                 counted.take(query)
                 identities, query = joined, _started(spark, job, joined)
@@ -107,13 +108,16 @@ class _Progress:
         self.records = 0
         self.batches = 0
 
-    def take(self, query: StreamingQuery) -> None:
+    def take(self, query: StreamingQuery) -> bool:
+        """Whether there were any since the last time."""
+        before = self.batches
         for progress in query.recentProgress:
             if progress["batchId"] > self._seen and progress["numInputRows"]:
                 self._seen = progress["batchId"]
                 self.records += progress["numInputRows"]
                 self.batches += 1
                 self._on_batch(progress)
+        return self.batches > before
 
 
 def subscription(topics: Sequence[str]) -> dict[str, str]:

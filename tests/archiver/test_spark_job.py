@@ -95,8 +95,9 @@ class Query:
 
     recentProgress: tuple[()] = ()  # noqa: N815
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, *, is_active: bool) -> None:
         self._steps = steps
+        self.status = {"isTriggerActive": is_active}
         self.is_stopped = False
 
     def awaitTermination(self, _: int) -> bool:  # noqa: N802
@@ -111,6 +112,7 @@ class Session:
     """Of no Spark: each query runs for two steps, each answer of the broker's is the next one."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: Identities) -> None:
+        self.is_busy = False
         self.told: list[Identities] = []
         self.queries: list[Query] = []
         left = iter(answers)
@@ -123,7 +125,7 @@ class Session:
 
     def _started(self, _: object, __: Job, identities: Identities) -> Query:
         self.told.append(identities)
-        self.queries.append(Query(2))
+        self.queries.append(Query(2, is_active=self.is_busy))
         return self.queries[-1]
 
     def stop(self) -> None:
@@ -138,6 +140,14 @@ def test_a_topic_that_comes_while_a_job_runs_gets_its_id(monkeypatch: pytest.Mon
     assert session.told == [first, second]
     assert [query.is_stopped for query in session.queries] == [True, True]
     assert json.loads(session.told[1].options()["topicIds"]) == {"orders": "id-1", "eu-orders": "id-2"}
+
+
+def test_a_query_is_not_begun_again_within_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Identities("c", {"orders": "id-1"}), Identities("c", {"orders": "id-1", "eu-orders": "id-2"})
+    session = Session(monkeypatch, first, second, second)
+    session.is_busy = True
+    run_job(job_of("~.*orders"), threading.Event(), print)
+    assert session.told == [first]
 
 
 def test_a_topic_that_is_created_again_ends_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
