@@ -28,7 +28,7 @@ from system_test.support.contents import records_of_every_content
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.object_store import MotoServer
 from system_test.support.spark import kafka_jars, spark_session
-from system_test.support.topics import NewRecord, Transactions, create_topic, produce
+from system_test.support.topics import NewRecord, Transactions, create_topic, delete_records, produce
 from system_test.support.waiting import wait_until
 
 FIRST_MS = 1_600_000_000_000
@@ -303,6 +303,45 @@ def test_the_service_and_the_sink_go_on_where_the_other_ended(spark: SparkSessio
     assert verified(site, topic_name)["verdict"] == "OK"
 
 
+def job_of(site: Site, topic: str, checkpoint: Path) -> list[str]:
+    """`archiver spark --once` as a command."""
+    return [
+        *(sys.executable, "-m", "archiver", "spark", topic, *site.kafka, *site.archive, "--once", "--json"),
+        *("--checkpoint", str(checkpoint), "--master", "local[1]", "--jars", kafka_jars()),
+    ]
+
+
+def job_environment() -> dict[str, str]:
+    own = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "JDK_JAVA_OPTIONS": "-Xss8m"}
+    return {**os.environ, **own}
+
+
+def test_retention_that_overtakes_a_job_ends_it_and_the_way_on_records_the_gap(
+    site: Site, topic_name: str, tmp_path: Path
+) -> None:
+    """The checkpoint says 20, the topic begins at 30."""
+
+    def job(checkpoint: str) -> subprocess.CompletedProcess[str]:
+        command = job_of(site, topic_name, tmp_path / checkpoint)
+        return subprocess.run(command, env=job_environment(), capture_output=True, text=True, check=False, timeout=280)
+
+    create_topic(site.bootstrap, topic_name)
+    produce(site.bootstrap, topic_name, [NewRecord(b"%d" % n) for n in range(20)])
+    first = job("checkpoint")
+    assert first.returncode == 0, first.stderr
+    produce(site.bootstrap, topic_name, [NewRecord(b"%d" % n) for n in range(20, 40)])
+    delete_records(site.bootstrap, topic_name, before=30)
+    lost = job("checkpoint")
+    assert lost.returncode == 1, lost.stderr
+    said = lost.stderr.partition("error: the topic no longer holds records that were to be archived next\n")[2]
+    assert "KAFKA_DATA_LOSS." in said and f"remove the checkpoint {tmp_path / 'checkpoint'}" in said, lost.stderr
+    assert verified(site, topic_name)["partitions"][0]["records"] == 20
+    again = job("another")
+    assert again.returncode == 0, again.stderr
+    found = verified(site, topic_name)["partitions"][0]
+    assert (found["records"], found["gaps"]) == (30, [{"from": 20, "to": 30, "reason": "unverified"}])
+
+
 def test_a_job_whose_driver_dies_between_data_and_marker_loses_and_doubles_nothing(
     site: Site, topic_name: str, tmp_path: Path
 ) -> None:
@@ -310,12 +349,7 @@ def test_a_job_whose_driver_dies_between_data_and_marker_loses_and_doubles_nothi
     readable = nasty(site, topic_name, 1)
     home = Path(site.address) / f"topic={topic_name}" / "partition=00000"
     home.mkdir(parents=True)
-    command = [
-        *(sys.executable, "-m", "archiver", "spark", topic_name, *site.kafka, *site.archive, "--once", "--json"),
-        *("--checkpoint", str(tmp_path / "checkpoint"), "--master", "local[1]", "--jars", kafka_jars()),
-    ]
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    environment["JDK_JAVA_OPTIONS"] = "-Xss8m"
+    command, environment = job_of(site, topic_name, tmp_path / "checkpoint"), job_environment()
     with (home / ".last_chunk_index.json.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         says = (tmp_path / "stderr").open("w")

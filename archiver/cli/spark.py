@@ -23,7 +23,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 OPTIONS = {name: field for name, field in SPARK_NAMES.items() if name != "path"}
 OWN_DEFAULTS = {field: text for field, text in SPARK_DEFAULTS.items() if field != "isolation_level"}
 """The command sets the source's isolation level too, so that it is the archiver's."""
-HELP = {"memory": "Budget for records in memory, of one task."}
+HELP = {
+    "memory": "Budget for records in memory, of one task.",
+    "on_gap": "Where a batch begins behind the archive's end: record a gap, or refuse it.",
+}
 
 
 def _sink_options(function: F) -> F:

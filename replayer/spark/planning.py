@@ -12,6 +12,9 @@ from ..positions import AtOffset, AtTime, Position, resolve_position, seek_time
 from .errors import DataLost
 from .options import SourceOptions, position_in
 
+UNVERIFIED = "unverified"
+"""The reason of gaps that may have held records or not (FORMAT.md)."""
+
 SLACK = 1.5
 """A chunk this many times as large as a task is worth reading its index to cut it; smaller ones stay whole."""
 
@@ -137,8 +140,12 @@ def cut(run: Run, pieces: Sequence[Piece], limit: int) -> list[Run]:
 
 
 async def refuse_gaps(partition: ArchivedPartition, run: Run) -> None:
-    """Raises DataLost where the run covers a recorded gap."""
-    gap = next((gap for gap in await partition.gaps() if gap.start < run.end and gap.end > run.start), None)
+    """Raises DataLost where the run covers a recorded gap, unless nobody knows whether it held a record.
+
+    Of a topic with transactions, streams into an archive leave such gaps where a transaction and a batch end together.
+    """
+    covered = [gap for gap in await partition.gaps() if gap.start < run.end and gap.end > run.start]
+    gap = next((gap for gap in covered if gap.reason != UNVERIFIED), None)
     if gap is not None:
         raise DataLost(f"{run.topic}:{run.partition}", gap.start, gap.end, f"the archive has a gap: {gap.reason}")
 

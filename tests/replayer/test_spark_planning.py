@@ -118,6 +118,17 @@ def test_a_gap_is_data_lost_where_it_is_read(tmp_path: Path) -> None:
     assert planned(options(tmp_path, startingOffsets='{"orders":{"0":20}}')) == [Run("orders~1", 0, 20, 30)]
 
 
+def test_a_gap_that_may_hold_nothing_does_not_end_a_read(tmp_path: Path) -> None:
+    """As streams leave one where a batch ends before a transaction's end; a known loss ends the read still."""
+    writer = ArchiveWriter(tmp_path).partition("orders", 0)
+    writer.commit(records(range(10)))
+    writer.commit(records(range(11, 20)), gaps=(Gap(10, 11, "unverified"),))
+    assert planned(options(tmp_path)) == [Run("orders~1", 0, 0, 20)]
+    writer.commit(records(range(25, 30)), gaps=(Gap(20, 25, "retention"),))
+    with pytest.raises(DataLost, match="offsets 20 to 25 of orders~1:0"):
+        planned(options(tmp_path))
+
+
 def test_a_pattern_must_fit_some_topic(archive: Path) -> None:
     assert {run.topic for run in planned(options(archive, subscribe="", subscribePattern="ord.*"))} == {"orders~1"}
     with pytest.raises(NotInArchive, match="no archived topic fits"):
