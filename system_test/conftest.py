@@ -21,7 +21,15 @@ Server = TypeVar("Server", bound=AbstractContextManager[object])
 
 _HERE = Path(__file__).parent
 _TEST_SECONDS = 300
-_LONGEST = ("test_soak.py", "test_faults.py", "test_kill.py", "test_spark_republish.py", "test_spark_sink.py")
+_LONGEST = (
+    "test_soak.py",
+    "test_faults.py",
+    "test_kill.py",
+    "test_spark_republish.py",
+    "test_spark_sink.py",
+    "test_spark_cluster.py",
+    "test_spark_jobs.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,8 +1,8 @@
 """`archiver gc` on whole archives: every kind of orphan goes, nothing else, and the archive still reads fully."""
 
 import asyncio
+import importlib
 import os
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -325,7 +325,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def opened(*args: Any, **options: Any) -> Any:
         return Ahead(open_existing_store(*args, **options))
 
-    monkeypatch.setattr(sys.modules["archiver.cli.gc"], "open_existing_store", opened)
+    monkeypatch.setattr(importlib.import_module("archiver.cli.gc"), "open_existing_store", opened)
     return tmp_path
 
 

@@ -11,8 +11,9 @@ import pytest
 
 RECORDS_A_SECOND = 5_000
 """What a small machine manages beside other work; half of the maximum is too much for a machine that is not idle."""
-MOST_GROWTH_MIB = 10
-"""Over the two minutes after warm-up: a short run cannot tell a slope an hour from the size of its chunks."""
+MOST_GROWTH_MIB = 32
+"""Over the two minutes after warm-up: a short run cannot tell a slope an hour from the size of its chunks, nor from
+what the heaps keep free (`archiver/allocators.py`: up to 64 MiB)."""
 
 
 @pytest.mark.timeout(900)

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -18,6 +19,7 @@ _JARS = (
     "org.apache.kafka:kafka-clients:3.9.1",
     "org.apache.commons:commons-pool2:2.12.0",
 )
+_ROOT = Path(__file__).parents[2]
 _AVRO = ("org.apache.spark:spark-avro_2.13:4.0.1",)
 
 
@@ -34,8 +36,13 @@ def kafka_jars() -> str:
 
 @contextmanager
 def spark_session(master: str = "local[2]", **settings: str) -> Iterator[SparkSession]:
-    """A session whose Python workers are this interpreter's, with more settings by name; stopped in the end."""
+    """A session whose Python workers are this interpreter's, with more settings by name; stopped in the end.
+
+    Java is started with the first session of a process and stays: what it is started with is the same for all.
+    """
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    # Executors of a local cluster work elsewhere, and find the tests' own modules only so.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     with tempfile.TemporaryDirectory(prefix="blockgz-spark-") as folder:
         # Where executors of a local cluster work, by default inside pyspark's own folder.
         os.environ["SPARK_WORKER_DIR"] = folder
@@ -45,7 +52,8 @@ def spark_session(master: str = "local[2]", **settings: str) -> Iterator[SparkSe
 def _started(master: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
     builder = (
         SparkSession.builder.master(master)
-        .config("spark.jars", kafka_jars())
+        .config("spark.jars", f"{kafka_jars()},{avro_jar()}")
+        .config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
         .config("spark.executor.memory", "768m")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.session.timeZone", "UTC")
