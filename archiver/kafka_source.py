@@ -25,6 +25,8 @@ MOST_MESSAGES_A_POLL = 1000
 BYTES_A_POLL = 2 * 1024**2
 """About so much is taken from librdkafka's queue at a time: the queue fills again meanwhile."""
 POLL_SECONDS = 0.1
+LEADERS_SECONDS = 2.0
+"""So long the leaders are asked for, at most, before anything is fetched; librdkafka goes on asking by itself."""
 SINGLE_READS = {
     "queued.min.messages": 1,
     "queued.max.messages.kbytes": 1024,
@@ -129,6 +131,10 @@ class KafkaSource:
 
     def consume(self, positions: Mapping[Partition, int]) -> None:
         """Consume these partitions too, each from its position."""
+        if not self._consuming:
+            # A client that knows no leaders yet may notice for a second at the latest that it is to fetch.
+            with suppress(KafkaException):
+                self._consumer.list_topics(timeout=LEADERS_SECONDS)
         self._consumer.incremental_assign([TopicPartition(*partition, at) for partition, at in positions.items()])
         self._consuming.update(positions)
 

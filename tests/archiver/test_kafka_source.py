@@ -55,6 +55,9 @@ class Client:
     def incremental_assign(self, _: object) -> None:
         """Nothing to do."""
 
+    def list_topics(self, timeout: float) -> None:
+        """Nothing to tell."""
+
 
 def source_of(client: Client, monkeypatch: pytest.MonkeyPatch) -> KafkaSource:
     monkeypatch.setattr(kafka_source, "make_client", lambda *_: client)
