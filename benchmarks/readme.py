@@ -19,9 +19,15 @@ HEADLINES: Sequence[tuple[str, str, str]] = (
     ("replay", "1 KB: transactional", "replay, 1 KB, transactional"),
     ("replay", "200 B: idempotent", "replay, 200 B"),
     ("verify", "1 KB", "verify --deep, 1 KB"),
+    ("peers", "1 KB: archive json", "beside kafka-backup: archive, json, 1 KB"),
+    ("peers", "1 KB: archive arrow", "beside kafka-backup: archive, arrow, 1 KB"),
     ("peers", "1 KB: archive kafka-backup", "kafka-backup: backup, 1 KB"),
+    ("peers", "200 B: archive json", "beside kafka-backup: archive, json, 200 B"),
+    ("peers", "200 B: archive arrow", "beside kafka-backup: archive, arrow, 200 B"),
     ("peers", "200 B: archive kafka-backup", "kafka-backup: backup, 200 B"),
+    ("peers", "1 KB: replay json", "beside kafka-backup: replay, 1 KB"),
     ("peers", "1 KB: replay kafka-backup", "kafka-backup: restore, 1 KB"),
+    ("peers", "200 B: replay json", "beside kafka-backup: replay, 200 B"),
     ("peers", "200 B: replay kafka-backup", "kafka-backup: restore, 200 B"),
 )
 """Section, row, and how the README calls it."""
