@@ -268,7 +268,7 @@ def test_what_is_committed_is_never_deleted_and_what_is_not_goes_in_the_end(layo
         collected += world.collected + len(final.garbage)
         if incarnations == 1:
             assert not set(dead_chunks(world, committed)), "orphans below the chain's end are left"
-    assert collected > SCHEDULES / 10
+    assert collected > 0, "schedules without garbage prove nothing"
 
 
 def dead_chunks(world: World, committed: set[str]) -> Iterator[str]:
