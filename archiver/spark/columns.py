@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index_format.records import HEADER_TYPE, SCHEMA, TIMESTAMP_TYPES
+from index_format.header_lists import header_column_of_lists
+from index_format.records import SCHEMA, TIMESTAMP_TYPES
 
 from ..errors import UsageError
 from .errors import BatchRefused
@@ -34,8 +35,6 @@ REMEDIES = {
 
 ROWS = pa.schema([pa.field("topic", pa.string()), pa.field("partition", pa.int32()), *SCHEMA])
 """What batches become: each record with its place."""
-
-_HEADER_FIELDS = [HEADER_TYPE.field(0), HEADER_TYPE.field(1)]
 
 
 class Column(NamedTuple):
@@ -123,17 +122,11 @@ def _milliseconds(column: Any) -> Any:
 
 
 def _headers(column: Any) -> Any:
-    """Lists of headers, empty where Spark has null."""
-    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
-    ends = np.concatenate(([0], np.cumsum(lengths, dtype=np.int32))).astype(np.int32)
-    flat = column.flatten()
-    keys, values = flat.field("key").cast(pa.string()), flat.field("value").cast(pa.binary())
-    if flat.null_count or keys.null_count:
+    try:
+        return header_column_of_lists(column)
+    except ValueError as error:
         raise BatchRefused(
             "column headers holds a header without a key",
             why="Kafka knows none; its value may be null",
             remedy="give records as Spark's Kafka source reads them",
-        )
-    # The type's key is not nullable, which Spark's may be.
-    structs = pa.StructArray.from_arrays([keys, values], fields=_HEADER_FIELDS)
-    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), structs, type=SCHEMA.field("headers").type)
+        ) from error

@@ -10,33 +10,9 @@ import pyarrow as pa
 from msgspec import UNSET, UnsetType
 
 from ..records import TIMESTAMP_TYPES, has_headers, header_rows
+from .json_line import Base64, HeaderLine, RecordLine, Text
 from .json_reading import decode, decode_near
 from .lines import EncodedLines, count_lines
-
-Text = str | None | UnsetType
-Base64 = bytes | UnsetType
-
-
-class HeaderLine(msgspec.Struct, gc=False):
-    """One header; exactly one of the two value fields is set."""
-
-    key: str
-    value: Text = UNSET
-    value_base64: Base64 = UNSET
-
-
-class RecordLine(msgspec.Struct, gc=False):
-    """One record in the order of its fields on the line."""
-
-    offset: int
-    timestamp: int
-    timestamp_type: str | UnsetType = UNSET
-    key: Text = UNSET
-    key_base64: Base64 = UNSET
-    headers: list[HeaderLine] | UnsetType = UNSET
-    value: Text = UNSET
-    value_base64: Base64 = UNSET
-
 
 _encoder = msgspec.json.Encoder()
 

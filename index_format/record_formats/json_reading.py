@@ -10,9 +10,8 @@ from msgspec import UNSET, UnsetType
 
 from ..errors import CorruptBlock
 from ..records import SCHEMA, TIMESTAMP_TYPE_IDS, header_column
+from .json_line import Base64, HeaderLine, RecordLine, Text
 
-Text = str | None | UnsetType
-Base64 = bytes | UnsetType
 _NOT_LINES = (ValueError, OverflowError, RecursionError, pa.ArrowException)
 
 
@@ -25,28 +24,9 @@ class _PlainLine(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     value: str | None
 
 
-class _HeaderLine(msgspec.Struct, gc=False):
-    key: str
-    value: Text = UNSET
-    value_base64: Base64 = UNSET
-
-
-class _Line(msgspec.Struct, gc=False):
-    """Any record."""
-
-    offset: int
-    timestamp: int
-    timestamp_type: str | UnsetType = UNSET
-    key: Text = UNSET
-    key_base64: Base64 = UNSET
-    headers: list[_HeaderLine] | UnsetType = UNSET
-    value: Text = UNSET
-    value_base64: Base64 = UNSET
-
-
 _plain_lines = msgspec.json.Decoder(_PlainLine).decode_lines
-_lines = msgspec.json.Decoder(_Line).decode_lines
-_line = msgspec.json.Decoder(_Line).decode
+_lines = msgspec.json.Decoder(RecordLine).decode_lines
+_line = msgspec.json.Decoder(RecordLine).decode
 
 
 def decode(raw: bytes, timestamp_type: int) -> pa.RecordBatch:
@@ -111,7 +91,7 @@ def _values(lines: Sequence[Any]) -> list[Text]:
     return [line.value for line in lines]
 
 
-def _batch_of_any(lines: Sequence[_Line], timestamp_type: int) -> pa.RecordBatch:
+def _batch_of_any(lines: Sequence[RecordLine], timestamp_type: int) -> pa.RecordBatch:
     return _batch(
         lines,
         pa.array([_type_id(line, timestamp_type) for line in lines], pa.int8()),
@@ -137,7 +117,7 @@ def _contents(texts: Sequence[Text], base64s: Sequence[Base64]) -> pa.Array:
     return pa.array([_bytes(*pair) for pair in zip(texts, base64s, strict=True)], pa.binary())
 
 
-def _type_id(line: _Line, timestamp_type: int) -> int:
+def _type_id(line: RecordLine, timestamp_type: int) -> int:
     if isinstance(line.timestamp_type, UnsetType):
         return timestamp_type
     try:
@@ -154,7 +134,7 @@ def _bytes(text: Text, content: Base64) -> bytes | None:
     return text.encode() if isinstance(text, str) else None
 
 
-def _header_pairs(headers: list[_HeaderLine] | UnsetType) -> list[tuple[str, bytes | None]] | None:
+def _header_pairs(headers: list[HeaderLine] | UnsetType) -> list[tuple[str, bytes | None]] | None:
     if isinstance(headers, UnsetType):
         return None
     return [(header.key, _bytes(header.value, header.value_base64)) for header in headers]

@@ -56,7 +56,6 @@ def verify_against(
 ) -> int:
     """Compares, prints the report, and gives the exit code."""
     gc.freeze()
-    gc.set_threshold(100_000, 50, 50)
     report = asyncio.run(_compare(topic, against, positions, kafka, archive, as_json))
     document = comparison_document(report, str(archive.address), topic.topic, against)
     if as_json:

@@ -23,13 +23,20 @@ from .program import closing, print_failure
 from .progress import record_progress
 from .replay_job import PreparedJob, prepared_job
 from .replay_options import ReplayOptions, replay_options
-from .replay_output import plan_json, print_left_out, print_plan, print_result, result_json, skipped_json
+from .replay_output import (
+    UNFIT_LEFT_OUT,
+    print_left_out,
+    print_plan,
+    print_planned,
+    print_result,
+    result_json,
+    skipped_json,
+)
 from .replay_preflight import ask_before, confirm
 from .replay_signals import steered
-from .replay_target import ShapedTarget, make_ready, set_back, shaped_target, undo_retention
+from .replay_target import make_ready, shaped_target, tell_set_back, undo_retention
 
 INTERRUPTED = 130
-UNFIT_LEFT_OUT = 3
 
 
 @click.command(
@@ -58,7 +65,6 @@ def command(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, archive:
     """
     share_heaps()
     gc.freeze()
-    gc.set_threshold(100_000, 50, 50)
     return asyncio.run(_replay(options, as_json, kafka, archive))
 
 
@@ -77,9 +83,7 @@ async def _replay(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, ad
             print_plan(plan)
         if options.dry_run:
             if as_json:
-                click.echo(
-                    msgspec.json.encode({"dry_run": True, "records": 0, "partitions": [], "plan": plan_json(plan)})
-                )
+                print_planned(plan)
             return 0
         confirm(plan, options.yes)
         limit = preflight.target.config.max_message_bytes if preflight.target and preflight.target.config else None
@@ -88,7 +92,7 @@ async def _replay(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, ad
             result, interrupted = await _run(options, prepared, prepared.sink(kafka, limit), plan.records, as_json)
             if result.complete:
                 prepared.forget()
-                await _set_back(target, admin, kafka)
+                await tell_set_back(target.name, admin, kafka)
             elif target.holds:
                 click.echo(f"retention of {target.name} is still held: --resume, or --undo-retention", err=True)
     if as_json:
@@ -121,10 +125,3 @@ async def _run(
             print_failure(error)
             raise click.Abort from error
     return result, steering.interrupted
-
-
-async def _set_back(target: ShapedTarget, admin: KafkaAdmin, kafka: KafkaOptions) -> None:
-    """What an earlier run of the job held is set back as well."""
-    done = await asyncio.to_thread(set_back, target.name, admin, kafka)
-    if done is not None:
-        click.echo(done, err=True)

@@ -14,6 +14,9 @@ from ..republish_result import RepublishResult
 from ..transforms.stage import Tally
 from .tables import bytes_text, print_table, timestamp_text
 
+UNFIT_LEFT_OUT = 3
+"""The exit code where a transform left records out that it could not handle."""
+
 
 def print_plan(plan: RepublishPlan) -> None:
     """The plan as a table and its warnings, on stderr."""
@@ -24,6 +27,11 @@ def print_plan(plan: RepublishPlan) -> None:
         click.echo(f"note: {note}", err=True)
     for warning in plan.warnings:
         click.echo(f"warning: {warning}", err=True)
+
+
+def print_planned(plan: RepublishPlan) -> None:
+    """The plan as the JSON of a dry run."""
+    click.echo(msgspec.json.encode({"dry_run": True, "records": 0, "partitions": [], "plan": plan_json(plan)}))
 
 
 def _plan_row(source: SourcePartition) -> tuple[str | int, ...]:

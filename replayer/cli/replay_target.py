@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import click
+
 from index_format.keys import parse_topic_folder
 
 from ..archive import Archive
@@ -156,6 +158,13 @@ def set_back(name: str, admin: KafkaAdmin, kafka: KafkaOptions) -> str | None:
     done += [f"{setting} of the cluster" for setting in change.removed]
     done += [f"{setting} left as somebody set it meanwhile" for setting in change.kept]
     return f"retention of {name} is set back: {', '.join(done) or 'it was already'}"
+
+
+async def tell_set_back(name: str, admin: KafkaAdmin, kafka: KafkaOptions) -> None:
+    """Sets back, when a job is complete, what any run of it held, and says so on stderr."""
+    done = await asyncio.to_thread(set_back, name, admin, kafka)
+    if done is not None:
+        click.echo(done, err=True)
 
 
 def undo_retention(name: str, admin: KafkaAdmin, kafka: KafkaOptions) -> str:

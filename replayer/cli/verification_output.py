@@ -1,15 +1,32 @@
 """What a verification found, for people."""
 
 import click
+import msgspec
 
-from ..findings import ArchiveReport, PartitionReport
+from ..documents import verification_document
+from ..findings import ArchiveReport, PartitionReport, Verdict
+from ..verify import Depth
+from .report import ReportOptions
 from .tables import print_table
+
+FAILED = 3
 
 
 def _checked(partition: PartitionReport) -> str:
     """The number of chunks, and how many of them were chosen."""
     whole = partition.checked_chunks == partition.chunks
     return str(partition.chunks) if whole else f"{partition.checked_chunks} of {partition.chunks}"
+
+
+def conclude(report: ArchiveReport, archive: str, depth: Depth, report_to: ReportOptions, *, as_json: bool) -> int:
+    """Prints the report and writes it where that was asked for; the exit code that it means."""
+    document = verification_document(report, archive, depth)
+    if as_json:
+        click.echo(msgspec.json.encode(document))
+    else:
+        print_report(report)
+    report_to.write(document)
+    return FAILED if report.verdict is Verdict.FAILURE else 0
 
 
 def print_report(report: ArchiveReport) -> None:

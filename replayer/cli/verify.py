@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import click
-import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from ..chunk_choice import ChunkChoice
-from ..documents import verification_document
-from ..findings import ArchiveReport, Verdict
+from ..findings import ArchiveReport
 from ..survey import survey
 from ..verify import Depth, expected_bytes, verify_partition
 from ..verify import Progress as OnProgress
@@ -24,9 +22,7 @@ from .program import closing
 from .report import ReportOptions, report_options
 from .selection_options import RangeOptions, range_options
 from .topic_argument import TopicArgument, parse_topic, with_partitions
-from .verification_output import print_report
-
-FAILED = 3
+from .verification_output import conclude
 
 
 @click.command(
@@ -93,13 +89,7 @@ def command(
         raise click.UsageError("--partitions, --from, --to and --at go with --against-topic")
     depth = Depth.RECORDS if records else Depth.BLOCKS if deep else Depth.STRUCTURE
     report = asyncio.run(_verify(archive, [parse_topic(topic) for topic in topics], depth, choice))
-    document = verification_document(report, str(archive.address), depth)
-    if as_json:
-        click.echo(msgspec.json.encode(document))
-    else:
-        print_report(report)
-    report_to.write(document)
-    return FAILED if report.verdict is Verdict.FAILURE else 0
+    return conclude(report, str(archive.address), depth, report_to, as_json=as_json)
 
 
 async def _verify(

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from index_format.records import HEADER_TYPE, SCHEMA
+from index_format.header_lists import header_column_of_lists
+from index_format.records import SCHEMA, header_column
 
 from ..errors import ReplayRefused, UsageError
 from ..record_edits import Clock, wall_clock
@@ -97,7 +97,7 @@ class RowReader:
             pa.array(np.zeros(count, np.int8)),
             batch.column("key").cast(pa.binary()) if "key" in self._columns else pa.nulls(count, pa.binary()),
             batch.column("value").cast(pa.binary()),
-            _headers(batch.column("headers")) if self._headers else _no_headers(count),
+            _headers(batch.column("headers")) if self._headers else header_column([None] * count),
         ]
         return pa.record_batch(columns, schema=SCHEMA)
 
@@ -170,21 +170,11 @@ def _taken(records: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> pa.RecordBat
     return records.take(pa.array(rows))
 
 
-def _no_headers(count: int) -> pa.Array:
-    offsets = pa.array(np.zeros(count + 1, np.int32))
-    return pa.ListArray.from_arrays(offsets, pa.array([], HEADER_TYPE), type=SCHEMA.field("headers").type)
-
-
 def _headers(column: pa.ListArray) -> pa.Array:
     """Null means none, as Spark's own source has it."""
-    lengths = pc.list_value_length(column).fill_null(0).to_numpy()
-    flat = column.flatten()
-    keys = flat.field("key")
-    if flat.null_count or keys.null_count:
+    try:
+        return header_column_of_lists(column)
+    except ValueError as error:
         raise ReplayRefused(
             "a row has a header without a name", why="Kafka's headers have one", remedy="leave such headers out"
-        )
-    values = flat.field("value").cast(pa.binary())
-    struct = pa.StructArray.from_arrays([keys.cast(pa.string()), values], fields=list(HEADER_TYPE))
-    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
-    return pa.ListArray.from_arrays(offsets, struct, type=SCHEMA.field("headers").type)
+        ) from error

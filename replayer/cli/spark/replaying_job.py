@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import click
-import msgspec
 
 from ...archive import Archive
 from ...kafka_admin import KafkaAdmin
@@ -24,9 +23,9 @@ from ..cluster_options import KafkaOptions
 from ..damage import SKIPS, DamagePolicies
 from ..replay_job import KnownJob, asked_job, job_begin
 from ..replay_options import ReplayOptions
-from ..replay_output import plan_json, print_plan
+from ..replay_output import print_plan, print_planned
 from ..replay_preflight import ask_before, confirm
-from ..replay_target import ShapedTarget, make_ready, set_back, shaped_target, undo_retention
+from ..replay_target import ShapedTarget, make_ready, shaped_target, tell_set_back, undo_retention
 from .lane_rounds import Replay, run_rounds
 from .replaying_output import print_done
 from .session_options import SessionOptions
@@ -54,9 +53,7 @@ async def replay(
             print_plan(plan)
         if options.dry_run:
             if as_json:
-                click.echo(
-                    msgspec.json.encode({"dry_run": True, "records": 0, "partitions": [], "plan": plan_json(plan)})
-                )
+                print_planned(plan)
             return 0
         confirm(plan, options.yes)
         await asyncio.to_thread(make_ready, target, admin, kafka)
@@ -64,9 +61,7 @@ async def replay(
         begun = time.monotonic()
         done = await run_rounds(Replay(known, lanes, store, plan, work), spark, as_json=as_json)
         if done.complete:
-            said = await asyncio.to_thread(set_back, target.name, admin, kafka)
-            if said is not None:
-                click.echo(said, err=True)
+            await tell_set_back(target.name, admin, kafka)
     return print_done(plan, done, known, time.monotonic() - begun, as_json=as_json)
 
 

@@ -12,10 +12,8 @@ from ...spark.lane_task import LaneOutcome
 from ...transforms.stage import Tally
 from ..damage import DAMAGE_FOUND
 from ..replay_job import KnownJob
-from ..replay_output import plan_json, print_left_out
+from ..replay_output import UNFIT_LEFT_OUT, plan_json, print_left_out
 from ..tables import print_table
-
-UNFIT_LEFT_OUT = 3
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,6 @@ import click
 import msgspec
 
 from ...chunk_choice import ChunkChoice
-from ...documents import verification_document
-from ...findings import Verdict
 from ...spark.place import ArchivePlace, opened
 from ...spark.session import session
 from ...spark.verifying import VerificationPlan, planned, verify
@@ -16,12 +14,10 @@ from ..archive_options import ArchiveOptions
 from ..program import debug
 from ..report import ReportOptions
 from ..tables import bytes_text
-from ..verification_output import print_report
+from ..verification_output import conclude
 from .job_options import Cutting, topic_arguments
 from .session_options import SessionOptions
 from .stage_progress import stage_progress
-
-FAILED = 3
 
 
 def run(
@@ -51,13 +47,7 @@ def run(
         stage_progress("verify", running.sparkContext.statusTracker(), as_json=as_json),
     ):
         report = verify(running, plan, place, depth)
-    document = verification_document(report, str(archive.address), depth)
-    if as_json:
-        click.echo(msgspec.json.encode(document))
-    else:
-        print_report(report)
-    report_to.write(document)
-    return FAILED if report.verdict is Verdict.FAILURE else 0
+    return conclude(report, str(archive.address), depth, report_to, as_json=as_json)
 
 
 async def _plan(
