@@ -229,7 +229,7 @@ def test_the_command_on_executors(
 ) -> None:
     """Without transactions by key, and with them as a job that `replayer replay` knows as its own."""
     create_topic(site.bootstrap, topic_name, 3)
-    records = [NewRecord(b"%d" % n, b"%d" % (n % 40), n % 3, timestamp=FIRST_MS + n) for n in range(600)]
+    records = [NewRecord(b"%d" % n, b"%d" % (n % 39), n % 3, timestamp=FIRST_MS + n) for n in range(600)]
     produce(site.bootstrap, topic_name, [*records, NewRecord(None, None, 2, (("h", None),), FIRST_MS)])
     site.once(topic_name, "--block-bytes", "1KiB")
 
