@@ -27,7 +27,7 @@ from system_test.support.compaction import compact_and_wait, create_compacted_to
 from system_test.support.contents import records_of_every_content
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.object_store import MotoServer
-from system_test.support.spark import kafka_jars, spark_session
+from system_test.support.spark import job_command, job_environment, spark_session
 from system_test.support.topics import NewRecord, Transactions, create_topic, delete_records, produce
 from system_test.support.waiting import wait_until
 
@@ -303,26 +303,13 @@ def test_the_service_and_the_sink_go_on_where_the_other_ended(spark: SparkSessio
     assert verified(site, topic_name)["verdict"] == "OK"
 
 
-def job_of(site: Site, topic: str, checkpoint: Path) -> list[str]:
-    """`archiver spark --once` as a command."""
-    return [
-        *(sys.executable, "-m", "archiver", "spark", topic, *site.kafka, *site.archive, "--once", "--json"),
-        *("--checkpoint", str(checkpoint), "--master", "local[1]", "--jars", kafka_jars()),
-    ]
-
-
-def job_environment() -> dict[str, str]:
-    own = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "JDK_JAVA_OPTIONS": "-Xss8m"}
-    return {**os.environ, **own}
-
-
 def test_retention_that_overtakes_a_job_ends_it_and_the_way_on_records_the_gap(
     site: Site, topic_name: str, tmp_path: Path
 ) -> None:
     """The checkpoint says 20, the topic begins at 30."""
 
     def job(checkpoint: str) -> subprocess.CompletedProcess[str]:
-        command = job_of(site, topic_name, tmp_path / checkpoint)
+        command = job_command(site, topic_name, tmp_path / checkpoint)
         return subprocess.run(command, env=job_environment(), capture_output=True, text=True, check=False, timeout=280)
 
     create_topic(site.bootstrap, topic_name)
@@ -349,7 +336,7 @@ def test_a_job_whose_driver_dies_between_data_and_marker_loses_and_doubles_nothi
     readable = nasty(site, topic_name, 1)
     home = Path(site.address) / f"topic={topic_name}" / "partition=00000"
     home.mkdir(parents=True)
-    command, environment = job_of(site, topic_name, tmp_path / "checkpoint"), job_environment()
+    command, environment = job_command(site, topic_name, tmp_path / "checkpoint"), job_environment()
     with (home / ".last_chunk_index.json.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         says = (tmp_path / "stderr").open("w")

@@ -7,6 +7,7 @@ by it, and records below it were left out.
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from index_format import marker as markers
 from index_format.chunk_index import Gap
 from index_format.marker import Marker
 
@@ -19,6 +20,13 @@ from .recovery import TakeoverPolicy, read_own, take_over
 
 UNVERIFIED = "unverified"
 """The reason of a gap between batches: the log may have held records there or not."""
+
+
+class Reading(NamedTuple):
+    """Offsets [start, end) of a partition that a batch read whole: what none of its records has, the log lacks."""
+
+    start: int
+    end: int
 
 
 class ChainEnd(NamedTuple):
@@ -54,20 +62,27 @@ class Committed(NamedTuple):
 
 
 def commit_batch(
-    identity: PartitionIdentity, ends: Collection[ChainEnd], chunks: Sequence[StoredChunk], policy: TakeoverPolicy
+    identity: PartitionIdentity,
+    ends: Collection[ChainEnd],
+    chunks: Sequence[StoredChunk],
+    policy: TakeoverPolicy,
+    reading: Reading | None = None,
 ) -> Protocol[Committed]:
     """Claim the partition and commit the batch's chunks, at least one, in the order given, offsets rising throughout.
 
-    `ends` are what the chunks were cut by. Offsets between two chunks are holes of the log; between the archive's end
-    and the first chunk lies a gap. Raises Fenced where the archive moved on since, GapRefused, and what `take_over`
-    and `commit_chunk` raise; what was committed before stays, and a repeated batch goes on behind it.
+    `ends` are what the chunks were cut by, `reading` is what the batch read where that is known. Offsets between two
+    chunks are holes of the log, and so are those between the archive's end and the first chunk where the batch read
+    them too; otherwise a gap lies there. Raises Fenced where the archive moved on since, GapRefused, and what
+    `take_over` and `commit_chunk` raise; what was committed before stays, and a repeated batch goes on behind it.
     """
+    if reading is not None and not (reading.start <= _first(chunks[0]) and _last(chunks[-1]) < reading.end):
+        reading = None  # of another batch than this one
     records = sum(block.num_records for chunk in chunks for block in chunk.blocks)
     before = yield from read_own(identity, policy)
     if before is not None and before.marker.next_offset is not None and _last(chunks[-1]) < before.marker.next_offset:
         return Committed(before.marker.next_offset, 0, 0, None, records)
     _check_end(identity, ends, before)
-    gap = _gap_before(before.marker, chunks[0]) if before is not None else None
+    gap = gap_before(before.marker, _first(chunks[0]), reading) if before is not None else None
     if gap is not None and not policy.gaps_are_recorded:
         raise GapRefused(
             f"{_name(identity)}: the archive ends at {gap.start}, the batch begins at {gap.end}",
@@ -79,12 +94,32 @@ def commit_batch(
     writer: str = yield NewToken()
     held = (yield from take_over(identity, writer, policy)).held
     _check_end(identity, ends, held)
-    if gap is not None:
-        held = yield from commit_progress(identity, held, gap.end, (gap,))
-    ends_of_chunks = [*(following.start.position for following in chunks[1:]), _last(chunks[-1]) + 1]
+    start = _first(chunks[0])
+    if held.marker.next_offset is not None and held.marker.next_offset < start:
+        held = yield from commit_progress(identity, held, start, (gap,) if gap else ())
+    end = reading.end if reading is not None else _last(chunks[-1]) + 1
+    ends_of_chunks = [*(following.start.position for following in chunks[1:]), end]
     for chunk, next_offset in zip(chunks, ends_of_chunks, strict=True):
         held = yield from commit_stored(identity, held, chunk._replace(next_offset=next_offset))
-    return Committed(_last(chunks[-1]) + 1, records, len(chunks), gap, 0)
+    return Committed(end, records, len(chunks), gap, 0)
+
+
+def commit_reading(identity: PartitionIdentity, reading: Reading, policy: TakeoverPolicy) -> Protocol[None]:
+    """Move the archive's end to that of what a batch read without finding a record there; begins no archive.
+
+    Where the end lies outside of what was read, nothing happens. Raises what `take_over` raises.
+    """
+    before = yield from read_own(identity, policy)
+    if before is None or not _ends_within(before.marker, reading):
+        return
+    writer: str = yield NewToken()
+    held = (yield from take_over(identity, writer, policy)).held
+    if _ends_within(held.marker, reading):
+        yield from commit_progress(identity, held, reading.end)
+
+
+def _ends_within(marker: Marker, reading: Reading) -> bool:
+    return marker.next_offset is not None and reading.start <= marker.next_offset < reading.end
 
 
 def _check_data(
@@ -114,11 +149,24 @@ def _check_end(identity: PartitionIdentity, ends: Collection[ChainEnd], held: He
         )
 
 
-def _gap_before(marker: Marker, chunk: StoredChunk) -> Gap | None:
-    first = chunk.blocks[0].first_record_offset
-    if marker.next_offset is None or first == marker.next_offset:
+def gap_before(marker: Marker, first_offset: int, reading: Reading | None) -> Gap | None:
+    """The gap before a batch's first record that the archive does not hold; None where the log has only a hole there.
+
+    That is known where the batch read all from the archive's end on. Where a gap ends the archive, no chunk is there to
+    reach over the hole, and the next one would have to start at the gap's end: it is taken for a gap all the same.
+    """
+    end = marker.next_offset
+    if end is None or first_offset == end:
         return None
-    return Gap(marker.next_offset, first, UNVERIFIED)
+    if reading is not None and reading.start <= end:
+        reached = markers.advanced(marker, first_offset, nonce=marker.nonce, leader_epoch=marker.leader_epoch)
+        if reached.chain_end == first_offset:
+            return None
+    return Gap(end, first_offset, UNVERIFIED)
+
+
+def _first(chunk: StoredChunk) -> int:
+    return chunk.blocks[0].first_record_offset
 
 
 def _last(chunk: StoredChunk) -> int:

@@ -11,10 +11,11 @@ from typing import NamedTuple
 from index_format.errors import BlockgzError
 
 from ..logs import LogEvent, log
-from ..protocol.batch import ChainEnd, Committed, commit_batch
+from ..protocol.batch import ChainEnd, Committed, Reading, commit_batch, commit_reading
 from ..protocol.commit import PartitionIdentity, StoredChunk
 from ..protocol.succession import name_successors
 from .errors import BatchRefused
+from .sorting import Place
 from .task import SORT_REMEDY, TaskPartition
 from .workshop import Workshop
 
@@ -34,8 +35,10 @@ class PartitionBatch:
     too_late: int
     """Records that the archive does not hold, and has passed."""
 
-    def __str__(self) -> str:
-        return f"{self.identity.topic}:{self.identity.keys.partition}"
+    @property
+    def place(self) -> Place:
+        """Which partition it is."""
+        return Place(self.identity.topic, self.identity.keys.partition)
 
 
 class Outcome(NamedTuple):
@@ -66,7 +69,7 @@ def _joined(reports: Sequence[TaskPartition]) -> PartitionBatch:
     for before, after in pairwise(chunks):
         if _first(after) <= before.blocks[-1].last_record_offset:
             raise BatchRefused(
-                f"{batch}: two tasks hold offsets around {_first(after)}",
+                f"{batch.place}: two tasks hold offsets around {_first(after)}",
                 why=f"one holds {_first(before)} to {before.blocks[-1].last_record_offset}, "
                 f"another {_first(after)} to {after.blocks[-1].last_record_offset}; chunks never overlap",
                 remedy=SORT_REMEDY,
@@ -78,25 +81,39 @@ def _first(chunk: StoredChunk) -> int:
     return chunk.blocks[0].first_record_offset
 
 
-def commit_all(batches: Sequence[PartitionBatch], workshop: Workshop) -> list[Outcome]:
-    """Commit what the tasks stored; one partition that fails keeps no other from its commit."""
+def commit_all(
+    batches: Sequence[PartitionBatch], workshop: Workshop, readings: Mapping[Place, Reading]
+) -> list[Outcome]:
+    """Commit what the tasks stored; one partition that fails keeps no other from its commit.
+
+    `readings` are what the batch read where that is known, of partitions without a record among them.
+    """
+    without = readings.keys() - {batch.place for batch in batches}
     with ThreadPoolExecutor(COMMITTERS) as pool:
-        outcomes = list(pool.map(lambda batch: _commit(batch, workshop), batches))
+        empty = pool.map(lambda place: _empty(place, workshop), sorted(without))
+        every = [*batches, *empty]
+        outcomes = list(pool.map(lambda batch: _commit(batch, workshop, readings.get(batch.place)), every))
     for outcome in outcomes:
         _tell(outcome)
     return outcomes
 
 
-def _commit(batch: PartitionBatch, workshop: Workshop) -> Outcome:
-    if not batch.chunks:
-        return Outcome(batch, None, None)
+def _empty(place: Place, workshop: Workshop) -> PartitionBatch:
+    return PartitionBatch(workshop.identity(place), frozenset(), (), 0, 0)
+
+
+def _commit(batch: PartitionBatch, workshop: Workshop, reading: Reading | None) -> Outcome:
     driver = workshop.driver()
     try:
-        driver.run(name_successors(batch.identity.keys, str(uuid.uuid4())))
-        protocol = commit_batch(batch.identity, batch.ends, batch.chunks, workshop.policy)
-        return Outcome(batch, driver.run(protocol), None)
+        if batch.chunks:
+            driver.run(name_successors(batch.identity.keys, str(uuid.uuid4())))
+            protocol = commit_batch(batch.identity, batch.ends, batch.chunks, workshop.policy, reading)
+            return Outcome(batch, driver.run(protocol), None)
+        if reading is not None:
+            driver.run(commit_reading(batch.identity, reading, workshop.policy))
     except BlockgzError as error:
         return Outcome(batch, None, error)
+    return Outcome(batch, None, None)
 
 
 def _tell(outcome: Outcome) -> None:

@@ -4,8 +4,10 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from fnmatch import translate
+from functools import partial
 from typing import Any
 
 from py4j.java_gateway import JavaClass
@@ -17,10 +19,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from ..errors import UsageError
 from ..topic_selection import TopicSelection, is_name
 from . import register
+from .checkpoint import checkpoint_files
 from .data_loss import data_loss
 from .errors import error_in
 from .identities import Identities, asked_for
-from .options import FORMAT
+from .offset_log import readings_of
+from .options import FORMAT, JOB_OPTION
+from .readings import answered
 
 KAFKA_SOURCE = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 STEP_SECONDS = 1
@@ -72,10 +77,14 @@ def run_job(job: Job, stopped: threading.Event, on_batch: Callable[[Mapping[str,
 
 
 def _run(job: Job, stopped: threading.Event, on_batch: Callable[[Mapping[str, Any]], None]) -> JobResult:
-    spark = _session(job)
-    try:
+    with ExitStack() as stack:
+        spark = _session(job)
+        stack.callback(spark.stop)
         _check_kafka_source(spark)
         register(spark)
+        address = stack.enter_context(answered(partial(readings_of, checkpoint_files(spark, job.checkpoint))))
+        if address is not None:
+            job = replace(job, sink={**job.sink, JOB_OPTION: address})
         identities = _identities(spark, job)
         query = _started(spark, job, identities)
         counted = _Progress(on_batch)
@@ -95,8 +104,6 @@ def _run(job: Job, stopped: threading.Event, on_batch: Callable[[Mapping[str, An
         counted.take(query)
         query.stop()
         return JobResult(counted.records, counted.batches, ended)
-    finally:
-        spark.stop()
 
 
 class _Progress:
@@ -169,7 +176,7 @@ def source_options(job: Job) -> dict[str, str]:
     """Of Spark's Kafka source.
 
     It must fail on data loss whatever becomes of gaps: where retention overtakes a batch it would pass over offsets
-    without a word, and the sink take them for holes of the log.
+    without a word, and the sink take them for holes of the log, as it does all that a batch read and holds no record.
     """
     own = {
         "kafka.bootstrap.servers": job.bootstrap_servers,

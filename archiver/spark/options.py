@@ -17,6 +17,9 @@ FORMAT = "blockgz-archive"
 
 IDENTITY_OPTIONS = ("clusterId", "topicIds")
 
+JOB_OPTION = "readings"
+"""What `archiver spark` alone can say, as query and source are its own: where to ask what a batch read."""
+
 SPARK_OPTIONS = ("checkpointLocation", "queryName")
 """Spark passes its own options of a stream along."""
 
@@ -37,14 +40,17 @@ class SinkOptions:
     config: RunConfig
     cluster_id: str | None
     topic_ids: Mapping[str, str]
+    readings: str | None = None
+    """See `readings.asked`."""
 
 
 def parse_options(given: Mapping[str, str]) -> SinkOptions:
     """The options by their names in any case; raises UsageError that names the option and the remedy."""
-    names = {name.lower(): name for name in (*SPARK_NAMES, *IDENTITY_OPTIONS, *SPARK_OPTIONS)}
+    known = (*SPARK_NAMES, *IDENTITY_OPTIONS, *SPARK_OPTIONS)
+    names = {name.lower(): name for name in (*known, JOB_OPTION)}
     for name in given:
         if name.lower() not in names:
-            raise _unknown(name, sorted(names.values()))
+            raise _unknown(name, sorted(known))
     options = {names[name.lower()]: value for name, value in given.items()}
     if not options.get("path"):
         raise UsageError(
@@ -59,7 +65,8 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
         raise UsageError(
             f"memory {options['memory']} is too much for a task", why="Arrow cannot hold more", remedy="write 1GiB"
         )
-    return SinkOptions(config, options.get("clusterId") or None, _topic_ids(options.get("topicIds")))
+    topic_ids = _topic_ids(options.get("topicIds"))
+    return SinkOptions(config, options.get("clusterId") or None, topic_ids, options.get(JOB_OPTION))
 
 
 def _setting(name: str, value: str) -> Setting:

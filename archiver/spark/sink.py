@@ -16,10 +16,13 @@ from pyspark.sql.types import StructType
 
 from ..errors import UsageError
 from ..logs import log_to
+from ..protocol.batch import Reading
 from .columns import Column, check_columns, to_rows
 from .committing import commit_all, ordered
 from .errors import told
 from .options import FORMAT, parse_options
+from .readings import asked
+from .sorting import Place
 from .task import TaskPartition, write_task
 from .workshop import Workshop, open_workshop
 
@@ -62,11 +65,11 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """See DataSourceWriter; raises WriteFailed."""
-        _commit(messages, self._workshop)
+        _commit(messages, self._workshop, {})
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """One micro-batch. Its number is not looked at: the archive's markers say what was committed."""
+    """One micro-batch. The archive's markers say what was committed; by its number the job says what was read."""
 
     def __init__(self, workshop: Workshop) -> None:
         self._workshop = workshop
@@ -75,9 +78,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """See DataSourceStreamArrowWriter; raises WriteFailed."""
         return _write(iterator, self._workshop)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """See DataSourceStreamWriter; raises WriteFailed."""
-        _commit(messages, self._workshop)
+        address = self._workshop.options.readings
+        _commit(messages, self._workshop, asked(address, batchId) if address else {})
 
 
 def _workshop(options: Mapping[str, str], schema: StructType, *, overwrite: bool, is_batch: bool) -> Workshop:
@@ -96,11 +100,13 @@ def _write(iterator: Iterator[pa.RecordBatch], workshop: Workshop) -> TaskReport
         return TaskReport(write_task(map(to_rows, iterator), workshop))
 
 
-def _commit(messages: Sequence[WriterCommitMessage | None], workshop: Workshop) -> None:
+def _commit(
+    messages: Sequence[WriterCommitMessage | None], workshop: Workshop, readings: Mapping[Place, Reading]
+) -> None:
     """Once this returns, everything is committed; where it raises, what was committed is left out of the next try."""
     log_to(sys.stderr, level=logging.WARNING, log_format="text")
     reports = [report for message in messages if isinstance(message, TaskReport) for report in message.partitions]
     with told():
-        errors = [each.error for each in commit_all(ordered(reports), workshop) if each.error is not None]
+        errors = [each.error for each in commit_all(ordered(reports), workshop, readings) if each.error is not None]
         if errors:
             raise errors[0]

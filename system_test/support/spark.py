@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from system_test.support.archiving import Site
 from system_test.support.maven import single_jars
 
 _JARS = (
@@ -32,6 +33,20 @@ def avro_jar() -> str:
 def kafka_jars() -> str:
     """The jars of Spark's Kafka source, as `--jars` takes them."""
     return ",".join(map(str, sorted(single_jars("spark-kafka-4.2.0", _JARS).glob("*.jar"))))
+
+
+def job_command(site: Site, topic: str, checkpoint: Path, *options: str) -> list[str]:
+    """`archiver spark --once` on this archive, as a command."""
+    return [
+        *(sys.executable, "-m", "archiver", "spark", topic, *site.kafka, *site.archive, "--once", "--json"),
+        *("--checkpoint", str(checkpoint), "--master", "local[1]", "--jars", kafka_jars(), *options),
+    ]
+
+
+def job_environment() -> dict[str, str]:
+    """What such a command needs beside this process's environment."""
+    own = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "JDK_JAVA_OPTIONS": "-Xss8m"}
+    return {**os.environ, **own}
 
 
 @contextmanager

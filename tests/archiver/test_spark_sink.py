@@ -3,7 +3,7 @@
 import json
 import pickle
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,11 +14,13 @@ import pytest
 from click.testing import CliRunner
 
 from archiver.errors import Diverged, Fenced, OwnedByAnother, StoreError, UsageError
+from archiver.protocol.batch import Reading
 from archiver.spark import committing
 from archiver.spark.columns import to_rows
 from archiver.spark.committing import Outcome, commit_all, ordered
 from archiver.spark.errors import BatchRefused, JobFailed, WriteFailed, error_in, in_options, told
 from archiver.spark.options import parse_options
+from archiver.spark.sorting import Place
 from archiver.spark.task import TaskPartition, write_task
 from archiver.spark.workshop import Workshop, open_workshop
 from index_format.errors import BadName, BlockgzError, MalformedObject
@@ -81,8 +83,11 @@ class Sink:
         report: tuple[TaskPartition, ...] = pickle.loads(pickle.dumps(write_task(map(to_rows, batches(rows)), sent)))
         return report
 
-    def commit(self, *reports: tuple[TaskPartition, ...], **options: str) -> list[Outcome]:
-        outcomes = commit_all(ordered(each for report in reports for each in report), self.workshop(**options))
+    def commit(
+        self, *reports: tuple[TaskPartition, ...], readings: Mapping[Place, Reading] | None = None, **options: str
+    ) -> list[Outcome]:
+        batches = ordered(each for report in reports for each in report)
+        outcomes = commit_all(batches, self.workshop(**options), readings or {})
         for outcome in outcomes:
             if outcome.error is not None:
                 raise outcome.error
