@@ -80,6 +80,8 @@ def commit_batch(
     records = sum(block.num_records for chunk in chunks for block in chunk.blocks)
     before = yield from read_own(identity, policy)
     if before is not None and before.marker.next_offset is not None and _last(chunks[-1]) < before.marker.next_offset:
+        if reading is not None:
+            yield from commit_reading(identity, reading, policy)
         return Committed(before.marker.next_offset, 0, 0, None, records)
     _check_end(identity, ends, before)
     gap = gap_before(before.marker, _first(chunks[0]), reading) if before is not None else None

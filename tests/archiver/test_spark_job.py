@@ -2,15 +2,20 @@
 
 import json
 import threading
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import pytest
 from pyspark.errors import PySparkException
 
 from archiver.errors import Diverged, GapRefused
+from archiver.protocol.batch import Reading
 from archiver.spark import data_loss, job
 from archiver.spark.identities import Identities
 from archiver.spark.job import Job, run_job, source_options
+from archiver.spark.readings import asked
+from archiver.spark.sorting import Place
 
 
 def job_of(*topics: str, fails_on_gap: bool = False, once: bool = False) -> Job:
@@ -114,16 +119,21 @@ class Session:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: Identities) -> None:
         self.is_busy = False
         self.told: list[Identities] = []
+        self.sinks: list[Mapping[str, str]] = []
+        self.files: dict[str, str] = {}
         self.queries: list[Query] = []
         left = iter(answers)
         monkeypatch.setattr(job, "_session", lambda _: self)
         monkeypatch.setattr(job, "_check_kafka_source", lambda _: None)
         monkeypatch.setattr(job, "register", lambda _: None)
+        monkeypatch.setattr(job, "checkpoint_files", lambda *_: self.files.get)
         monkeypatch.setattr(job, "_identities", lambda *_: next(left))
         monkeypatch.setattr(job, "_started", self._started)
         monkeypatch.setattr(job, "IDENTITIES_SECONDS", 0)
 
-    def _started(self, _: object, __: Job, identities: Identities) -> Query:
+    def _started(self, _: object, job: Job, identities: Identities) -> Query:
+        self.sinks.append(job.sink)
+        self.answers = asked(job.sink["readings"], 1) if "readings" in job.sink else {}
         self.told.append(identities)
         self.queries.append(Query(2, is_active=self.is_busy))
         return self.queries[-1]
@@ -140,6 +150,23 @@ def test_a_topic_that_comes_while_a_job_runs_gets_its_id(monkeypatch: pytest.Mon
     assert session.told == [first, second]
     assert [query.is_stopped for query in session.queries] == [True, True]
     assert json.loads(session.told[1].options()["topicIds"]) == {"orders": "id-1", "eu-orders": "id-2"}
+
+
+def test_every_query_of_a_job_can_ask_what_its_batches_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Identities("c", {"orders": "id-1"}), Identities("c", {"orders": "id-1", "eu-orders": "id-2"})
+    session = Session(monkeypatch, first, second, second, second, second)
+    session.files = {f"offsets/{n}": f'v1\n{{}}\n{{"orders":{{"0":{n + 4}}}}}' for n in range(2)}
+    run_job(job_of("~.*orders"), threading.Event(), print)
+    address, again = (sink["readings"] for sink in session.sinks)
+    assert (address, session.answers) == (again, {Place("orders", 0): Reading(4, 5)})
+    assert asked(address, 1) == {}, "the job ended"
+
+
+def test_a_job_that_cannot_be_asked_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "answered", lambda _: nullcontext(None))
+    session = Session(monkeypatch, *[Identities("c")] * 9)
+    assert run_job(job_of("orders"), threading.Event(), print).ended
+    assert "readings" not in session.sinks[0]
 
 
 def test_a_query_is_not_begun_again_within_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:

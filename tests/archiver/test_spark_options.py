@@ -35,6 +35,14 @@ def test_ids_of_topics_are_spelled_as_archiver_run_spells_them() -> None:
         assert parsed(topicIds=json.dumps({"orders": spelled})).topic_ids == {"orders": "V/tpKAQMSYSP/KegpT6+qA"}
 
 
+def test_what_the_job_alone_can_say_is_not_offered() -> None:
+    assert parsed(readings="/tmp/x/readings").readings == "/tmp/x/readings"
+    assert parsed().readings is None
+    with pytest.raises(UsageError) as caught:
+        parsed(reading="1")
+    assert "readings" not in f"{caught.value.why} {caught.value.remedy}"
+
+
 def test_a_bare_path_is_a_folder_as_everywhere_in_spark() -> None:
     assert parse_options({"path": "archive"}).config.archive == str(Path("archive").absolute())
 

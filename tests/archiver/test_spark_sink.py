@@ -238,6 +238,32 @@ def test_a_jump_is_recorded_as_unverified(sink: Sink) -> None:
     assert "unverified" in sink.replayer("describe", "orders")
 
 
+def test_what_a_batch_is_known_to_have_read_leaves_no_gaps(sink: Sink) -> None:
+    """Two partitions, of which one has no record in the second batch; a third one has none at all."""
+    first, second, never = (Place("orders", partition) for partition in range(3))
+    workshop = sink.workshop()
+    report = sink.task(at("orders", 0, records(range(10))) + at("orders", 1, records(range(4))))
+    sink.commit(report, readings={first: Reading(0, 11), second: Reading(0, 5), never: Reading(0, 3)})
+    report = sink.task(at("orders", 0, records(range(12, 20))))
+    sink.commit(report, readings={first: Reading(11, 21), second: Reading(5, 9)})
+    report = sink.task(at("orders", 0, records(range(23, 25))) + at("orders", 1, records(range(9, 11))))
+    done = sink.commit(report, readings={first: Reading(21, 26), second: Reading(9, 12)})
+    assert [each.committed and each.committed.gap for each in done] == [None, None]
+    found = sink.verify()
+    assert (found["verdict"], [each["records"] for each in found["partitions"]]) == ("OK", [20, 6])
+    assert not (sink.folder / workshop.identity(never).keys.home).exists()
+    sink.write(at("orders", 0, records(range(27, 30))))
+    assert sink.verify()["partitions"][0]["gaps"] == [{"from": 26, "to": 27, "reason": "unverified"}]
+
+
+def test_a_partition_without_a_record_that_fails_keeps_no_other_from_its_commit(sink: Sink) -> None:
+    sink.write(at("orders", 1, records(range(4))), groupId="another")
+    report = sink.task(at("orders", 0, records(range(4))))
+    with pytest.raises(OwnedByAnother):
+        sink.commit(report, readings={Place("orders", 0): Reading(0, 5), Place("orders", 1): Reading(4, 5)})
+    assert sink.offsets() == list(range(4))
+
+
 def test_records_that_come_too_late_are_not_told_as_held(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     """Below the archive's start and inside its gap: what is left out there is nowhere."""
     sink.write(at("orders", 0, records(range(10, 20))))
