@@ -107,9 +107,9 @@ def commit_batch(
 
 
 def commit_reading(identity: PartitionIdentity, reading: Reading, policy: TakeoverPolicy) -> Protocol[None]:
-    """Move the archive's end to that of what a batch read without finding a record there; begins no archive.
+    """Move the archive's end to that of what a batch read, which found no record the archive does not hold.
 
-    Where the end lies outside of what was read, nothing happens. Raises what `take_over` raises.
+    Where the archive is not begun, or ends outside of what was read, nothing happens. Raises what `take_over` raises.
     """
     before = yield from read_own(identity, policy)
     if before is None or not _ends_within(before.marker, reading):
