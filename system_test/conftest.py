@@ -27,6 +27,7 @@ _LONGEST = (
     "test_kill.py",
     "test_spark_republish.py",
     "test_spark_sink.py",
+    "test_spark_readings.py",
     "test_spark_cluster.py",
     "test_spark_jobs.py",
 )
