@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
-from benchmarks.prototype.cutting import Answer
 from benchmarks.prototype.equality import by_librdkafka, by_prototype, check_equal
 from benchmarks.prototype.native import BadBatch, Native, compiled
 from benchmarks.prototype.wire import ProtocolFailed
@@ -43,7 +41,7 @@ def test_every_content_is_read(native: Native, site: Site, topic_name: str, conf
     """Null and empty keys and values, headers of all kinds, and three partitions of which one is empty."""
     create_topic(site.bootstrap, topic_name, 3, config)
     records = records_of_every_content()
-    produce(site.bootstrap, topic_name, [record for record in records])
+    produce(site.bootstrap, topic_name, records)
     produce(site.bootstrap, topic_name, [NewRecord(b"other", partition=2)])
     assert check_equal(native, site.bootstrap, topic_name, 3) == len(records) + 1
 

@@ -60,7 +60,9 @@ class Answer:
 
     def _raw(self, batch: Batch) -> Raw:
         stored = self._content.slice(batch.start, batch.length)
-        return Raw(inflated(self._native, stored, batch.attributes & CODEC_BITS), batch, self._position - batch.base_offset)
+        return Raw(
+            inflated(self._native, stored, batch.attributes & CODEC_BITS), batch, self._position - batch.base_offset
+        )
 
 
 def inflated(native: Native, stored: pa.Buffer, codec: int) -> pa.Buffer:

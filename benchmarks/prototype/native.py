@@ -82,9 +82,7 @@ class Native:
         self._scan = _function(loaded.scan_batches, address, size, address, size)
         self._bound = _function(loaded.lz4_bound, address, size)
         self._measure = _function(loaded.measure_records, address, size, size, size, ctypes.POINTER(Totals))
-        self._fill = _function(
-            loaded.fill_records, address, size, ctypes.POINTER(Batch), size, ctypes.POINTER(Columns)
-        )
+        self._fill = _function(loaded.fill_records, address, size, ctypes.POINTER(Batch), size, ctypes.POINTER(Columns))
         self._crc32c = _function(loaded.crc32c, address, address, result=ctypes.c_uint32)
 
     def scan(self, address: int, size: int) -> list[Batch]:
