@@ -20,6 +20,7 @@ from ..tables import Table, as_markdown, as_text
 from .equality import check_equal
 from .native import Native, compiled
 from .parts import PartCost
+from .steps import steps
 
 CODECS = ("lz4", "none")
 FORMATS = ("arrow", "json")
@@ -37,21 +38,25 @@ def main() -> None:
     print(f"{facts['date']}, {facts['cpu']}, {facts['memory']}, Python {facts['python']}")
     with opened(Settings(mb=given.mb, runs=given.runs)) as site:
         library = compiled(site.home)
-        _check(site, Native(library))
+        native = Native(library)
+        _check(site, native)
         start_ups = _start_ups(site, library)
         reads: list[Sequence[str]] = []
         archives: list[Sequence[str]] = []
+        alone: dict[str, dict[str, float]] = {}
         for size in given.sizes:
             for codec in given.codecs:
                 shape = TopicShape(int(given.mb * MB / size) // 64 * 64, size, compression=codec)
                 name = f"{size} B, {codec}"
                 reads += _reads(site, library, site.topic(shape), shape.records, name)
+                alone[name] = steps(native, site.bootstrap, site.topic(shape))
                 archives += _archives(site, library, shape, name, start_ups)
                 site.drop(shape)
         reads += _small_batches(site, library, int(given.mb * MB / 1000))
     heads = ("", "CPU µs/record", "of it the caller's", "of librdkafka's", "s", "peak MB")
     whole = ("", "CPU s", "less start-up, µs/record", "of the archiver's", "s", "of the archiver's", "peak MB")
-    for table in (Table("Reading", heads, reads), Table("archiver run --once", whole, archives)):
+    tables = (Table("Reading", heads, reads), _steps_table(alone), Table("archiver run --once", whole, archives))
+    for table in tables:
         print("\n" + (as_markdown(table) if given.markdown else as_text(table)))
 
 
@@ -63,6 +68,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--codecs", type=_list(str), default=list(CODECS), help="of the producer, with commas")
     parser.add_argument("--markdown", action="store_true", help="tables for a page")
     return parser.parse_args()
+
+
+def _steps_table(alone: Mapping[str, Mapping[str, float]]) -> Table:
+    names = list(next(iter(alone.values())))
+    rows = [(step, *(f"{costs[step] * 1e6:.3f}" for costs in alone.values())) for step in names]
+    return Table("The prototype's steps alone, µs/record", ("", *alone), rows)
 
 
 def _list(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import zstandard
-from isal import igzip
+from isal import igzip, isal_zlib
 
 from index_format.records import HEADER_TYPE, SCHEMA
 
@@ -50,35 +50,38 @@ class Answer:
         last = self._batches[-1]
         return max(self._position, last.base_offset + last.last_offset_delta + 1)
 
+    def raws(self) -> list[Raw]:
+        """The batches but control records, decompressed. Raises BadBatch."""
+        return [self._raw(batch) for batch in self._batches if not batch.attributes & CONTROL_BIT]
+
     def cut(self) -> Iterator[Cut]:
-        """The records in order, without control records. Raises BadBatch."""
-        wanted = [batch for batch in self._batches if not batch.attributes & CONTROL_BIT]
-        for epoch, run in groupby(wanted, lambda batch: batch.leader_epoch):
-            pieces = [self._raw(batch) for batch in run]
-            if (batch := arrow_batch(self._native, pieces)).num_rows:
+        """The wanted records in order. Raises BadBatch."""
+        for epoch, run in groupby(self.raws(), lambda raw: raw.batch.leader_epoch):
+            if (batch := arrow_batch(self._native, list(run))).num_rows:
                 yield Cut(batch, epoch)
 
     def _raw(self, batch: Batch) -> Raw:
         stored = self._content.slice(batch.start, batch.length)
-        return Raw(
-            inflated(self._native, stored, batch.attributes & CODEC_BITS), batch, self._position - batch.base_offset
-        )
+        raw = inflated(self._native, stored, batch.attributes & CODEC_BITS)
+        return Raw(raw, batch, self._position - batch.base_offset)
 
 
 def inflated(native: Native, stored: pa.Buffer, codec: int) -> pa.Buffer:
     """The records' bytes, perhaps with more behind them; raises BadBatch. Lets go of the lock."""
-    match codec:  # 2 is snappy
-        case 0:
-            return stored
-        case 1:
-            return pa.py_buffer(igzip.decompress(stored))
-        case 3:
-            # The frame need not say its size; Arrow takes more room than is needed.
-            return _lz4.decompress(stored, native.lz4_bound(stored.address, stored.size))
-        case 4:
-            return pa.py_buffer(zstandard.ZstdDecompressor().decompressobj().decompress(stored))
-        case _:
-            raise BadBatch(f"a record batch cannot be read: its codec is {codec}")
+    try:
+        match codec:
+            case 0:
+                return stored
+            case 1:
+                return pa.py_buffer(igzip.decompress(stored))
+            case 3:
+                # The frame need not say its size; Arrow takes more room than is needed.
+                return _lz4.decompress(stored, native.lz4_bound(stored.address, stored.size))
+            case 4:
+                return pa.py_buffer(zstandard.ZstdDecompressor().decompressobj().decompress(stored))
+    except (OSError, EOFError, isal_zlib.error, zstandard.ZstdError) as error:
+        raise BadBatch(f"a record batch cannot be read: {error}") from error
+    raise BadBatch(f"a record batch cannot be read: its codec has the number {codec}")
 
 
 def arrow_batch(native: Native, pieces: Sequence[Raw]) -> pa.RecordBatch:
