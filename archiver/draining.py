@@ -1,6 +1,8 @@
-"""`--once`: every partition of the topics, up to where its log ends now. No group is asked."""
+"""`--once`: every partition of the topics, or a worker's share, up to where its log ends now. No group is asked."""
 
+import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from .config import RunConfig
 from .errors import MemberRefused
@@ -8,6 +10,22 @@ from .kafka_cluster import KafkaCluster
 from .kafka_settings import consumer_settings
 from .kafka_source import SINGLE_READS, KafkaLog, Partition
 from .ownership import Ownership
+
+
+@dataclass(frozen=True)
+class DrainShare:
+    """Which partitions are one worker's where several drain the topics together."""
+
+    number: int
+    workers: int
+
+    def holds(self, partition: Partition) -> bool:
+        """Whether it is this worker's; of a topic's partitions each worker has as many, give or take one."""
+        topic, number = partition
+        return (zlib.crc32(topic.encode()) + number) % self.workers == self.number
+
+
+WHOLE = DrainShare(0, 1)
 
 
 class Drain:
@@ -20,6 +38,7 @@ class Drain:
         log: KafkaLog,
         ownership: Ownership,
         topics: Sequence[str],
+        share: DrainShare,
         rest: Callable[[], None],
     ) -> None:
         """`log` tells the ends; `rest` waits for a moment."""
@@ -28,6 +47,7 @@ class Drain:
         self._log = log
         self._ownership = ownership
         self._topics = topics
+        self._share = share
         self._rest = rest
         self.joined = False
         """Whether the partitions were listed."""
@@ -46,6 +66,8 @@ class Drain:
         for topic in self._topics:
             for number in range(known[topic]):
                 partition = (topic, number)
+                if not self._share.holds(partition):
+                    continue
                 end, high = self._log.bounds(partition).high, uncommitted.bounds(partition).high
                 self._ownership.acquire(partition, end, high)
         uncommitted.close()

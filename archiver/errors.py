@@ -22,6 +22,7 @@
     Diverged              1   the log no longer agrees with the archive; nothing is written
     GapRefused            1   records were lost to retention and --on-gap is stop
     UnreadableRecord      1   a record that the client cannot hand over
+    WorkerLost            1   a process of `--once --workers` that died before it could tell what it did
     ServiceUnreachable    1   no running archiver answers at an address
     ShuttingDown          -   raised inside work that a shutdown abandons; no program ends with it
 """
@@ -119,6 +120,18 @@ class GapRefused(BlockgzError):
 
 class UnreadableRecord(BlockgzError):
     """A record that the client cannot hand over."""
+
+
+class WorkerLost(BlockgzError):
+    """A process of `--once --workers` that died before it could tell what it did."""
+
+    def __init__(self, number: int, exit_code: int) -> None:
+        how = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with {exit_code}"
+        super().__init__(
+            f"worker {number} {how} before it had drained its partitions",
+            why="it ran out of memory, or somebody killed it" if exit_code == -9 else "its own messages stand above",
+            remedy="run it again: what was committed stands, and it goes on from there",
+        )
 
 
 class ServiceUnreachable(BlockgzError):

@@ -21,7 +21,7 @@ from .archive import open_archive
 from .backoff import StoreBackoff, patiently
 from .buffer import BufferFolder
 from .config import RunConfig
-from .draining import Drain
+from .draining import WHOLE, Drain, DrainShare
 from .errors import MemberRefused
 from .fetching import Fetching
 from .kafka_cluster import KafkaCluster
@@ -82,12 +82,19 @@ class ArchiverService:
     """One process's share of the work: by consumer group, or with `--once` every partition of the topics."""
 
     def __init__(
-        self, config: RunConfig, store: Store, buffer: BufferFolder, clock: Callable[[], float] = time.monotonic
+        self,
+        config: RunConfig,
+        store: Store,
+        buffer: BufferFolder,
+        clock: Callable[[], float] = time.monotonic,
+        share: DrainShare = WHOLE,
     ) -> None:
+        """`share`: what of the partitions is this process's where several drain them with `--once`."""
         self._config = config
         self._store = store
         self._buffer = buffer
         self._clock = clock
+        self._drain_share = share
         self._selection = TopicSelection(config.topics, config.exclude)
         self._stopping = threading.Event()
         self.ending = threading.Event()
@@ -216,7 +223,9 @@ class ArchiverService:
 
     def _share_of(self, ownership: Ownership, topics: Sequence[str]) -> Share:
         if self._config.once:
-            return Drain(self._config, self._cluster, self._log, ownership, topics, self._pause_briefly)
+            return Drain(
+                self._config, self._cluster, self._log, ownership, topics, self._drain_share, self._pause_briefly
+            )
         watch = TopicWatch(
             self._selection,
             self._cluster.topics,

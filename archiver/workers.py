@@ -73,6 +73,11 @@ def _own_options(config: RunConfig, number: int) -> list[str]:
     if config.group_instance_id is not None:
         options += ["--group-instance-id", f"{config.group_instance_id}-{number}"]
     if config.http is not None:
-        host, _, port = config.http.rpartition(":")
-        options += ["--http", f"{host}:{int(port) + number}"]
+        options += ["--http", own_http(config.http, number)]
     return options
+
+
+def own_http(http: str, number: int) -> str:
+    """The address of a worker's metrics: the ports follow each other."""
+    host, _, port = http.rpartition(":")
+    return f"{host}:{int(port) + number}"

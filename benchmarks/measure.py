@@ -1,4 +1,4 @@
-"""What a whole process costs: wall clock, processor and memory, taken by a small parent that waits for it."""
+"""What a whole program costs: wall clock, processor and memory, taken by a small parent that waits for it."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ import orjson
 
 @dataclass(frozen=True)
 class Cost:
-    """One run: seconds on the clock, seconds of processor (user and system), peak resident bytes."""
+    """One run: seconds on the clock, seconds of processor (user and system), peak resident bytes, children included."""
 
     seconds: float
     cpu_seconds: float
@@ -41,16 +41,39 @@ class ProgramFailed(SystemExit):
 
 
 PARENT = """
-import json, os, sys, time
+import _thread, json, os, sys, time
+peak = 0
+def tree(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as children:
+        return [pid, *(each for child in children.read().split() for each in tree(int(child)))]
+def proportional(pid):
+    with open(f"/proc/{pid}/smaps_rollup") as rollup:
+        return next(int(line.split()[1]) * 1024 for line in rollup if line.startswith("Pss:"))
+def look(pid):
+    global peak
+    while True:
+        time.sleep(0.1)
+        try:
+            family = tree(pid)
+            if len(family) > 1:
+                peak = max(peak, sum(map(proportional, family)))
+        except OSError:
+            pass  # one of them has just ended
 files = [os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600) for name in sys.argv[1:3]]
 actions = [(os.POSIX_SPAWN_DUP2, files[0], 1), (os.POSIX_SPAWN_DUP2, files[1], 2)]
 started = time.perf_counter()
 pid = os.posix_spawn(sys.argv[3], sys.argv[3:], os.environ, file_actions=actions)
+_thread.start_new_thread(look, (pid,))
 _, status, used = os.wait4(pid, 0)
 seconds = time.perf_counter() - started
-print(json.dumps([seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024, os.waitstatus_to_exitcode(status)]))
+peak = max(peak, used.ru_maxrss * 1024)
+print(json.dumps([seconds, used.ru_utime + used.ru_stime, peak, os.waitstatus_to_exitcode(status)]))
 """
-"""Ours is too large to be the parent: a child's peak memory counts what its parent had when it was forked."""
+"""Ours is too large to be the parent: a child's peak memory counts what its parent had when it was forked.
+
+`wait4` knows the peak of one process. Where there are several, it is the largest sum of their proportional shares that
+was seen ten times a second: a page that they share counts once.
+"""
 
 _TAIL = 3000
 

@@ -35,7 +35,7 @@ from index_format.marker import ChunkEntry, Marker
 from index_format.record_formats import record_format
 from index_format.records import TIMESTAMP_TYPES
 
-from .archive import ArchivedPartition, Chunk, NoCache
+from .archived_partition import ArchivedPartition, Chunk, NoCache
 from .errors import ObjectMissing, ObjectTruncated
 from .findings import Damage
 from .stores import ObjectReader, StoredObject

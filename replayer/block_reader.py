@@ -10,7 +10,7 @@ from index_format.blocks import decode_block, decode_block_near, inflate_block
 from index_format.chunk_index import BlockEntry
 from index_format.errors import CorruptBlock, TooLarge
 
-from .archive import ArchivedPartition, Chunk
+from .archived_partition import ArchivedPartition, Chunk
 
 COMPRESSION_SLACK = 1024 * 1024
 """Bytes by which a block may exceed its uncompressed bound: gzip adds a little to what it cannot shrink."""

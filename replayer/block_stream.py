@@ -12,7 +12,7 @@ from index_format.errors import TooLarge
 from index_format.marker import ChunkEntry
 from index_format.seek import TimeBounded, blocks_between, range_groups
 
-from .archive import ArchivedPartition, Chunk
+from .archived_partition import ArchivedPartition, Chunk
 from .block_reader import StoredBlock, fetch_blocks
 from .damage import Damaged, Unreadable
 from .errors import ObjectTruncated

@@ -16,7 +16,7 @@ from index_format.marker import ChunkEntry
 from index_format.record_formats import record_format
 from index_format.records import iter_records, record_hash
 
-from .archive import ArchivedPartition, Chunk
+from .archived_partition import ArchivedPartition, Chunk
 from .block_reader import StoredBlock, decoded, inflated
 from .block_stream import readable_chunks, stored_blocks, unreadable_chunk, worked
 from .damage import Unreadable

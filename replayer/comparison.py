@@ -19,7 +19,7 @@ from index_format.digest import RecordsDigest
 from index_format.records import Record, iter_records
 from index_format.seek import gap_at
 
-from .archive import ArchivedPartition
+from .archived_partition import ArchivedPartition
 from .damage import Damaged, SkipDamage, SkippedRange, Unreadable
 from .findings import Digests, OffsetRun, Verdict
 from .scan import payload_bytes, scan

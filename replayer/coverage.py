@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from index_format.chunk_index import Gap
 
-from .archive import ArchivedPartition
+from .archived_partition import ArchivedPartition
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from index_format.errors import MalformedObject
 
-from .archive import Archive, ArchivedPartition
+from .archive import Archive
+from .archived_partition import ArchivedPartition
 from .errors import NotInArchive, StoreUnavailable
 from .positions import OffsetRange
 from .selection import Selection

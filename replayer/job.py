@@ -9,7 +9,7 @@ import msgspec
 
 from index_format.marker import ChunkEntry
 
-from .archive import ArchivedPartition
+from .archived_partition import ArchivedPartition
 from .damage import STOP, DamagePolicy
 from .errors import ReplayRefused, UsageError
 from .lane_position import LanePosition, SourceProgress

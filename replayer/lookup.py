@@ -14,7 +14,7 @@ from index_format.marker import ChunkEntry
 from index_format.records import Record, iter_records
 from index_format.seek import block_at_or_after, gap_at, range_groups
 
-from .archive import ArchivedPartition, Chunk
+from .archived_partition import ArchivedPartition, Chunk
 from .block_reader import StoredBlock, decoded_near, fetch_blocks, read_block
 from .block_stream import RANGE_BYTES, READ_AHEAD, RangeRead
 from .damage import Damaged

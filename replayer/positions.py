@@ -9,7 +9,7 @@ import numpy as np
 
 from index_format.seek import block_for_time
 
-from .archive import ArchivedPartition, Chunk
+from .archived_partition import ArchivedPartition, Chunk
 from .block_reader import read_block
 from .errors import UsageError
 

@@ -10,7 +10,7 @@ from index_format.chunk_index import BlockEntry, Gap
 from index_format.marker import ChunkEntry
 from index_format.seek import TimeBounded, blocks_between
 
-from .archive import ArchivedPartition, Chunk
+from .archived_partition import ArchivedPartition, Chunk
 from .block_stream import unreadable_chunk
 from .damage import Damaged, DamagePolicy, Unreadable
 from .prefetch import prefetched

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from index_format.marker import ChunkEntry
 from index_format.seek import TimeBounded
 
-from .archive import ArchivedPartition
+from .archived_partition import ArchivedPartition
 from .block_reader import StoredBlock, decoded
 from .block_stream import READ_AHEAD, ReadAhead, readable_chunks, stored_blocks, worked
 from .damage import STOP, DamagePolicy, Unreadable

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from .archive import Archive, ArchivedPartition, Chunk
+from .archive import Archive
+from .archived_partition import ArchivedPartition, Chunk
 from .block_stream import READ_AHEAD, ReadAhead
 from .damage import STOP, Damaged, DamagePolicy
 from .errors import NotInArchive, UsageError

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .archive import ArchivedPartition
+from .archived_partition import ArchivedPartition
 
 
 @dataclass(frozen=True)

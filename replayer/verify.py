@@ -8,7 +8,8 @@ from index_format.chunk_index import ChunkIndex, Gap
 from index_format.keys import INDEX_SUFFIXES, PartitionKeys
 from index_format.marker import ChunkEntry
 
-from .archive import Archive, ArchivedPartition
+from .archive import Archive
+from .archived_partition import ArchivedPartition
 from .chunk_checks import END, ChunkFindings, Depth, Progress, check_chunks
 from .chunk_choice import EVERY_CHUNK, ChunkChoice
 from .damage import Damaged, Unreadable

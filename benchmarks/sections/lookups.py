@@ -25,7 +25,8 @@ from isal import isal_zlib
 
 from index_format.addresses import parse_address
 from index_format.seek import block_at_or_after
-from replayer.archive import Archive, ArchivedPartition, Chunk
+from replayer.archive import Archive
+from replayer.archived_partition import ArchivedPartition, Chunk
 from replayer.lookup import Found, look_up
 from replayer.stores import ObjectReader
 from replayer.stores.counting import CountingReader

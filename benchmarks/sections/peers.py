@@ -18,6 +18,8 @@ OURS: Mapping[str, tuple[str, ...]] = {
     "json, zstd": ("--codec", "zstd"),
     "arrow": ("--record-format", "arrow"),
     "arrow, zstd": ("--record-format", "arrow", "--codec", "zstd"),
+    "json, 2 workers": ("--workers", "2"),
+    "arrow, 2 workers": ("--record-format", "arrow", "--workers", "2"),
 }
 REPLAYED = ("json",)
 PEER = "kafka-backup"

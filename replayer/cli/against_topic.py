@@ -10,7 +10,7 @@ import msgspec
 from index_format.record_formats.json_lines import json_object
 from index_format.records import Record
 
-from ..archive import Chunk
+from ..archived_partition import Chunk
 from ..block_stream import readable_chunks
 from ..comparison import (
     ComparisonReport,

@@ -12,7 +12,8 @@ from index_format.addresses import Address, parse_address
 from index_format.ancestor.payloads import ANCESTORS_FORMAT, OLD_FORMATS, OldFormat
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 
-from ..archive import Archive, ObjectCache
+from ..archive import Archive
+from ..archived_partition import ObjectCache
 from ..errors import UsageError
 from ..object_cache import DiskCache, default_folder
 from ..old_archives import ancestor_finder

@@ -5,7 +5,8 @@ from typing import Any, TypeVar
 
 import click
 
-from ..archive import ArchivedPartition, DamagedPartition
+from ..archive import DamagedPartition
+from ..archived_partition import ArchivedPartition
 from ..damage import STOP, DamagePolicy, SkipDamage, SkippedRange
 from .program import print_failure
 

@@ -8,7 +8,8 @@ from typing import Any
 import click
 import msgspec
 
-from ..archive import ArchivedPartition, DamagedPartition
+from ..archive import DamagedPartition
+from ..archived_partition import ArchivedPartition
 from ..damage import Damaged
 from ..summary import summarize
 from .archive_options import ArchiveOptions, archive_options, open_archive

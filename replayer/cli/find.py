@@ -10,7 +10,7 @@ import click
 import msgspec
 import pyarrow as pa
 
-from ..archive import ArchivedPartition
+from ..archived_partition import ArchivedPartition
 from ..errors import UsageError
 from ..formatting import Printer
 from ..lookup import AfterLast, Found, Lost, look_up_position

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import msgspec
 
-from ..archive import ArchivedPartition
+from ..archived_partition import ArchivedPartition
 from ..damage import SkippedRange
 from ..republish_plan import RepublishPlan, SourcePartition
 from ..republish_result import RepublishResult

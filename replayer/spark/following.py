@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from index_format.keys import parse_topic_folder
 
-from ..archive import Archive, ArchivedPartition
+from ..archive import Archive
+from ..archived_partition import ArchivedPartition
 from . import planning
 from .options import SourceOptions
 from .place import opened

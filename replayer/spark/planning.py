@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from index_format.marker import ChunkEntry
 
-from ..archive import Archive, ArchivedPartition
+from ..archive import Archive
+from ..archived_partition import ArchivedPartition
 from ..errors import NotInArchive, UsageError
 from ..positions import AtOffset, AtTime, Position, resolve_position, seek_time
 from .errors import DataLost

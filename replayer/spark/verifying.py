@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from index_format.keys import PartitionKeys
 from index_format.marker import ChunkEntry, Marker
 
-from ..archive import Archive, ArchivedPartition, NoCache
+from ..archive import Archive
+from ..archived_partition import ArchivedPartition, NoCache
 from ..chunk_checks import ChunkFindings, check_chunks
 from ..chunk_choice import ChunkChoice
 from ..findings import ArchiveReport, PartitionReport

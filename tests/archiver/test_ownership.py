@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from archiver.buffer import BufferFolder
-from archiver.cli.run import exit_code
+from archiver.cli.run_result import exit_code
 from archiver.config import RunConfig
 from archiver.errors import BufferFailed, NotPermitted
 from archiver.kafka_source import Fetched

@@ -1,0 +1,64 @@
+"""`archiver run --once --workers N`: forks that drain a share of the partitions each, and one report of them all."""
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+from index_format.errors import BlockgzError
+
+from ..config import RunConfig
+from ..draining import DrainShare
+from ..errors import WorkerLost
+from ..forks import Ended, Forks
+from ..ownership import PartitionReport
+from ..workers import own_http
+from .archiving import Report, archive
+from .outcome import INTERRUPTED, PARTLY_FAILED, tell
+from .signals import signals_held_back, stop_on_signals
+
+Told = list[PartitionReport] | BlockgzError
+"""What a fork did, or what kept it from its work."""
+
+
+def drain_together(config: RunConfig, report: Report) -> int:
+    """Drain the topics by `config.workers` forks; gives the exit code. Not before `prepare`."""
+
+    def work(number: int, tell_parent: Callable[[Told], None]) -> None:
+        _drain(config, DrainShare(number, config.workers), tell_parent)
+
+    with signals_held_back():
+        forks: Forks[Told] = Forks(config.workers, work)
+        signals = stop_on_signals(forks.end)
+    ended = list(forks.ended())
+    code = _concluded(ended, report)
+    return INTERRUPTED if signal.SIGINT in signals else code
+
+
+def _drain(config: RunConfig, share: DrainShare, tell_parent: Callable[[Told], None]) -> None:
+    def report(reports: Sequence[PartitionReport]) -> int:
+        tell_parent(list(reports))
+        return 0
+
+    own = {} if config.http is None else {"http": own_http(config.http, share.number)}
+    try:
+        archive(config.model_copy(update=own), share, report)
+    except BlockgzError as error:
+        tell_parent(error)
+    except Exception as error:
+        sys.exit(tell(error))
+
+
+def _concluded(ended: Sequence[Ended[Told]], report: Report) -> int:
+    """One report of all partitions, after which come the workers that failed as a whole, each reason once."""
+    done = [each.told for each in ended if isinstance(each.told, list)]
+    failures = [
+        each.told if isinstance(each.told, BlockgzError) else WorkerLost(each.number, each.exit_code)
+        for each in ended
+        if not isinstance(each.told, list)
+    ]
+    code = (
+        report(sorted((each for reports in done for each in reports), key=lambda each: each.partition)) if done else 0
+    )
+    for failure in {each.reason: each for each in failures}.values():
+        code = tell(failure)
+    return PARTLY_FAILED if done and failures else code
