@@ -33,9 +33,9 @@ class Gathering:
         self._num_messages = self._num_bytes = 0
         self._taken_at = clock()
 
-    def add(self, partition: Partition, message: Any) -> None:
-        """Hold a message, which follows those held."""
-        self._messages[partition].append(message)
+    def add(self, partition: Partition, messages: Iterable[Any]) -> None:
+        """Hold messages, which follow those held."""
+        self._messages[partition].extend(messages)
 
     def count(self, messages: int, num_bytes: int) -> None:
         """Note how much was added."""

@@ -1,7 +1,8 @@
 """Messages of librdkafka as Arrow batches."""
 
-from collections.abc import Iterator, Sequence
-from itertools import chain, pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, groupby, pairwise, repeat
+from operator import is_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,14 @@ from index_format.records import batch_from_columns
 NO_TIMESTAMP = -1
 Message = Any
 """confluent_kafka.Message, whose stubs allow None where a delivered message has none."""
+
+
+class Consecutive(NamedTuple):
+    """Messages that came one after the other, all of one partition and all records, or all not."""
+
+    partition: tuple[str, int]
+    are_records: bool
+    messages: Sequence[Message]
 
 
 class Readable(NamedTuple):
@@ -35,6 +44,22 @@ class RisingRun(NamedTuple):
     start: int
     stop: int
     leader_epoch: int | None
+
+
+def consecutive(messages: Sequence[Message]) -> Iterator[Consecutive]:
+    """The runs of messages, in order: librdkafka hands over hundreds of a partition before those of the next."""
+    errors = map(KafkaMessage.error, messages)
+    kinds: Iterable[tuple[Any, Any, bool]] = zip(
+        map(KafkaMessage.topic, messages),
+        map(KafkaMessage.partition, messages),
+        map(is_, errors, repeat(None)),
+        strict=True,
+    )
+    start = 0
+    for (topic, partition, are_records), run in groupby(kinds):
+        stop = start + len(list(run))
+        yield Consecutive((topic, partition), are_records, messages[start:stop])
+        start = stop
 
 
 def readable_runs(messages: Sequence[Message]) -> Iterator[Readable | Refused]:

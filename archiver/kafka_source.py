@@ -15,7 +15,7 @@ from index_format.records import Record, iter_records
 
 from .errors import MemberRefused, NotPermitted, PartitionUnavailable, UnreadableRecord
 from .gathering import MESSAGE_FOOTPRINT, Gathered, Gathering
-from .kafka_messages import Message, Readable, batch_of, readable_runs, rising_runs
+from .kafka_messages import Message, Readable, batch_of, consecutive, readable_runs, rising_runs
 from .kafka_settings import BROKER_DEADLINE_SECONDS, kafka_failure, make_client
 from .memory_plan import BATCH_FOOTPRINT
 from .protocol.operations import LogBounds
@@ -173,12 +173,12 @@ class KafkaSource:
         num_bytes = sum(map(len, messages)) + (MESSAGE_FOOTPRINT + self._beside_value) * len(messages)
         self._gathering.count(len(messages), num_bytes)
         events: list[Event] = []
-        for message in messages:
-            error = message.error()
-            if error is None:
-                self._gathering.add((message.topic(), message.partition()), message)
+        for partition, are_records, run in consecutive(messages):
+            if are_records:
+                self._gathering.add(partition, run)
             else:
-                events += self._told(message, error)
+                for message in run:
+                    events += self._told(message, message.error())
         # What a rebalance took away inside the call above may lie among the messages.
         self._gathering.forget(self._gathering.partitions - self._consuming)
         if self._gathering.is_due(len(self._consuming)):

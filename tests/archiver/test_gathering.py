@@ -29,8 +29,7 @@ def gathering(clock: Clock, most_bytes: int = 1_000_000) -> Gathering:
 
 
 def add(held: Gathering, partition: tuple[str, int], count: int, size: int = 10) -> None:
-    for number in range(count):
-        held.add(partition, number)
+    held.add(partition, range(count))
     held.count(count, count * size)
 
 

@@ -16,6 +16,7 @@ from archiver.kafka_source import (
     BYTES_A_POLL,
     FIRST_MESSAGES_A_POLL,
     MOST_MESSAGES_A_POLL,
+    EndReached,
     Fetched,
     KafkaSource,
     messages_a_poll,
@@ -67,8 +68,9 @@ def source_of(client: Client, monkeypatch: pytest.MonkeyPatch) -> KafkaSource:
 
 
 def message(offset: int, epoch: int = 0, **more: Any) -> Message:
+    partition = more.pop("partition", 0)
     given = {"key": b"k", "value": b"v", "headers": [], "timestamp": (1, NOW), "leader_epoch": epoch} | more
-    return Message("orders", 0, offset, **given)
+    return Message("orders", partition, offset, **given)
 
 
 @pytest.mark.parametrize("more", [{"key": b"k" * 200_000}, {"headers": [("trace", b"t" * 200_000)]}])
@@ -99,6 +101,19 @@ def test_a_new_leader_epoch_begins_a_batch_of_its_own(monkeypatch: pytest.Monkey
         (each.batch.column("offset").to_pylist(), each.leader_epoch) for each in events if isinstance(each, Fetched)
     ]
     assert found == [([5, 6], 1), ([7, 8], 3), ([9], None), ([10], 3)]
+
+
+def test_partitions_may_take_turns_and_their_ends_stand_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = {"key": None, "value": None, "error": KafkaError(KafkaError._PARTITION_EOF), "leader_epoch": -1}
+    given = [(0, 5), (0, 6), (1, 3), (0, 7, end), (1, 4), (1, 5, end), (0, 7), (2, 0, end)]
+    messages = [message(offset, partition=number, **(more[0] if more else {})) for number, offset, *more in given]
+    source = source_of(Client(iter(messages)), monkeypatch)
+    source.consume({("orders", number): 0 for number in range(3)})
+    events = source.poll()
+    found = {each.partition[1]: each.batch.column("offset").to_pylist() for each in events if isinstance(each, Fetched)}
+    assert found == {0: [5, 6, 7], 1: [3, 4]}
+    ends = {each.partition[1]: each.position for each in events if isinstance(each, EndReached)}
+    assert ends == {0: 7, 1: 5, 2: 0}
 
 
 def test_a_group_that_may_not_be_joined_is_no_silence() -> None:
