@@ -49,8 +49,8 @@ def over_budget(figures: dict[str, Any]) -> list[str]:
 def growing(figures: dict[str, Any]) -> list[str]:
     """What was not flat."""
     found = []
-    if figures["rss_slope_mib_per_hour"] > MOST_GROWTH_MIB_PER_HOUR:
-        found.append(f"memory grows by {figures['rss_slope_mib_per_hour']} MiB an hour")
+    if figures["rss_floor_slope_mib_per_hour"] > MOST_GROWTH_MIB_PER_HOUR:
+        found.append(f"memory grows by {figures['rss_floor_slope_mib_per_hour']} MiB an hour")
     before, after = figures["descriptors_first_and_last"]
     if after > before + MOST_MORE_DESCRIPTORS:
         found.append(f"file descriptors went from {before} to {after}")

@@ -6,6 +6,7 @@ import os
 import statistics
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
@@ -69,6 +70,16 @@ class Sampler:
                     log.write(",".join(map(str, astuple(found))) + "\n")
 
 
-def slope_per_hour(points: list[tuple[float, float]]) -> float:
+def slope_per_hour(points: Sequence[tuple[float, float]]) -> float:
     """Least squares over (seconds, value): by how much the value grows in an hour."""
     return statistics.linear_regression(*zip(*points, strict=True)).slope * 3600
+
+
+def floors(points: Sequence[tuple[float, float]], seconds: float) -> list[tuple[float, float]]:
+    """The least value of each whole window of so many seconds, with the time at which the window begins."""
+    windows: dict[int, list[float]] = {}
+    start = points[0][0]
+    for at, value in points:
+        windows.setdefault(int((at - start) // seconds), []).append(value)
+    whole = int((points[-1][0] - start + _EVERY_SECONDS) // seconds)
+    return [(start + number * seconds, min(windows[number])) for number in sorted(windows) if number < whole]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from system_test.soak.measuring import Sample, Sampler, slope_per_hour
+from system_test.soak.measuring import Sample, Sampler, floors, slope_per_hour
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.object_store import VersityGateway
 from system_test.support.programs import Running, start
@@ -57,8 +57,11 @@ class SoakSettings:
 
     @property
     def warm_up_seconds(self) -> float:
-        """What is not looked at when growth is judged: a third of the run, ten minutes at most."""
-        return min(600.0, self.minutes * 60 / 3)
+        """What is not looked at when growth is judged: a third of the run, twenty minutes at most.
+
+        So long the heaps take to fill with what they keep free, up to 64 MiB, while chunks end in waves.
+        """
+        return min(1200.0, self.minutes * 60 / 3)
 
 
 class Soak:
@@ -152,7 +155,7 @@ class Soak:
             "steady_minutes": settings.minutes,
             "steady_records_per_second": round((total - before) / (stopped - owned)),
             "caught_up_seconds": round(caught_up - stopped, 1),
-            **_growth(warm),
+            **_growth(warm, settings.chunk_interval),
             "max_rss_mib": _mib(max(entry.rss_bytes for entry in samples)),
             "cpu_share": round((warm[-1].cpu_seconds - warm[0].cpu_seconds) / (warm[-1].at - warm[0].at), 2),
         }
@@ -205,10 +208,14 @@ class LoadProgram:
         return self.wait_total()
 
 
-def _growth(warm: Sequence[Sample]) -> dict[str, Any]:
+def _growth(warm: Sequence[Sample], chunk_interval: float) -> dict[str, Any]:
+    """Memory comes and goes with each wave of chunks that end; what leaks would raise the least between two waves."""
     rss = [(entry.at, entry.rss_bytes / MIB) for entry in warm]
+    least = floors(rss, chunk_interval)
     descriptors = [entry.descriptors for entry in warm]
     return {
+        "rss_floors_mib": [round(value, 1) for _, value in least],
+        "rss_floor_slope_mib_per_hour": round(slope_per_hour(least), 2),
         "rss_slope_mib_per_hour": round(slope_per_hour(rss), 2),
         "rss_mib_first_and_last_minute": [_average(rss[:60]), _average(rss[-60:])],
         "descriptors_min_max": [min(descriptors), max(descriptors)],
