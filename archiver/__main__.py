@@ -1,6 +1,20 @@
-"""`python -m archiver`."""
+"""`python -m archiver`, and the program `archiver`."""
+
+import gc
+import os
+
+from index_format.program_end import run_to_exit
 
 from .cli import main
 
+
+def run() -> None:
+    """The process of one command."""
+    # Loading libraries makes objects that stay, and thousands of messages and lines come and go a moment, none of them
+    # in a cycle: collections find nothing.
+    gc.set_threshold(100_000, 50, 50)
+    run_to_exit(lambda: main(prog_name="archiver"), os._exit)
+
+
 if __name__ == "__main__":
-    main(prog_name="archiver")
+    run()

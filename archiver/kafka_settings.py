@@ -16,6 +16,9 @@ from .errors import BrokerUnreachable, NotPermitted, PartitionUnavailable, Unres
 from .memory_plan import QueueLimits
 
 BROKER_DEADLINE_SECONDS = 10.0
+FETCH_WAIT_MS_OF_ONCE = 20
+"""A fetch that waits for records at the ends of some logs holds up partitions that are begun meanwhile: by librdkafka's
+default for half a second, which is for those who follow."""
 DENIED = {
     KafkaError.SASL_AUTHENTICATION_FAILED,
     KafkaError._AUTHENTICATION,
@@ -55,6 +58,7 @@ def consumer_settings(config: RunConfig, *, queue_bytes: int) -> dict[str, Any]:
         "fetch.max.bytes": limits.fetch_bytes,
         "fetch.message.max.bytes": limits.fetch_bytes,
         "check.crcs": True,
+        **({"fetch.wait.max.ms": FETCH_WAIT_MS_OF_ONCE} if config.once else {}),
         "topic.metadata.refresh.interval.ms": 30_000,
         **_group_settings(config),
         **client_settings(config.bootstrap_servers, config.kafka),

@@ -25,6 +25,7 @@ MOST_MESSAGES_A_POLL = 1000
 BYTES_A_POLL = 2 * 1024**2
 """About so much is taken from librdkafka's queue at a time: the queue fills again meanwhile."""
 POLL_SECONDS = 0.1
+"""A poll that does not get as many messages as it asks for takes so long, whatever it gets."""
 LEADERS_SECONDS = 2.0
 """So long the leaders are asked for, at most, before anything is fetched; librdkafka goes on asking by itself."""
 SINGLE_READS = {
@@ -101,12 +102,17 @@ class KafkaSource:
     """One consumer; all methods belong to one thread."""
 
     def __init__(
-        self, settings: Mapping[str, Any], gathering_bytes: int, clock: Callable[[], float] = time.monotonic
+        self,
+        settings: Mapping[str, Any],
+        gathering_bytes: int,
+        clock: Callable[[], float] = time.monotonic,
+        poll_seconds: float = POLL_SECONDS,
     ) -> None:
         """`gathering_bytes` bounds what is gathered into batches. Raises UsageError for settings that are refused."""
         self._consumer: Consumer = make_client(Consumer, dict(settings))
         self._consuming: set[Partition] = set()
         self._gathering = Gathering(gathering_bytes, clock)
+        self._poll_seconds = poll_seconds
         self._at_once = FIRST_MESSAGES_A_POLL
         self._beside_value = 0
         """Bytes of a record beside its value, as measured last: a message tells the length of its value alone."""
@@ -164,12 +170,12 @@ class KafkaSource:
         self._gathering.forget(leaving)
 
     def poll(self) -> list[Event]:
-        """What arrived and was worth a batch, in offset order per partition; waits for at most a tenth of a second.
+        """What arrived and was worth a batch, in offset order per partition; waits for at most `poll_seconds`.
 
         Raises MemberRefused where the group has no place for this consumer any more; only a new one may join again.
         Raises NotPermitted where the group may not be joined at all.
         """
-        messages: list[Message] = self._consumer.consume(self._at_once, POLL_SECONDS)
+        messages: list[Message] = self._consumer.consume(self._at_once, self._poll_seconds)
         num_bytes = sum(map(len, messages)) + (MESSAGE_FOOTPRINT + self._beside_value) * len(messages)
         self._gathering.count(len(messages), num_bytes)
         events: list[Event] = []

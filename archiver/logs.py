@@ -8,7 +8,10 @@ import logging
 from enum import StrEnum
 from typing import TextIO
 
-import structlog
+from index_format.refused_imports import refused
+
+with refused("rich"):  # which it would have for tracebacks in colours, the tenth part of a start
+    import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 NAME = "blockgz.archiver"

@@ -26,7 +26,7 @@ from .errors import MemberRefused
 from .fetching import Fetching
 from .kafka_cluster import KafkaCluster
 from .kafka_settings import client_settings, consumer_settings
-from .kafka_source import SINGLE_READS, Fetched, KafkaLog, KafkaSource, Partition, PartitionLog
+from .kafka_source import POLL_SECONDS, SINGLE_READS, Fetched, KafkaLog, KafkaSource, Partition, PartitionLog
 from .logs import LogEvent, log
 from .membership import GroupMember
 from .memory_plan import MemoryPlan
@@ -49,6 +49,8 @@ TICK_SECONDS = 0.5
 PAUSE_SECONDS = 0.005
 GIVE_BACK_SECONDS = 10.0
 TRIES_OF_ONCE = 30
+POLL_SECONDS_OF_ONCE = 0.01
+"""A run that comes to an end is not to wait for records that nobody wants."""
 GIVEN_UP = (
     "the store is not asked whether it keeps writers apart: a second process, or one that was thought dead and came "
     "back, can overwrite markers and chunks, and records get lost or doubled"
@@ -105,9 +107,13 @@ class ArchiverService:
         self._cluster = KafkaCluster(client_settings(config.bootstrap_servers, config.kafka))
         memory = MemoryPlan(config.memory)
         settings = consumer_settings(config, queue_bytes=memory.queue_bytes)
+        poll_seconds = POLL_SECONDS_OF_ONCE if config.once else POLL_SECONDS
         self._room = Room(memory, buffer, config.buffer_bytes)
         self._fetching = Fetching(
-            lambda: KafkaSource(settings, memory.gathering_bytes, clock), self._room, clock, self._pause_briefly
+            lambda: KafkaSource(settings, memory.gathering_bytes, clock, poll_seconds),
+            self._room,
+            clock,
+            self._pause_briefly,
         )
         self._log = KafkaLog(settings | SINGLE_READS)
         self._takers = ThreadPoolExecutor(TAKEOVERS_AT_ONCE, thread_name_prefix="take-over")

@@ -1,10 +1,12 @@
 """`python -m replayer`, and the program `replayer`."""
 
 import gc
+import os
 import sys
 from contextlib import nullcontext
 
-from index_format.no_pandas import pandas_refused
+from index_format.program_end import run_to_exit
+from index_format.refused_imports import pandas_refused
 
 from .cli import main
 
@@ -17,7 +19,7 @@ def run() -> None:
     gc.set_threshold(100_000, 50, 50)
     wanted = sys.argv[1:2] in ([name] for name in PANDAS_COMMANDS)
     with nullcontext() if wanted else pandas_refused():
-        main(prog_name="replayer")
+        run_to_exit(lambda: main(prog_name="replayer"), os._exit)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import pyarrow as pa
 
-from index_format.no_pandas import pandas_refused
+from index_format.refused_imports import pandas_refused
 
 from ..allocators import share_heaps
 from ..buffer import BufferFolder
@@ -34,9 +34,7 @@ def prepare() -> None:
     share_heaps()
     with pandas_refused():
         pa.array([])
-    # Thousands of messages and lines come and go a moment, none of them in a cycle: collections find nothing.
-    gc.freeze()
-    gc.set_threshold(100_000, 50, 50)
+    gc.freeze()  # what is loaded stays, and forks share it
     if sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)  # a client library that crashes takes the process with it: where, at least
 

@@ -14,7 +14,7 @@ pa.array([1, 2]).filter(pa.array([True, False]))
 print("pandas" in sys.modules)
 """
 REFUSED = """
-from index_format.no_pandas import pandas_refused
+from index_format.refused_imports import pandas_refused
 with pandas_refused():
     pa.array([])
 """
