@@ -17,7 +17,7 @@ from archiver.config import RunConfig
 from archiver.kafka_settings import consumer_settings
 from archiver.kafka_source import EndReached, Fetched, KafkaSource
 from archiver.memory_plan import MemoryPlan
-from index_format.no_pandas import pandas_refused
+from index_format.refused_imports import pandas_refused
 
 from ..bare import consume
 from .fetcher import drained
