@@ -58,7 +58,9 @@ def test_asked_to_end_while_draining(site: Site, topic_name: str, tmp_path: Path
     assert partition["drained"] is False
     assert partition["records"] == (partition["next_offset"] or 0) < records
     (rest,) = site.once(topic_name)["partitions"]
-    assert (rest["drained"], rest["records"]) == (True, records - partition["records"])
+    # A commit that was on its way as the grace ended may have arrived after the report.
+    assert rest["drained"]
+    assert records - partition["records"] - CHUNK_RECORDS <= rest["records"] <= records - partition["records"]
     assert len(site.exact(topic_name).records) == records
 
 

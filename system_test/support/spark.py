@@ -8,7 +8,9 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from system_test.support.archiving import Site
@@ -20,6 +22,7 @@ _JARS = (
     "org.apache.kafka:kafka-clients:3.9.1",
     "org.apache.commons:commons-pool2:2.12.0",
 )
+_JAVA_ENDS_SECONDS = 60
 _ROOT = Path(__file__).parents[2]
 _AVRO = ("org.apache.spark:spark-avro_2.13:4.0.1",)
 
@@ -53,7 +56,7 @@ def job_environment() -> dict[str, str]:
 def spark_session(master: str = "local[2]", **settings: str) -> Iterator[SparkSession]:
     """A session whose Python workers are this interpreter's, with more settings by name; stopped in the end.
 
-    Java is started with the first session of a process and stays: what it is started with is the same for all.
+    Its Java ends too: the next one is started with the environment of its day, credentials among it.
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     # Executors of a local cluster work elsewhere, and find the tests' own modules only so.
@@ -83,4 +86,9 @@ def _started(master: str, settings: Mapping[str, str]) -> Iterator[SparkSession]
     try:
         yield spark
     finally:
+        gateway: Any = SparkContext._gateway
         spark.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(_JAVA_ENDS_SECONDS)
+        SparkContext._gateway = SparkContext._jvm = None
