@@ -10,6 +10,7 @@ from index_format.keys import TopicFolder
 from .archive import find_incarnation
 from .errors import BrokerUnreachable
 from .kafka_cluster import KafkaCluster
+from .shared_questions import SharedQuestions
 from .stores import Store
 
 FRESH_SECONDS = 5.0
@@ -23,11 +24,12 @@ class TopicDirectory:
         self, store: Store, cluster: KafkaCluster, archive: ArchiveInfo, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._store = store
-        self._cluster = cluster
         self._archive = archive
         self._clock = clock
         self._guard = threading.Lock()
         self._known: dict[str, tuple[float, str | None, TopicFolder]] = {}
+        # The answer describes all partitions of the topic; asked for each of them alone, it would cost their square.
+        self._ids = SharedQuestions(lambda topic: cluster.topic_ids([topic])[topic])
 
     def locate(self, topic: str) -> tuple[str | None, TopicFolder]:
         """The topic's id, None where the broker does not tell it, and its folder.
@@ -58,4 +60,4 @@ class TopicDirectory:
 
     def current_id(self, topic: str) -> str | None:
         """The topic's id now, asked of the cluster."""
-        return self._cluster.topic_ids([topic])[topic]
+        return self._ids.answer(topic)
