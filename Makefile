@@ -12,18 +12,21 @@ SOAK_PARTITIONS ?= 2000
 SIDE_BY_SIDE ?= -n 2 --dist loadfile
 SYSTEM_SIDE_BY_SIDE ?= -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test unit system check bench bench-quick faults soak replay-kills clean
+.PHONY: demo test unit system spark check bench bench-quick faults soak replay-kills clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/archiver demo
 
-test: check unit system
+test: check unit system spark
 
 unit: $(VENV)/.dev
 	$(BIN)/python -m pytest tests $(SIDE_BY_SIDE) --durations=5
 
 system: $(VENV)/.dev
-	$(BIN)/python -m pytest system_test $(SYSTEM_SIDE_BY_SIDE) --durations=10
+	$(BIN)/python -m pytest system_test --ignore-glob='*/test_spark_*' $(SYSTEM_SIDE_BY_SIDE) --durations=10
+
+spark: $(VENV)/.dev
+	$(BIN)/python -m pytest system_test/test_spark_*.py $(SYSTEM_SIDE_BY_SIDE) --durations=5
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
