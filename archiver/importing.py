@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from index_format.ancestor.files import UNVERIFIED, Unsure
+from index_format.ancestor.files import Unsure
 from index_format.blocks import Compressor
-from index_format.chunk_index import Gap
+from index_format.chunk_index import UNVERIFIED, Gap
 from index_format.errors import BlockgzError
 from index_format.keys import LAYOUTS
 from index_format.record_formats import record_format

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from index_format.ancestor.files import (
-    UNVERIFIED,
     BlockCounter,
     Choice,
     OldFile,
@@ -26,7 +25,7 @@ from index_format.ancestor.keys import (
 )
 from index_format.ancestor.members import MAGIC, MemberScanner, Scanned
 from index_format.ancestor.payloads import OldFormat
-from index_format.chunk_index import Gap
+from index_format.chunk_index import UNVERIFIED, Gap
 
 from .errors import NoArchiveThere, UsageError
 from .stores import ToolStore

@@ -13,6 +13,10 @@ DEFAULT_MAX_BLOCK_BYTES = 256 * 1024 * 1024
 """To what a reader lets a block inflate by default: a record of Kafka's largest usual size many times over."""
 
 
+UNVERIFIED = "unverified"
+"""The reason of a gap in which there may have been records or not (FORMAT.md)."""
+
+
 class Gap(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
     """A run of offsets [start, end) that the archive lost or never saw; the reason is an open enumeration."""
 

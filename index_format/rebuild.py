@@ -14,7 +14,7 @@ from . import objects, zstd_frames
 from .ancestor.index import OldBlock
 from .ancestor.members import DamagedBytes, Member, Scanned
 from .blocks import block_crc32
-from .chunk_index import BlockEntry, ChunkIndex, Gap
+from .chunk_index import UNVERIFIED, BlockEntry, ChunkIndex, Gap
 from .errors import CorruptBlock
 from .marker import ChunkEntry
 from .record_formats import record_format
@@ -238,4 +238,4 @@ def _gaps_between(previous: StoredIndex | None, chunk: StoredIndex) -> tuple[Gap
     if previous is None or chunk.index.previous == previous.name or end == chunk.index.start_offset:
         return recorded
     reach = recorded[0].start if recorded else chunk.index.start_offset
-    return (*((Gap(end, reach, "unverified"),) if end < reach else ()), *recorded)
+    return (*((Gap(end, reach, UNVERIFIED),) if end < reach else ()), *recorded)

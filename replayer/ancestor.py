@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from index_format import objects
 from index_format.ancestor.files import (
-    UNVERIFIED,
     BlockCounter,
     OldFile,
     Piece,
@@ -28,7 +27,7 @@ from index_format.ancestor.keys import FoundData, FoundPartition, Place
 from index_format.ancestor.members import MAGIC, MemberScanner, Scanned
 from index_format.ancestor.payloads import NO_TIMESTAMP, NO_TIMESTAMP_TYPE, OldFormat
 from index_format.blocks import BlockBuilder, IsalCompressor, RawBlock, block_crc32
-from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Gap
+from index_format.chunk_index import UNVERIFIED, BlockEntry, ChunkIndex, DataObject, Gap
 from index_format.errors import CorruptBlock
 from index_format.keys import SeedLayoutKeys, TopicFolder
 from index_format.marker import ChunkEntry, Marker

@@ -9,8 +9,8 @@ import pytest
 
 from archiver.cli import main as archiver_main
 from archiver.importing import IMPORT_GROUP
-from index_format.ancestor.files import UNVERIFIED
 from index_format.ancestor.payloads import OLD_FORMATS
+from index_format.chunk_index import UNVERIFIED
 from replayer.cli import main as replayer_main
 
 PAGE = (Path(__file__).parent.parent / "docs/old-archives.md").read_text()

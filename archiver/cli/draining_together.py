@@ -56,9 +56,8 @@ def _concluded(ended: Sequence[Ended[Told]], report: Report) -> int:
         for each in ended
         if not isinstance(each.told, list)
     ]
-    code = (
-        report(sorted((each for reports in done for each in reports), key=lambda each: each.partition)) if done else 0
-    )
+    reports = sorted((each for told in done for each in told), key=lambda each: each.partition)
+    code = report(reports) if done else 0
     for failure in {each.reason: each for each in failures}.values():
         code = tell(failure)
     return PARTLY_FAILED if done and failures else code

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from index_format import marker as markers
-from index_format.chunk_index import Gap
+from index_format.chunk_index import UNVERIFIED, Gap
 from index_format.marker import Marker
 
 from ..errors import Fenced, GapRefused, StoreError
@@ -17,9 +17,6 @@ from .commit import PartitionIdentity, StoredChunk, commit_progress, commit_stor
 from .objects import Held
 from .operations import Head, NewToken, Protocol, patiently
 from .recovery import TakeoverPolicy, read_own, take_over
-
-UNVERIFIED = "unverified"
-"""The reason of a gap between batches: the log may have held records there or not."""
 
 
 class Reading(NamedTuple):
@@ -75,16 +72,17 @@ def commit_batch(
     them too; otherwise a gap lies there. Raises Fenced where the archive moved on since, GapRefused, and what
     `take_over` and `commit_chunk` raise; what was committed before stays, and a repeated batch goes on behind it.
     """
-    if reading is not None and not (reading.start <= _first(chunks[0]) and _last(chunks[-1]) < reading.end):
+    start, last = chunks[0].first_offset, chunks[-1].last_offset
+    if reading is not None and not (reading.start <= start and last < reading.end):
         reading = None  # of another batch than this one
     records = sum(block.num_records for chunk in chunks for block in chunk.blocks)
     before = yield from read_own(identity, policy)
-    if before is not None and before.marker.next_offset is not None and _last(chunks[-1]) < before.marker.next_offset:
+    if before is not None and before.marker.next_offset is not None and last < before.marker.next_offset:
         if reading is not None:
             yield from commit_reading(identity, reading, policy)
         return Committed(before.marker.next_offset, 0, 0, None, records)
     _check_end(identity, ends, before)
-    gap = gap_before(before.marker, _first(chunks[0]), reading) if before is not None else None
+    gap = gap_before(before.marker, start, reading) if before is not None else None
     if gap is not None and not policy.gaps_are_recorded:
         raise GapRefused(
             f"{_name(identity)}: the archive ends at {gap.start}, the batch begins at {gap.end}",
@@ -96,10 +94,9 @@ def commit_batch(
     writer: str = yield NewToken()
     held = (yield from take_over(identity, writer, policy)).held
     _check_end(identity, ends, held)
-    start = _first(chunks[0])
     if held.marker.next_offset is not None and held.marker.next_offset < start:
         held = yield from commit_progress(identity, held, start, (gap,) if gap else ())
-    end = reading.end if reading is not None else _last(chunks[-1]) + 1
+    end = reading.end if reading is not None else last + 1
     ends_of_chunks = [*(following.start.position for following in chunks[1:]), end]
     for chunk, next_offset in zip(chunks, ends_of_chunks, strict=True):
         held = yield from commit_stored(identity, held, chunk._replace(next_offset=next_offset))
@@ -165,14 +162,6 @@ def gap_before(marker: Marker, first_offset: int, reading: Reading | None) -> Ga
         if reached.chain_end == first_offset:
             return None
     return Gap(end, first_offset, UNVERIFIED)
-
-
-def _first(chunk: StoredChunk) -> int:
-    return chunk.blocks[0].first_record_offset
-
-
-def _last(chunk: StoredChunk) -> int:
-    return chunk.blocks[-1].last_record_offset
 
 
 def _name(identity: PartitionIdentity) -> str:

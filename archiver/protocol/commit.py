@@ -71,6 +71,16 @@ class StoredChunk(NamedTuple):
     leader_epoch: int | None
     tail_hash: str
 
+    @property
+    def first_offset(self) -> int:
+        """Of its records."""
+        return self.blocks[0].first_record_offset
+
+    @property
+    def last_offset(self) -> int:
+        """Of its records."""
+        return self.blocks[-1].last_record_offset
+
 
 def commit_chunk(identity: PartitionIdentity, held: Held, chunk: FinishedChunk) -> Protocol[Held]:
     """Make a chunk part of the archive; returns the marker that holds it.
@@ -164,8 +174,8 @@ def _index(identity: PartitionIdentity, marker: Marker, chunk: StoredChunk) -> C
         timestamp_type=chunk.timestamp_type,
         start_offset=chunk.start.position,
         next_offset=chunk.next_offset,
-        first_offset=blocks[0].first_record_offset,
-        last_offset=blocks[-1].last_record_offset,
+        first_offset=chunk.first_offset,
+        last_offset=chunk.last_offset,
         num_records=sum(block.num_records for block in blocks),
         min_timestamp=min(block.min_timestamp for block in blocks),
         max_timestamp=max(block.max_timestamp for block in blocks),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from index_format import marker as markers
 from index_format.blocks import decode_block
+from index_format.chunk_index import UNVERIFIED
 from index_format.errors import BlockgzError, MalformedObject
 from index_format.keys import LAYOUTS, ObjectKind, TopicFolder, conflict_in, topic_home
 from index_format.rebuild import Link, RebuiltChain, StoredIndex, rebuilt_chain
@@ -61,7 +62,7 @@ def _step(
 ) -> Step:
     keys = target.keys
     first, last = links[0].chunk.index, links[-1].chunk.index
-    gaps = [gap for link in links for gap in link.gaps_before if gap.reason == "unverified"]
+    gaps = [gap for link in links for gap in link.gaps_before if gap.reason == UNVERIFIED]
     missing = f", {len(gaps)} gaps of unknown offsets" if gaps else ""
     detail = f"{state.value}; {len(links)} chunks, offsets {first.start_offset} to {last.next_offset - 1}{missing}"
 

@@ -58,7 +58,7 @@ def ordered(reports: Iterable[TaskPartition]) -> list[PartitionBatch]:
 
 
 def _joined(reports: Sequence[TaskPartition]) -> PartitionBatch:
-    chunks = sorted((chunk for each in reports for chunk in each.chunks), key=_first)
+    chunks = sorted((chunk for each in reports for chunk in each.chunks), key=lambda chunk: chunk.first_offset)
     batch = PartitionBatch(
         reports[0].identity,
         frozenset(each.end for each in reports if each.chunks),
@@ -67,18 +67,14 @@ def _joined(reports: Sequence[TaskPartition]) -> PartitionBatch:
         sum(each.too_late for each in reports),
     )
     for before, after in pairwise(chunks):
-        if _first(after) <= before.blocks[-1].last_record_offset:
+        if after.first_offset <= before.last_offset:
             raise BatchRefused(
-                f"{batch.place}: two tasks hold offsets around {_first(after)}",
-                why=f"one holds {_first(before)} to {before.blocks[-1].last_record_offset}, "
-                f"another {_first(after)} to {after.blocks[-1].last_record_offset}; chunks never overlap",
+                f"{batch.place}: two tasks hold offsets around {after.first_offset}",
+                why=f"one holds {before.first_offset} to {before.last_offset}, "
+                f"another {after.first_offset} to {after.last_offset}; chunks never overlap",
                 remedy=SORT_REMEDY,
             )
     return batch
-
-
-def _first(chunk: StoredChunk) -> int:
-    return chunk.blocks[0].first_record_offset
 
 
 def commit_all(

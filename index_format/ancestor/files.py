@@ -9,16 +9,13 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from ..chunk_index import Gap
+from ..chunk_index import UNVERIFIED, Gap
 from ..errors import CorruptBlock, FormatError
 from ..records import batch_from_columns
 from .index import OldBlock, decode_old_index
 from .keys import FoundData, Place, marker_offset
 from .members import DamagedBytes, Member, Scanned
 from .payloads import NO_TIMESTAMP, NO_TIMESTAMP_TYPE, OldFormat, Payload
-
-UNVERIFIED = "unverified"
-"""The reason of gaps that stand where an old archive leaves the offsets of records open."""
 
 
 @dataclass(frozen=True)

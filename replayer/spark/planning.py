@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from index_format.chunk_index import UNVERIFIED
 from index_format.marker import ChunkEntry
 
 from ..archive import Archive
@@ -12,9 +13,6 @@ from ..errors import NotInArchive, UsageError
 from ..positions import AtOffset, AtTime, Position, resolve_position, seek_time
 from .errors import DataLost
 from .options import SourceOptions, position_in
-
-UNVERIFIED = "unverified"
-"""The reason of gaps that may have held records or not (FORMAT.md)."""
 
 SLACK = 1.5
 """A chunk this many times as large as a task is worth reading its index to cut it; smaller ones stay whole."""

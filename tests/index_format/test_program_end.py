@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -19,13 +20,14 @@ run_to_exit(main, os._exit)
 """
 
 
-def ran(program: str, **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", program], text=True, timeout=30, check=False, **options)  # type: ignore[call-overload,no-any-return]
+def ran(program: str, stdout: int | IO[str] = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=30, check=False)
 
 
 @pytest.mark.parametrize(("code", "exit_code"), [("", 0), (0, 0), (3, 3)])
 def test_all_is_written_handlers_run_and_a_thread_that_waits_keeps_nobody(code: object, exit_code: int) -> None:
-    done = ran(PROGRAM.format(code=code), capture_output=True)
+    done = ran(PROGRAM.format(code=code))
     assert (done.returncode, done.stderr) == (exit_code, "said\n")
     assert done.stdout == "x" * 1_000_000 + "handlers run\n"
 
@@ -33,7 +35,7 @@ def test_all_is_written_handlers_run_and_a_thread_that_waits_keeps_nobody(code: 
 def test_output_that_cannot_be_written_is_no_success() -> None:
     program = "\n".join(line for line in PROGRAM.format(code=0).splitlines() if "Thread(" not in line)
     with Path("/dev/full").open("w") as full:
-        done = ran(program, stdout=full, stderr=subprocess.PIPE)
+        done = ran(program, stdout=full)
     assert done.returncode not in (0, None)
     assert "No space left" in done.stderr
 
@@ -42,5 +44,5 @@ def test_output_that_cannot_be_written_is_no_success() -> None:
 def test_other_ends_are_the_interpreters(end: str, said: str) -> None:
     program = PROGRAM.format(code="0").replace("sys.exit(0)", end)
     program = "\n".join(line for line in program.splitlines() if "Thread(" not in line)
-    done = ran(program, capture_output=True)
+    done = ran(program)
     assert (done.returncode, said in done.stderr) == (1, True)
