@@ -3,9 +3,8 @@
 import gc
 import os
 
-from index_format.program_end import run_to_exit
-
-from .cli import main
+from archiver.cli import main
+from blockgz_runtime.process import run_to_exit
 
 
 def run() -> None:

@@ -8,7 +8,7 @@ import logging
 from enum import StrEnum
 from typing import TextIO
 
-from index_format.refused_imports import refused
+from blockgz_runtime.process import refused
 
 with refused("rich"):  # which it would have for tracebacks in colours, the tenth part of a start
     import structlog

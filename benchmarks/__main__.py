@@ -8,14 +8,14 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
-from .figures import Json
-from .goals import judged
-from .measure import machine
-from .readme import readme_table
-from .results import FOLDER, changes, load, merged, newest, store
-from .sections import QUICK, SECTIONS, Section
-from .site import Settings, opened
-from .tables import as_text
+from benchmarks.figures import Json
+from benchmarks.goals import judged
+from benchmarks.measure import machine
+from benchmarks.readme import readme_table
+from benchmarks.results import FOLDER, changes, load, merged, newest, store
+from benchmarks.sections import QUICK, SECTIONS, Section
+from benchmarks.site import Settings, opened
+from benchmarks.tables import as_text
 
 QUICK_MB = 60
 

@@ -24,8 +24,8 @@ import zstandard
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from isal import igzip, isal_zlib
 
-from .data import KEYS, PRODUCER, START_MS, STEP_MS, TopicShape, send, values
-from .measure import Cost
+from benchmarks.data import KEYS, PRODUCER, START_MS, STEP_MS, TopicShape, send, values
+from benchmarks.measure import Cost
 
 CONSUMER = {
     "group.id": "benchmark",

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .measure import Cost
+from benchmarks.measure import Cost
 
 Json = dict[str, Any]
 

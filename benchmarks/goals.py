@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .figures import Json
-from .tables import Table
+from benchmarks.figures import Json
+from benchmarks.tables import Table
 
 
 class Goal(NamedTuple):

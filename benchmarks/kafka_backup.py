@@ -3,7 +3,7 @@
 import itertools
 from pathlib import Path
 
-from .measure import Cost, run
+from benchmarks.measure import Cost, run
 
 BACKUP = """mode: backup
 backup_id: "benchmark"

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from .figures import Json
-from .goals import judged
-from .tables import Table, as_markdown, percent
+from benchmarks.figures import Json
+from benchmarks.goals import judged
+from benchmarks.tables import Table, as_markdown, percent
 
 BEGIN, END = "<!-- figures: python -m benchmarks --readme -->", "<!-- end of figures -->"
 """What stands around the table in the README."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from .figures import Json
+from benchmarks.figures import Json
 
 FOLDER = Path(__file__).parent / "results"
 FELL = 0.8

@@ -11,12 +11,11 @@ from pathlib import Path
 import orjson
 from confluent_kafka import Consumer, TopicPartition
 
+from benchmarks import data
+from benchmarks.data import TopicShape
+from benchmarks.measure import Cost, Done, bare, program
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.object_store import VersityGateway
-
-from . import data
-from .data import TopicShape
-from .measure import Cost, Done, bare, program
 
 MB = 1_000_000
 

@@ -3,6 +3,7 @@
 import hashlib
 from itertools import count
 
+from benchmarks.data import START_MS, STEP_MS
 from index_format import objects
 from index_format.blocks import BlockBuilder, IsalCompressor, member_crc32
 from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject
@@ -11,8 +12,6 @@ from index_format.keys import LAYOUTS, ChunkStart, TopicFolder, archive_key, dat
 from index_format.marker import Marker, appended, encode, entry_of, folded
 from index_format.record_formats import record_format
 from index_format.records import TIMESTAMP_TYPES, Record, batch_from_records, record_hash
-
-from .data import START_MS, STEP_MS
 
 TOPIC = "synthetic"
 FORMAT, CODEC, CREATE_TIME = "json", "gzip", 0

@@ -9,12 +9,12 @@ import numpy.typing as npt
 import pyarrow as pa
 from isal import igzip, isal_zlib
 
-from . import zstd_frames
-from .chunk_index import BlockEntry, ChunkIndex
-from .errors import CorruptBlock, TooLarge, UnsupportedVersion
-from .record_formats import Piece, RecordFormat, record_format
-from .records import TIMESTAMP_TYPE_IDS
-from .zstd_frames import ZstdCompressor
+from index_format import zstd_frames
+from index_format.chunk_index import BlockEntry, ChunkIndex
+from index_format.errors import CorruptBlock, TooLarge, UnsupportedVersion
+from index_format.record_formats import Piece, RecordFormat, record_format
+from index_format.records import TIMESTAMP_TYPE_IDS
+from index_format.zstd_frames import ZstdCompressor
 
 GZIP_HEADER = bytes.fromhex("1f8b08000000000000ff")
 """Deflate, no flags, MTIME 0, XFL 0, OS 255: what both compressors below write (ISA-L with XFL 4 at level 0)."""
@@ -252,7 +252,7 @@ def _opened(member: Stored, entry: BlockEntry, index: ChunkIndex, max_bytes: int
         raise TooLarge(
             f"a block says that it holds {entry.num_records} records",
             why=f"this reader accepts at most {max_bytes // RECORD_FOOTPRINT}",
-            remedy="raise --max-block-bytes if the archive is yours and such blocks are expected",
+            remedy="raise the bound on the size of blocks if the archive is yours and such blocks are expected",
         )
     raw = inflate_block(member, entry, index, max_bytes)
     encoding = record_format(index.record_format)
@@ -314,5 +314,5 @@ def _refuse_larger(expected_bytes: int, max_bytes: int) -> None:
         raise TooLarge(
             f"a block says that it inflates to {expected_bytes} bytes",
             why=f"this reader accepts at most {max_bytes}",
-            remedy="raise --max-block-bytes if the archive is yours and such records are expected",
+            remedy="raise the bound on the size of blocks if the archive is yours and such records are expected",
         )

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .records import has_headers
+from index_format.records import has_headers
 
 _HEAD = np.dtype([("offset", ">i8"), ("timestamp", ">i8"), ("timestamp_type", "i1")])
 _PRESENT = np.dtype([("flag", "u1"), ("length", ">u8")])

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import msgspec
 
-from . import objects
-from .objects import Count, Name, Offset, Sha256, Timestamp, Word
+from index_format import objects
+from index_format.objects import Count, Name, Offset, Sha256, Timestamp, Word
 
 DEFAULT_MAX_BLOCK_BYTES = 256 * 1024 * 1024
 """To what a reader lets a block inflate by default: a record of Kafka's largest usual size many times over."""

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .records import has_headers
+from index_format.records import has_headers
 
 ROWS_AT_ONCE = 16_384
 _NULL = pa.scalar(b"\x00", pa.large_binary())

@@ -2,23 +2,20 @@
 
 The tree::
 
-    BlockgzError                what, why, remedy; exit_code is what a program exits with
+    BlockgzError                what, why, remedy
     ├── FormatError             stored bytes are not what the format says (a ValueError)
     │   ├── MalformedObject     an index, marker or catalog is not what it must be
     │   ├── UnsupportedVersion  written by a newer major version of the format
     │   ├── TooLarge            a stored number or object exceeds the reader's bound
     │   └── CorruptBlock        a block does not inflate to what its index says
-    ├── BadName                 a topic or object name outside the format's alphabet (a ValueError)
-    └── UnencodableRecord       a record that the chosen record format cannot hold (a ValueError)
+    └── BadName                 a topic or object name outside the format's alphabet (a ValueError)
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 
 class BlockgzError(Exception):
     """A failure with its reason and its remedy; `str()` is the one line that says what happened."""
-
-    exit_code: ClassVar[int] = 1
 
     def __init__(self, what: str, *, why: str = "", remedy: str = "") -> None:
         super().__init__(what)
@@ -45,8 +42,6 @@ def _again(kind: type[BlockgzError], args: tuple[object, ...], state: dict[str, 
 class FormatError(BlockgzError, ValueError):
     """Stored bytes break a rule of the format: damage, or not an archive."""
 
-    exit_code = 3
-
 
 class MalformedObject(FormatError):
     """An index, marker, catalog or identity object is not what it must be."""
@@ -54,8 +49,6 @@ class MalformedObject(FormatError):
 
 class UnsupportedVersion(FormatError):
     """The object carries a major version that this reader does not know."""
-
-    exit_code = 1
 
 
 class TooLarge(FormatError):
@@ -68,17 +61,3 @@ class CorruptBlock(FormatError):
 
 class BadName(BlockgzError, ValueError):
     """A topic or object name that the format cannot hold or that does not parse back to itself."""
-
-    exit_code = 2
-
-
-class UnencodableRecord(BlockgzError, ValueError):
-    """A record that the chosen record format cannot hold without loss."""
-
-    def __init__(self, offset: int, why: str) -> None:
-        super().__init__(
-            f"record at offset {offset} cannot be archived",
-            why=why,
-            remedy="use --record-format json, which holds every record, or --on-bad-record skip to record a gap",
-        )
-        self.offset = offset

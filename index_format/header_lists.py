@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .records import HEADER_TYPE, SCHEMA
+from index_format.records import HEADER_TYPE, SCHEMA
 
 
 def header_column_of_lists(lists: pa.ListArray) -> pa.ListArray:

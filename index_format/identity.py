@@ -4,8 +4,8 @@ from typing import Annotated
 
 import msgspec
 
-from . import objects
-from .objects import Count, Name, Sealed, Word
+from index_format import objects
+from index_format.objects import Count, Name, Sealed, Word
 
 
 @objects.stored

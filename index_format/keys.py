@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from .errors import BadName, MalformedObject
+from index_format.errors import BadName, MalformedObject
 
 ARCHIVE_OBJECT = "_archive.json"
 TOPIC_CONFIG_OBJECT = "_topic_config.json"

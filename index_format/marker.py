@@ -11,11 +11,11 @@ from typing import Annotated, NamedTuple, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from . import objects
-from .chunk_index import ChunkIndex, Gap, check_gaps
-from .errors import MalformedObject
-from .keys import catalog_name
-from .objects import Count, Name, Offset, Sealed, Sha256, Timestamp, Word
+from index_format import objects
+from index_format.chunk_index import ChunkIndex, Gap, check_gaps
+from index_format.errors import MalformedObject
+from index_format.keys import catalog_name
+from index_format.objects import Count, Name, Offset, Sealed, Sha256, Timestamp, Word
 
 FAN_OUT = 64
 MAX_GAPS_IN_MARKER = 256

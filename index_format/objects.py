@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from .errors import MalformedObject, TooLarge, UnsupportedVersion
+from index_format.errors import MalformedObject, TooLarge, UnsupportedVersion
 
 VERSION = 1
 MAX_OBJECT_BYTES = 64 * 1024 * 1024

@@ -10,14 +10,14 @@ from typing import NamedTuple
 import zstandard
 from msgspec.structs import replace
 
-from . import objects, zstd_frames
-from .ancestor.index import OldBlock
-from .ancestor.members import DamagedBytes, Member, Scanned
-from .blocks import block_crc32
-from .chunk_index import UNVERIFIED, BlockEntry, ChunkIndex, Gap
-from .errors import CorruptBlock
-from .marker import ChunkEntry
-from .record_formats import record_format
+from index_format import objects, zstd_frames
+from index_format.ancestor.index import OldBlock
+from index_format.ancestor.members import DamagedBytes, Member, Scanned
+from index_format.blocks import block_crc32
+from index_format.chunk_index import UNVERIFIED, BlockEntry, ChunkIndex, Gap
+from index_format.errors import CorruptBlock
+from index_format.marker import ChunkEntry
+from index_format.record_formats import record_format
 
 FROM_DATA_ALONE = 0
 """The epoch of an index that was made again without anything to tell its writer's; writers begin at 1."""

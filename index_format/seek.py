@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple, Protocol, TypeVar
 
-from .chunk_index import BlockEntry, Gap
-from .marker import Span
+from index_format.chunk_index import BlockEntry, Gap
+from index_format.marker import Span
 
 S = TypeVar("S", bound=Span)
 

@@ -2,7 +2,7 @@
 
 import zstandard
 
-from .errors import CorruptBlock
+from index_format.errors import CorruptBlock
 
 LARGEST_WINDOW_BYTES = 128 * 1024 * 1024
 """What a reader allocates for a window at most: more than any level here asks for."""

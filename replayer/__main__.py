@@ -5,10 +5,8 @@ import os
 import sys
 from contextlib import nullcontext
 
-from index_format.program_end import run_to_exit
-from index_format.refused_imports import pandas_refused
-
-from .cli import main
+from blockgz_runtime.process import pandas_refused, run_to_exit
+from replayer.cli import main
 
 PANDAS_COMMANDS = ("spark",)
 

@@ -15,19 +15,18 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from archiver.cli import main
-from archiver.errors import NoArchiveThere, NoSuchTopic
-from archiver.stores import ToolStore
-from archiver.stores.local import LocalStore
-from archiver.stores.opening import open_existing_store
-from archiver.stores.s3 import S3Store
-from archiver.sweep import plan_sweep, sweep
-from index_format.addresses import Address, parse_address
+from archiver.maintain.sweep import plan_sweep, sweep
+from blockgz_runtime.errors import NoArchiveThere, NoSuchTopic
+from blockgz_runtime.store.address import Address, parse_address
+from blockgz_runtime.store.local_writer import LocalStore
+from blockgz_runtime.store.opening import open_existing_store, open_reader
+from blockgz_runtime.store.s3_writer import S3Store
+from blockgz_runtime.store.writer import ToolStore
 from index_format.keys import ChunkStart, Conflict, catalog_name
 from index_format.marker import CatalogReference, ChunkCatalog, ReferenceCatalog, encode
-from replayer.archive import Archive
-from replayer.findings import Verdict
-from replayer.stores.opening import open_reader
-from replayer.verify import Depth, verify_partition
+from replayer.read.archive import Archive
+from replayer.verify.findings import Verdict
+from replayer.verify.partition import Depth, verify_partition
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from replayer.republish import CADENCE
+from replayer.replay.run import CADENCE
 from system_test.replay_kills.killing import PARTITIONS, Watch, prepare, same_records
 from system_test.support.archiving import Site
 from system_test.support.kafka_broker import KafkaBroker

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from archiver.buffer import BufferFolder
-from archiver.config import RunConfig
-from archiver.ownership import PartitionState
-from archiver.service import ArchiverService
-from archiver.status import read_status
-from archiver.stores.local import LocalStore
+from archiver.config.model import RunConfig
+from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.ownership import PartitionState
+from archiver.ingest.service import ArchiverService
+from archiver.maintain.status import read_status
+from blockgz_runtime.store.local_writer import LocalStore
 from tests.support.archives import records
 from tests.support.mock_cluster import PARTITIONS, MockCluster
 

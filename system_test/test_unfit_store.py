@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from archiver.errors import StoreUnfit
-from archiver.probe import probe
-from archiver.stores.s3 import S3Store
+from blockgz_runtime.errors import StoreUnfit
+from blockgz_runtime.store.probe import probe
+from blockgz_runtime.store.s3_writer import S3Store
 from system_test.support.archiving import store_site
 from system_test.support.environment import PartMissingError, tool
 from system_test.support.kafka_broker import KafkaBroker

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("archiver", "index_format", "replayer")
+PACKAGES = ("archiver", "blockgz_runtime", "index_format", "replayer")
 TYPES_ONLY = {"types_boto3_s3"}
 """Imported for the type checker alone."""
 NAMELESS = {"utils", "util", "helpers", "helper", "common", "manager", "managers", "misc"}
@@ -36,31 +36,34 @@ def importers(*libraries: str) -> set[Path]:
     return {module for module in modules() if set(libraries) & set(imported(module))}
 
 
-def test_only_kafka_modules_speak_to_kafka() -> None:
-    found = importers("confluent_kafka")
+KAFKA = (
+    "archiver/demo/clusters.py",
+    "archiver/doctor/kafka_access.py",
+    "archiver/ingest/kafka_cluster.py",
+    "archiver/ingest/kafka_settings.py",
+    "archiver/ingest/kafka_source.py",
+    "blockgz_runtime/kafka",
+    "replayer/kafka",
+    "replayer/replay/sinks",
+)
+"""Where the Kafka seam is: a folder or a module."""
+
+
+@pytest.mark.parametrize(
+    ("libraries", "homes"),
+    [
+        (("confluent_kafka",), KAFKA),
+        (("boto3", "s3transfer"), ("blockgz_runtime/store/s3_writer.py",)),
+        (("aiobotocore",), ("blockgz_runtime/store/s3_reader.py",)),
+        (("botocore",), ("blockgz_runtime/store",)),
+        (("click", "rich"), ("archiver/cli", "replayer/cli", "blockgz_runtime/program")),
+        (("pyspark",), ("archiver/spark", "replayer/spark", "blockgz_runtime/spark")),
+    ],
+)
+def test_a_library_is_known_where_it_belongs(libraries: tuple[str, ...], homes: tuple[str, ...]) -> None:
+    found = importers(*libraries)
     assert found
-    assert not {module for module in found if not module.name.startswith("kafka_") or module.parts[0] == "index_format"}
-
-
-@pytest.mark.parametrize(("library", "home"), [("boto3", "archiver/stores"), ("aiobotocore", "replayer/stores")])
-def test_each_program_has_one_way_to_s3(library: str, home: str) -> None:
-    found = importers(library)
-    assert found
-    assert not {module for module in found if not module.is_relative_to(home)}
-
-
-def test_botocore_is_known_to_stores_only() -> None:
-    assert not {module for module in importers("botocore") if "stores" not in module.parts}
-
-
-def test_only_the_command_lines_know_of_terminals() -> None:
-    found = importers("click", "rich")
-    assert found
-    assert not {module for module in found if module.parts[1] != "cli"}
-
-
-def test_only_spark_modules_import_spark() -> None:
-    assert not {module for module in importers("pyspark") if "spark" not in module.parts}
+    assert not {module for module in found if not any(module.is_relative_to(home) for home in homes)}
 
 
 def test_what_the_programs_import_is_installed_with_them() -> None:

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from archiver.cli import main as archiver_main
-from archiver.importing import IMPORT_GROUP
+from archiver.old_archives.importing import IMPORT_GROUP
 from index_format.ancestor.payloads import OLD_FORMATS
 from index_format.chunk_index import UNVERIFIED
 from replayer.cli import main as replayer_main

@@ -2,23 +2,24 @@
 
 import click
 
-from .outcome import Program, closing
+from blockgz_runtime.program.main import Program, closing
 
 COMMANDS = {
-    "run": "run.run",
-    "status": "status.status",
-    "doctor": "doctor.doctor",
-    "demo": "demo.demo",
-    "gc": "gc.gc",
-    "import": "import_command.import_command",
-    "spark": "spark.spark",
-    "repair": "repair.repair",
-    "config": "config.config_group",
+    "config": "archiver.cli.config:config_group",
+    "demo": "archiver.cli.demo:demo",
+    "doctor": "archiver.cli.doctor:doctor",
+    "gc": "archiver.cli.gc:gc",
+    "import": "archiver.cli.import_command:import_command",
+    "repair": "archiver.cli.repair:repair",
+    "run": "archiver.cli.run:run",
+    "spark": "archiver.cli.spark:spark",
+    "status": "archiver.cli.status:status",
 }
-"""Commands and where in this package they stand; each is imported when it is used."""
+"""Commands and where they are defined; each is imported when it is used."""
 
 
 @click.group(
+    "archiver",
     cls=Program,
     places=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},

@@ -9,18 +9,17 @@ from contextlib import AbstractContextManager, nullcontext
 
 import pyarrow as pa
 
-from index_format.refused_imports import pandas_refused
-
-from ..allocators import share_heaps
-from ..buffer import BufferFolder
-from ..config import RunConfig
-from ..draining import DrainShare
-from ..ownership import PartitionReport
-from ..service import ArchiverService
-from ..stores.opening import default_buffer_root, open_store
-from .ending import ended_in_time
-from .outcome import INTERRUPTED, tell
-from .signals import stop_on_signals
+from archiver.cli.ending import ended_in_time
+from archiver.cli.signals import stop_on_signals
+from archiver.config.model import RunConfig
+from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.draining import DrainShare
+from archiver.ingest.ownership import PartitionReport
+from archiver.ingest.service import ArchiverService
+from blockgz_runtime.allocators import share_heaps
+from blockgz_runtime.process import pandas_refused
+from blockgz_runtime.program.main import INTERRUPTED, print_failure
+from blockgz_runtime.store.opening import default_buffer_root, open_store
 
 LEAVE_SECONDS = 4.0
 """Beyond `--grace`, for leaving the group and closing clients: Kubernetes kills 30 s after it asked."""
@@ -50,7 +49,7 @@ def archive(config: RunConfig, share: DrainShare, report: Report) -> int:
         return INTERRUPTED if signal.SIGINT in signals else code
 
     def ended_early() -> int:
-        return ended() if service.failure is None else tell(service.failure)
+        return ended() if service.failure is None else print_failure(service.failure)
 
     signals = stop_on_signals(service.stop)
     bound = ended_in_time(service.ending, config.grace + LEAVE_SECONDS, ended_early)
@@ -63,6 +62,6 @@ def _watched(address: str | None, service: ArchiverService) -> AbstractContextMa
     if address is None:
         return nullcontext()
     # The metrics' library is for those who ask for metrics.
-    from ..http.server import serving  # noqa: PLC0415
+    from archiver.monitor.server import serving  # noqa: PLC0415
 
     return serving(address, service.snapshot)

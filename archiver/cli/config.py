@@ -9,15 +9,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..configuration.checking import check_config_file
-from ..configuration.kinds import FIELDS, value_text
-from ..configuration.origins import KAFKA_PREFIX
-from ..configuration.resolution import Resolved
-from ..configuration.template import json_schema, yaml_template
-from ..errors import UsageError
-from ..kafka_settings import check_settings
-from .config_options import config_file_option, config_options, print_notes
-from .outcome import closing
+from archiver.cli.config_options import config_file_option, config_options, print_notes
+from archiver.config.kinds import FIELDS, value_text
+from archiver.config.origins import KAFKA_PREFIX
+from archiver.config.resolution import Resolved, check_config_file
+from archiver.config.template import json_schema, yaml_template
+from archiver.ingest.kafka_settings import check_settings
+from blockgz_runtime.errors import UsageError
+from blockgz_runtime.program.main import closing
 
 WIDTH = 1000
 """Of tables: lines are never broken, so that they can be searched."""

@@ -10,12 +10,12 @@ from typing import Any, TypeVar, cast
 import click
 from click.core import ParameterSource
 
-from ..configuration.files import ConfigFile, read_config_file
-from ..configuration.kinds import FIELDS, FieldKind, default_text, field_choices, field_kind
-from ..configuration.origins import DEFAULT, KAFKA_PREFIX, Origin, OriginKind, Setting, Settings
-from ..configuration.resolution import option_name, resolve, variable_name
-from ..errors import UsageError
-from ..kafka_properties import property_table
+from archiver.config.files import ConfigFile, read_config_file
+from archiver.config.kinds import FIELDS, FieldKind, default_text, field_choices, field_kind
+from archiver.config.origins import DEFAULT, KAFKA_PREFIX, Origin, OriginKind, Setting, Settings
+from archiver.config.resolution import option_name, resolve, variable_name
+from blockgz_runtime.errors import UsageError
+from blockgz_runtime.kafka.property_table import property_table
 
 F = TypeVar("F", bound=Callable[..., Any])
 

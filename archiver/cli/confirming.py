@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from ..errors import UsageError
+from blockgz_runtime.errors import UsageError
 
 
 def confirm(question: str, *, undone: str, is_agreed: bool) -> None:

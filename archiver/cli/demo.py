@@ -20,14 +20,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from archiver.cli.config_options import KAFKA_HELP, kafka_properties, list_on_request
+from archiver.config.model import is_secret
+from archiver.demo.clusters import PARTITIONS, DemoCluster, mock_cluster, own_topics, produce
+from archiver.demo.records import MEAN_SPACING_MS, DemoRecord, demo_records
+from blockgz_runtime.kafka.secrets import MASK
+from blockgz_runtime.program.main import closing
 from index_format.errors import BlockgzError
-
-from ..config import is_secret
-from ..configuration.references import MASK
-from ..demo_records import MEAN_SPACING_MS, DemoRecord, demo_records
-from ..kafka_demo import PARTITIONS, DemoCluster, mock_cluster, own_topics, produce
-from .config_options import KAFKA_HELP, kafka_properties, list_on_request
-from .outcome import closing
 
 RECORDS = 20_000
 PREVIEW_LINES = 6

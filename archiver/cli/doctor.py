@@ -7,11 +7,11 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from ..configuration.resolution import Resolved
-from ..doctor import examine
-from ..doctor.findings import Finding, Verdict, worst
-from .config_options import config_options_for_any_topic
-from .outcome import closing
+from archiver.cli.config_options import config_options_for_any_topic
+from archiver.config.resolution import Resolved
+from archiver.doctor import examine
+from archiver.doctor.findings import Finding, Verdict, worst
+from blockgz_runtime.program.main import closing
 
 FAILED = 1
 PIPE_WIDTH = 1000

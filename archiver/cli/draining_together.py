@@ -4,17 +4,16 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
+from archiver.cli.archiving import Report, archive
+from archiver.cli.signals import signals_held_back, stop_on_signals
+from archiver.config.model import RunConfig
+from archiver.errors import WorkerLost
+from archiver.ingest.draining import DrainShare
+from archiver.ingest.ownership import PartitionReport
+from archiver.ingest.workers import Ended, Forks, own_http
+from blockgz_runtime.errors import PARTLY_FAILED
+from blockgz_runtime.program.main import INTERRUPTED, print_failure
 from index_format.errors import BlockgzError
-
-from ..config import RunConfig
-from ..draining import DrainShare
-from ..errors import WorkerLost
-from ..forks import Ended, Forks
-from ..ownership import PartitionReport
-from ..workers import own_http
-from .archiving import Report, archive
-from .outcome import INTERRUPTED, PARTLY_FAILED, tell
-from .signals import signals_held_back, stop_on_signals
 
 Told = list[PartitionReport] | BlockgzError
 """What a fork did, or what kept it from its work."""
@@ -45,7 +44,7 @@ def _drain(config: RunConfig, share: DrainShare, tell_parent: Callable[[Told], N
     except BlockgzError as error:
         tell_parent(error)
     except Exception as error:
-        sys.exit(tell(error))
+        sys.exit(print_failure(error))
 
 
 def _concluded(ended: Sequence[Ended[Told]], report: Report) -> int:
@@ -59,5 +58,5 @@ def _concluded(ended: Sequence[Ended[Told]], report: Report) -> int:
     reports = sorted((each for told in done for each in told), key=lambda each: each.partition)
     code = report(reports) if done else 0
     for failure in {each.reason: each for each in failures}.values():
-        code = tell(failure)
+        code = print_failure(failure)
     return PARTLY_FAILED if done and failures else code

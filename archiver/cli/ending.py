@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ..logs import LogEvent, log
+from archiver.logs import LogEvent, log
 
 
 @contextmanager

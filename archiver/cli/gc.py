@@ -8,14 +8,14 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from ..errors import UsageError
-from ..garbage import SHORTEST_GRACE_SECONDS
-from ..stores.opening import open_existing_store
-from ..sweep import SweepPlan, SweepResult, plan_sweep, sweep
-from .confirming import confirm
-from .outcome import PARTLY_FAILED, closing, print_problems
-from .store_options import store_options
-from .value_types import DURATION
+from archiver.cli.confirming import confirm
+from archiver.cli.store_options import store_options
+from archiver.cli.value_types import DURATION
+from archiver.maintain.garbage import SHORTEST_GRACE_SECONDS
+from archiver.maintain.sweep import SweepPlan, SweepResult, plan_sweep, sweep
+from blockgz_runtime.errors import PARTLY_FAILED, UsageError
+from blockgz_runtime.program.main import closing, print_problems
+from blockgz_runtime.store.opening import open_existing_store
 
 
 @click.command(

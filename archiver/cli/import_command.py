@@ -11,25 +11,24 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from archiver.cli.confirming import confirm
+from archiver.cli.old_archive_options import old_archive_options
+from archiver.cli.store_options import store_options
+from archiver.cli.value_types import SIZE
+from archiver.commit.archive import open_archive
+from archiver.ingest.buffer import BufferFolder
+from archiver.old_archives.importing import ImportReport, ImportSettings, import_partition
+from archiver.old_archives.old_archive import OldPartition, OldReader, survey
+from blockgz_runtime.errors import PARTLY_FAILED, NotInArchive, UsageError, exit_code
+from blockgz_runtime.program.main import closing, error_lines
+from blockgz_runtime.store.opening import default_buffer_root, open_existing_store, open_store
+from blockgz_runtime.store.probe import probe
+from blockgz_runtime.store.retry import bounded_backoff
+from blockgz_runtime.store.writer import ToolStore
+from blockgz_runtime.topic_patterns import TopicSelection
 from index_format.ancestor.keys import Place
 from index_format.ancestor.payloads import OldFormat
 from index_format.blocks import COMPRESSORS
-
-from ..archive import open_archive
-from ..backoff import bounded_backoff
-from ..buffer import BufferFolder
-from ..errors import NotInArchive, UsageError
-from ..importing import ImportReport, ImportSettings, import_partition
-from ..old_archive import OldPartition, OldReader, survey
-from ..probe import probe
-from ..stores import ToolStore
-from ..stores.opening import default_buffer_root, open_existing_store, open_store
-from ..topic_selection import TopicSelection
-from .confirming import confirm
-from .old_archive_options import old_archive_options
-from .outcome import PARTLY_FAILED, closing, error_lines
-from .store_options import store_options
-from .value_types import SIZE
 
 SHOWN_NOTES = 20
 
@@ -249,5 +248,5 @@ def _outcome(reports: Sequence[ImportReport]) -> int:
             click.echo("\n".join([lines[0].replace("error:", f"error: {place}:", 1), *lines[1:]]), err=True)
     failures = [report.failure for report in reports if report.failure is not None]
     if failures and len(failures) == len(reports):
-        return failures[0].exit_code
+        return exit_code(failures[0])
     return PARTLY_FAILED if failures or any(report.unsure for report in reports) else 0

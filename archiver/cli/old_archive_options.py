@@ -6,12 +6,11 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from archiver.cli.value_types import SIZE
+from archiver.config.model import format_size
+from blockgz_runtime.errors import UsageError
 from index_format.ancestor.payloads import OLD_FORMATS, OldFormat
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
-
-from ..config import format_size
-from ..errors import UsageError
-from .value_types import SIZE
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -5,24 +5,23 @@ from typing import Any
 import click
 import orjson
 
+from archiver.cli.confirming import confirm
+from archiver.cli.old_archive_options import old_archive_options
+from archiver.cli.store_options import store_options
+from archiver.config.model import RunConfig
+from archiver.maintain.repair.chunk_indexes import plan_indexes
+from archiver.maintain.repair.markers import plan_marker
+from archiver.maintain.repair.old_objects import plan_old_indexes, plan_old_markers
+from archiver.maintain.repair.plan import RepairPlan, carry_out, targets
+from archiver.maintain.sweep import Problem, layout_of
+from archiver.old_archives.old_archive import OldReader
+from blockgz_runtime.errors import PARTLY_FAILED, NoArchiveThere, UsageError, exit_code
+from blockgz_runtime.program.main import closing, print_problems
+from blockgz_runtime.store.opening import open_existing_store
+from blockgz_runtime.store.retry import bounded_backoff
+from blockgz_runtime.store.writer import ToolStore
 from index_format.ancestor.keys import has_current_objects
 from index_format.ancestor.payloads import OldFormat
-
-from ..backoff import bounded_backoff
-from ..config import RunConfig
-from ..errors import NoArchiveThere, UsageError
-from ..old_archive import OldReader
-from ..repair.chunk_indexes import plan_indexes
-from ..repair.markers import plan_marker
-from ..repair.old_objects import plan_old_indexes, plan_old_markers
-from ..repair.plan import RepairPlan, carry_out, targets
-from ..stores import ToolStore
-from ..stores.opening import open_existing_store
-from ..sweep import Problem, layout_of
-from .confirming import confirm
-from .old_archive_options import old_archive_options
-from .outcome import PARTLY_FAILED, closing, print_problems
-from .store_options import store_options
 
 DEFAULT_GROUP = str(RunConfig.model_fields["group_id"].default)
 
@@ -177,7 +176,7 @@ def _finish(archive: str, plan: RepairPlan, *, dry_run: bool, yes: bool, as_json
     print_problems(problems)
     if not problems:
         return 0
-    return PARTLY_FAILED if len(failed) < len(plan.steps) else problems[0].error.exit_code
+    return PARTLY_FAILED if len(failed) < len(plan.steps) else exit_code(problems[0].error)
 
 
 def _print_plan(plan: RepairPlan) -> None:

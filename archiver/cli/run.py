@@ -7,19 +7,19 @@ from collections.abc import Sequence
 
 import click
 
-from ..config import RunConfig
-from ..configuration.origins import KAFKA_PREFIX
-from ..configuration.resolution import Resolved
-from ..draining import WHOLE
-from ..kafka_settings import check_settings
-from ..logs import log_to
-from ..ownership import PartitionReport
-from ..workers import Workers, worker_commands
-from .archiving import archive, prepare
-from .config_options import config_options
-from .outcome import INTERRUPTED, closing
-from .run_result import told
-from .signals import stop_on_signals
+from archiver.cli.archiving import archive, prepare
+from archiver.cli.config_options import config_options
+from archiver.cli.run_result import told
+from archiver.cli.signals import stop_on_signals
+from archiver.config.model import RunConfig
+from archiver.config.origins import KAFKA_PREFIX
+from archiver.config.resolution import Resolved
+from archiver.ingest.draining import WHOLE
+from archiver.ingest.kafka_settings import check_settings
+from archiver.ingest.ownership import PartitionReport
+from archiver.ingest.workers import Workers, worker_commands
+from archiver.logs import log_to
+from blockgz_runtime.program.main import INTERRUPTED, closing
 
 
 @click.command(
@@ -52,7 +52,7 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
 
     if config.workers > 1:
         # The forks' part is for those who ask for them.
-        from .draining_together import drain_together  # noqa: PLC0415
+        from archiver.cli.draining_together import drain_together  # noqa: PLC0415
 
         return drain_together(config, report)
     return archive(config, WHOLE, report)

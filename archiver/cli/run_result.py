@@ -8,11 +8,11 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
+from archiver.config.model import RunConfig
+from archiver.ingest.ownership import PartitionReport
+from blockgz_runtime.errors import PARTLY_FAILED, exit_code
+from blockgz_runtime.program.main import error_lines
 from index_format.errors import BlockgzError
-
-from ..config import RunConfig
-from ..ownership import PartitionReport
-from .outcome import PARTLY_FAILED, error_lines
 
 SHOWN_PARTITIONS = 5
 
@@ -25,7 +25,7 @@ def told(config: RunConfig, reports: Sequence[PartitionReport], *, as_json: bool
         _print_result(reports)
     if config.once:
         _tell_undrained(reports)
-    return exit_code(reports, once=config.once)
+    return run_exit_code(reports, once=config.once)
 
 
 def result_object(config: RunConfig, reports: Sequence[PartitionReport]) -> dict[str, Any]:
@@ -85,10 +85,10 @@ def _tell_undrained(reports: Sequence[PartitionReport]) -> None:
         )
 
 
-def exit_code(reports: Sequence[PartitionReport], *, once: bool) -> int:
+def run_exit_code(reports: Sequence[PartitionReport], *, once: bool) -> int:
     """What a run ends with; one of `--once` that was ended too early did not do its work."""
     failures: list[BlockgzError] = [report.failure for report in reports if report.failure is not None]
     if failures:
-        return failures[0].exit_code if len(failures) == len(reports) else PARTLY_FAILED
+        return exit_code(failures[0]) if len(failures) == len(reports) else PARTLY_FAILED
     is_done = not once or (bool(reports) and all(report.is_drained for report in reports))
     return 0 if is_done else PARTLY_FAILED

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import orjson
 
-from ..configuration.kinds import default_text
-from ..configuration.spark_names import SPARK_DEFAULTS, SPARK_NAMES
-from ..errors import UsageError
-from .config_options import field_option, kafka_properties
-from .outcome import INTERRUPTED, PARTLY_FAILED, closing
-from .value_types import DURATION
+from archiver.cli.config_options import field_option, kafka_properties
+from archiver.cli.value_types import DURATION
+from archiver.config.connect_names import SPARK_DEFAULTS, SPARK_NAMES
+from archiver.config.kinds import default_text
+from blockgz_runtime.errors import PARTLY_FAILED, UsageError
+from blockgz_runtime.program.main import INTERRUPTED, closing
 
 if TYPE_CHECKING:
-    from ..spark.job import JobResult
+    from archiver.spark.job import JobResult
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -79,7 +79,7 @@ def spark(
     --once by exit code 3 where it left something. Needs pip install 'blockgz[spark]'.
     """
     try:
-        from ..spark.job import Job, run_job  # noqa: PLC0415
+        from archiver.spark.job import Job, run_job  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pyspark", "pandas"):
             raise

@@ -12,21 +12,21 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
-from ..errors import UsageError
-from ..http.client import service_snapshot
-from ..http.server import health, readiness
-from ..kafka_cluster import KafkaCluster
-from ..kafka_settings import client_settings
-from ..observing.snapshot import ServiceSnapshot
-from ..ownership import PartitionState
-from ..status import ArchiveStatus, read_status, with_lag
-from ..stores import ToolStore
-from ..stores.opening import open_existing_store
-from ..topic_selection import TopicSelection
-from .config_options import KAFKA_HELP, kafka_properties, list_on_request
-from .outcome import PARTLY_FAILED, closing
-from .store_options import store_options
-from .value_types import DURATION
+from archiver.cli.config_options import KAFKA_HELP, kafka_properties, list_on_request
+from archiver.cli.store_options import store_options
+from archiver.cli.value_types import DURATION
+from archiver.ingest.kafka_cluster import KafkaCluster
+from archiver.ingest.kafka_settings import client_settings
+from archiver.ingest.ownership import PartitionState
+from archiver.maintain.status import ArchiveStatus, read_status, with_lag
+from archiver.monitor.client import service_snapshot
+from archiver.monitor.server import health, readiness
+from archiver.monitor.snapshot import ServiceSnapshot
+from blockgz_runtime.errors import PARTLY_FAILED, UsageError
+from blockgz_runtime.program.main import closing
+from blockgz_runtime.store.opening import open_existing_store
+from blockgz_runtime.store.writer import ToolStore
+from blockgz_runtime.topic_patterns import TopicSelection
 
 PIPE_WIDTH = 240
 WATERMARK = "read_uncommitted"

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from ..config import parse_duration, parse_size
+from archiver.config.model import parse_duration, parse_size
 
 
 class DurationType(click.ParamType[float]):

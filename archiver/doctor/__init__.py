@@ -7,11 +7,11 @@ is changed but scratch objects, which are removed.
 import time
 from collections.abc import Callable, Iterator
 
-from ..config import RunConfig
-from .cluster_checks import ClusterChecks
-from .findings import Finding, carefully
-from .machine_checks import check_buffer, check_versions
-from .store_checks import check_store
+from archiver.config.model import RunConfig
+from archiver.doctor.cluster_checks import ClusterChecks
+from archiver.doctor.findings import Finding, carefully
+from archiver.doctor.machine_checks import check_buffer, check_versions
+from archiver.doctor.store_checks import check_store
 
 
 def examine(config: RunConfig, wall: Callable[[], float] = time.time) -> Iterator[Finding]:

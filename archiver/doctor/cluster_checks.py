@@ -3,13 +3,9 @@
 import resource
 from collections.abc import Iterator
 
-from ..config import RunConfig
-from ..kafka_access import KafkaAccess
-from ..kafka_cluster import KafkaCluster
-from ..kafka_settings import client_settings
-from ..topic_selection import TopicSelection
-from .findings import Finding, Verdict, listed, unreachable
-from .judging import (
+from archiver.config.model import RunConfig
+from archiver.doctor.findings import Finding, Verdict, listed, unreachable
+from archiver.doctor.judging import (
     judge_group_permissions,
     judge_newest,
     judge_open_files,
@@ -18,6 +14,10 @@ from .judging import (
     judge_topic_permissions,
     judge_topics,
 )
+from archiver.doctor.kafka_access import KafkaAccess
+from archiver.ingest.kafka_cluster import KafkaCluster
+from archiver.ingest.kafka_settings import client_settings
+from blockgz_runtime.topic_patterns import TopicSelection
 
 
 class ClusterChecks:

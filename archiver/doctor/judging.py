@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from archiver.config.model import format_duration, format_size
+from archiver.doctor.findings import SHOWN, Finding, Verdict, listed
+from archiver.ingest.kafka_cluster import TopicDescription
 from index_format.identity import ArchiveInfo
-
-from ..config import format_duration, format_size
-from ..kafka_cluster import TopicDescription
-from .findings import SHOWN, Finding, Verdict, listed
 
 NEEDED_OF_TOPICS = frozenset({"DESCRIBE", "READ"})
 

@@ -8,11 +8,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from platform import python_version
 
-from ..config import RunConfig
-from ..kafka_access import library_version
-from ..stores.opening import default_buffer_root
-from .findings import Finding, Verdict
-from .judging import judge_space
+from archiver.config.model import RunConfig
+from archiver.doctor.findings import Finding, Verdict
+from archiver.doctor.judging import judge_space
+from archiver.doctor.kafka_access import library_version
+from blockgz_runtime.store.opening import default_buffer_root
 
 PACKAGES = ("confluent-kafka", "pyarrow", "isal", "boto3")
 

@@ -3,20 +3,19 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from archiver.config.model import RunConfig
+from archiver.doctor.findings import Finding, Verdict, carefully, failed, one_line
+from archiver.doctor.judging import judge_clock, judge_identity
+from archiver.doctor.machine_checks import existing
+from blockgz_runtime.errors import StoreUnfit
+from blockgz_runtime.store.address import LocalAddress, parse_address
+from blockgz_runtime.store.opening import local_root, open_store
+from blockgz_runtime.store.probe import probe
+from blockgz_runtime.store.writer import ToolStore
 from index_format import objects
-from index_format.addresses import LocalAddress, parse_address
 from index_format.errors import BlockgzError
 from index_format.identity import ArchiveInfo
 from index_format.keys import LAYOUTS, archive_key
-
-from ..config import RunConfig
-from ..errors import StoreUnfit
-from ..probe import probe
-from ..stores import ToolStore
-from ..stores.opening import local_root, open_store
-from .findings import Finding, Verdict, carefully, failed, one_line
-from .judging import judge_clock, judge_identity
-from .machine_checks import existing
 
 
 def check_store(config: RunConfig, wall: Callable[[], float], cluster_id: str | None) -> Iterator[Finding]:

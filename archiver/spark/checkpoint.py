@@ -5,7 +5,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from .offset_log import ReadFile
+from archiver.spark.offset_log import ReadFile
 
 
 def checkpoint_files(spark: SparkSession, checkpoint: str) -> ReadFile:

@@ -6,11 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from archiver.spark.errors import BatchRefused
+from blockgz_runtime.errors import UsageError
 from index_format.header_lists import header_column_of_lists
 from index_format.records import SCHEMA, TIMESTAMP_TYPES
-
-from ..errors import UsageError
-from .errors import BatchRefused
 
 COLUMNS = {
     "key": "binary",

@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from archiver.commit.batch import ChainEnd, Committed, Reading, commit_batch, commit_reading
+from archiver.commit.commit import PartitionIdentity, StoredChunk
+from archiver.commit.succession import name_successors
+from archiver.logs import LogEvent, log
+from archiver.spark.errors import BatchRefused
+from archiver.spark.sorting import Place
+from archiver.spark.task import SORT_REMEDY, TaskPartition
+from archiver.spark.workshop import Workshop
 from index_format.errors import BlockgzError
-
-from ..logs import LogEvent, log
-from ..protocol.batch import ChainEnd, Committed, Reading, commit_batch, commit_reading
-from ..protocol.commit import PartitionIdentity, StoredChunk
-from ..protocol.succession import name_successors
-from .errors import BatchRefused
-from .sorting import Place
-from .task import SORT_REMEDY, TaskPartition
-from .workshop import Workshop
 
 COMMITTERS = 16
 """Partitions that are committed at once: a commit is some requests, one after the other."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from py4j.java_gateway import is_instance_of
 from pyspark import SparkContext
 
-from ..errors import GapRefused
+from archiver.errors import GapRefused
 
 DATA_LOSS = "KAFKA_DATA_LOSS"
 """Spark's condition of all such errors; each has one of its own below it."""

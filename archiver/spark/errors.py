@@ -4,11 +4,10 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from archiver import errors as archiver_errors
+from blockgz_runtime.errors import UsageError
 from index_format import errors as format_errors
 from index_format.errors import BlockgzError
-
-from .. import errors as archiver_errors
-from ..errors import UsageError
 
 
 class WriteFailed(Exception):

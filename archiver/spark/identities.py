@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from ..errors import Diverged
-from ..topic_selection import TopicSelection
+from archiver.errors import Diverged
+from blockgz_runtime.topic_patterns import TopicSelection
 
 DEADLINES = {"default.api.timeout.ms": "10000", "request.timeout.ms": "5000"}
 """Of the client that is asked for identities alone."""

@@ -16,16 +16,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ..errors import UsageError
-from ..topic_selection import TopicSelection, is_name
-from . import register
-from .checkpoint import checkpoint_files
-from .data_loss import data_loss
-from .errors import error_in
-from .identities import Identities, asked_for
-from .offset_log import readings_of
-from .options import FORMAT, JOB_OPTION
-from .readings import answered
+from archiver.spark import register
+from archiver.spark.checkpoint import checkpoint_files
+from archiver.spark.data_loss import data_loss
+from archiver.spark.errors import error_in
+from archiver.spark.identities import Identities, asked_for
+from archiver.spark.offset_log import readings_of
+from archiver.spark.options import FORMAT, JOB_OPTION
+from archiver.spark.readings import answered
+from blockgz_runtime.errors import UsageError
+from blockgz_runtime.topic_patterns import TopicSelection, is_pattern
 
 KAFKA_SOURCE = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 STEP_SECONDS = 1
@@ -130,7 +130,7 @@ class _Progress:
 def subscription(topics: Sequence[str]) -> dict[str, str]:
     """The source's option for names, globs and ~regex; raises UsageError or BadName."""
     TopicSelection(topics)
-    if all(map(is_name, topics)):
+    if not any(map(is_pattern, topics)):
         return {"subscribe": ",".join(topics)}
     patterns = [_pattern(topic) for topic in topics]
     return {"subscribePattern": "|".join(f"(?:{pattern})" for pattern in patterns)}
@@ -138,7 +138,7 @@ def subscription(topics: Sequence[str]) -> dict[str, str]:
 
 def _pattern(topic: str) -> str:
     """Of Java; Kafka's own topics (`__…`) are meant only where they are named in full."""
-    if is_name(topic):
+    if not is_pattern(topic):
         return re.escape(topic)
     if topic.startswith("~"):
         return f"(?!__)(?:{topic[1:]})"

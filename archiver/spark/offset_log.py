@@ -7,8 +7,8 @@ A batch reads from where the one before it ended to offsets that Spark writes do
 import json
 from collections.abc import Callable, Mapping
 
-from ..protocol.batch import Reading
-from .sorting import Place
+from archiver.commit.batch import Reading
+from archiver.spark.sorting import Place
 
 ReadFile = Callable[[str], str | None]
 """A file of the checkpoint by its path inside, None where it cannot be had."""

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..config import RunConfig
-from ..configuration.origins import DEFAULT, Origin, OriginKind, Setting
-from ..configuration.resolution import resolve
-from ..configuration.spark_names import SPARK_DEFAULTS, SPARK_NAMES
-from ..errors import UsageError
+from archiver.config.connect_names import SPARK_DEFAULTS, SPARK_NAMES
+from archiver.config.model import RunConfig
+from archiver.config.origins import DEFAULT, Origin, OriginKind, Setting
+from archiver.config.resolution import resolve
+from blockgz_runtime.errors import UsageError
 
 FORMAT = "blockgz-archive"
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from socketserver import StreamRequestHandler, UnixStreamServer
 from typing import Any
 
-from ..protocol.batch import Reading
-from .sorting import Place
+from archiver.commit.batch import Reading
+from archiver.spark.sorting import Place
 
 ANSWER_SECONDS = 60
 """The checkpoint may be in a store that is slow, or asked again and again."""

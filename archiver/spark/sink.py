@@ -14,17 +14,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from ..errors import UsageError
-from ..logs import log_to
-from ..protocol.batch import Reading
-from .columns import Column, check_columns, to_rows
-from .committing import commit_all, ordered
-from .errors import told
-from .options import FORMAT, parse_options
-from .readings import asked
-from .sorting import Place
-from .task import TaskPartition, write_task
-from .workshop import Workshop, open_workshop
+from archiver.commit.batch import Reading
+from archiver.logs import log_to
+from archiver.spark.columns import Column, check_columns, to_rows
+from archiver.spark.committing import commit_all, ordered
+from archiver.spark.errors import told
+from archiver.spark.options import FORMAT, parse_options
+from archiver.spark.readings import asked
+from archiver.spark.sorting import Place
+from archiver.spark.task import TaskPartition, write_task
+from archiver.spark.workshop import Workshop, open_workshop
+from blockgz_runtime.errors import UsageError
 
 
 @dataclass

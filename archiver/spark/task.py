@@ -7,26 +7,24 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from archiver.commit.batch import ChainEnd
+from archiver.commit.commit import PartitionIdentity, StoredChunk, store_data
+from archiver.commit.driver import Driver
+from archiver.commit.objects import Held
+from archiver.commit.recovery import read_own
+from archiver.errors import Diverged, UnencodableRecord
+from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.chunk_builder import ChunkBuilder
+from archiver.ingest.roll_policy import RollLimits, blocks_to_end, roll_reason, rows_that_fit
+from archiver.spark.archived_record import differs
+from archiver.spark.errors import BatchRefused
+from archiver.spark.sorting import Place, Run, sorted_runs
+from archiver.spark.workshop import Workshop
+from blockgz_runtime.store.opening import default_buffer_root
 from index_format.blocks import COMPRESSORS
-from index_format.errors import UnencodableRecord
 from index_format.marker import Marker
 from index_format.record_formats import record_format
 from index_format.records import iter_records
-
-from ..archived_record import differs
-from ..buffer import BufferFolder
-from ..chunk_builder import ChunkBuilder
-from ..errors import Diverged
-from ..protocol.batch import ChainEnd
-from ..protocol.commit import PartitionIdentity, StoredChunk, store_data
-from ..protocol.driver import Driver
-from ..protocol.objects import Held
-from ..protocol.recovery import read_own
-from ..roll_policy import RollLimits, blocks_to_end, roll_reason, rows_that_fit
-from ..stores.opening import default_buffer_root
-from .errors import BatchRefused
-from .sorting import Place, Run, sorted_runs
-from .workshop import Workshop
 
 OPEN_BLOCKS_SHARE = 0.25
 """Of the task's memory, what blocks that are not full may take, beside the records that wait to be sorted."""

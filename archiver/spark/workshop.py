@@ -3,21 +3,20 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
+from archiver.commit.archive import find_incarnation, open_archive
+from archiver.commit.commit import PartitionIdentity
+from archiver.commit.driver import Driver
+from archiver.commit.operations import LogBounds, Record
+from archiver.commit.recovery import TakeoverPolicy
+from archiver.config.model import RunConfig
+from archiver.spark.options import SinkOptions
+from archiver.spark.sorting import Place
+from blockgz_runtime.store.opening import open_store
+from blockgz_runtime.store.probe import probe
+from blockgz_runtime.store.retry import bounded_backoff
+from blockgz_runtime.store.writer import ToolStore
 from index_format.identity import ArchiveInfo
 from index_format.keys import LAYOUTS, archive_key
-
-from ..archive import find_incarnation, open_archive
-from ..backoff import bounded_backoff
-from ..config import RunConfig
-from ..probe import probe
-from ..protocol.commit import PartitionIdentity
-from ..protocol.driver import Driver
-from ..protocol.operations import LogBounds, Record
-from ..protocol.recovery import TakeoverPolicy
-from ..stores import ToolStore
-from ..stores.opening import open_store
-from .options import SinkOptions
-from .sorting import Place
 
 
 class NoLog:

@@ -13,14 +13,14 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from ..data import KEYS, PRODUCER, START_MS, TopicShape, create_topic, delete_topic, send, values
-from ..measure import machine, program
-from ..site import MB, Settings, Site, clear, opened
-from ..tables import Table, as_markdown, as_text
-from .equality import check_equal
-from .native import Native, compiled
-from .parts import PartCost
-from .steps import steps
+from benchmarks.data import KEYS, PRODUCER, START_MS, TopicShape, create_topic, delete_topic, send, values
+from benchmarks.measure import machine, program
+from benchmarks.prototype.equality import check_equal
+from benchmarks.prototype.native import Native, compiled
+from benchmarks.prototype.parts import PartCost
+from benchmarks.prototype.steps import steps
+from benchmarks.site import MB, Settings, Site, clear, opened
+from benchmarks.tables import Table, as_markdown, as_text
 
 CODECS = ("lz4", "none")
 FORMATS = ("arrow", "json")

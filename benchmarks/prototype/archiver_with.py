@@ -3,11 +3,10 @@
 import sys
 from pathlib import Path
 
-from archiver import service
 from archiver.cli import main
-
-from .native import Native
-from .source import in_place_of_ours
+from archiver.ingest import service
+from benchmarks.prototype.native import Native
+from benchmarks.prototype.source import in_place_of_ours
 
 if __name__ == "__main__":
     library = Path(sys.argv.pop(1))

@@ -9,9 +9,8 @@ import pyarrow as pa
 import zstandard
 from isal import igzip, isal_zlib
 
+from benchmarks.prototype.native import BadBatch, Batch, Column, Columns, Native, Totals
 from index_format.records import HEADER_TYPE, SCHEMA
-
-from .native import BadBatch, Batch, Column, Columns, Native, Totals
 
 CODEC_BITS, CONTROL_BIT = 7, 1 << 5
 _lz4 = pa.Codec("lz4")

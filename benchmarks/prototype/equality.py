@@ -4,11 +4,10 @@ from collections import defaultdict
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from benchmarks.bare import CONSUMER
+from benchmarks.prototype.fetcher import drained
+from benchmarks.prototype.native import Native
 from index_format.records import Record, iter_records
-
-from ..bare import CONSUMER
-from .fetcher import drained
-from .native import Native
 
 Logs = dict[int, list[Record]]
 """Records by partition."""

@@ -5,9 +5,9 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from .cutting import Answer, Cut
-from .native import Native
-from .wire import FETCH, Connection, bounds, fetch_request, fetched, leaders
+from benchmarks.prototype.cutting import Answer, Cut
+from benchmarks.prototype.native import Native
+from benchmarks.prototype.wire import FETCH, Connection, bounds, fetch_request, fetched, leaders
 
 MOST_BYTES = 4 * 1024**2
 PARTITION_BYTES = 1024**2

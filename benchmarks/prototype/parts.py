@@ -12,16 +12,15 @@ from pathlib import Path
 import orjson
 import pyarrow as pa
 
-from archiver.allocators import share_heaps
-from archiver.config import RunConfig
-from archiver.kafka_settings import consumer_settings
-from archiver.kafka_source import EndReached, Fetched, KafkaSource
-from archiver.memory_plan import MemoryPlan
-from index_format.refused_imports import pandas_refused
-
-from ..bare import consume
-from .fetcher import drained
-from .native import Native
+from archiver.config.model import RunConfig
+from archiver.ingest.kafka_settings import consumer_settings
+from archiver.ingest.kafka_source import EndReached, Fetched, KafkaSource
+from archiver.ingest.memory_plan import MemoryPlan
+from benchmarks.bare import consume
+from benchmarks.prototype.fetcher import drained
+from benchmarks.prototype.native import Native
+from blockgz_runtime.allocators import share_heaps
+from blockgz_runtime.process import pandas_refused
 
 
 @dataclass(frozen=True)

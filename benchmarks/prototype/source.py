@@ -4,12 +4,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from archiver.kafka_source import EndReached, Event, Fetched, GroupListener, Partition
-from archiver.memory_plan import BATCH_FOOTPRINT
-
-from .cutting import Cut
-from .fetcher import Ended, TopicFetcher
-from .native import Native
+from archiver.ingest.kafka_source import EndReached, Event, Fetched, GroupListener, Partition
+from archiver.ingest.memory_plan import BATCH_FOOTPRINT
+from benchmarks.prototype.cutting import Cut
+from benchmarks.prototype.fetcher import Ended, TopicFetcher
+from benchmarks.prototype.native import Native
 
 ROWS = 2000
 """Batches are handed on in slices of so many records, which stay in the processor's caches while they are encoded."""
@@ -18,7 +17,7 @@ MOST_EVENTS = 8
 
 
 class PrototypeSource:
-    """`archiver.kafka_source.KafkaSource` for `--once` and one topic: no group. All methods belong to one thread."""
+    """`KafkaSource` of the archiver for `--once` and one topic: no group. All methods belong to one thread."""
 
     def __init__(self, native: Native, bootstrap: str) -> None:
         self._native = native

@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable, Iterator
 
-from .cutting import Answer, arrow_batch
-from .fetcher import MOST_BYTES, PARTITION_BYTES
-from .native import Native
-from .wire import FETCH, Connection, bounds, fetch_request, fetched, leaders
+from benchmarks.prototype.cutting import Answer, arrow_batch
+from benchmarks.prototype.fetcher import MOST_BYTES, PARTITION_BYTES
+from benchmarks.prototype.native import Native
+from benchmarks.prototype.wire import FETCH, Connection, bounds, fetch_request, fetched, leaders
 
 ROUNDS = 30
 ANSWERS = 8

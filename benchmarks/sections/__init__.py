@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from ..figures import Json
-from ..site import Site
-from ..tables import Table
-from . import archive, growth, lookups, peers, quick, replay, spark, startup, verify
+from benchmarks.figures import Json
+from benchmarks.sections import archive, growth, lookups, peers, quick, replay, spark, startup, verify
+from benchmarks.site import Site
+from benchmarks.tables import Table
 
 
 class Section(Protocol):

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..data import TopicShape
-from ..figures import Json, faster, processor_bound, row
-from ..measure import Action, Cost, interleaved
-from ..site import Site, clear, stored_bytes
-from ..tables import Table, costs
+from benchmarks.data import TopicShape
+from benchmarks.figures import Json, faster, processor_bound, row
+from benchmarks.measure import Action, Cost, interleaved
+from benchmarks.site import Site, clear, stored_bytes
+from benchmarks.tables import Table, costs
 
 TITLE = "Archive a topic (base: json, gzip by ISA-L level 1, folder, 1 KB, 4 partitions, producer with lz4)"
 CORES = 2

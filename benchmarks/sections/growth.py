@@ -10,18 +10,17 @@ import statistics
 import time
 from collections.abc import Callable
 
-from replayer.archive import Archive
-from replayer.lookup import Found, look_up
-from replayer.stores.counting import CountingReader
+from benchmarks.data import TopicShape
+from benchmarks.figures import Json, marginal, row, slope
+from benchmarks.measure import Action, Cost, interleaved, program
+from benchmarks.sections.replay import replayed
+from benchmarks.site import Site, clear
+from benchmarks.synthetic import RECORDS_IN_CHUNK, TOPIC, archive_of
+from benchmarks.tables import Table
+from blockgz_runtime.store.counting import CountingReader
+from replayer.read.archive import Archive
+from replayer.read.lookup import Found, look_up
 from tests.support.memory_reader import MemoryReader
-
-from ..data import TopicShape
-from ..figures import Json, marginal, row, slope
-from ..measure import Action, Cost, interleaved, program
-from ..site import Site, clear
-from ..synthetic import RECORDS_IN_CHUNK, TOPIC, archive_of
-from ..tables import Table
-from .replay import replayed
 
 SIZES = (1, 4, 16)
 TINY = TopicShape(64, 1024)

@@ -23,19 +23,18 @@ from aiobotocore.session import get_session
 from botocore.config import Config
 from isal import isal_zlib
 
-from index_format.addresses import parse_address
+from benchmarks.data import TopicShape
+from benchmarks.figures import Json, percentile
+from benchmarks.site import Site
+from benchmarks.tables import Table, percent
+from blockgz_runtime.store.address import parse_address
+from blockgz_runtime.store.counting import CountingReader
+from blockgz_runtime.store.opening import open_reader
+from blockgz_runtime.store.reader import ObjectReader
 from index_format.seek import block_at_or_after
-from replayer.archive import Archive
-from replayer.archived_partition import ArchivedPartition, Chunk
-from replayer.lookup import Found, look_up
-from replayer.stores import ObjectReader
-from replayer.stores.counting import CountingReader
-from replayer.stores.opening import open_reader
-
-from ..data import TopicShape
-from ..figures import Json, percentile
-from ..site import Site
-from ..tables import Table, percent
+from replayer.read.archive import Archive
+from replayer.read.lookup import Found, look_up
+from replayer.read.partition import ArchivedPartition, Chunk
 
 TITLE = "Look one record up by its offset (1 KB records, 4 partitions), milliseconds"
 SEED = 11

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..data import TopicShape
-from ..figures import Json, faster, row
-from ..kafka_backup import KafkaBackup
-from ..measure import Action, interleaved
-from ..site import Site, all_bytes, clear
-from ..tables import Table, costs
-from .replay import replayed
+from benchmarks.data import TopicShape
+from benchmarks.figures import Json, faster, row
+from benchmarks.kafka_backup import KafkaBackup
+from benchmarks.measure import Action, interleaved
+from benchmarks.sections.replay import replayed
+from benchmarks.site import Site, all_bytes, clear
+from benchmarks.tables import Table, costs
 
 TITLE = "Against kafka-backup (zstd, its defaults), 4 partitions, one topic, to a folder"
 OURS: Mapping[str, tuple[str, ...]] = {

@@ -1,10 +1,10 @@
 """A few of the ratios in under three minutes, to be compared with those of the last time."""
 
-from ..figures import Json
-from ..site import Site
-from ..tables import Table, costs
-from . import archive, lookups, replay, verify
-from .growth import planning
+from benchmarks.figures import Json
+from benchmarks.sections import archive, lookups, replay, verify
+from benchmarks.sections.growth import planning
+from benchmarks.site import Site
+from benchmarks.tables import Table, costs
 
 TITLE = "Quick: archive, replay and verify 1 KB records, each beside its limit"
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from ..data import TopicShape
-from ..figures import Json, faster, row
-from ..measure import Action, Cost, interleaved, program
-from ..site import Site, clear
-from ..tables import Table, costs
+from benchmarks.data import TopicShape
+from benchmarks.figures import Json, faster, row
+from benchmarks.measure import Action, Cost, interleaved, program
+from benchmarks.site import Site, clear
+from benchmarks.tables import Table, costs
 
 TITLE = "Replay an archive (json) to a topic; the limit is a bare producer, idempotent with acks=all, values ready"
 

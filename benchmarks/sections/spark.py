@@ -11,20 +11,20 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from index_format.addresses import parse_address
-from replayer.archive import Archive
-from replayer.positions import Earliest
-from replayer.scan import scan
-from replayer.spark import planning, register
-from replayer.spark.options import parse_options
-from replayer.stores.counting import CountingReader
-from replayer.stores.opening import open_reader
+from benchmarks.data import START_MS, STEP_MS, TopicShape
+from benchmarks.figures import Json
+from benchmarks.site import Site, all_bytes, clear
+from benchmarks.tables import Table, times
+from blockgz_runtime.store.address import parse_address
+from blockgz_runtime.store.counting import CountingReader
+from blockgz_runtime.store.opening import open_reader
+from replayer.read.archive import Archive
+from replayer.read.positions import Earliest
+from replayer.read.scan import scan
+from replayer.spark import register
+from replayer.spark.source import planning
+from replayer.spark.source.options import parse_options
 from system_test.support.spark import spark_session
-
-from ..data import START_MS, STEP_MS, TopicShape
-from ..figures import Json
-from ..site import Site, all_bytes, clear
-from ..tables import Table, times
 
 TITLE = "Load into Spark (1 KB records, 4 partitions, local[2], warm session)"
 SCHEMA = "offset LONG, timestamp LONG, key STRING, value STRING"

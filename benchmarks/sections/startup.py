@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..data import TopicShape
-from ..figures import Json, row
-from ..measure import Cost, program
-from ..site import Site, clear
-from ..tables import Table
+from benchmarks.data import TopicShape
+from benchmarks.figures import Json, row
+from benchmarks.measure import Cost, program
+from benchmarks.site import Site, clear
+from benchmarks.tables import Table
 
 TITLE = "Start-up and recovery of `archiver run --once`, seconds, by the number of partitions (8 records in each)"
 PARTITIONS = (1, 100, 1000)

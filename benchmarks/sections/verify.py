@@ -1,10 +1,10 @@
 """`verify --deep`, against reading, hashing and inflating the same files on two threads."""
 
-from ..data import TopicShape
-from ..figures import Json, faster, row
-from ..measure import Action, interleaved, program
-from ..site import Site, clear
-from ..tables import Table, costs
+from benchmarks.data import TopicShape
+from benchmarks.figures import Json, faster, row
+from benchmarks.measure import Action, interleaved, program
+from benchmarks.site import Site, clear
+from benchmarks.tables import Table, costs
 
 TITLE = "verify --deep; the limit is sha256 and inflate of the same files on two threads"
 

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from ..chunk_index import UNVERIFIED, Gap
-from ..errors import CorruptBlock, FormatError
-from ..records import batch_from_columns
-from .index import OldBlock, decode_old_index
-from .keys import FoundData, Place, marker_offset
-from .members import DamagedBytes, Member, Scanned
-from .payloads import NO_TIMESTAMP, NO_TIMESTAMP_TYPE, OldFormat, Payload
+from index_format.ancestor.index import OldBlock, decode_old_index
+from index_format.ancestor.keys import FoundData, Place, marker_offset
+from index_format.ancestor.members import DamagedBytes, Member, Scanned
+from index_format.ancestor.payloads import NO_TIMESTAMP, NO_TIMESTAMP_TYPE, OldFormat, Payload
+from index_format.chunk_index import UNVERIFIED, Gap
+from index_format.errors import CorruptBlock, FormatError
+from index_format.records import batch_from_columns
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from .. import objects
-from ..errors import MalformedObject, TooLarge
-from ..objects import Count, Offset
-from .keys import MAX_OFFSET
+from index_format import objects
+from index_format.ancestor.keys import MAX_OFFSET
+from index_format.errors import MalformedObject, TooLarge
+from index_format.objects import Count, Offset
 
 
 class OldBlock(NamedTuple):

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..keys import INDEX_SUFFIX, SEED_HOME, archive_key
+from index_format.keys import INDEX_SUFFIX, SEED_HOME, archive_key
 
 DATA_SUFFIX = ".gz"
 _TOPIC = r"[a-zA-Z0-9._-]{1,249}"

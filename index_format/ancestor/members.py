@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from isal import isal_zlib
 
-from ..blocks import GZIP_WINDOW
-from ..errors import TooLarge
+from index_format.blocks import GZIP_WINDOW
+from index_format.errors import TooLarge
 
 MAGIC = b"\x1f\x8b\x08"
 STEP_BYTES = 64 * 1024
@@ -108,7 +108,7 @@ class MemberScanner:
             raise TooLarge(
                 f"a member at byte {self._position} inflates to more than {self._max_bytes} bytes",
                 why=f"this reader accepts at most {self._max_bytes}",
-                remedy="raise --max-block-bytes if the archive is yours and such blocks are expected",
+                remedy="raise the bound on the size of blocks if the archive is yours and such blocks are expected",
             )
         if self._inflater.eof:
             length = self._fed - len(self._inflater.unused_data)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..errors import CorruptBlock, TooLarge
+from index_format.errors import CorruptBlock, TooLarge
 
 OLD_FORMATS = ("lines", "delimited", "binary", "binary-keys")
 _ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|([t\\]))")

@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..errors import UnsupportedVersion
-from .arrow_stream import ArrowStream
-from .json_lines import JsonLines
-from .text_lines import TextLines
+from index_format.errors import UnsupportedVersion
+from index_format.record_formats.arrow_stream import ArrowStream
+from index_format.record_formats.json_lines import JsonLines
+from index_format.record_formats.text_lines import TextLines
 
 __all__ = ["RECORD_FORMATS", "Encoded", "Piece", "RecordFormat", "record_format"]
 

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import CorruptBlock
-from ..records import SCHEMA, TIMESTAMP_TYPES
+from index_format.errors import CorruptBlock
+from index_format.records import SCHEMA, TIMESTAMP_TYPES
 
 FIXED_BYTES = 8 + 8 + 1 + 3 * 4 + 1
 """Of each record: offset, timestamp, its type, the ends of key, value and headers, and the bits that tell nulls."""

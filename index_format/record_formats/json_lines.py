@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 from msgspec import UNSET, UnsetType
 
-from ..records import TIMESTAMP_TYPES, has_headers, header_rows
-from .json_line import Base64, HeaderLine, RecordLine, Text
-from .json_reading import decode, decode_near
-from .lines import EncodedLines, count_lines
+from index_format.record_formats.json_line import Base64, HeaderLine, RecordLine, Text
+from index_format.record_formats.json_reading import decode, decode_near
+from index_format.record_formats.lines import EncodedLines, count_lines
+from index_format.records import TIMESTAMP_TYPES, has_headers, header_rows
 
 _encoder = msgspec.json.Encoder()
 

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 from msgspec import UNSET, UnsetType
 
-from ..errors import CorruptBlock
-from ..records import SCHEMA, TIMESTAMP_TYPE_IDS, header_column
-from .json_line import Base64, HeaderLine, RecordLine, Text
+from index_format.errors import CorruptBlock
+from index_format.record_formats.json_line import Base64, HeaderLine, RecordLine, Text
+from index_format.records import SCHEMA, TIMESTAMP_TYPE_IDS, header_column
 
 _NOT_LINES = (ValueError, OverflowError, RecursionError, pa.ArrowException)
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import CorruptBlock
+from index_format.errors import CorruptBlock
 
 COUNTED_AT_ONCE = 256 * 1024
 NEWLINE = 10

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import CorruptBlock
-from ..records import Record, batch_from_columns, has_headers, iter_records
-from .lines import EncodedLines, count_lines
+from index_format.errors import CorruptBlock
+from index_format.record_formats.lines import EncodedLines, count_lines
+from index_format.records import Record, batch_from_columns, has_headers, iter_records
 
 NO_TIMESTAMP = -1
 NO_TIMESTAMP_TYPE = -1

@@ -2,29 +2,29 @@
 
 import click
 
-from .program import Program, closing
+from blockgz_runtime.program.main import Program, closing
 
 COMMANDS = {
-    "get": "get",
-    "cat": "cat",
-    "tail": "tail",
-    "grep": "grep",
-    "find": "find",
-    "ls": "ls",
-    "describe": "describe",
-    "coverage": "coverage",
-    "replay": "replay",
-    "verify": "verify",
-    "verify-report": "verify_report",
-    "spark": "spark",
+    "get": "replayer.cli.get:command",
+    "cat": "replayer.cli.cat:command",
+    "tail": "replayer.cli.tail:command",
+    "grep": "replayer.cli.grep:command",
+    "find": "replayer.cli.find:command",
+    "ls": "replayer.cli.ls:command",
+    "describe": "replayer.cli.describe:command",
+    "coverage": "replayer.cli.coverage:command",
+    "replay": "replayer.cli.replay:command",
+    "verify": "replayer.cli.verify:command",
+    "verify-report": "replayer.cli.verify_report:command",
+    "spark": "replayer.cli.spark:command",
 }
-"""Commands and the modules of this package that hold them; each is imported when it is used."""
+"""Commands and where they are defined; each is imported when it is used."""
 
 
 @click.group(
     "replayer",
     cls=Program,
-    modules=COMMANDS,
+    places=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog=closing("replayer ls -a ./archive", "replayer get orders:3:17 -a s3://bucket/prefix"),
 )

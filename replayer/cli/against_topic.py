@@ -7,12 +7,26 @@ from collections.abc import Mapping, Sequence
 import click
 import msgspec
 
+from blockgz_runtime.errors import NoSuchTopic
+from blockgz_runtime.program.tables import print_table
 from index_format.record_formats.json_lines import json_object
 from index_format.records import Record
-
-from ..archived_partition import Chunk
-from ..block_stream import readable_chunks
-from ..comparison import (
+from replayer.cli.options.archive_options import ArchiveOptions, open_archive
+from replayer.cli.options.cluster_options import KafkaOptions
+from replayer.cli.options.damage import SKIPS, DamagePolicies
+from replayer.cli.options.selection_options import RangeOptions, select
+from replayer.cli.options.topic_argument import TopicArgument
+from replayer.cli.progress import record_progress
+from replayer.cli.report import ReportOptions
+from replayer.kafka.admin import KafkaAdmin
+from replayer.kafka.reader import KafkaReader
+from replayer.kafka.topic_facts import TopicFacts, Watermarks
+from replayer.read.block_stream import readable_chunks
+from replayer.read.partition import Chunk
+from replayer.read.scan import chosen_entries
+from replayer.read.selection import Reading, Selection
+from replayer.replay.sources import describe_source
+from replayer.verify.comparison import (
     ComparisonReport,
     PartitionComparison,
     Progress,
@@ -21,23 +35,8 @@ from ..comparison import (
     compare_source,
     relation_of,
 )
-from ..documents import comparison_document
-from ..errors import NoSuchTopic
-from ..findings import Verdict
-from ..kafka_admin import KafkaAdmin
-from ..kafka_reader import KafkaReader
-from ..republish_sources import describe_source
-from ..scan import chosen_entries
-from ..selection import Reading, Selection
-from ..topic_facts import TopicFacts, Watermarks
-from .archive_options import ArchiveOptions, open_archive
-from .cluster_options import KafkaOptions
-from .damage import SKIPS, DamagePolicies
-from .progress import record_progress
-from .report import ReportOptions
-from .selection_options import RangeOptions, select
-from .tables import print_table
-from .topic_argument import TopicArgument
+from replayer.verify.findings import Verdict
+from replayer.verify.report import comparison_document
 
 FAILED = 3
 SHOWN_CHARACTERS = 200

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import click
 
-from ..formatting import Printer, template_printer
-from ..positions import parse_kcat_offset
-from ..selection import Positions, selected
-from .archive_options import ArchiveOptions, archive_options, open_archive
-from .damage import STOPPING, DamagePolicies, damage_option
-from .printing_options import Printing, printing_options
-from .program import closing
-from .selection_options import SelectionOptions, limit_option, selection_options
-from .topic_argument import TopicArgument, parse_topic
+from blockgz_runtime.program.main import closing
+from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
+from replayer.cli.options.damage import STOPPING, DamagePolicies, damage_option
+from replayer.cli.options.printing_options import Printing, printing_options
+from replayer.cli.options.selection_options import SelectionOptions, limit_option, selection_options
+from replayer.cli.options.topic_argument import TopicArgument, parse_topic
+from replayer.read.formatting import Printer, template_printer
+from replayer.read.positions import parse_kcat_offset
+from replayer.read.selection import Positions, selected
 
 DEFAULT_TEMPLATE = "%s\\n"
 

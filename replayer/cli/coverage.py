@@ -7,16 +7,16 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from ..coverage import PartitionCoverage, Timeline, sliced, timeline, topic_coverage
-from ..coverage_chart import html, svg, text_row
-from ..errors import NotInArchive
-from ..object_cache import DiskCache
-from .archive_options import ArchiveOptions, archive_options, cache_option, open_archive
-from .ls import offsets_text
-from .options import format_option
-from .program import closing
-from .tables import print_rows, print_table, timestamp_text
-from .topic_argument import parse_topic
+from blockgz_runtime.errors import NotInArchive
+from blockgz_runtime.program.main import closing
+from blockgz_runtime.program.tables import print_rows, print_table, timestamp_text
+from blockgz_runtime.store.cache import DiskCache
+from replayer.cli.coverage_chart import html, svg, text_row
+from replayer.cli.ls import offsets_text
+from replayer.cli.options.archive_options import ArchiveOptions, archive_options, cache_option, open_archive
+from replayer.cli.options.options import format_option
+from replayer.cli.options.topic_argument import parse_topic
+from replayer.read.coverage import PartitionCoverage, Timeline, sliced, timeline, topic_coverage
 
 TEXT_SLICES = 60
 PICTURE_SLICES = 180

@@ -8,17 +8,16 @@ from typing import Any
 import click
 import msgspec
 
-from ..archive import DamagedPartition
-from ..archived_partition import ArchivedPartition
-from ..damage import Damaged
-from ..summary import summarize
-from .archive_options import ArchiveOptions, archive_options, open_archive
-from .damage import damaged_json, told
-from .ls import offsets_text, time_text
-from .options import format_option
-from .program import closing
-from .tables import bytes_text, print_rows, print_table
-from .topic_argument import TopicArgument, parse_topic
+from blockgz_runtime.program.main import closing
+from blockgz_runtime.program.tables import bytes_text, print_rows, print_table
+from replayer.cli.ls import offsets_text, time_text
+from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
+from replayer.cli.options.damage import damaged_json, told
+from replayer.cli.options.options import format_option
+from replayer.cli.options.topic_argument import TopicArgument, parse_topic
+from replayer.read.archive import DamagedPartition
+from replayer.read.damage import Damaged
+from replayer.read.partition import ArchivedPartition, summarize
 
 
 @click.command(

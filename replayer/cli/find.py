@@ -10,22 +10,22 @@ import click
 import msgspec
 import pyarrow as pa
 
-from ..archived_partition import ArchivedPartition
-from ..errors import UsageError
-from ..formatting import Printer
-from ..lookup import AfterLast, Found, Lost, look_up_position
-from ..object_cache import DiskCache
-from ..positions import AtTime, parse_time
-from .archive_options import ArchiveOptions, archive_options, cache_option, open_archive
-from .cat import print_records
-from .damage import DamagePolicies, damage_option
-from .grep import NOTHING_FOUND
-from .ls import time_text
-from .options import format_option
-from .program import closing
-from .selection_options import SelectionOptions, limit_option, selection_options
-from .tables import print_table, timestamp_text
-from .topic_argument import TopicArgument, parse_topic, with_partitions
+from blockgz_runtime.errors import UsageError
+from blockgz_runtime.program.main import closing
+from blockgz_runtime.program.tables import print_table, timestamp_text
+from blockgz_runtime.store.cache import DiskCache
+from replayer.cli.cat import print_records
+from replayer.cli.grep import NOTHING_FOUND
+from replayer.cli.ls import time_text
+from replayer.cli.options.archive_options import ArchiveOptions, archive_options, cache_option, open_archive
+from replayer.cli.options.damage import DamagePolicies, damage_option
+from replayer.cli.options.options import format_option
+from replayer.cli.options.selection_options import SelectionOptions, limit_option, selection_options
+from replayer.cli.options.topic_argument import TopicArgument, parse_topic, with_partitions
+from replayer.read.formatting import Printer
+from replayer.read.lookup import AfterLast, Found, Lost, look_up_position
+from replayer.read.partition import ArchivedPartition
+from replayer.read.positions import AtTime, parse_time
 
 Row = dict[str, Any]
 

@@ -10,24 +10,23 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
+from blockgz_runtime.errors import NotInArchive, StoreUnavailable, UsageError
+from blockgz_runtime.program.main import announce_retry, closing, print_failure
+from blockgz_runtime.program.tables import bytes_text, timestamp_text
+from blockgz_runtime.store.cache import DiskCache
+from blockgz_runtime.store.counting import CountingReader
 from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
 from index_format.record_formats.json_lines import json_object
 from index_format.records import TIMESTAMP_TYPES, Record, batch_from_records
-
-from ..archive import Archive
-from ..damage import Damaged
-from ..errors import NotInArchive, StoreUnavailable, UsageError
-from ..formatting import header_text
-from ..lookup import Found, Lost, NotYet, Outcome, look_up_all, look_up_position
-from ..object_cache import DiskCache
-from ..positions import AtOffset, Position, parse_position
-from ..stores.counting import CountingReader
-from .archive_options import ArchiveOptions, archive_options, cache_option, open_counted_archive
-from .options import interval_option
-from .printing_options import Printing, printing_options
-from .program import announce_silence, closing, print_failure
-from .tables import bytes_text, timestamp_text
+from replayer.cli.options.archive_options import ArchiveOptions, archive_options, cache_option, open_counted_archive
+from replayer.cli.options.options import interval_option
+from replayer.cli.options.printing_options import Printing, printing_options
+from replayer.read.archive import Archive
+from replayer.read.damage import Damaged
+from replayer.read.formatting import header_text
+from replayer.read.lookup import Found, Lost, NotYet, Outcome, look_up_all, look_up_position
+from replayer.read.positions import AtOffset, Position, parse_position
 
 TOGETHER = 500
 """Records that are looked up at once, and held in memory at once."""
@@ -180,7 +179,7 @@ class _Get(NamedTuple):
                 newer = iter(await _look_up_together(archive, waiting))
             except StoreUnavailable as error:
                 if not is_silent:
-                    announce_silence(error)
+                    announce_retry(error)
                 is_silent = True
                 continue
             is_silent = False
@@ -196,8 +195,7 @@ class _Get(NamedTuple):
             error = _failure(place, outcome)
             if len(self.places) == 1:
                 raise error
-            print_failure(error)
-            codes.append(error.exit_code)
+            codes.append(print_failure(error))
         sys.stdout.buffer.flush()
         found = [outcome.chunk_bytes for _, outcome in answers if isinstance(outcome, Found)]
         if self.with_stats and not self.printing.as_json and found:

@@ -4,15 +4,15 @@ import asyncio
 
 import click
 
-from ..formatting import template_printer
-from ..record_filter import Condition, Not, Pattern, ValueMatches
-from .archive_options import ArchiveOptions, archive_options
-from .cat import print_records
-from .damage import DamagePolicies, damage_option
-from .printing_options import Printing, printing_options
-from .program import closing
-from .selection_options import SelectionOptions, limit_option, selection_options
-from .topic_argument import parse_topic
+from blockgz_runtime.program.main import closing
+from replayer.cli.cat import print_records
+from replayer.cli.options.archive_options import ArchiveOptions, archive_options
+from replayer.cli.options.damage import DamagePolicies, damage_option
+from replayer.cli.options.printing_options import Printing, printing_options
+from replayer.cli.options.selection_options import SelectionOptions, limit_option, selection_options
+from replayer.cli.options.topic_argument import parse_topic
+from replayer.read.formatting import template_printer
+from replayer.read.record_filter import Condition, Not, Pattern, ValueMatches
 
 NOTHING_FOUND = 4
 DEFAULT_TEMPLATE = "%t:%p:%o:%s\\n"

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from ..archive import DamagedPartition
-from ..summary import PartitionSummary, summarize
-from .archive_options import ArchiveOptions, archive_options, open_archive
-from .damage import damaged_json, told
-from .options import format_option
-from .program import closing
-from .tables import bytes_text, print_rows, print_table, timestamp_text
+from blockgz_runtime.program.main import closing
+from blockgz_runtime.program.tables import bytes_text, print_rows, print_table, timestamp_text
+from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
+from replayer.cli.options.damage import damaged_json, told
+from replayer.cli.options.options import format_option
+from replayer.read.archive import DamagedPartition
+from replayer.read.partition import PartitionSummary, summarize
 
 
 @click.command("ls", epilog=closing("replayer ls -a ./archive", "replayer ls --json -a s3://bucket/prefix"))

@@ -21,7 +21,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from .tables import bytes_text
+from blockgz_runtime.program.tables import bytes_text
 
 STATUS_SECONDS = 2.0
 

@@ -7,23 +7,16 @@ from contextlib import AsyncExitStack
 import click
 import msgspec
 
-from ..allocators import share_heaps
-from ..control import Commands
-from ..errors import DeliveryFailed
-from ..kafka_admin import KafkaAdmin
-from ..record_sink import RecordSink
-from ..republish import republish, written_text
-from ..republish_planning import make_plan
-from ..republish_result import RepublishResult
-from .archive_options import ArchiveOptions, archive_options, open_archive
-from .cluster_options import KafkaOptions, kafka_options
-from .damage import DamagePolicies
-from .options import json_option
-from .program import closing, print_failure
-from .progress import record_progress
-from .replay_job import PreparedJob, prepared_job
-from .replay_options import ReplayOptions, replay_options
-from .replay_output import (
+from blockgz_runtime.allocators import share_heaps
+from blockgz_runtime.program.main import closing, print_failure
+from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
+from replayer.cli.options.cluster_options import KafkaOptions, kafka_options
+from replayer.cli.options.damage import DamagePolicies
+from replayer.cli.options.options import json_option
+from replayer.cli.options.replay_options import ReplayOptions, replay_options
+from replayer.cli.progress import record_progress
+from replayer.cli.replay_job import PreparedJob, prepared_job
+from replayer.cli.replay_output import (
     UNFIT_LEFT_OUT,
     print_left_out,
     print_plan,
@@ -32,9 +25,16 @@ from .replay_output import (
     result_json,
     skipped_json,
 )
-from .replay_preflight import ask_before, confirm
-from .replay_signals import steered
-from .replay_target import make_ready, shaped_target, tell_set_back, undo_retention
+from replayer.cli.replay_preflight import ask_before, confirm
+from replayer.cli.replay_signals import steered
+from replayer.cli.replay_target import make_ready, shaped_target, tell_set_back, undo_retention
+from replayer.errors import DeliveryFailed
+from replayer.kafka.admin import KafkaAdmin
+from replayer.replay.pace import Commands
+from replayer.replay.preflight import make_plan
+from replayer.replay.record_sink import RecordSink
+from replayer.replay.result import RepublishResult
+from replayer.replay.run import republish, written_text
 
 INTERRUPTED = 130
 

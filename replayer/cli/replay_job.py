@@ -7,25 +7,25 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..archive import Archive
-from ..errors import NotInArchive
-from ..job import Job, chain_hash, first_positions, make_job, pinned, refuse_other_job
-from ..job_file import JobFile
-from ..kafka_calls import Calls, NoAnswer
-from ..kafka_positions import CommittedPositions
-from ..kafka_sink import KafkaSink
-from ..kafka_transactions import TransactionalSink
-from ..lane_position import LanePosition, decode_position, refuse_long_metadata
-from ..ledger import Ledger
-from ..pipeline import Pipeline
-from ..positions import OffsetRange
-from ..record_sink import RecordSink
-from ..republish import Work
-from ..republish_plan import JobState
-from ..selection import Reading, Selection
-from .cluster_options import KafkaOptions
-from .damage import DamagePolicies
-from .replay_options import ReplayOptions
+from blockgz_runtime.errors import NotInArchive
+from replayer.cli.options.cluster_options import KafkaOptions
+from replayer.cli.options.damage import DamagePolicies
+from replayer.cli.options.replay_options import ReplayOptions
+from replayer.read.archive import Archive
+from replayer.read.positions import OffsetRange
+from replayer.read.selection import Reading, Selection
+from replayer.replay.job import Job, chain_hash, first_positions, make_job, pinned, refuse_other_job
+from replayer.replay.job_file import JobFile
+from replayer.replay.lane_position import LanePosition, decode_position, refuse_long_metadata
+from replayer.replay.ledger import Ledger
+from replayer.replay.pipeline import Pipeline
+from replayer.replay.plan import JobState
+from replayer.replay.record_sink import RecordSink
+from replayer.replay.run import Work
+from replayer.replay.sinks.bounded_calls import Calls, NoAnswer
+from replayer.replay.sinks.committed_positions import CommittedPositions
+from replayer.replay.sinks.idempotent import KafkaSink
+from replayer.replay.sinks.transactional import TransactionalSink
 
 CLOSE_SECONDS = 5.0
 

@@ -7,12 +7,12 @@ from typing import Any
 import click
 import msgspec
 
-from ..archived_partition import ArchivedPartition
-from ..damage import SkippedRange
-from ..republish_plan import RepublishPlan, SourcePartition
-from ..republish_result import RepublishResult
-from ..transforms.stage import Tally
-from .tables import bytes_text, print_table, timestamp_text
+from blockgz_runtime.program.tables import bytes_text, print_table, timestamp_text
+from replayer.read.damage import SkippedRange
+from replayer.read.partition import ArchivedPartition
+from replayer.replay.plan import RepublishPlan, SourcePartition
+from replayer.replay.result import RepublishResult
+from replayer.replay.transform_stage import Tally
 
 UNFIT_LEFT_OUT = 3
 """The exit code where a transform left records out that it could not handle."""

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import click
 
-from ..errors import UsageError
-from ..kafka_admin import KafkaAdmin
-from ..record_edits import wall_clock
-from ..republish_plan import Preflight, RepublishPlan, Request
-from ..republish_sources import describe_source, find_refusable
-from .damage import SKIPS
-from .replay_job import KnownJob
-from .replay_options import ReplayOptions
-from .replay_target import ShapedTarget, as_sent
+from blockgz_runtime.errors import UsageError
+from replayer.cli.options.damage import SKIPS
+from replayer.cli.options.replay_options import ReplayOptions
+from replayer.cli.replay_job import KnownJob
+from replayer.cli.replay_target import ShapedTarget, as_sent
+from replayer.kafka.admin import KafkaAdmin
+from replayer.replay.plan import Preflight, RepublishPlan, Request
+from replayer.replay.record_edits import wall_clock
+from replayer.replay.sources import describe_source, find_refusable
 
 
 async def ask_before(options: ReplayOptions, known: KnownJob, target: ShapedTarget, admin: KafkaAdmin) -> Preflight:

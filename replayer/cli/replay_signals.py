@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import click
 
-from ..control import Commands
-from .progress import RecordProgress
+from replayer.cli.progress import RecordProgress
+from replayer.replay.pace import Commands
 
 
 class Steering:

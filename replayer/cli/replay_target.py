@@ -8,22 +8,28 @@ from pathlib import Path
 
 import click
 
+from blockgz_runtime.errors import NoSuchTopic
 from index_format.keys import parse_topic_folder
-
-from ..archive import Archive
-from ..errors import NoSuchTopic
-from ..kafka_admin import KafkaAdmin
-from ..kafka_topic_changes import TopicChanges
-from ..pipeline import KeepPartitions, Pipeline, Router, Stage
-from ..record_edits import AddProvenance, DropTombstones, KeepTimestamps, StripHeaders
-from ..republish_plan import SourcePartition, TimeBounds
-from ..retention_file import RetentionFile
-from ..routing import make_router
-from ..target_topic import ConfigChange, NewTopic, new_topic, plan_hold, plan_undo, still_means, while_held
-from ..topic_facts import TopicFacts
-from ..transforms.stage import Tally, TransformStage
-from .cluster_options import KafkaOptions
-from .shape_options import ShapeOptions
+from replayer.cli.options.cluster_options import KafkaOptions
+from replayer.cli.options.shape_options import ShapeOptions
+from replayer.kafka.admin import KafkaAdmin, TopicChanges
+from replayer.kafka.topic_facts import TopicFacts
+from replayer.read.archive import Archive
+from replayer.replay.pipeline import KeepPartitions, Pipeline, Router, Stage
+from replayer.replay.plan import SourcePartition, TimeBounds
+from replayer.replay.record_edits import AddProvenance, DropTombstones, KeepTimestamps, StripHeaders
+from replayer.replay.routing import make_router
+from replayer.replay.target_topic import (
+    ConfigChange,
+    NewTopic,
+    RetentionFile,
+    new_topic,
+    plan_hold,
+    plan_undo,
+    still_means,
+    while_held,
+)
+from replayer.replay.transform_stage import Tally, TransformStage
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,10 @@ from typing import Any, TypeVar, cast
 import click
 import msgspec
 
+from blockgz_runtime.errors import UsageError
 from index_format.errors import BlockgzError
-
-from ..documents import Document
-from ..errors import UsageError
-from ..report_page import page
+from replayer.verify.report import Document
+from replayer.verify.report_page import page
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -78,7 +77,7 @@ class ReportOptions:
 def _signature(key: Path, body: bytes) -> bytes:
     """Raises UsageError for a file that is no key."""
     # Here, because the cryptography of a signature takes long to load, and few reports are signed.
-    from ..signing import private_key  # noqa: PLC0415
+    from replayer.verify.signing import private_key  # noqa: PLC0415
 
     return private_key(key).sign(body)
 

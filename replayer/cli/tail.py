@@ -6,21 +6,20 @@ from contextlib import aclosing
 
 import click
 
-from ..archive import Archive
-from ..errors import StoreUnavailable
-from ..follow import Followed, Follower
-from ..formatting import Printer, template_printer
-from ..object_cache import DiskCache
-from ..positions import OffsetRange
-from ..selection import Selection, selected
-from ..tail import last_records
-from .archive_options import ArchiveOptions, archive_options, cache_option, open_archive
-from .cat import DEFAULT_TEMPLATE
-from .options import interval_option
-from .printing_options import Printing, printing_options
-from .program import announce_silence, closing
-from .selection_options import SelectionOptions, selection_options
-from .topic_argument import TopicArgument, parse_topic
+from blockgz_runtime.errors import StoreUnavailable
+from blockgz_runtime.program.main import announce_retry, closing
+from blockgz_runtime.store.cache import DiskCache
+from replayer.cli.cat import DEFAULT_TEMPLATE
+from replayer.cli.options.archive_options import ArchiveOptions, archive_options, cache_option, open_archive
+from replayer.cli.options.options import interval_option
+from replayer.cli.options.printing_options import Printing, printing_options
+from replayer.cli.options.selection_options import SelectionOptions, selection_options
+from replayer.cli.options.topic_argument import TopicArgument, parse_topic
+from replayer.read.archive import Archive
+from replayer.read.follow import Followed, Follower, last_records
+from replayer.read.formatting import Printer, template_printer
+from replayer.read.positions import OffsetRange
+from replayer.read.selection import Selection, selected
 
 
 @click.command(
@@ -128,6 +127,6 @@ class _Tail:
                 return
             except StoreUnavailable as error:
                 if not is_silent:
-                    announce_silence(error)
+                    announce_retry(error)
                 is_silent = True
                 await asyncio.sleep(interval)

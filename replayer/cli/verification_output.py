@@ -3,11 +3,11 @@
 import click
 import msgspec
 
-from ..documents import verification_document
-from ..findings import ArchiveReport, PartitionReport, Verdict
-from ..verify import Depth
-from .report import ReportOptions
-from .tables import print_table
+from blockgz_runtime.program.tables import print_table
+from replayer.cli.report import ReportOptions
+from replayer.verify.findings import ArchiveReport, PartitionReport, Verdict
+from replayer.verify.partition import Depth
+from replayer.verify.report import verification_document
 
 FAILED = 3
 

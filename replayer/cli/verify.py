@@ -9,20 +9,19 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from ..chunk_choice import ChunkChoice
-from ..findings import ArchiveReport
-from ..survey import survey
-from ..verify import Depth, expected_bytes, verify_partition
-from ..verify import Progress as OnProgress
-from .archive_options import ArchiveOptions, archive_options, open_archive
-from .choice_options import choice_options
-from .cluster_options import KafkaOptions, kafka_options
-from .options import json_option
-from .program import closing
-from .report import ReportOptions, report_options
-from .selection_options import RangeOptions, range_options
-from .topic_argument import TopicArgument, parse_topic, with_partitions
-from .verification_output import conclude
+from blockgz_runtime.program.main import closing
+from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
+from replayer.cli.options.choice_options import choice_options
+from replayer.cli.options.cluster_options import KafkaOptions, kafka_options
+from replayer.cli.options.options import json_option
+from replayer.cli.options.selection_options import RangeOptions, range_options
+from replayer.cli.options.topic_argument import TopicArgument, parse_topic, with_partitions
+from replayer.cli.report import ReportOptions, report_options
+from replayer.cli.verification_output import conclude
+from replayer.verify.chunk_checks import ChunkChoice
+from replayer.verify.findings import ArchiveReport
+from replayer.verify.partition import Depth, expected_bytes, survey, verify_partition
+from replayer.verify.partition import Progress as OnProgress
 
 
 @click.command(
@@ -81,7 +80,7 @@ def command(
         if len(topics) != 1:
             raise click.UsageError("--against-topic compares one archived topic: name it")
         # Here, because no other verification needs a Kafka client.
-        from .against_topic import verify_against  # noqa: PLC0415
+        from replayer.cli.against_topic import verify_against  # noqa: PLC0415
 
         wanted = with_partitions(parse_topic(topics[0]), partitions)
         return verify_against(wanted, against_topic, selection, kafka, archive, report_to, as_json=as_json)

@@ -5,10 +5,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from ..errors import UsageError
-from ..signing import is_signed, public_key
-from .program import closing
-from .report import FORMAT, SIGNATURE_SUFFIX
+from blockgz_runtime.errors import UsageError
+from blockgz_runtime.program.main import closing
+from replayer.cli.report import FORMAT, SIGNATURE_SUFFIX
+from replayer.verify.signing import is_signed, public_key
 
 NOT_SIGNED = 3
 

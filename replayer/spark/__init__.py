@@ -16,8 +16,8 @@ __all__ = ["register"]
 def register(spark: SparkSession) -> None:
     """Make the formats known to a session."""
     # Here, because each of Spark's Python processes loads this package, and what reads needs no producer.
-    from .source import ArchiveSource  # noqa: PLC0415
-    from .topic_sink import TopicSink  # noqa: PLC0415
+    from replayer.spark.sink.topic_sink import TopicSink  # noqa: PLC0415
+    from replayer.spark.source.source import ArchiveSource  # noqa: PLC0415
 
     spark.dataSource.register(ArchiveSource)
     spark.dataSource.register(TopicSink)

@@ -5,11 +5,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from index_format.addresses import Address
+from blockgz_runtime.store.address import Address
+from blockgz_runtime.store.opening import open_reader
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
-
-from ..archive import Archive
-from ..stores.opening import open_reader
+from replayer.read.archive import Archive
 
 
 class Place(Protocol):

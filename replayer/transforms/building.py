@@ -5,17 +5,25 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import UsageError
-from .casting import Cast
-from .chain import Chain, Condition, Step, Transform
-from .fields import ExtractField, Flatten, HoistField, InsertField, MaskField, ReplaceField, ValueToKey
-from .headers import DropHeaders, HeaderFrom, InsertHeader
-from .predicates import Filter, HasHeaderKey, Predicate, RecordIsTombstone, TopicNameMatches
-from .record import Converter, JsonConverter, Side, StringConverter
-from .routers import RegexRouter, TimestampRouter
-from .schema_metadata import SetSchemaMetadata
-from .settings import Settings
-from .timestamps import TimestampConverter
+from blockgz_runtime.errors import UsageError
+from replayer.transforms.casting import Cast
+from replayer.transforms.chain import Chain, Condition, Step, Transform
+from replayer.transforms.fields import (
+    ExtractField,
+    Flatten,
+    HoistField,
+    InsertField,
+    MaskField,
+    ReplaceField,
+    ValueToKey,
+)
+from replayer.transforms.headers import DropHeaders, HeaderFrom, InsertHeader
+from replayer.transforms.predicates import Filter, HasHeaderKey, Predicate, RecordIsTombstone, TopicNameMatches
+from replayer.transforms.record import Converter, JsonConverter, Side, StringConverter
+from replayer.transforms.routers import RegexRouter, TimestampRouter
+from replayer.transforms.schema_metadata import SetSchemaMetadata
+from replayer.transforms.settings import Settings
+from replayer.transforms.timestamps import TimestampConverter
 
 PACKAGE = "org.apache.kafka.connect.transforms."
 PREDICATE_PACKAGE = PACKAGE + "predicates."

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .java import float32, java_text, narrowed
-from .record import CannotTransform, ConnectRecord, Moment, Side, fields_of, kind_of
-from .settings import Settings
+from replayer.transforms.java import float32, java_text, narrowed
+from replayer.transforms.record import CannotTransform, ConnectRecord, Moment, Side, fields_of, kind_of
+from replayer.transforms.settings import Settings
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
 _FLOAT = re.compile(r"\s*[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)\s*", re.ASCII)

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .predicates import Predicate, TopicNameMatches
-from .record import CannotTransform, ConnectRecord, Converter
-from .routers import RegexRouter, TimestampRouter
+from replayer.transforms.predicates import Predicate, TopicNameMatches
+from replayer.transforms.record import CannotTransform, ConnectRecord, Converter
+from replayer.transforms.routers import RegexRouter, TimestampRouter
 
 Transform = Callable[[ConnectRecord], ConnectRecord | None]
 """None: the record is dropped. Raises CannotTransform."""

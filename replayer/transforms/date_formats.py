@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from .record import CannotTransform
+from replayer.transforms.record import CannotTransform
 
 MONTHS = (
     "January February March April May June July August September October November December".split()  # noqa: SIM905

@@ -10,7 +10,7 @@ from typing import Any
 import javaproperties
 import yaml
 
-from ..errors import UsageError
+from blockgz_runtime.errors import UsageError
 
 
 def parse_document(name: str, text: str) -> dict[str, str]:

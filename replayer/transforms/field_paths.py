@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .record import fields_of
+from replayer.transforms.record import fields_of
 
 
 def parse_path(text: str) -> tuple[str, ...]:

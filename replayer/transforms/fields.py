@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from .field_paths import parse_path, value_at
-from .java import narrowed
-from .record import CannotTransform, ConnectRecord, Moment, Side, fields_of, kind_of
-from .settings import Settings
+from replayer.transforms.field_paths import parse_path, value_at
+from replayer.transforms.java import narrowed
+from replayer.transforms.record import CannotTransform, ConnectRecord, Moment, Side, fields_of, kind_of
+from replayer.transforms.settings import Settings
 
 LARGEST_EXPONENT = 307
 """Of a float, ten to the power of."""

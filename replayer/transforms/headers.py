@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from .record import ConnectRecord, Side, fields_of, text_of
-from .settings import Settings
+from replayer.transforms.record import ConnectRecord, Side, fields_of, text_of
+from replayer.transforms.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .record import ConnectRecord
-from .settings import Settings
+from replayer.transforms.record import ConnectRecord
+from replayer.transforms.settings import Settings
 
 Predicate = Callable[[ConnectRecord], bool]
 

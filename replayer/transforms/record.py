@@ -5,8 +5,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import msgspec
 
 from index_format.records import Headers
-
-from .java import java_text
+from replayer.transforms.java import java_text
 
 Side = Literal["key", "value"]
 """Which part of a record a transform works on: what `$Key` and `$Value` say in Connect's names."""

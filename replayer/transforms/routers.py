@@ -4,10 +4,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .date_formats import DateFormat
-from .java import java_replacement
-from .record import CannotTransform, ConnectRecord
-from .settings import Settings
+from replayer.transforms.date_formats import DateFormat
+from replayer.transforms.java import java_replacement
+from replayer.transforms.record import CannotTransform, ConnectRecord
+from replayer.transforms.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from .record import CannotTransform, ConnectRecord, Side
-from .settings import Settings
+from replayer.transforms.record import CannotTransform, ConnectRecord, Side
+from replayer.transforms.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from ..errors import UsageError
-from .java import java_pattern
+from blockgz_runtime.errors import UsageError
+from replayer.transforms.java import java_pattern
 
 T = TypeVar("T")
 _RENAMED = {"blacklist": "exclude", "whitelist": "include"}

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-from .date_formats import DateFormat
-from .java import toward_zero
-from .record import CannotTransform, ConnectRecord, Moment, Side, fields_of, kind_of
-from .settings import Settings
+from replayer.transforms.date_formats import DateFormat
+from replayer.transforms.java import toward_zero
+from replayer.transforms.record import CannotTransform, ConnectRecord, Moment, Side, fields_of, kind_of
+from replayer.transforms.settings import Settings
 
 DAY_MS = 86_400_000
 NANOSECONDS = {"seconds": 10**9, "milliseconds": 10**6, "microseconds": 10**3, "nanoseconds": 1}

@@ -11,9 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from index_format.addresses import Address, LocalAddress, S3Address
-from index_format.errors import TooLarge
-from replayer.errors import (
+from blockgz_runtime.errors import (
     AccessDenied,
     NoArchiveThere,
     ObjectChanged,
@@ -21,9 +19,11 @@ from replayer.errors import (
     ObjectTruncated,
     StoreUnavailable,
 )
-from replayer.stores import ObjectReader
-from replayer.stores.counting import CountingReader
-from replayer.stores.opening import open_reader
+from blockgz_runtime.store.address import Address, LocalAddress, S3Address
+from blockgz_runtime.store.counting import CountingReader
+from blockgz_runtime.store.opening import open_reader
+from blockgz_runtime.store.reader import ObjectReader
+from index_format.errors import TooLarge
 from tests.support.memory_reader import MemoryReader
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
 
@@ -249,7 +249,7 @@ def test_no_credentials(endpoint_url: str, monkeypatch: pytest.MonkeyPatch, tmp_
 def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("replayer.stores.s3.REQUEST_ATTEMPTS", 1)
+    monkeypatch.setattr("blockgz_runtime.store.s3_reader.REQUEST_ATTEMPTS", 1)
     with (
         opened(S3Address("bucket", ""), "http://127.0.0.1:9", nothing) as store,
         pytest.raises(StoreUnavailable, match="does not answer"),

@@ -19,12 +19,13 @@ from typing import Any, NamedTuple, NoReturn
 import boto3
 import pytest
 
-from archiver.errors import BufferFailed, NotPermitted, StoreBusy, StoreError, StoreUnavailable, UsageError
-from archiver.probe import probe
-from archiver.stores import FileBody, Store, StoredObject, local
-from archiver.stores.local import LocalStore
-from archiver.stores.opening import default_buffer_root, open_store
-from archiver.stores.s3 import PART_BYTES, S3Store
+from blockgz_runtime.errors import AccessDenied, BufferFailed, StoreBusy, StoreError, StoreUnavailable, UsageError
+from blockgz_runtime.store import local_writer as local
+from blockgz_runtime.store.local_writer import LocalStore
+from blockgz_runtime.store.opening import default_buffer_root, open_store
+from blockgz_runtime.store.probe import probe
+from blockgz_runtime.store.s3_writer import PART_BYTES, S3Store
+from blockgz_runtime.store.writer import FileBody, Store, StoredObject
 from tests.support.memory_store import MemoryStore
 from tests.support.s3_server import CREDENTIALS, s3_server
 from tests.support.scripted_http import CLOSE, Answer, Script, scripted_server
@@ -369,7 +370,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", ["file", "file/below", "file/below/deep", "/proc/none/archive"])
 def test_a_folder_that_cannot_be(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises((StoreError, NotPermitted)) as caught:
+    with pytest.raises((StoreError, AccessDenied)) as caught:
         LocalStore(tmp_path / place)
     assert caught.value.why and caught.value.remedy
     assert (tmp_path / "file").read_bytes() == b""
@@ -460,11 +461,11 @@ each_write = pytest.mark.parametrize(
 @pytest.mark.parametrize(
     ("answer", "kind"),
     [
-        (Answer(403, "AccessDenied"), NotPermitted),
-        (Answer(403, "SignatureDoesNotMatch"), NotPermitted),
-        (Answer(403, "InvalidAccessKeyId"), NotPermitted),
-        (Answer(401), NotPermitted),
-        (Answer(403, body=b"<html>proxy</html>"), NotPermitted),
+        (Answer(403, "AccessDenied"), AccessDenied),
+        (Answer(403, "SignatureDoesNotMatch"), AccessDenied),
+        (Answer(403, "InvalidAccessKeyId"), AccessDenied),
+        (Answer(401), AccessDenied),
+        (Answer(403, body=b"<html>proxy</html>"), AccessDenied),
         (Answer(500, "InternalError"), StoreBusy),
         (Answer(503, "SlowDown"), StoreBusy),
         (Answer(503, body=b"<html>maintenance"), StoreBusy),
@@ -492,7 +493,7 @@ def test_a_request_is_tried_as_often_as_asked_for(broken: Broken) -> None:
 
 def test_denied_says_what_to_grant(broken: Broken) -> None:
     broken.script.answer = Answer(403, "AccessDenied")
-    with pytest.raises(NotPermitted) as caught:
+    with pytest.raises(AccessDenied) as caught:
         broken.store.get("x")
     assert "s3:ListBucket" in caught.value.why and "s3:PutObject" in caught.value.remedy
     assert caught.value.exit_code == 12
@@ -583,7 +584,7 @@ def test_no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
         monkeypatch.setenv(name, str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     store = S3Store("bucket", "", endpoint_url="http://127.0.0.1:9", region="us-east-1")
-    with pytest.raises(NotPermitted, match="no usable AWS credentials") as caught:
+    with pytest.raises(AccessDenied, match="no usable AWS credentials") as caught:
         store.get("x")
     assert "AWS_ACCESS_KEY_ID" in caught.value.remedy
     store.close()

@@ -28,9 +28,8 @@ from index_format.marker import (
     reference_to,
 )
 from index_format.records import Record, canonical_bytes, iter_records, record_hash
+from tests.golden.test_ancestor import same_zlib
 from tests.index_format.builders import chunk_entry, chunk_of, normal
-
-from .test_ancestor import same_zlib
 
 CURRENT = Path(__file__).parent / "current"
 UNSEALED = Path(__file__).parent / "unsealed"

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from index_format.errors import CorruptBlock
 from index_format.record_formats import record_format
 from index_format.records import SCHEMA, Record, batch_from_records, iter_records
-
-from .builders import cut, normal, record, record_lists
+from tests.index_format.builders import cut, normal, record, record_lists
 
 FORMAT = record_format("arrow")
 

@@ -23,8 +23,7 @@ from index_format.blocks import (
 from index_format.errors import CorruptBlock
 from index_format.record_formats import record_format
 from index_format.records import Record, batch_from_records, iter_records
-
-from .builders import chunk_of, cut, normal, record, record_lists, text_record_lists
+from tests.index_format.builders import chunk_of, cut, normal, record, record_lists, text_record_lists
 
 LIMIT = 1 << 20
 ALL_COMPRESSORS = [IsalCompressor(level) for level in range(4)] + [ZlibCompressor(level) for level in (0, 1, 6, 9)]

@@ -28,8 +28,7 @@ from index_format.marker import (
     with_catalog_name,
 )
 from index_format.seek import span_at_or_after, span_for_time
-
-from .builders import SHA256, chunk_entry, marker_of
+from tests.index_format.builders import SHA256, chunk_entry, marker_of
 
 SPAN = 10
 

@@ -20,8 +20,7 @@ from index_format.marker import (
     encode,
     entry_of,
 )
-
-from .builders import MAX_INT64, SHA256, block_at, chunk_entry, index_of, marker_of
+from tests.index_format.builders import MAX_INT64, SHA256, block_at, chunk_entry, index_of, marker_of
 
 
 def append(marker: Marker, start: int, end: int, gaps: tuple[Gap, ...] = (), **fields: Any) -> Marker:

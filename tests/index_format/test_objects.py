@@ -15,8 +15,7 @@ from index_format.errors import BlockgzError, FormatError, MalformedObject, TooL
 from index_format.identity import ArchiveInfo, TopicConfig, TopicInfo
 from index_format.marker import ChunkCatalog, Marker, ReferenceCatalog, encode
 from index_format.objects import Sealed
-
-from .builders import MAX_INT64, block_at, chunk_entry, index_of, marker_of
+from tests.index_format.builders import MAX_INT64, block_at, chunk_entry, index_of, marker_of
 
 INFO = TopicInfo(topic="orders", topic_id=None, incarnation=1)
 EXAMPLES: list[msgspec.Struct] = [
@@ -184,7 +183,6 @@ def test_other_versions_are_refused_by_name(version: int) -> None:
     assert isinstance(error, UnsupportedVersion)
     assert error.what == f"_topic.json has version {version}"
     assert error.remedy == "use a newer release of blockgz"
-    assert error.exit_code == 1
 
 
 def test_the_last_of_duplicate_keys_counts_and_is_checked() -> None:
@@ -205,7 +203,6 @@ def test_required_fields(field: str) -> None:
 def test_size_is_capped_before_parsing() -> None:
     error = refused(b" " * objects.MAX_OBJECT_BYTES + b"x")
     assert isinstance(error, TooLarge)
-    assert error.exit_code == 3
 
 
 def test_what_readers_refuse_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +237,7 @@ def test_a_marker_of_every_field_comes_back() -> None:
 
 def test_errors_carry_what_why_and_remedy() -> None:
     error = BlockgzError("what", why="why", remedy="remedy")
-    assert (str(error), error.what, error.why, error.remedy, error.exit_code) == ("what", "what", "why", "remedy", 1)
+    assert (str(error), error.what, error.why, error.remedy) == ("what", "what", "why", "remedy")
     assert issubclass(FormatError, ValueError)
 
 

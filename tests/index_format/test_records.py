@@ -12,8 +12,7 @@ from index_format.records import (
     iter_records,
     record_hash,
 )
-
-from .builders import normal, record, record_lists
+from tests.index_format.builders import normal, record, record_lists
 
 
 @given(record_lists(min_size=0))

@@ -15,8 +15,7 @@ from index_format.seek import (
     span_at_or_after,
     span_for_time,
 )
-
-from .builders import block_at, chunk_entry
+from tests.index_format.builders import block_at, chunk_entry
 
 probes = st.integers(-5, 150)
 

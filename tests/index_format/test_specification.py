@@ -26,8 +26,7 @@ from index_format.marker import (
 from index_format.record_formats import RECORD_FORMATS, record_format
 from index_format.records import TIMESTAMP_TYPES, canonical_bytes, iter_records, record_hash
 from tests.golden.test_ancestor import same_zlib
-
-from .builders import chunk_of, record
+from tests.index_format.builders import chunk_of, record
 
 TEXT = (Path(__file__).parents[2] / "FORMAT.md").read_text()
 EXAMPLES = re.findall(r"^```json\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)

@@ -4,8 +4,7 @@ from hypothesis import given
 from index_format.errors import CorruptBlock, UnsupportedVersion
 from index_format.record_formats import record_format
 from index_format.records import Record, batch_from_records, iter_records
-
-from .builders import record, text_record_lists
+from tests.index_format.builders import record, text_record_lists
 
 FORMAT = record_format("text")
 

@@ -5,10 +5,10 @@ from typing import TypeVar
 
 import pytest
 
-from index_format.addresses import LocalAddress
-from replayer.archive import Archive
-from replayer.stores.counting import CountingReader
-from replayer.stores.local import LocalReader
+from blockgz_runtime.store.address import LocalAddress
+from blockgz_runtime.store.counting import CountingReader
+from blockgz_runtime.store.local_reader import LocalReader
+from replayer.read.archive import Archive
 from tests.support.archives import ArchiveWriter
 
 T = TypeVar("T")

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from functools import lru_cache
 
+from archiver.commit.commit import FinishedChunk, PartitionIdentity, commit_chunk, commit_progress
+from archiver.commit.objects import Held
+from archiver.commit.operations import Protocol
+from archiver.commit.recovery import TakeoverPolicy, take_over
 from archiver.errors import OwnedByAnother
-from archiver.protocol.commit import FinishedChunk, PartitionIdentity, commit_chunk, commit_progress
-from archiver.protocol.objects import Held
-from archiver.protocol.operations import Protocol
-from archiver.protocol.recovery import TakeoverPolicy, take_over
 from index_format.blocks import BlockBuilder, RawBlock, ZlibCompressor, member_crc32
 from index_format.chunk_index import BlockEntry
 from index_format.keys import LAYOUTS, ChunkStart, TopicFolder

@@ -24,12 +24,12 @@ from index_format.errors import BlockgzError
 from index_format.identity import TopicConfig
 from index_format.marker import Catalog, CatalogReference, Marker, Span, decode_catalog, decode_marker
 from index_format.records import Record, iter_records
-from replayer.archive import Archive
-from replayer.damage import Damaged, SkipDamage, StopAtDamage
-from replayer.findings import PartitionReport, Verdict
-from replayer.identity import Identity, read_identity
-from replayer.scan import scan
-from replayer.verify import Depth, verify_partition
+from replayer.read.archive import Archive
+from replayer.read.damage import Damaged, SkipDamage, StopAtDamage
+from replayer.read.identity import Identity, read_identity
+from replayer.read.scan import scan
+from replayer.verify.findings import PartitionReport, Verdict
+from replayer.verify.partition import Depth, verify_partition
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.memory_reader import MemoryReader
 

@@ -3,13 +3,13 @@
 import hashlib
 from collections.abc import AsyncIterator
 
+from blockgz_runtime.errors import ObjectChanged, ObjectMissing, ObjectTruncated
+from blockgz_runtime.store.reader import StoredObject
 from index_format.errors import TooLarge
-from replayer.errors import ObjectChanged, ObjectMissing, ObjectTruncated
-from replayer.stores import StoredObject
 
 
 class MemoryReader:
-    """See replayer.stores.ObjectReader."""
+    """See blockgz_runtime.store.reader.ObjectReader."""
 
     address = "memory:"
 

@@ -1,4 +1,4 @@
-"""A store and a log in memory, with the semantics that archiver.stores.Store and LogReader promise."""
+"""A store and a log in memory, with the semantics that blockgz_runtime.store.writer.Store and LogReader promise."""
 
 import hashlib
 import threading
@@ -7,9 +7,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from archiver.errors import StoreError
-from archiver.protocol.operations import LogBounds
-from archiver.stores import Body, FileBody, Leftover, ListedObject, ObjectHead, StoredObject
+from archiver.commit.operations import LogBounds
+from blockgz_runtime.errors import StoreError
+from blockgz_runtime.store.writer import Body, FileBody, Leftover, ListedObject, ObjectHead, StoredObject
 from index_format.records import Record
 
 

@@ -7,16 +7,15 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from index_format.records import Record, iter_records
-from replayer.control import Commands
 from replayer.errors import CommitLost
-from replayer.job import Job, chain_hash, first_positions
-from replayer.lane_position import LanePosition, decode_position
-from replayer.pace import Pace, Unpaced
-from replayer.pipeline import Pipeline
-from replayer.record_sink import Delivered, RecordSink
-from replayer.republish import CADENCE, Cadence, Work, republish
-from replayer.republish_result import RepublishResult
-from replayer.selection import Selection
+from replayer.read.selection import Selection
+from replayer.replay.job import Job, chain_hash, first_positions
+from replayer.replay.lane_position import LanePosition, decode_position
+from replayer.replay.pace import Commands, Pace, Unpaced
+from replayer.replay.pipeline import Pipeline
+from replayer.replay.record_sink import Delivered, RecordSink
+from replayer.replay.result import RepublishResult
+from replayer.replay.run import CADENCE, Cadence, Work, republish
 
 JOB = Job("job", "copy", "0" * 16)
 

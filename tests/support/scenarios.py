@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from archiver.archive import TOPIC_OBJECT
+from archiver.commit.archive import TOPIC_OBJECT
 from index_format import objects
 from index_format.identity import ArchiveInfo, TopicInfo
 from index_format.keys import archive_key, topic_home

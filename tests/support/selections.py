@@ -3,11 +3,11 @@
 import asyncio
 from pathlib import Path
 
-from index_format.addresses import LocalAddress
-from replayer.archive import Archive
-from replayer.positions import OffsetRange
-from replayer.selection import Selection
-from replayer.stores.local import LocalReader
+from blockgz_runtime.store.address import LocalAddress
+from blockgz_runtime.store.local_reader import LocalReader
+from replayer.read.archive import Archive
+from replayer.read.positions import OffsetRange
+from replayer.read.selection import Selection
 
 
 def selections_of(root: Path, topic: str, start: int = 0, end: int = 2**62) -> list[Selection]:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from archiver.errors import BrokerUnreachable, StoreUnavailable
-from archiver.garbage import SHORTEST_GRACE_SECONDS
-from archiver.protocol import operations as op
-from archiver.sweep import plan_sweep
+from archiver.commit import operations as op
+from archiver.maintain.garbage import SHORTEST_GRACE_SECONDS
+from archiver.maintain.sweep import plan_sweep
+from blockgz_runtime.errors import BrokerUnreachable, StoreUnavailable
 from index_format.errors import BlockgzError
 from tests.support.memory_store import MemoryLog, MemoryStore
 

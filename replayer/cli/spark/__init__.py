@@ -2,16 +2,21 @@
 
 import click
 
-from ..program import Program, closing
+from blockgz_runtime.program.main import Program, closing
 
-COMMANDS = {"load": "load_command", "export": "export_command", "verify": "verify_command", "replay": "replay_command"}
-"""Commands and the modules that hold them, as in the program itself."""
+COMMANDS = {
+    "load": "replayer.cli.spark.load_command:command",
+    "export": "replayer.cli.spark.export_command:command",
+    "verify": "replayer.cli.spark.verify_command:command",
+    "replay": "replayer.cli.spark.replay_command:command",
+}
+"""Commands and where they are defined; each is imported when it is used."""
 
 
 @click.group(
     "spark",
     cls=Program,
-    modules={name: f"spark.{module}" for name, module in COMMANDS.items()},
+    places=COMMANDS,
     epilog=closing(
         "replayer spark export orders ./orders --format parquet -a ./archive",
         "replayer spark verify --records --master local[4] -a s3://bucket/prefix",

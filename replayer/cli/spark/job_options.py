@@ -8,15 +8,15 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from ...archive import Archive
-from ...errors import UsageError
-from ...selection import Selection
-from ...topic_patterns import fitting, is_pattern
-from ..archive_options import ArchiveOptions, Size
-from ..options import with_options
-from ..selection_options import SelectionOptions
-from ..topic_argument import TopicArgument, parse_partitions, parse_topic
-from .session_options import SessionOptions
+from blockgz_runtime.errors import UsageError
+from blockgz_runtime.topic_patterns import is_pattern, matching
+from replayer.cli.options.archive_options import ArchiveOptions, Size
+from replayer.cli.options.options import with_options
+from replayer.cli.options.selection_options import SelectionOptions
+from replayer.cli.options.topic_argument import TopicArgument, parse_partitions, parse_topic
+from replayer.cli.spark.session_options import SessionOptions
+from replayer.read.archive import Archive
+from replayer.read.selection import Selection
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -171,7 +171,7 @@ async def _meant(archive: Archive, text: str) -> list[TopicArgument]:
         return [parse_topic(text)]
     pattern, separator, numbers = (text, "", "") if text.startswith("~") else text.partition(":")
     partitions = parse_partitions(numbers) if separator else None
-    return [TopicArgument(topic, partitions) for topic in fitting(pattern, await archive.topics())]
+    return [TopicArgument(topic, partitions) for topic in matching(pattern, await archive.topics())]
 
 
 def _together(one: tuple[int, ...] | None, other: tuple[int, ...] | None) -> tuple[int, ...] | None:

@@ -4,20 +4,19 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from blockgz_runtime.errors import BrokerUnreachable, StoreUnavailable, UsageError
+from blockgz_runtime.spark.errors import spark_errors
+from blockgz_runtime.spark.session import session
 from index_format.errors import BlockgzError
-
-from ...errors import BrokerUnreachable, CommitLost, StoreUnavailable, UsageError
-from ...lane_position import LanePosition
-from ...lane_store import LaneStore
-from ...republish_plan import RepublishPlan
-from ...source_lanes import SourceLane
-from ...spark.errors import spark_errors
-from ...spark.lane_task import LaneOutcome, LaneTask, LaneWork, run_lane
-from ...spark.session import session
-from ..progress import RecordProgress, record_progress
-from ..replay_job import KnownJob
-from .replaying_output import Done, written
-from .session_options import SessionOptions
+from replayer.cli.progress import RecordProgress, record_progress
+from replayer.cli.replay_job import KnownJob
+from replayer.cli.spark.replaying_output import Done, written
+from replayer.cli.spark.session_options import SessionOptions
+from replayer.errors import CommitLost
+from replayer.replay.lane_position import LanePosition
+from replayer.replay.plan import RepublishPlan
+from replayer.spark.jobs.lane_task import LaneOutcome, LaneTask, LaneWork, run_lane
+from replayer.spark.jobs.source_lanes import LaneStore, SourceLane
 
 ROUNDS_IN_VAIN = 3
 """So many rounds of tasks without any progress end a replay that the cluster or the store does not let go on."""

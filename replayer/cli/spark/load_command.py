@@ -4,14 +4,14 @@ from typing import Any
 
 import click
 
-from ..archive_options import archive_options
-from ..damage import damage_option
-from ..options import json_option
-from ..program import closing
-from ..selection_options import selection_options
-from .job_options import Request, cutting_options, dry_run_option, value_options
-from .session_options import session_options, spark_needed
-from .target_options import mode_option, partition_by_option
+from blockgz_runtime.program.main import closing
+from replayer.cli.options.archive_options import archive_options
+from replayer.cli.options.damage import damage_option
+from replayer.cli.options.options import json_option
+from replayer.cli.options.selection_options import selection_options
+from replayer.cli.spark.job_options import Request, cutting_options, dry_run_option, value_options
+from replayer.cli.spark.session_options import session_options, spark_needed
+from replayer.cli.spark.target_options import mode_option, partition_by_option
 
 
 @click.command(
@@ -56,6 +56,6 @@ def command(table: str, table_format: str, mode: str, partition_by: tuple[str, .
     values could not be decoded or damage was skipped.
     """
     with spark_needed():
-        from .writing_job import run  # noqa: PLC0415
+        from replayer.cli.spark.writing_job import run  # noqa: PLC0415
     target = {"file_format": table_format, "mode": mode, "table": table, "partition_by": partition_by}
     return run(Request(**given), "load", target)

@@ -4,12 +4,12 @@ import asyncio
 
 import click
 
-from ..archive_options import ArchiveOptions, archive_options
-from ..cluster_options import KafkaOptions, kafka_options
-from ..options import json_option
-from ..program import closing
-from ..replay_options import ReplayOptions, shared_replay_options
-from .session_options import SessionOptions, session_options, spark_needed
+from blockgz_runtime.program.main import closing
+from replayer.cli.options.archive_options import ArchiveOptions, archive_options
+from replayer.cli.options.cluster_options import KafkaOptions, kafka_options
+from replayer.cli.options.options import json_option
+from replayer.cli.options.replay_options import ReplayOptions, shared_replay_options
+from replayer.cli.spark.session_options import SessionOptions, session_options, spark_needed
 
 
 @click.command(
@@ -36,5 +36,5 @@ def command(
     after its last checkpoint twice.
     """
     with spark_needed():
-        from .replaying_job import replay  # noqa: PLC0415
+        from replayer.cli.spark.replaying_job import replay  # noqa: PLC0415
     return asyncio.run(replay(options, spark, as_json, kafka, archive))

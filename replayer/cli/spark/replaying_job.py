@@ -8,27 +8,26 @@ from dataclasses import replace
 
 import click
 
-from ...archive import Archive
-from ...kafka_admin import KafkaAdmin
-from ...lane_position import refuse_long_metadata
-from ...lane_store import LaneStore
-from ...pipeline import KeepPartitions, Pipeline
-from ...republish import Work
-from ...republish_planning import make_plan
-from ...selection import Reading
-from ...source_lanes import SourceLane, places_for, source_lane
-from ...spark.lane_task import ArchivePlace, LaneWork
-from ..archive_options import ArchiveOptions, open_archive
-from ..cluster_options import KafkaOptions
-from ..damage import SKIPS, DamagePolicies
-from ..replay_job import KnownJob, asked_job, job_begin
-from ..replay_options import ReplayOptions
-from ..replay_output import print_plan, print_planned
-from ..replay_preflight import ask_before, confirm
-from ..replay_target import ShapedTarget, make_ready, shaped_target, tell_set_back, undo_retention
-from .lane_rounds import Replay, run_rounds
-from .replaying_output import print_done
-from .session_options import SessionOptions
+from replayer.cli.options.archive_options import ArchiveOptions, open_archive
+from replayer.cli.options.cluster_options import KafkaOptions
+from replayer.cli.options.damage import SKIPS, DamagePolicies
+from replayer.cli.options.replay_options import ReplayOptions
+from replayer.cli.replay_job import KnownJob, asked_job, job_begin
+from replayer.cli.replay_output import print_plan, print_planned
+from replayer.cli.replay_preflight import ask_before, confirm
+from replayer.cli.replay_target import ShapedTarget, make_ready, shaped_target, tell_set_back, undo_retention
+from replayer.cli.spark.lane_rounds import Replay, run_rounds
+from replayer.cli.spark.replaying_output import print_done
+from replayer.cli.spark.session_options import SessionOptions
+from replayer.kafka.admin import KafkaAdmin
+from replayer.read.archive import Archive
+from replayer.read.selection import Reading
+from replayer.replay.lane_position import refuse_long_metadata
+from replayer.replay.pipeline import KeepPartitions, Pipeline
+from replayer.replay.preflight import make_plan
+from replayer.replay.run import Work
+from replayer.spark.jobs.lane_task import ArchivePlace, LaneWork
+from replayer.spark.jobs.source_lanes import LaneStore, SourceLane, places_for, source_lane
 
 BY_SOURCE = "a lane for each source partition"
 """Part of what makes a job, where that is not a lane for each target partition as well."""

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import click
 import msgspec
 
-from ...lane_position import LanePosition
-from ...republish_plan import RepublishPlan
-from ...spark.lane_task import LaneOutcome
-from ...transforms.stage import Tally
-from ..damage import DAMAGE_FOUND
-from ..replay_job import KnownJob
-from ..replay_output import UNFIT_LEFT_OUT, plan_json, print_left_out
-from ..tables import print_table
+from blockgz_runtime.program.tables import print_table
+from replayer.cli.options.damage import DAMAGE_FOUND
+from replayer.cli.replay_job import KnownJob
+from replayer.cli.replay_output import UNFIT_LEFT_OUT, plan_json, print_left_out
+from replayer.replay.lane_position import LanePosition
+from replayer.replay.plan import RepublishPlan
+from replayer.replay.transform_stage import Tally
+from replayer.spark.jobs.lane_task import LaneOutcome
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from ...errors import UsageError
-from ..options import with_options
+from blockgz_runtime.errors import UsageError
+from replayer.cli.options.options import with_options
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -2,15 +2,15 @@
 
 import click
 
-from ...chunk_choice import ChunkChoice
-from ...verify import Depth
-from ..archive_options import ArchiveOptions, archive_options
-from ..choice_options import choice_options
-from ..options import json_option
-from ..program import closing
-from ..report import ReportOptions, report_options
-from .job_options import Cutting, cutting_options, dry_run_option
-from .session_options import SessionOptions, session_options, spark_needed
+from blockgz_runtime.program.main import closing
+from replayer.cli.options.archive_options import ArchiveOptions, archive_options
+from replayer.cli.options.choice_options import choice_options
+from replayer.cli.options.options import json_option
+from replayer.cli.report import ReportOptions, report_options
+from replayer.cli.spark.job_options import Cutting, cutting_options, dry_run_option
+from replayer.cli.spark.session_options import SessionOptions, session_options, spark_needed
+from replayer.verify.chunk_checks import ChunkChoice
+from replayer.verify.partition import Depth
 
 
 @click.command(
@@ -56,7 +56,7 @@ def command(
         raise click.UsageError("--digests goes with --records")
     depth = Depth.RECORDS if records else Depth.BLOCKS
     with spark_needed():
-        from .verifying_job import run  # noqa: PLC0415
+        from replayer.cli.spark.verifying_job import run  # noqa: PLC0415
     return run(
         archive, topics, depth, choice, cutting, spark, report_to, digests=digests, dry_run=dry_run, as_json=as_json
     )

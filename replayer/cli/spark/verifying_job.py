@@ -5,19 +5,19 @@ import asyncio
 import click
 import msgspec
 
-from ...chunk_choice import ChunkChoice
-from ...spark.place import ArchivePlace, opened
-from ...spark.session import session
-from ...spark.verifying import VerificationPlan, planned, verify
-from ...verify import Depth
-from ..archive_options import ArchiveOptions
-from ..program import debug
-from ..report import ReportOptions
-from ..tables import bytes_text
-from ..verification_output import conclude
-from .job_options import Cutting, topic_arguments
-from .session_options import SessionOptions
-from .stage_progress import stage_progress
+from blockgz_runtime.program.main import debug
+from blockgz_runtime.program.tables import bytes_text
+from blockgz_runtime.spark.session import session
+from replayer.cli.options.archive_options import ArchiveOptions
+from replayer.cli.report import ReportOptions
+from replayer.cli.spark.job_options import Cutting, topic_arguments
+from replayer.cli.spark.session_options import SessionOptions
+from replayer.cli.spark.stage_progress import stage_progress
+from replayer.cli.verification_output import conclude
+from replayer.spark.jobs.verifying import VerificationPlan, planned, verify
+from replayer.spark.place import ArchivePlace, opened
+from replayer.verify.chunk_checks import ChunkChoice
+from replayer.verify.partition import Depth
 
 
 def run(

@@ -7,17 +7,17 @@ from typing import Any
 import click
 import msgspec
 
-from ...spark.job_plan import JobPlan, planned
-from ...spark.layout import check_parts
-from ...spark.place import ArchivePlace, opened
-from ...spark.session import session
-from ...spark.values import ValueOptions
-from ...spark.writing import Reading, Target, Written, write
-from ..damage import SKIPS
-from ..program import debug
-from ..tables import bytes_text
-from .job_options import Request, selections
-from .stage_progress import stage_progress
+from blockgz_runtime.program.main import debug
+from blockgz_runtime.program.tables import bytes_text
+from blockgz_runtime.spark.session import session
+from replayer.cli.options.damage import SKIPS
+from replayer.cli.spark.job_options import Request, selections
+from replayer.cli.spark.stage_progress import stage_progress
+from replayer.spark.jobs.job_plan import JobPlan, planned
+from replayer.spark.jobs.layout import check_parts
+from replayer.spark.jobs.values import ValueOptions
+from replayer.spark.jobs.writing import Reading, Target, Written, write
+from replayer.spark.place import ArchivePlace, opened
 
 PARTLY = 3
 

@@ -1,0 +1,67 @@
+"""An archive as the archiver opens it: its identity, and that of its topics, settled once by put-if-absent."""
+
+import uuid
+from typing import TypeVar
+
+from archiver.errors import Diverged
+from blockgz_runtime.errors import UsageError
+from blockgz_runtime.store.writer import Store
+from index_format import objects
+from index_format.identity import ArchiveInfo, TopicInfo
+from index_format.keys import LAYOUTS, TopicFolder, archive_key, topic_home
+
+TOPIC_OBJECT = "_topic.json"
+
+T = TypeVar("T", ArchiveInfo, TopicInfo)
+
+
+def open_archive(store: Store, *, layout: str, cluster_id: str | None) -> ArchiveInfo:
+    """The archive's identity, created where there is none. One cluster and one layout an archive.
+
+    Raises UsageError where it has another layout, Diverged where it belongs to another cluster.
+    """
+    for other in LAYOUTS:
+        if other != layout and store.head(archive_key(other)) is not None:
+            raise UsageError(
+                f"{store.url} is an archive of layout {other!r}",
+                why=f"this run asks for layout {layout!r}",
+                remedy=f"use --layout {other}, or another --archive",
+            )
+    key = archive_key(layout)
+    fresh = ArchiveInfo(archive_id=str(uuid.uuid4()), cluster_id=cluster_id, layout=layout)
+    info = _settle(store, key, objects.encode(fresh), ArchiveInfo)
+    if None not in (cluster_id, info.cluster_id) and cluster_id != info.cluster_id:
+        raise Diverged(
+            f"{store.url} holds the topics of another cluster",
+            why=f"its cluster id is {info.cluster_id}, this one's is {cluster_id}",
+            remedy="give each cluster an --archive of its own, or correct -b",
+        )
+    return info
+
+
+def find_incarnation(store: Store, *, layout: str, topic: str, topic_id: str | None) -> TopicFolder:
+    """The folder of the topic with that id: the first one free, or the one settled for it before.
+
+    An unknown id never differs: it means the newest incarnation there is.
+    """
+    folder = TopicFolder(topic)
+    while True:
+        fresh = TopicInfo(topic=topic, topic_id=topic_id, incarnation=folder.incarnation)
+        info = _settle(store, topic_home(layout, folder) + TOPIC_OBJECT, objects.encode(fresh), TopicInfo)
+        following = folder._replace(incarnation=folder.incarnation + 1)
+        if topic_id is None:
+            if store.head(topic_home(layout, following) + TOPIC_OBJECT) is None:
+                return folder
+        elif info.topic_id in (None, topic_id):
+            return folder
+        folder = following
+
+
+def _settle(store: Store, key: str, fresh: bytes, kind: type[T]) -> T:
+    """What is stored under the key, stored now where there was nothing."""
+    found = store.get(key)
+    if found is None:
+        store.put_if_absent(key, fresh, str(uuid.uuid4()))
+        found = store.get(key)
+    assert found is not None
+    return objects.decode(found.body, kind, key)

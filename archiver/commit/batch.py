@@ -1,0 +1,168 @@
+"""Committing what a batch stored: chunks whose data other processes stored before, all at once and in order.
+
+Where the chain ended when the chunks were cut must be where it ends still, or nothing is committed: chunks are named
+by it, and records below it were left out.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from archiver.commit.commit import PartitionIdentity, StoredChunk, commit_progress, commit_stored
+from archiver.commit.objects import Held
+from archiver.commit.operations import Head, NewToken, Protocol, patiently
+from archiver.commit.recovery import TakeoverPolicy, read_own, take_over
+from archiver.errors import Fenced, GapRefused
+from blockgz_runtime.errors import StoreError
+from blockgz_runtime.store.writer import ObjectHead
+from index_format import marker as markers
+from index_format.chunk_index import UNVERIFIED, Gap
+from index_format.marker import Marker
+
+
+class Reading(NamedTuple):
+    """Offsets [start, end) of a partition that a batch read whole: what none of its records has, the log lacks."""
+
+    start: int
+    end: int
+
+
+class ChainEnd(NamedTuple):
+    """Where a partition's archive ended when a batch was cut; both None where nothing is archived yet."""
+
+    next_offset: int | None
+    position: int | None
+    """Where the next chunk starts."""
+
+    @classmethod
+    def of(cls, held: Held | None) -> "ChainEnd":
+        """As the marker says."""
+        return cls(held.marker.next_offset, held.marker.chain_end) if held else cls(None, None)
+
+    def start_of(self, first_offset: int) -> int:
+        """The start position of a chunk whose first record has this offset, not below `next_offset`.
+
+        Only a record right at the archive's end continues it; other chunks start with their first record, behind the
+        chunk before them in the same batch or behind a gap.
+        """
+        return self.position if self.position is not None and first_offset == self.next_offset else first_offset
+
+
+class Committed(NamedTuple):
+    """What a batch did to one partition."""
+
+    next_offset: int
+    records: int
+    chunks: int
+    gap: Gap | None
+    passed: int
+    """Records of chunks that were not committed, because another batch had archived their offsets meanwhile."""
+
+
+def commit_batch(
+    identity: PartitionIdentity,
+    ends: Collection[ChainEnd],
+    chunks: Sequence[StoredChunk],
+    policy: TakeoverPolicy,
+    reading: Reading | None = None,
+) -> Protocol[Committed]:
+    """Claim the partition and commit the batch's chunks, at least one, in the order given, offsets rising throughout.
+
+    `ends` are what the chunks were cut by, `reading` is what the batch read where that is known. Offsets between two
+    chunks are holes of the log, and so are those between the archive's end and the first chunk where the batch read
+    them too; otherwise a gap lies there. Raises Fenced where the archive moved on since, GapRefused, and what
+    `take_over` and `commit_chunk` raise; what was committed before stays, and a repeated batch goes on behind it.
+    """
+    start, last = chunks[0].first_offset, chunks[-1].last_offset
+    if reading is not None and not (reading.start <= start and last < reading.end):
+        reading = None  # of another batch than this one
+    records = sum(block.num_records for chunk in chunks for block in chunk.blocks)
+    before = yield from read_own(identity, policy)
+    if before is not None and before.marker.next_offset is not None and last < before.marker.next_offset:
+        if reading is not None:
+            yield from commit_reading(identity, reading, policy)
+        return Committed(before.marker.next_offset, 0, 0, None, records)
+    _check_end(identity, ends, before)
+    gap = gap_before(before.marker, start, reading) if before is not None else None
+    if gap is not None and not policy.gaps_are_recorded:
+        raise GapRefused(
+            f"{_name(identity)}: the archive ends at {gap.start}, the batch begins at {gap.end}",
+            why="nobody knows whether the log held records between them",
+            remedy="give the records from there on, or record the gap with --on-gap record",
+        )
+    for chunk in chunks:
+        yield from _check_data(identity, ends, chunk, policy)
+    writer: str = yield NewToken()
+    held = (yield from take_over(identity, writer, policy)).held
+    _check_end(identity, ends, held)
+    if held.marker.next_offset is not None and held.marker.next_offset < start:
+        held = yield from commit_progress(identity, held, start, (gap,) if gap else ())
+    end = reading.end if reading is not None else last + 1
+    ends_of_chunks = [*(following.start.position for following in chunks[1:]), end]
+    for chunk, next_offset in zip(chunks, ends_of_chunks, strict=True):
+        held = yield from commit_stored(identity, held, chunk._replace(next_offset=next_offset))
+    return Committed(end, records, len(chunks), gap, 0)
+
+
+def commit_reading(identity: PartitionIdentity, reading: Reading, policy: TakeoverPolicy) -> Protocol[None]:
+    """Move the archive's end to that of what a batch read, which found no record the archive does not hold.
+
+    Where the archive is not begun, or ends outside of what was read, nothing happens. Raises what `take_over` raises.
+    """
+    before = yield from read_own(identity, policy)
+    if before is None or not _ends_within(before.marker, reading):
+        return
+    writer: str = yield NewToken()
+    held = (yield from take_over(identity, writer, policy)).held
+    if _ends_within(held.marker, reading):
+        yield from commit_progress(identity, held, reading.end)
+
+
+def _ends_within(marker: Marker, reading: Reading) -> bool:
+    return marker.next_offset is not None and reading.start <= marker.next_offset < reading.end
+
+
+def _check_data(
+    identity: PartitionIdentity, ends: Collection[ChainEnd], chunk: StoredChunk, policy: TakeoverPolicy
+) -> Protocol[None]:
+    """Raises StoreError where whoever stored the data saw another store than this one, or as `_check_end` does."""
+    key = identity.keys.chunks + chunk.data.name
+    head: ObjectHead | None = yield from patiently(Head(key))
+    if head is None or head.size != chunk.data.bytes:
+        # Where the archive moved on meanwhile, what the batch stored is garbage, and may have been collected.
+        _check_end(identity, ends, (yield from read_own(identity, policy)))
+        found = "is not there" if head is None else f"has {head.size} bytes"
+        raise StoreError(
+            f"the object {key}, which a task stored with {chunk.data.bytes} bytes, {found}",
+            why="driver and tasks do not see the same store, or somebody deleted the object",
+            remedy="use s3://, or a folder that is the same for all of them",
+        )
+
+
+def _check_end(identity: PartitionIdentity, ends: Collection[ChainEnd], held: Held | None) -> None:
+    now = ChainEnd.of(held)
+    if set(ends) != {now}:
+        raise Fenced(
+            f"{_name(identity)}: another writer archived up to {now.next_offset} while this batch was under way",
+            why=f"the batch was cut for an archive that ends at {' and '.join(str(end.next_offset) for end in ends)}",
+            remedy="run the batch again: what is archived by now is left out; let one query write a partition",
+        )
+
+
+def gap_before(marker: Marker, first_offset: int, reading: Reading | None) -> Gap | None:
+    """The gap before a batch's first record that the archive does not hold; None where the log has only a hole there.
+
+    That is known where the batch read all from the archive's end on. Where a gap ends the archive, no chunk is there to
+    reach over the hole, and the next one would have to start at the gap's end: it is taken for a gap all the same.
+    """
+    end = marker.next_offset
+    if end is None or first_offset == end:
+        return None
+    if reading is not None and reading.start <= end:
+        reached = markers.advanced(marker, first_offset, nonce=marker.nonce, leader_epoch=marker.leader_epoch)
+        if reached.chain_end == first_offset:
+            return None
+    return Gap(end, first_offset, UNVERIFIED)
+
+
+def _name(identity: PartitionIdentity) -> str:
+    return f"{identity.topic}:{identity.keys.partition}"

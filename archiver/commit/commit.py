@@ -1,0 +1,217 @@
+"""Committing a chunk: data, index, catalogs where the tail is full, then the marker; and progress without records."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from archiver.commit.objects import Held, store_once, swap_marker
+from archiver.commit.operations import CompareAndSwap, CourtesyFailed, Get, NewToken, Protocol, StillAssigned, patiently
+from archiver.errors import AssignmentLost
+from blockgz_runtime.errors import AccessDenied, StoreError
+from blockgz_runtime.store.writer import Body, FileBody, StoredObject
+from index_format import marker as markers
+from index_format import objects
+from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Gap, ancestor_index
+from index_format.keys import ChunkStart, Conflict, PartitionKeys, SeedLayoutKeys, catalog_name, data_suffix
+from index_format.marker import Marker
+
+
+@dataclass(frozen=True)
+class PartitionIdentity:
+    """What every object of a partition says of itself."""
+
+    keys: PartitionKeys
+    archive_id: str
+    topic_id: str | None
+    group_id: str
+    record_format: str
+    codec: str
+    isolation_level: str
+    key_prefix: str
+    """What the store puts before a key; the ancestor's marker names keys in full."""
+
+    @property
+    def topic(self) -> str:
+        """The topic's name in Kafka."""
+        return self.keys.folder.topic
+
+    @property
+    def suffix(self) -> str:
+        """What the name of a chunk's data ends with."""
+        return data_suffix(self.record_format, self.codec)
+
+
+class FinishedChunk(NamedTuple):
+    """A chunk whose bytes lie complete in the local buffer."""
+
+    body: FileBody
+    start: ChunkStart
+    next_offset: int
+    blocks: tuple[BlockEntry, ...]
+    gaps: tuple[Gap, ...]
+    timestamp_type: str
+    leader_epoch: int | None
+    tail_hash: str
+
+
+class StoredChunk(NamedTuple):
+    """A chunk whose data is in the store and which no index and no marker names yet: an orphan unless it is committed.
+
+    It may be committed by another process than the one that stored it.
+    """
+
+    data: DataObject
+    conflict: Conflict | None
+    """What tells the data's name from the plain one, which was taken."""
+    start: ChunkStart
+    next_offset: int
+    blocks: tuple[BlockEntry, ...]
+    gaps: tuple[Gap, ...]
+    timestamp_type: str
+    leader_epoch: int | None
+    tail_hash: str
+
+    @property
+    def first_offset(self) -> int:
+        """Of its records."""
+        return self.blocks[0].first_record_offset
+
+    @property
+    def last_offset(self) -> int:
+        """Of its records."""
+        return self.blocks[-1].last_record_offset
+
+
+def commit_chunk(identity: PartitionIdentity, held: Held, chunk: FinishedChunk) -> Protocol[Held]:
+    """Make a chunk part of the archive; returns the marker that holds it.
+
+    Raises Fenced or OwnedByAnother when the partition is no longer this writer's: the chunk is then an orphan at most.
+    """
+    stored = yield from store_data(identity, chunk, held.marker.epoch)
+    return (yield from commit_stored(identity, held, stored))
+
+
+def store_data(identity: PartitionIdentity, chunk: FinishedChunk, epoch: int) -> Protocol[StoredChunk]:
+    """Store the data of a chunk, which changes nothing for readers; `epoch` is its writer's."""
+    keys = identity.keys
+    parts: list[tuple[Callable[[Conflict | None], str], Body]]
+    parts = [(lambda conflict: keys.chunks + keys.data_name(chunk.start, identity.suffix, conflict), chunk.body)]
+    if isinstance(keys, SeedLayoutKeys):
+        sidecar = ancestor_index(chunk.blocks)
+        parts.append((lambda conflict: keys.ancestor_index_name(chunk.start, conflict), sidecar))
+    conflict = yield from store_once(parts, epoch, names_are_shared=_shares_names(keys))
+    name = keys.data_name(chunk.start, identity.suffix, conflict)
+    return StoredChunk(DataObject(name, chunk.body.size, chunk.body.sha256), conflict, *chunk[1:])
+
+
+def commit_stored(identity: PartitionIdentity, held: Held, chunk: StoredChunk) -> Protocol[Held]:
+    """Store the index of a chunk whose data is stored, then swap the marker; see `commit_chunk`."""
+    keys, marker = identity.keys, held.marker
+    index = _index(identity, marker, chunk)
+    body = objects.encode(index)
+    index_conflict = yield from store_once(
+        [(lambda conflict: keys.chunks + keys.index_name(chunk.start, conflict), body)],
+        marker.epoch,
+        names_are_shared=_shares_names(keys),
+    )
+    entry = markers.entry_of(index, keys.index_name(chunk.start, index_conflict), body)
+    room, pending = markers.folded(marker)
+    for catalog in pending:
+        room = yield from store_catalog(keys, room, catalog)
+    nonce: str = yield NewToken()
+    committed = markers.appended(
+        room, entry, chunk.gaps, nonce=nonce, leader_epoch=chunk.leader_epoch, tail_hash=chunk.tail_hash
+    )
+    result = yield from _swap_if_assigned(keys, committed, held)
+    if isinstance(keys, SeedLayoutKeys):
+        sidecar_key = identity.key_prefix + keys.ancestor_index_name(chunk.start, chunk.conflict)
+        yield from _follow_with_ancestor_marker(keys, sidecar_key)
+    return result
+
+
+def _shares_names(keys: PartitionKeys) -> bool:
+    """In layout seed, the incarnations of a topic share the names of chunks; plain ones are the first's."""
+    return isinstance(keys, SeedLayoutKeys) and keys.folder.incarnation > 1
+
+
+def commit_progress(
+    identity: PartitionIdentity, held: Held, next_offset: int, gaps: tuple[Gap, ...] = ()
+) -> Protocol[Held]:
+    """Move the marker over offsets that hold no record to archive; nothing else is written."""
+    nonce: str = yield NewToken()
+    epoch = held.marker.leader_epoch
+    moved = markers.advanced(held.marker, next_offset, nonce=nonce, leader_epoch=epoch, gaps=gaps)
+    return (yield from _swap_if_assigned(identity.keys, moved, held))
+
+
+def _swap_if_assigned(keys: PartitionKeys, marker: Marker, held: Held) -> Protocol[Held]:
+    yield from check_assignment(keys)
+    return (yield from swap_marker(keys.marker, marker, held.etag))
+
+
+def check_assignment(keys: PartitionKeys) -> Protocol[None]:
+    """Raises AssignmentLost where the partition is another process's by now, or its topic another one."""
+    mine: bool = yield from patiently(StillAssigned())
+    if not mine:
+        raise AssignmentLost(
+            f"{keys.folder.topic}:{keys.partition} went to another process or was created anew",
+            why="the consumer group or the cluster changed meanwhile",
+            remedy="nothing to do: whoever owns the partition now archives what is not committed",
+        )
+
+
+def _index(identity: PartitionIdentity, marker: Marker, chunk: StoredChunk) -> ChunkIndex:
+    blocks = chunk.blocks
+    return ChunkIndex(
+        archive_id=identity.archive_id,
+        topic=identity.topic,
+        topic_id=identity.topic_id,
+        partition=identity.keys.partition,
+        epoch=marker.epoch,
+        record_format=identity.record_format,
+        codec=identity.codec,
+        isolation_level=identity.isolation_level,
+        timestamp_type=chunk.timestamp_type,
+        start_offset=chunk.start.position,
+        next_offset=chunk.next_offset,
+        first_offset=chunk.first_offset,
+        last_offset=chunk.last_offset,
+        num_records=sum(block.num_records for block in blocks),
+        min_timestamp=min(block.min_timestamp for block in blocks),
+        max_timestamp=max(block.max_timestamp for block in blocks),
+        data=chunk.data,
+        previous=marker.last_chunk_index,
+        gaps=(*_gaps_before(marker), *chunk.gaps),
+        blocks=blocks,
+    )
+
+
+def _gaps_before(marker: Marker) -> tuple[Gap, ...]:
+    """The gaps recorded since the newest chunk, which the next chunk's index repeats."""
+    end = marker.tail[-1].next_offset if marker.tail else 0
+    return tuple(gap for gap in marker.gaps if gap.start >= end)
+
+
+def store_catalog(keys: PartitionKeys, marker: Marker, catalog: markers.PendingCatalog) -> Protocol[Marker]:
+    """Store a catalog before the marker that references it; returns the marker with the name that it got."""
+
+    def key_of(conflict: Conflict | None) -> str:
+        return keys.home + catalog_name(catalog.level, catalog.position, conflict)
+
+    conflict = yield from store_once([(key_of, catalog.body)], marker.epoch)
+    name = catalog_name(catalog.level, catalog.position, conflict)
+    return markers.with_catalog_name(marker, catalog, name) if conflict else marker
+
+
+def _follow_with_ancestor_marker(keys: SeedLayoutKeys, sidecar_key: str) -> Protocol[None]:
+    """Point the ancestor's plain-text marker at the newest sidecar: a courtesy that only moves forward.
+
+    The commit stands without it, whatever the store says; the next commit catches up.
+    """
+    try:
+        found: StoredObject | None = yield Get(keys.ancestor_marker)
+        newest = sidecar_key.encode()
+        if found is None or keys.ancestor_position(found.body) < keys.ancestor_position(newest):
+            yield CompareAndSwap(keys.ancestor_marker, newest, found.etag if found else None)
+    except (StoreError, AccessDenied) as error:
+        yield CourtesyFailed(keys.ancestor_marker, error.what)

@@ -1,0 +1,74 @@
+"""Running a protocol against a real store and a real log."""
+
+import uuid
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from archiver.commit import operations as op
+from archiver.logs import LogEvent, log
+from blockgz_runtime.store.writer import Store
+from index_format.errors import BlockgzError
+from index_format.records import Record
+
+R = TypeVar("R")
+
+
+class LogReader(Protocol):
+    """What recovery asks of the partition's log."""
+
+    def bounds(self) -> op.LogBounds:
+        """The log's bounds now."""
+
+    def record_at(self, offset: int) -> Record | None:
+        """The record at that offset, or None where the log has none there any more."""
+
+
+class Driver:
+    """Carries out the operations of one partition's protocols."""
+
+    def __init__(
+        self, store: Store, log: LogReader, wait: Callable[[int, str], None], still_assigned: Callable[[], bool]
+    ) -> None:
+        """`wait(attempt, cause)` backs off; it raises ShuttingDown to end the protocol."""
+        self._store = store
+        self._log = log
+        self._wait = wait
+        self._still_assigned = still_assigned
+
+    def run(self, protocol: op.Protocol[R]) -> R:
+        """The protocol's result; what it raises, this raises."""
+        try:
+            operation = next(protocol)
+            while True:
+                try:
+                    answer = self._carry_out(operation)
+                except BlockgzError as error:
+                    operation = protocol.throw(error)
+                else:
+                    operation = protocol.send(answer)
+        except StopIteration as stop:
+            result: R = stop.value
+            return result
+
+    def _carry_out(self, operation: op.Operation) -> Any:  # noqa: PLR0911
+        match operation:
+            case op.Get(key):
+                return self._store.get(key)
+            case op.Head(key):
+                return self._store.head(key)
+            case op.PutIfAbsent(key, body, attempt):
+                return self._store.put_if_absent(key, body, attempt)
+            case op.CompareAndSwap(key, body, expected):
+                return self._store.compare_and_swap(key, body, expected)
+            case op.Wait(attempt, cause):
+                return self._wait(attempt, cause)
+            case op.NewToken():
+                return str(uuid.uuid4())
+            case op.StillAssigned():
+                return self._still_assigned()
+            case op.CourtesyFailed(key, cause):
+                return log.warning(LogEvent.COURTESY_FAILED, key=key, cause=cause)
+            case op.ReadLogBounds():
+                return self._log.bounds()
+            case op.ReadLogRecord(offset):
+                return self._log.record_at(offset)

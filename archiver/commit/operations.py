@@ -1,0 +1,133 @@
+"""What a protocol may ask for; the driver answers with the operation's result or throws the store's error in."""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from blockgz_runtime.errors import BrokerUnreachable, StoreUnavailable
+from blockgz_runtime.store.writer import Body
+from index_format.records import Record
+
+R = TypeVar("R")
+Protocol = Generator["Operation", Any, R]
+"""A running protocol: yields operations, is sent their answers, returns R."""
+
+
+@dataclass(frozen=True)
+class Get:
+    """Answer: StoredObject or None."""
+
+    key: str
+
+
+@dataclass(frozen=True)
+class Head:
+    """Answer: ObjectHead or None."""
+
+    key: str
+
+
+@dataclass(frozen=True)
+class PutIfAbsent:
+    """Answer: True when stored, False when the key is taken."""
+
+    key: str
+    body: Body
+    attempt: str
+
+
+@dataclass(frozen=True)
+class CompareAndSwap:
+    """Answer: the new etag, or None when the object is another version."""
+
+    key: str
+    body: bytes
+    expected: str | None
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Back off before another try; answer: None. `attempt` counts from 1. The driver may throw ShuttingDown in."""
+
+    attempt: int
+    cause: str
+
+
+@dataclass(frozen=True)
+class NewToken:
+    """Answer: a fresh random UUID as text."""
+
+
+@dataclass(frozen=True)
+class StillAssigned:
+    """Answer: whether the partition is still this process's, as far as it knows."""
+
+
+@dataclass(frozen=True)
+class CourtesyFailed:
+    """Tell the operator that something beside the archive was not done; answer: None."""
+
+    key: str
+    cause: str
+
+
+class LogBounds(NamedTuple):
+    """Offsets [low, high) of a log; high is the last stable offset under read_committed."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class ReadLogBounds:
+    """Answer: LogBounds of the partition."""
+
+
+@dataclass(frozen=True)
+class ReadLogRecord:
+    """Answer: the Record at that offset, or None where the log has none there any more."""
+
+    offset: int
+
+
+Operation = (
+    Get
+    | Head
+    | PutIfAbsent
+    | CompareAndSwap
+    | Wait
+    | NewToken
+    | StillAssigned
+    | CourtesyFailed
+    | ReadLogBounds
+    | ReadLogRecord
+)
+
+__all__ = [
+    "CompareAndSwap",
+    "CourtesyFailed",
+    "Get",
+    "Head",
+    "LogBounds",
+    "NewToken",
+    "Operation",
+    "Protocol",
+    "PutIfAbsent",
+    "ReadLogBounds",
+    "ReadLogRecord",
+    "Record",
+    "StillAssigned",
+    "Wait",
+    "patiently",
+]
+
+
+def patiently(operation: Operation) -> Protocol[Any]:
+    """Ask until store or broker answers; for questions, which may be repeated without end."""
+    attempt = 0
+    while True:
+        try:
+            return (yield operation)
+        except (StoreUnavailable, BrokerUnreachable) as error:
+            attempt += 1
+            yield Wait(attempt, error.what)

@@ -1,0 +1,203 @@
+"""Taking a partition over: the only recovery there is. Nothing is listed, adopted or repaired."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from archiver.commit.commit import PartitionIdentity, check_assignment
+from archiver.commit.objects import Held, read_marker, swap_marker
+from archiver.commit.operations import Get, LogBounds, NewToken, Protocol, ReadLogBounds, ReadLogRecord, Wait, patiently
+from archiver.errors import Diverged, Fenced, GapRefused, OwnedByAnother
+from blockgz_runtime.errors import StoreError, UsageError
+from blockgz_runtime.store.writer import StoredObject
+from index_format import marker as markers
+from index_format.chunk_index import Gap
+from index_format.keys import INDEX_SUFFIXES
+from index_format.marker import Marker
+from index_format.records import Record, record_hash
+
+
+@dataclass(frozen=True)
+class TakeoverPolicy:
+    """What an operator decides in advance."""
+
+    gaps_are_recorded: bool
+    """False: stop where retention ate records that were never archived."""
+    other_groups_are_replaced: bool
+    """True: claim partitions that another deployment's group holds."""
+
+
+class Claimed(NamedTuple):
+    """A partition that this writer may commit to."""
+
+    held: Held
+    position: int
+    """Where to consume from."""
+    gap: Gap | None
+    """What this claim recorded as lost."""
+    tail_was_compacted: bool
+    """The last archived record is gone from the log, so that it could not be compared."""
+
+
+def take_over(identity: PartitionIdentity, writer: str, policy: TakeoverPolicy) -> Protocol[Claimed]:
+    """Claim the partition: read the marker, compare it with the log, raise the epoch by compare-and-swap.
+
+    The log is asked before the claim, so that a process that may not read it fences nobody. Raises Diverged,
+    GapRefused, OwnedByAnother or UsageError, which claim nothing.
+    """
+    tries = 0
+    while True:
+        held = yield from read_own(identity, policy)
+        bounds: LogBounds = yield from patiently(ReadLogBounds())
+        newest = yield from _newest_archived(held.marker if held else None, bounds)
+        yield from check_assignment(identity.keys)
+        gap = None
+        if held is not None:
+            gap = gap_before(held.marker, bounds, identity)
+            _compare_tail(identity, held.marker, newest)
+        if gap is not None and not policy.gaps_are_recorded:
+            raise GapRefused(
+                f"{_name(identity)}: records at offsets {gap.start} to {gap.end - 1} were never archived",
+                why="retention removed them from the log first",
+                remedy="run with --on-gap record to go on with the gap recorded",
+            )
+        nonce: str = yield NewToken()
+        claim = _claim(identity, held, writer, nonce, gap)
+        try:
+            now_held = yield from swap_marker(identity.keys.marker, claim, held.etag if held else None)
+        except Fenced as error:
+            tries += 1
+            yield Wait(tries, error.what)
+            continue
+        position = claim.next_offset if claim.next_offset is not None else bounds.low
+        tail_was_compacted = isinstance(newest, Vanished)
+        return Claimed(now_held, position, gap, tail_was_compacted)
+
+
+def read_own(identity: PartitionIdentity, policy: TakeoverPolicy) -> Protocol[Held | None]:
+    """The marker of a partition that this writer may claim; None where there is none.
+
+    Raises Diverged, OwnedByAnother or UsageError for one that it may not claim.
+    """
+    held = yield from read_marker(identity.keys.marker)
+    if held is not None:
+        _check_identity(identity, held.marker, policy)
+        yield from _check_isolation(identity, held.marker)
+    return held
+
+
+def gap_before(marker: Marker, bounds: LogBounds, identity: PartitionIdentity) -> Gap | None:
+    """What retention took before it was archived; raises Diverged where the log ends below the archive."""
+    position = marker.next_offset
+    if position is None:
+        return None
+    if bounds.high < position:
+        raise Diverged(
+            f"{_name(identity)} ends at offset {bounds.high}, but the archive already holds it up to {position}",
+            why="the log was truncated or replaced, or this is another cluster",
+            remedy="archive into another --archive, or find out what happened to the topic; nothing was changed",
+        )
+    return Gap(position, bounds.low, "retention") if bounds.low > position else None
+
+
+def _claim(identity: PartitionIdentity, held: Held | None, writer: str, nonce: str, gap: Gap | None) -> Marker:
+    if held is not None:
+        return markers.claimed(
+            held.marker,
+            writer=writer,
+            nonce=nonce,
+            group_id=identity.group_id,
+            isolation_level=identity.isolation_level,
+            gap=gap,
+        )
+    return Marker(
+        archive_id=identity.archive_id,
+        topic=identity.topic,
+        topic_id=identity.topic_id,
+        partition=identity.keys.partition,
+        group_id=identity.group_id,
+        isolation_level=identity.isolation_level,
+        epoch=1,
+        writer=writer,
+        nonce=nonce,
+    )
+
+
+def _check_identity(identity: PartitionIdentity, marker: Marker, policy: TakeoverPolicy) -> None:
+    if (marker.archive_id, marker.topic, marker.partition) != (
+        identity.archive_id,
+        identity.topic,
+        identity.keys.partition,
+    ):
+        raise Diverged(
+            f"{identity.keys.marker} belongs to {marker.topic}:{marker.partition} of archive {marker.archive_id}",
+            why=f"expected {_name(identity)} of archive {identity.archive_id}",
+            remedy="the objects of two archives were mixed; restore the right ones",
+        )
+    if None not in (marker.topic_id, identity.topic_id) and marker.topic_id != identity.topic_id:
+        raise Diverged(
+            f"topic {identity.topic} is not the one that was archived",
+            why=f"its topic id is {identity.topic_id}, the archive's is {marker.topic_id}: "
+            "it was deleted and created again",
+            remedy="archive the new topic into another --archive",
+        )
+    if marker.group_id != identity.group_id and not policy.other_groups_are_replaced:
+        raise OwnedByAnother(
+            f"{_name(identity)} is archived by consumer group {marker.group_id!r}",
+            why=f"this process runs as group {identity.group_id!r}; two deployments would fence each other for ever",
+            remedy=f"use --group-id {marker.group_id}, or --takeover once the other deployment is stopped",
+        )
+
+
+def _check_isolation(identity: PartitionIdentity, marker: Marker) -> Protocol[None]:
+    """Before the log is asked: its end, and the record at an offset, are others under another level."""
+    level = yield from _archived_level(identity, marker)
+    if level is not None and level != identity.isolation_level:
+        raise UsageError(
+            f"{_name(identity)} is archived with isolation level {level}",
+            why=f"this run asks for {identity.isolation_level}, under which other records belong into the archive",
+            remedy=f"use --isolation-level {level}, or another --archive",
+        )
+
+
+def _archived_level(identity: PartitionIdentity, marker: Marker) -> Protocol[str | None]:
+    """As the marker says or, where an earlier writer left it out, the newest index; None where nothing is archived."""
+    if marker.isolation_level is not None or not marker.tail:
+        return marker.isolation_level if marker.next_offset is not None else None
+    entry, keys = marker.tail[-1], identity.keys
+    key = keys.chunks + keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[keys.layout])
+    found: StoredObject | None = yield from patiently(Get(key))
+    if found is None:
+        raise StoreError(
+            f"the index {key} is gone",
+            why="the marker names it as its newest chunk's",
+            remedy="find out who deleted it and restore it",
+        )
+    return markers.decode_index(found.body, entry, marker.topic, marker.partition).isolation_level
+
+
+class Vanished(NamedTuple):
+    """The newest archived record is gone from the log, though the log still reaches below its offset."""
+
+
+def _newest_archived(marker: Marker | None, bounds: LogBounds) -> Protocol[Record | Vanished | None]:
+    """The record in the log at the newest archived offset; None where there is nothing to compare."""
+    if marker is None or not marker.tail or marker.tail_hash is None:
+        return None
+    offset = marker.tail[-1].last_offset
+    if not bounds.low <= offset < bounds.high:
+        return None
+    record: Record | None = yield from patiently(ReadLogRecord(offset))
+    return Vanished() if record is None else record
+
+
+def _compare_tail(identity: PartitionIdentity, marker: Marker, newest: Record | Vanished | None) -> None:
+    if isinstance(newest, Record) and record_hash(newest) != marker.tail_hash:
+        raise Diverged(
+            f"{_name(identity)}: the record at offset {newest.offset} is not the one that was archived",
+            why="the log was truncated and written again, or this is another cluster",
+            remedy="archive into another --archive, or find out what happened to the topic; nothing was changed",
+        )
+
+
+def _name(identity: PartitionIdentity) -> str:
+    return f"{identity.topic}:{identity.keys.partition}"

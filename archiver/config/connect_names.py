@@ -1,0 +1,131 @@
+"""Settings of Kafka Connect's S3 sinks, and what becomes of each: the same here, nearly the same, or nothing.
+
+Names and meanings: kafka-connect-s3 (the ancestor), Confluent's S3 sink, and Connect itself.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+SPARK_NAMES = {
+    "path": "archive",
+    "endpointUrl": "endpoint_url",
+    "region": "region",
+    "layout": "layout",
+    "recordFormat": "record_format",
+    "codec": "codec",
+    "gzipLibrary": "gzip_library",
+    "gzipLevel": "gzip_level",
+    "zstdLevel": "zstd_level",
+    "blockBytes": "block_bytes",
+    "chunkBytes": "chunk_bytes",
+    "chunkRecords": "chunk_records",
+    "chunkSpan": "chunk_span",
+    "isolationLevel": "isolation_level",
+    "groupId": "group_id",
+    "takeover": "takeover",
+    "onGap": "on_gap",
+    "memory": "memory",
+    "bufferDir": "buffer_dir",
+    "singleWriter": "single_writer",
+}
+"""The option's name, and the field's."""
+
+SPARK_DEFAULTS = {
+    "group_id": "blockgz-spark",
+    "isolation_level": "read_uncommitted",
+    "memory": "128MiB",
+}
+"""Where they are others than a service's: a sink has a group of its own, Spark's Kafka source reads uncommitted records
+unless told otherwise, and several tasks share a machine."""
+
+
+@dataclass(frozen=True)
+class Alias:
+    """Another name of a field. `convert` gives the field's text, None to leave it alone, or raises ValueError.
+
+    `note` says what differs, empty where nothing does.
+    """
+
+    field: str
+    convert: Callable[[str], str | None] = str
+    note: str = ""
+
+
+def _milliseconds(text: str) -> str | None:
+    """-1 switches the limit off."""
+    if not text.removeprefix("-").isdecimal():
+        raise ValueError("it is a whole number of milliseconds")
+    return None if text.startswith("-") else f"{text}ms"
+
+
+ALIASES: Mapping[str, Alias] = {
+    "bootstrap.servers": Alias("bootstrap_servers"),
+    "topics.regex": Alias("topics", lambda text: f"~{text}", "the expression is Python's, which is nearly Java's"),
+    "s3.region": Alias("region"),
+    "s3.endpoint": Alias("endpoint_url"),
+    "store.url": Alias("endpoint_url"),
+    "local.buffer.dir": Alias("buffer_dir"),
+    "compressed_block_size": Alias("block_bytes"),
+    "flush.size": Alias("chunk_records"),
+    "rotate.interval.ms": Alias("chunk_span", _milliseconds),
+    "rotate.schedule.interval.ms": Alias(
+        "chunk_interval",
+        _milliseconds,
+        "chunks end at this age, not at multiples of it on the wall clock; -1 leaves chunk_interval's default",
+    ),
+    "tasks.max": Alias("workers"),
+}
+BUCKETS = ("s3.bucket", "s3.bucket.name")
+PREFIXES = ("s3.prefix", "topics.dir")
+"""A bucket and a prefix make `archive`."""
+
+NOT_USED: Mapping[str, str] = {
+    "name": "the consumer group is named by group_id",
+    "connector.class": "the archiver is no connector; for kafka-connect-s3's object names set layout to seed",
+    "s3.path_style": "with an endpoint the path style is always used, without one AWS's own",
+    "s3.part.size": "uploads go in parts of 16 MiB",
+    "s3.part.retries": "the archiver tries again for as long as it owns the partition",
+    "storage.class": "the archive's address chooses the store",
+    "key.converter": "keys are archived byte for byte",
+    "key.converter.schemas.enable": "keys are archived byte for byte",
+    "value.converter": "values are archived byte for byte",
+    "value.converter.schemas.enable": "values are archived byte for byte",
+    "header.converter": "headers are archived byte for byte",
+    "schema.compatibility": "values are archived byte for byte",
+    "behavior.on.null.values": "null values are archived as null",
+    "store.kafka.keys": "keys are always archived",
+    "store.kafka.headers": "headers are always archived",
+    "s3.compression.type": "chunks are always compressed; set codec",
+}
+"""Settings without an equal that change nothing about what is archived: left out, with this note."""
+
+REFUSED: Mapping[str, str] = {
+    "format.class": "the archive is lossless JSON lines or text; set record_format, and convert with Spark",
+    "partitioner.class": "the archive is laid out by topic and partition; set layout, and partition with Spark",
+    "transforms": "the archive stays faithful; transform on replay",
+    "predicates": "the archive stays faithful; transform on replay",
+    "aws.access.key.id": "credentials come from AWS's own chain: AWS_ACCESS_KEY_ID, a profile, or a role",
+    "aws.secret.access.key": "credentials come from AWS's own chain: AWS_SECRET_ACCESS_KEY, a profile, or a role",
+    "s3.credentials.provider.class": "credentials come from AWS's own chain: environment, a profile, or a role",
+    "errors.tolerance": "what to do about records that cannot be archived is on_bad_record: stop or skip",
+    "errors.deadletterqueue.topic.name": "what to do about records that cannot be archived is on_bad_record",
+}
+"""Settings without an equal that would change what is archived: an error with this reason."""
+
+REFUSED_PREFIXES: Mapping[str, str] = {
+    "consumer.override.": "librdkafka's settings are not Java's; write kafka. and librdkafka's name",
+    "transforms.": REFUSED["transforms"],
+    "predicates.": REFUSED["predicates"],
+}
+
+
+def refusal(key: str) -> str | None:
+    """Why a setting of Connect's cannot be taken over, or None where nothing is known against it."""
+    if key in REFUSED:
+        return REFUSED[key]
+    return next((reason for prefix, reason in REFUSED_PREFIXES.items() if key.startswith(prefix)), None)
+
+
+def known_names() -> list[str]:
+    """All names of Connect's that a file may hold."""
+    return [*ALIASES, *BUCKETS, *PREFIXES, *NOT_USED]

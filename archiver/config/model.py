@@ -1,0 +1,289 @@
+"""The configuration of `archiver run`: one frozen model, its defaults and its checks in one place.
+
+The docstring of a field is its help text, its comment in `archiver config init` and its row in docs/configuration.md.
+"""
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from blockgz_runtime.errors import UsageError
+from blockgz_runtime.store.address import parse_address
+from blockgz_runtime.topic_patterns import TopicSelection
+
+SIZES = {"B": 1, "kB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+NONE = "none"
+"""What stands for no bound where a field allows it."""
+
+
+def parse_size(text: Any) -> Any:
+    """Bytes from `128MiB`; what is no text passes through. Raises ValueError."""
+    if not isinstance(text, str):
+        return text
+    number, unit = _number_and_unit(text)
+    if number is None or (unit or "B") not in SIZES:
+        raise ValueError(f"{text!r} is not a size; write a number with one of {', '.join(SIZES)}")
+    return int(number * SIZES[unit or "B"])
+
+
+def parse_duration(text: Any) -> Any:
+    """Seconds from `5m`; what is no text passes through. Raises ValueError."""
+    if not isinstance(text, str):
+        return text
+    number, unit = _number_and_unit(text)
+    if number is None or (unit or "s") not in MILLISECONDS:
+        raise ValueError(f"{text!r} is not a duration; write a number with one of {', '.join(MILLISECONDS)}")
+    return float(number * MILLISECONDS[unit or "s"] / 1000)
+
+
+def format_size(size: int) -> str:
+    """`128MiB`: what `parse_size` takes, exact."""
+    unit = next((unit for unit in ("GiB", "MiB", "KiB") if size and size % SIZES[unit] == 0), "B")
+    return f"{size // SIZES[unit]}{unit}"
+
+
+def format_duration(seconds: float) -> str:
+    """`5m`: what `parse_duration` takes, exact to the millisecond."""
+    milliseconds = round(seconds * 1000)
+    unit = next(unit for unit in ("d", "h", "m", "s", "ms") if milliseconds % MILLISECONDS[unit] == 0)
+    return f"{milliseconds // MILLISECONDS[unit]}{unit}"
+
+
+def _number_and_unit(text: str) -> tuple[Decimal | None, str]:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)", text.strip(), re.ASCII)
+    return (Decimal(match[1]), match[2]) if match else (None, "")
+
+
+def parse_none(text: Any) -> Any:
+    """None from `none`; anything else passes through."""
+    return None if text == NONE else text
+
+
+def _names(value: Any) -> Any:
+    """Topics from `orders, payments`; a `~regex` is one pattern, whatever commas it holds."""
+    if not isinstance(value, str):
+        return value
+    return (value,) if value.startswith("~") else tuple(name for name in re.split(r"[,\s]+", value) if name)
+
+
+def _host_and_port(text: str) -> str:
+    match = re.fullmatch(r"(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\]):([0-9]{1,5})", text, re.ASCII)
+    if not match or int(match[1]) > 65535:
+        raise ValueError("it is not HOST:PORT")
+    return text
+
+
+Size = Annotated[int, Field(ge=1), BeforeValidator(parse_size, json_schema_input_type=int | str)]
+Seconds = Annotated[
+    float, Field(gt=0, allow_inf_nan=False), BeforeValidator(parse_duration, json_schema_input_type=float | str)
+]
+Patterns = Annotated[tuple[str, ...], BeforeValidator(_names, json_schema_input_type=list[str] | str)]
+OptionalSeconds = Annotated[Seconds | None, BeforeValidator(parse_none, json_schema_input_type=float | str | None)]
+OptionalCount = Annotated[
+    Annotated[int, Field(ge=1)] | None, BeforeValidator(parse_none, json_schema_input_type=int | str | None)
+]
+HostAndPort = Annotated[str, AfterValidator(_host_and_port)]
+
+KAFKA_RESERVED = {
+    "enable.auto.commit": "the marker in the archive is the only committed position",
+    "enable.auto.offset.store": "the marker in the archive is the only committed position",
+    "auto.offset.reset": "a missing offset is a gap to record, never a place to jump from",
+    "isolation.level": "it is part of the archive's promise; use isolation_level",
+    "enable.partition.eof": "--once and idle progress need to see the end of a partition",
+    "group.id": "use group_id",
+    "group.instance.id": "use group_instance_id",
+    "group.protocol": "use group_protocol",
+    "partition.assignment.strategy": "partitions move one by one only with cooperative-sticky, which is set",
+    "bootstrap.servers": "use bootstrap_servers",
+    "metadata.broker.list": "use bootstrap_servers",
+    "auto.commit.enable": "the marker in the archive is the only committed position",
+    "logger": "it is a function of the archiver's, not a text",
+    "error_cb": "it is a function of the archiver's, not a text",
+    "stats_cb": "it is a function of the archiver's, not a text",
+}
+"""librdkafka settings that nobody may override, each with the reason."""
+
+_SECRET_NAME = re.compile(r"password|secret|passphrase|token$|\.key\.pem$|jaas|oauthbearer\.config$|^ssl\.key$", re.I)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether the value of a setting must never be shown: by its name, or as it refers to something outside."""
+    return bool(_SECRET_NAME.search(name)) or "${" in value
+
+
+class RunConfig(BaseModel):
+    """Everything that `archiver run` needs to know. Sizes in bytes, times in seconds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
+
+    archive: str
+    """Where the archive is: s3://bucket/prefix, file:///dir or ./dir."""
+    bootstrap_servers: str = Field(min_length=1)
+    """HOST:PORT of brokers, separated by commas."""
+    topics: Annotated[Patterns, Field(min_length=1)]
+    """Topics to archive: names, globs or ~regex."""
+    once: bool = False
+    """Drain to the last stable offsets taken at the start, then exit."""
+    exclude: Patterns = ()
+    """Topics to leave out: names, globs or ~regex."""
+    group_id: str = Field("blockgz-archiver", min_length=1)
+    """Consumer group that owns the archive."""
+    group_protocol: Literal["classic", "consumer"] = "classic"
+    """Rebalance protocol of the group; consumer is KIP-848."""
+    group_instance_id: str | None = Field(None, min_length=1)
+    """Static member id: a restart in time moves no partitions."""
+    kafka: dict[str, str | SecretStr] = Field(default_factory=dict)
+    """Settings of librdkafka by their exact names, such as security.protocol or sasl.password."""
+    endpoint_url: str | None = Field(None, min_length=1)
+    """Where the S3 API is, if not at AWS; addressed path style."""
+    region: str | None = Field(None, min_length=1)
+    """The bucket's region."""
+    layout: Literal["topic", "seed"] = "topic"
+    """Names of objects; seed is what readers of kafka-connect-s3 expect."""
+    record_format: Literal["json", "arrow", "text"] = "json"
+    """Records inside a block: arrow is faster to load, text holds values without line breaks and nothing else."""
+    isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    """Which records are archived: those of committed transactions only, or all."""
+    block_bytes: Annotated[Size, Field(le=128 * 1024**2)] = 1024**2
+    """Encoded bytes of a block at most: what a look-up reads."""
+    chunk_bytes: Size = 128 * 1024**2
+    """A chunk ends at this compressed size."""
+    chunk_records: OptionalCount = None
+    """A chunk ends at this many records."""
+    chunk_interval: Seconds = 300
+    """A chunk ends at this age."""
+    chunk_idle: OptionalSeconds = 60
+    """A chunk ends after this long without a record, unless it is tiny."""
+    chunk_span: OptionalSeconds = None
+    """A chunk ends before its records' timestamps span this much."""
+    codec: Literal["gzip", "zstd"] = "gzip"
+    """What blocks are compressed with: any tool reads gzip, zstd is smaller."""
+    gzip_library: Literal["isal", "zlib"] = "isal"
+    """What makes gzip: ISA-L is ten times faster, zlib smaller."""
+    gzip_level: int | None = Field(None, ge=0, le=9)
+    """isal 0 to 3, zlib 0 to 9; where none is given isal 1, zlib 6."""
+    zstd_level: int = Field(3, ge=1, le=19)
+    """The higher, the smaller and slower."""
+    memory: Annotated[Size, Field(ge=32 * 1024**2)] = 256 * 1024**2
+    """Budget for records in memory, of one process."""
+    buffer_dir: Path | None = None
+    """Folder where open chunks wait; where none is given inside a local archive, else ~/.cache/blockgz/buffer."""
+    buffer_bytes: Annotated[Size, Field(ge=1024**2)] = 10 * 1024**3
+    """Budget of that folder, of one process."""
+    grace: Seconds = 25
+    """Time to flush and commit at shutdown, or when partitions leave."""
+    on_gap: Literal["record", "stop"] = "record"
+    """What to do about records lost to retention: record the gap and go on, or stop the partition."""
+    on_bad_record: Literal["stop", "skip"] = "stop"
+    """What to do about a record that cannot be archived: stop the partition, or record a gap and go on."""
+    single_writer: bool = False
+    """Trust that only one process writes: the store is not probed for conditional writes."""
+    takeover: bool = False
+    """Claim partitions that another group archives."""
+    topic_refresh: Seconds = Field(30, gt=0)
+    """How often to look for topics that came or went."""
+    workers: int = Field(1, ge=1, le=256)
+    """Processes that share the partitions, each with a --memory of its own, and with the next port for --http."""
+    http: HostAndPort | None = None
+    """HOST:PORT to serve metrics and health on."""
+    log_format: Literal["text", "json"] = "text"
+    """Lines of the log on stderr: text, or a JSON object each."""
+
+    _masked: frozenset[str] = PrivateAttr(frozenset())
+
+    @field_validator("archive")
+    @classmethod
+    def _check_archive(cls, value: str) -> str:
+        parse_address(value)
+        return value
+
+    @field_validator("topics", "exclude")
+    @classmethod
+    def _check_patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            TopicSelection(value)
+        except UsageError as error:
+            raise ValueError(f"{error.what}: {error.why}") from error
+        return value
+
+    @field_validator("kafka", mode="before")
+    @classmethod
+    def _check_kafka(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        return {name: _kafka_value(name, given) for name, given in value.items()}
+
+    @model_validator(mode="after")
+    def _check(self) -> "RunConfig":
+        if self.layout == "seed" and self.record_format != "text":
+            raise _together(
+                ("layout", "record_format"),
+                "layout seed holds record format text only: its readers know no other",
+                "set record_format to text, or layout to topic",
+            )
+        if self.layout == "seed" and self.codec != "gzip":
+            raise _together(
+                ("layout", "codec"),
+                "layout seed holds gzip only: its readers know no other",
+                "set codec to gzip, or layout to topic",
+            )
+        if self.gzip_library == "isal" and self.gzip_level is not None and self.gzip_level > 3:
+            raise _together(
+                ("gzip_library", "gzip_level"), "ISA-L has the gzip levels 0 to 3", "set gzip_library to zlib for more"
+            )
+        return self
+
+    @property
+    def compression_library(self) -> str:
+        """What compresses, by its name among COMPRESSORS."""
+        return "zstd" if self.codec == "zstd" else self.gzip_library
+
+    @property
+    def compression_level(self) -> int:
+        """The level in force: the library's best trade where none is given."""
+        if self.codec == "zstd":
+            return self.zstd_level
+        if self.gzip_level is not None:
+            return self.gzip_level
+        return 1 if self.gzip_library == "isal" else 6
+
+    def masking(self, fields: frozenset[str]) -> "RunConfig":
+        """The same, with the values of these fields left out wherever it is shown."""
+        copy = self.model_copy()
+        copy._masked = fields
+        return copy
+
+    def __repr_args__(self) -> Any:
+        """See pydantic: masked fields show no value."""
+        for name, value in super().__repr_args__():
+            yield name, SecretStr("…") if name in self._masked else value
+
+
+def _kafka_value(name: Any, value: Any) -> Any:
+    if name in KAFKA_RESERVED:
+        raise PydanticCustomError("kafka_reserved", "{reason}", {"reason": KAFKA_RESERVED[name], "setting": name})
+    if isinstance(value, bool):
+        value = str(value).lower()
+    elif isinstance(value, int | float):
+        value = str(value)
+    return SecretStr(value) if isinstance(value, str) and is_secret(str(name), value) else value
+
+
+def _together(fields: tuple[str, ...], reason: str, remedy: str) -> PydanticCustomError:
+    return PydanticCustomError("together", "{reason}", {"reason": reason, "remedy": remedy, "fields": fields})

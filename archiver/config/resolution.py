@@ -1,0 +1,209 @@
+"""Layers of settings put together, checked, and turned into the model; errors name field, value, place and remedy."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr, ValidationError
+from pydantic_core import ErrorDetails
+
+from archiver.config.files import read_config_file
+from archiver.config.kinds import FIELDS, wanted
+from archiver.config.model import RunConfig, is_secret
+from archiver.config.origins import DEFAULT, KAFKA_PREFIX, Origin, OriginKind, Setting, Settings
+from blockgz_runtime.errors import UnresolvedReference, UsageError
+from blockgz_runtime.kafka.secrets import MASK, check_references, has_reference, resolve_references
+from index_format.errors import BlockgzError
+
+FLAGS = {"bootstrap_servers": "-b", "archive": "-a", "topics": "TOPIC", "kafka": "-X"}
+"""How a user names a field on the command line, where it is not `--` and the field's name."""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The configuration in force, and where each value of it came from; what is masked is never shown."""
+
+    config: RunConfig
+    origins: Mapping[str, Origin]
+    masked: frozenset[str]
+
+    def shown(self) -> dict[str, tuple[Any, Origin]]:
+        """Every value with its origin, by field and by `kafka.` and librdkafka's name; secrets masked."""
+        rows: dict[str, tuple[Any, Origin]] = {}
+        for name, value in self.config.model_dump(mode="json").items():
+            if name == "kafka":
+                continue
+            rows[name] = (MASK if name in self.masked else value, self.origins.get(name, DEFAULT))
+        for name, value in self.config.kafka.items():
+            key = KAFKA_PREFIX + name
+            rows[key] = (MASK if isinstance(value, SecretStr) else value, self.origins.get(key, DEFAULT))
+        return rows
+
+    def named(self, key: str) -> str:
+        """How the user knows a setting: the flag, or the place and the name there."""
+        return _named(key, self.origins.get(key, DEFAULT))
+
+
+def resolve(*layers: Settings, environ: Mapping[str, str]) -> Resolved:
+    """The configuration that the layers make, later ones before earlier ones; librdkafka's settings are merged.
+
+    References in librdkafka's settings are checked for their form and looked up where a client is made; those in other
+    fields are looked up here. Raises UsageError.
+    """
+    settings: Settings = reduce(or_, layers, {})
+    masked = frozenset(name for name, setting in settings.items() if _is_masked(name, setting.value))
+    values: dict[str, Any] = {"kafka": {}}
+    for name, setting in settings.items():
+        if name.startswith(KAFKA_PREFIX):
+            values["kafka"][name.removeprefix(KAFKA_PREFIX)] = looked_up(name, setting, None)
+        else:
+            values[name] = looked_up(name, setting, environ)
+    try:
+        config = RunConfig(**values)
+    except ValidationError as error:
+        failure = _failure(error.errors()[0], settings, masked)
+        raise failure from (None if masked else error)
+    origins = {name: setting.origin for name, setting in settings.items()}
+    return Resolved(config.masking(masked), origins, masked)
+
+
+def option_name(field: str) -> str:
+    """How the command line calls a field."""
+    return FLAGS.get(field) or "--" + field.replace("_", "-")
+
+
+def variable_name(field: str) -> str:
+    """The environment variable of a field."""
+    special = {"bootstrap_servers": "BOOTSTRAP_SERVER", "kafka": "KAFKA_PROPERTIES"}
+    return "BLOCKGZ_" + special.get(field, field.upper())
+
+
+def _is_masked(name: str, value: Any) -> bool:
+    texts = [item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, str)]
+    if name.startswith(KAFKA_PREFIX):
+        return any(is_secret(name.removeprefix(KAFKA_PREFIX), text) for text in texts)
+    return any(has_reference(text) for text in texts)
+
+
+def looked_up(name: str, setting: Setting, environ: Mapping[str, str] | None) -> Any:
+    """The value with its references replaced, or with `environ` None only checked.
+
+    Raises UsageError for a malformed reference, UnresolvedReference for one that leads nowhere.
+    """
+    if isinstance(setting.value, tuple):
+        return tuple(looked_up(name, Setting(item, setting.origin), environ) for item in setting.value)
+    if not isinstance(setting.value, str):
+        return setting.value
+    try:
+        if environ is not None:
+            return resolve_references(setting.value, environ)
+        check_references(setting.value)
+    except UnresolvedReference as error:
+        what = f"{_named(name, setting.origin)}: {error.what}"
+        raise UnresolvedReference(what, why=error.why, remedy=error.remedy) from error
+    except ValueError as error:
+        raise UsageError(
+            f"{_named(name, setting.origin)} cannot be read", why=str(error), remedy=_correct(setting.origin)
+        ) from error
+    return setting.value
+
+
+def _failure(error: ErrorDetails, settings: Settings, masked: frozenset[str]) -> UsageError:
+    context = error.get("ctx", {})
+    if error["type"] == "together":
+        return _conflict(context, settings, masked)
+    field = str(error["loc"][0])
+    if error["type"] == "missing":
+        return _missing(field)
+    key = KAFKA_PREFIX + str(context["setting"]) if error["type"] == "kafka_reserved" else field
+    if field == "kafka" and len(error["loc"]) > 1:
+        key = KAFKA_PREFIX + str(error["loc"][1])
+    setting = settings.get(key, Setting(error["input"], DEFAULT))
+    if error["type"] == "kafka_reserved":
+        return UsageError(
+            f"{_named(key, setting.origin)} may not be set", why=str(context["reason"]), remedy="leave it out"
+        )
+    cause = context.get("error")
+    reason = str(cause) if cause is not None else error["msg"]
+    remedy = f"write {wanted(field)}; {_correct(setting.origin)}"
+    if isinstance(cause, BlockgzError):
+        reason, remedy = cause.why or cause.what, cause.remedy or remedy
+    if key in masked:
+        shown, reason = MASK, f"what it refers to is not {wanted(field)}"
+    else:
+        shown = repr(setting.value if not isinstance(setting.value, tuple) else " ".join(map(str, setting.value)))
+    return UsageError(f"{_named(key, setting.origin)} cannot be {shown}", why=reason, remedy=remedy)
+
+
+def _conflict(context: Mapping[str, Any], settings: Settings, masked: frozenset[str]) -> UsageError:
+    parts = []
+    for field in context["fields"]:
+        setting = settings.get(field, Setting(FIELDS[field].default, DEFAULT))
+        value = MASK if field in masked else setting.value
+        place = setting.origin.place or setting.origin.kind.value
+        parts.append(f"{field} {value} ({place})")
+    return UsageError(
+        f"{' and '.join(parts)} do not go together", why=str(context["reason"]), remedy=str(context["remedy"])
+    )
+
+
+def _missing(field: str) -> UsageError:
+    description = (FIELDS[field].description or "").rstrip(".")
+    return UsageError(
+        f"{field} is not given",
+        why=f"it has no default: {description[0].lower()}{description[1:]}",
+        remedy=f"add {option_name(field)}, set {variable_name(field)}, or write {field} into the file of -C",
+    )
+
+
+def _named(key: str, origin: Origin) -> str:
+    name = origin.alias or key
+    match origin.kind:
+        case OriginKind.FLAG:
+            return origin.place if not key.startswith(KAFKA_PREFIX) else f"-X {key.removeprefix(KAFKA_PREFIX)}"
+        case OriginKind.DEFAULT:
+            return name
+        case _:
+            return f"{origin.place}: {name}"
+
+
+def _correct(origin: Origin) -> str:
+    if origin.kind is OriginKind.FLAG:
+        return "see archiver run --help"
+    return f"correct it in {origin.place}" if origin.place else "see archiver config schema"
+
+
+STAND_INS: Mapping[str, str] = {"archive": "./archive", "bootstrap_servers": "localhost:9092", "topics": "orders"}
+"""For required fields that a file leaves to flags and environment, so that the rest can be checked."""
+
+
+@dataclass(frozen=True)
+class CheckedFile:
+    """A file that is right. In `resolved` stand-ins take the place of what the file leaves open."""
+
+    resolved: Resolved
+    notes: tuple[str, ...]
+
+
+def check_config_file(path: Path, environ: Mapping[str, str]) -> CheckedFile:
+    """Raises UsageError for what would keep any run from starting with this file."""
+    file = read_config_file(path)
+    settings: Settings = {}
+    notes = list(file.notes)
+    for name, setting in file.settings.items():
+        try:
+            looked_up(name, setting, environ)
+        except UnresolvedReference as error:
+            notes.append(error.what)
+            if name in FIELDS:
+                continue
+        settings[name] = setting
+    for field, value in STAND_INS.items():
+        if field not in settings:
+            settings[field] = Setting(value, DEFAULT)
+        if field not in file.settings:
+            notes.append(f"{path} leaves {field} to {option_name(field)} or the environment")
+    return CheckedFile(resolve(settings, environ=environ), tuple(notes))

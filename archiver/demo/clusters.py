@@ -1,0 +1,101 @@
+"""The demo's clusters and its producer: librdkafka's in-process mock, or a cluster that the user names."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaException, Message, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from archiver.demo.records import DemoRecord
+from archiver.ingest.kafka_settings import client_settings
+from blockgz_runtime.errors import BrokerUnreachable
+from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS, ConnectionErrors, cluster_metadata, kafka_failure
+from blockgz_runtime.kafka.settings import make_client
+
+PARTITIONS = 4
+"""What the mock gives every topic."""
+DELIVERY_SECONDS = 60.0
+
+
+class DemoCluster(NamedTuple):
+    """Where the demo's topics live."""
+
+    bootstrap: str
+    topic: str
+    restored_topic: str
+
+
+@contextmanager
+def mock_cluster() -> Iterator[DemoCluster]:
+    """A broker inside this process that other processes reach on a local port; it makes topics as they are named."""
+    settings = client_settings("unused", {}) | {"test.mock.num.brokers": 1}
+    client: Producer = make_client(Producer, settings)
+    broker = next(iter(client.list_topics(timeout=BROKER_DEADLINE_SECONDS).brokers.values()))
+    cluster = DemoCluster(f"{broker.host}:{broker.port}", "orders", "orders-restored")
+    for topic in (cluster.topic, cluster.restored_topic):
+        client.list_topics(topic, timeout=BROKER_DEADLINE_SECONDS)
+    yield cluster
+
+
+@contextmanager
+def own_topics(bootstrap: str, kafka: dict[str, str], token: str) -> Iterator[DemoCluster]:
+    """Two topics of the demo's own on a given cluster, deleted at the end; `token` keeps their names apart."""
+    connection_errors = ConnectionErrors()
+    admin: AdminClient = make_client(AdminClient, {**client_settings(bootstrap, kafka), "error_cb": connection_errors})
+    cluster = DemoCluster(bootstrap, f"blockgz-demo-{token}", f"blockgz-demo-{token}-restored")
+    topics = [cluster.topic, cluster.restored_topic]
+    config = {"retention.ms": "-1", "cleanup.policy": "delete"}
+    cluster_metadata(admin, connection_errors, bootstrap)
+    created = admin.create_topics(
+        [NewTopic(topic, PARTITIONS, config=config) for topic in topics], request_timeout=BROKER_DEADLINE_SECONDS
+    )
+    try:
+        for topic, answer in created.items():
+            _result(answer, f"topic {topic} cannot be created on {bootstrap}")
+        yield cluster
+    finally:
+        deleted = admin.delete_topics(topics, request_timeout=BROKER_DEADLINE_SECONDS)
+        for answer in deleted.values():
+            answer.exception()
+
+
+def produce(bootstrap: str, kafka: dict[str, str], topic: str, records: Iterable[DemoRecord]) -> dict[int, list[int]]:
+    """Produce in order; gives for each partition the offsets in the order of its records."""
+    settings = {"linger.ms": 20, "enable.idempotence": True, **client_settings(bootstrap, kafka)}
+    producer: Producer = make_client(Producer, settings)
+    offsets: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
+    failures: list[Any] = []
+
+    def delivered(error: Any, message: Message) -> None:
+        if error is not None:
+            failures.append(error)
+            return
+        partition, offset = message.partition(), message.offset()
+        if partition is not None and offset is not None:
+            offsets[partition].append(offset)
+
+    for record in records:
+        producer.produce(
+            topic,
+            value=record.value,
+            key=record.key,
+            partition=record.partition,
+            timestamp=record.timestamp,
+            headers=record.headers,
+            on_delivery=delivered,
+        )
+        producer.poll(0)
+    if producer.flush(DELIVERY_SECONDS):
+        raise BrokerUnreachable(f"the records of {topic} were not taken within {DELIVERY_SECONDS:.0f} s")
+    if failures:
+        raise kafka_failure(failures[0], f"the records of {topic} were not taken")
+    return offsets
+
+
+def _result(answer: Any, what: str) -> None:
+    try:
+        answer.result()
+    except KafkaException as error:
+        raise kafka_failure(error.args[0], what) from error

@@ -1,0 +1,134 @@
+"""The local buffer: where the blocks of open chunks wait, one file a chunk, inside a budget.
+
+The folder is disposable. No recovery reads it; each process has a locked sub-folder of its own, and removes only
+those whose owner is dead.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from blockgz_runtime.errors import BufferFailed
+from blockgz_runtime.store.writer import FileBody
+
+LOCK = ".lock"
+PREFIX = "blockgz-buffer-"
+"""Of the sub-folders: nothing else in the folder, which the operator chose, is ever touched."""
+
+
+class BufferFile:
+    """The bytes of one open chunk, appended block by block."""
+
+    def __init__(self, path: Path, folder: "BufferFolder") -> None:
+        self._path = path
+        self._folder = folder
+        self._hash = hashlib.sha256()
+        self.size = 0
+
+    def append(self, block: bytes) -> None:
+        """Add one block; raises BufferFailed where the disk does not take it."""
+        # Opened for each block: thousands of open chunks would need as many file descriptors.
+        with buffer_errors(self._path), self._path.open("ab") as file:
+            file.write(block)
+        self._hash.update(block)
+        self.size += len(block)
+        self._folder.account(len(block))
+
+    def finish(self) -> FileBody:
+        """The whole file, written through to the operating system; raises BufferFailed where bytes are missing."""
+        with buffer_errors(self._path):
+            stored = self._path.stat().st_size
+        if stored != self.size:
+            raise BufferFailed(f"the buffer file {self._path} has {stored} bytes", why=f"{self.size} were written")
+        return FileBody(self._path, self.size, self._hash.hexdigest())
+
+    def discard(self) -> None:
+        """Give the space back; safe to call twice."""
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
+        self._folder.account(-self.size)
+        self.size = 0
+
+
+class BufferFolder:
+    """The buffer files of this process."""
+
+    def __init__(self, root: Path) -> None:
+        """Creates a locked sub-folder of `root` and removes those of dead processes; raises BufferFailed."""
+        self._bytes = 0
+        self._guard = threading.Lock()
+        with buffer_errors(root):
+            root.mkdir(parents=True, exist_ok=True)
+            with _locked(root / LOCK):
+                _remove_dead(root)
+                self._folder = root / f"{PREFIX}{uuid.uuid4().hex}"
+                self._folder.mkdir()
+                self._lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes in all buffer files of this process."""
+        with self._guard:
+            return self._bytes
+
+    def new_file(self) -> BufferFile:
+        """An empty buffer file."""
+        return BufferFile(self._folder / f"{uuid.uuid4().hex}.chunk", self)
+
+    def account(self, num_bytes: int) -> None:
+        """Note bytes written, or given back when negative."""
+        with self._guard:
+            self._bytes += num_bytes
+
+    def close(self) -> None:
+        """Remove the sub-folder with all that is left in it."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _remove_dead(root: Path) -> None:
+    """The caller holds the root's lock, under which sub-folders get theirs: one without a lock file has no owner."""
+    for folder in root.glob(f"{PREFIX}*"):
+        try:
+            lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            shutil.rmtree(folder, ignore_errors=True)
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(lock)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def buffer_errors(path: Path) -> Iterator[None]:
+    """A file system's errors as BufferFailed."""
+    try:
+        yield
+    except OSError as error:
+        raise BufferFailed(
+            f"the buffer file {path} cannot be written",
+            why=error.strerror or str(error),
+            remedy="free space, or give another --buffer-dir; the open chunk is read from Kafka again",
+        ) from error

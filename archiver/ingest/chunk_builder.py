@@ -1,0 +1,178 @@
+"""An open chunk: batches go in, blocks go into its buffer file, a finished chunk comes out."""
+
+from array import array
+
+import msgspec
+import pyarrow as pa
+
+from archiver.commit.commit import FinishedChunk
+from archiver.errors import UnencodableRecord
+from archiver.ingest.buffer import BufferFile
+from archiver.ingest.roll_policy import OpenChunkFacts
+from index_format.blocks import BlockBuilder, Compressor, RawBlock, block_crc32
+from index_format.chunk_index import BlockEntry, Gap
+from index_format.keys import ChunkStart
+from index_format.record_formats import RecordFormat
+from index_format.records import TIMESTAMP_TYPES, iter_records, record_hash
+
+ENTRY_FIELDS = len(BlockEntry.__struct_fields__)
+ENTRY_BYTES = 8 * ENTRY_FIELDS
+"""What a finished block of an open chunk takes in memory."""
+
+
+class ChunkBuilder:
+    """Builds one chunk from consecutive records of a partition. Not safe for use by two threads at once."""
+
+    def __init__(
+        self,
+        *,
+        record_format: RecordFormat,
+        compressor: Compressor,
+        block_bytes: int,
+        bad_records_are_skipped: bool,
+        buffer: BufferFile,
+        start_offset: int,
+        opened_at: float,
+    ) -> None:
+        """`start_offset` is where the chain so far ends; `opened_at` in seconds of a monotonic clock."""
+        self._format = record_format
+        self._compressor = compressor
+        self._block_bytes = block_bytes
+        self._skips_bad = bad_records_are_skipped
+        self._buffer = buffer
+        self._start_offset = start_offset
+        self._opened_at = opened_at
+        self._builder: BlockBuilder | None = None
+        self._blocks = array("q")
+        """The entries of finished blocks, flat: as objects they would take six times as much."""
+        self._gaps: list[Gap] = []
+        self._timestamp_type = 0
+        self._first: tuple[int, int] | None = None
+        self._tail_hash: str | None = None
+        """Of the last record; the record itself may be large, and thousands of chunks are open."""
+        self._leader_epoch: int | None = None
+        self._num_records = 0
+        self._encoded_bytes = 0
+        self._last_record_at = opened_at
+
+    @property
+    def facts(self) -> OpenChunkFacts:
+        """What the roll policy decides on."""
+        return OpenChunkFacts(
+            compressed_bytes=self._buffer.size,
+            encoded_bytes=self._encoded_bytes + self.open_block_bytes,
+            num_records=self._num_records,
+            num_blocks=len(self._blocks) // ENTRY_FIELDS,
+            opened_at=self._opened_at,
+            last_record_at=self._last_record_at,
+        )
+
+    @property
+    def open_block_bytes(self) -> int:
+        """Encoded bytes that wait in memory for their block to fill."""
+        return self._builder.open_bytes if self._builder else 0
+
+    @property
+    def first_timestamp(self) -> int | None:
+        """The timestamp of the first record in ms; None while there is none."""
+        return self._first[1] if self._first else None
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """The offsets inside the chunk that were skipped."""
+        return tuple(self._gaps)
+
+    @property
+    def skipped(self) -> int:
+        """Records left out because the record format cannot hold them."""
+        return sum(gap.end - gap.start for gap in self._gaps)
+
+    def add(self, batch: pa.RecordBatch, leader_epoch: int | None, now: float) -> None:
+        """Append records that came `now`; raises BufferFailed.
+
+        Raises UnencodableRecord, unless bad ones are skipped, once the records before the first bad one are taken.
+        """
+        objections = self._format.objections(batch)
+        offsets = batch.column("offset").to_pylist() if objections else []
+        if objections and not self._skips_bad:
+            row, reason = next(iter(objections.items()))
+            self._append(batch.slice(0, row), leader_epoch, now)
+            raise UnencodableRecord(offsets[row], f"record format {self._format.name} {reason}")
+        for row in objections:
+            self.skip(offsets[row])
+        if objections:
+            batch = batch.filter(pa.array([row not in objections for row in range(batch.num_rows)]))
+        self._append(batch, leader_epoch, now)
+
+    def _append(self, batch: pa.RecordBatch, leader_epoch: int | None, now: float) -> None:
+        if batch.num_rows == 0:
+            return
+        if self._builder is None:
+            self._timestamp_type = batch.column("timestamp_type")[0].as_py()
+            self._builder = BlockBuilder(self._format, self._timestamp_type, self._block_bytes)
+            self._first = (batch.column("offset")[0].as_py(), batch.column("timestamp")[0].as_py())
+        for block in self._builder.add(batch):
+            self._write(block)
+        self._tail_hash = record_hash(next(iter_records(batch.slice(batch.num_rows - 1))))
+        self._leader_epoch = leader_epoch
+        self._num_records += batch.num_rows
+        self._last_record_at = now
+
+    def skip(self, offset: int) -> None:
+        """Note an offset that is left out; neighbours become one gap."""
+        if self._gaps and self._gaps[-1].end == offset:
+            offset_before = self._gaps.pop().start
+            self._gaps.append(Gap(offset_before, offset + 1, "skipped"))
+        else:
+            self._gaps.append(Gap(offset, offset + 1, "skipped"))
+
+    def end_block(self) -> None:
+        """Move what waits in memory into the buffer, as a block that is smaller than it could be."""
+        block = self._builder.finish() if self._builder else None
+        if block is not None:
+            self._write(block)
+
+    def finish(self, next_offset: int) -> FinishedChunk:
+        """The complete chunk; only once it holds a record. Raises BufferFailed."""
+        if self._builder is None or self._first is None or self._tail_hash is None:
+            raise ValueError("a chunk without records cannot be finished")
+        self.end_block()
+        first_offset, first_timestamp = self._first
+        return FinishedChunk(
+            body=self._buffer.finish(),
+            start=ChunkStart(self._start_offset, first_offset, first_timestamp),
+            next_offset=next_offset,
+            blocks=tuple(
+                BlockEntry(*self._blocks[start : start + ENTRY_FIELDS])
+                for start in range(0, len(self._blocks), ENTRY_FIELDS)
+            ),
+            gaps=tuple(self._gaps),
+            timestamp_type=TIMESTAMP_TYPES[self._timestamp_type],
+            leader_epoch=self._leader_epoch,
+            tail_hash=self._tail_hash,
+        )
+
+    def discard(self) -> None:
+        """Give the buffer back."""
+        self._buffer.discard()
+
+    def _write(self, block: RawBlock) -> None:
+        member = self._compressor.compress(block.raw)
+        self._encoded_bytes += len(block.raw)
+        summary = block.summary
+        self._blocks.extend(
+            msgspec.structs.astuple(
+                BlockEntry(
+                    byte_length_uncompressed=len(block.raw),
+                    num_records=summary.num_records,
+                    byte_length=len(member),
+                    byte_offset=self._buffer.size,
+                    first_record_offset=summary.first_offset,
+                    last_record_offset=summary.last_offset,
+                    min_timestamp=summary.min_timestamp,
+                    max_timestamp=summary.max_timestamp,
+                    crc32=block_crc32(block.raw),
+                )
+            )
+        )
+        self._buffer.append(member)

@@ -1,0 +1,103 @@
+"""librdkafka's settings for the archiver, and its errors as ours."""
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import Consumer
+from pydantic import SecretStr
+
+from archiver.config.model import RunConfig
+from archiver.ingest.memory_plan import QueueLimits
+from blockgz_runtime.errors import (
+    UnresolvedReference,
+    UsageError,
+)
+from blockgz_runtime.kafka.secrets import resolve_references
+from blockgz_runtime.kafka.settings import make_client
+
+FETCH_WAIT_MS_OF_ONCE = 20
+"""A fetch that waits for records at the ends of some logs holds up partitions that are begun meanwhile: by librdkafka's
+default for half a second, which is for those who follow."""
+_silent = logging.getLogger("blockgz.librdkafka")
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False
+
+
+def client_settings(bootstrap_servers: str, extra: Mapping[str, str | SecretStr]) -> dict[str, Any]:
+    """What every client of this process is made with; librdkafka's own log goes to the logger blockgz.librdkafka.
+
+    Secrets stay covered until `make_client`.
+    """
+    return {"bootstrap.servers": bootstrap_servers, "client.id": "blockgz-archiver", **extra, "logger": _silent}
+
+
+def consumer_settings(config: RunConfig, *, queue_bytes: int) -> dict[str, Any]:
+    """The archiver's consumer: nothing is committed or reset behind its back; `queue_bytes` bounds prefetching."""
+    limits = QueueLimits(queue_bytes)
+    return {
+        "fetch.queue.backoff.ms": 10,
+        "queued.min.messages": limits.records,
+        "queued.max.messages.kbytes": limits.content_bytes // 1024,
+        "fetch.max.bytes": limits.fetch_bytes,
+        "fetch.message.max.bytes": limits.fetch_bytes,
+        "check.crcs": True,
+        **({"fetch.wait.max.ms": FETCH_WAIT_MS_OF_ONCE} if config.once else {}),
+        "topic.metadata.refresh.interval.ms": 30_000,
+        **_group_settings(config),
+        **client_settings(config.bootstrap_servers, config.kafka),
+        "group.id": config.group_id,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+        "enable.partition.eof": True,
+        "isolation.level": config.isolation_level,
+    }
+
+
+def _group_settings(config: RunConfig) -> dict[str, Any]:
+    static = {"group.instance.id": config.group_instance_id} if config.group_instance_id else {}
+    if config.group_protocol == "consumer":
+        return {"group.protocol": "consumer", **static}
+    return {"partition.assignment.strategy": "cooperative-sticky", **static}
+
+
+def check_settings(config: RunConfig, named: Callable[[str], str]) -> None:
+    """Raises UsageError where librdkafka refuses the user's settings; asks no broker.
+
+    `named` says how the user knows one of them. A secret that cannot be looked up here is taken to be right.
+    """
+    settings = consumer_settings(config, queue_bytes=config.memory)
+    del settings["bootstrap.servers"]
+    lost = [name for name, value in settings.items() if isinstance(value, SecretStr) and not _is_there(value)]
+    settings |= dict.fromkeys(lost, "unknown")
+    if lost:
+        settings = {name: value for name, value in settings.items() if not name.startswith("ssl.key")}
+    refusal = _refusal(settings)
+    if refusal is None:
+        return
+    for name in config.kafka:
+        if name in settings and _refusal({other: value for other, value in settings.items() if other != name}) is None:
+            raise UsageError(
+                f"{named(name)}: librdkafka refuses it, or what belongs to it",
+                why=refusal.why,
+                remedy="the names are librdkafka's own, in its CONFIGURATION.md; correct it or leave it out",
+            ) from refusal
+    raise refusal
+
+
+def _is_there(value: SecretStr) -> bool:
+    try:
+        resolve_references(value.get_secret_value(), os.environ)
+    except UnresolvedReference:
+        return False
+    return True
+
+
+def _refusal(settings: dict[str, Any]) -> UsageError | None:
+    try:
+        make_client(Consumer, settings).close()
+    except UsageError as refusal:
+        return refusal
+    return None

@@ -1,0 +1,379 @@
+"""The partitions that are this process's: claiming, feeding, restarting and giving them up.
+
+All methods belong to the consumer thread. Claims run in threads of their own; see protocol.recovery.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from archiver.commit.commit import PartitionIdentity
+from archiver.commit.driver import Driver, LogReader
+from archiver.commit.recovery import Claimed, TakeoverPolicy, take_over
+from archiver.commit.succession import name_successors
+from archiver.config.model import RunConfig
+from archiver.errors import AssignmentLost, Fenced
+from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.kafka_source import Event, Partition, PartitionFailed
+from archiver.ingest.partition_archiver import ChunkSettings, Flush, PartitionArchiver, PartitionCounts, Tick
+from archiver.ingest.roll_policy import RollLimits, RollReason
+from archiver.ingest.topics import TopicDirectory
+from archiver.logs import LogEvent, log
+from blockgz_runtime.errors import BrokerUnreachable, BufferFailed, PartitionUnavailable, StoreUnavailable
+from blockgz_runtime.store.retry import LONGEST_BACKOFF_SECONDS, backoff_seconds
+from blockgz_runtime.store.writer import Store
+from index_format.blocks import COMPRESSORS
+from index_format.errors import BlockgzError
+from index_format.keys import LAYOUTS
+from index_format.record_formats import record_format
+
+HEARTBEAT_SECONDS = 3.0
+"""A fenced writer waits this long before it claims again: by then a zombie has learnt that it is none."""
+RESTARTS_IN_A_ROW = 5
+"""So often a partition is taken over anew after a passing failure before `--once` gives up on it."""
+PASSING = (BrokerUnreachable, BufferFailed, PartitionUnavailable, StoreUnavailable)
+"""Failures after which a partition is taken over again."""
+
+
+@dataclass
+class PartitionReport:
+    """What a run did to one partition."""
+
+    partition: Partition
+    end_offset: int | None = None
+    """Where `--once` stops: the last stable offset when the run started."""
+    high_watermark: int | None = None
+    """Above end_offset lie records of open transactions."""
+    is_drained: bool = False
+    """Whether `--once` committed everything up to its end."""
+    counts: PartitionCounts = field(default_factory=PartitionCounts)
+    next_offset: int | None = None
+    newest_ms: int | None = None
+    """The timestamp up to which the archive holds records, as of the last owner's end."""
+    failure: BlockgzError | None = None
+    lost_offsets: int = 0
+    """Offsets that claims recorded as gaps, because the log had deleted them."""
+    retries: int = 0
+    """Waits before another try at store or broker."""
+    restarts: int = 0
+    """Times the partition was taken over anew after a failure."""
+    fenced: int = 0
+    """Times another writer took the partition over while this one worked."""
+
+    def add(self, archiver: PartitionArchiver) -> None:
+        """Note what one owner of the partition archived."""
+        self.counts += archiver.counts
+        marker = archiver.held.marker
+        self.next_offset, self.newest_ms = marker.next_offset, marker.newest_timestamp
+
+
+class PartitionState(StrEnum):
+    """Where a partition that is or was this process's stands."""
+
+    CLAIMING = "claiming"
+    ARCHIVING = "archiving"
+    WAITING = "waiting"
+    """Something failed; the partition is taken over again soon."""
+    STOPPED = "stopped"
+    """Something failed that another try cannot mend."""
+    DONE = "done"
+    """`--once` reached its end."""
+    RELEASED = "released"
+    """It went to another process, or is given back at the end."""
+
+
+class PartitionView(NamedTuple):
+    """A partition as other threads may look at it."""
+
+    state: PartitionState
+    report: PartitionReport
+    counts: PartitionCounts
+    archiver: PartitionArchiver | None
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What all partitions of a process share."""
+
+    config: RunConfig
+    archive_id: str
+    store: Store
+    buffer: BufferFolder
+    topics: TopicDirectory
+    log_of: Callable[[Partition], LogReader]
+    writer: str
+    back_off: Callable[[int, str], None]
+    """Waits before another try at the store; raises ShuttingDown when the run ends meanwhile."""
+    clock: Callable[[], float]
+    takers: Executor
+    builders: Executor
+    committers: Executor
+
+
+class Ownership:
+    """One state a partition; see PartitionState."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+        self._assigned: set[Partition] = set()
+        self._claims: dict[Partition, Future[tuple[PartitionIdentity, Claimed]]] = {}
+        self._active: dict[Partition, PartitionArchiver] = {}
+        self._ending: set[Partition] = set()
+        self._retry_at: dict[Partition, float] = {}
+        self._tries: dict[Partition, int] = {}
+        self._ending_guard = threading.Lock()
+        self.reports: dict[Partition, PartitionReport] = {}
+        """What was done to every partition that was ever this process's."""
+
+    @property
+    def active(self) -> dict[Partition, PartitionArchiver]:
+        """The partitions that are being archived."""
+        return self._active
+
+    @property
+    def assigned(self) -> set[Partition]:
+        """The partitions that are this process's now; a copy."""
+        return set(self._assigned)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do: every partition is drained, given up or stopped."""
+        return not (self._claims or self._active or self._retry_at)
+
+    def views(self) -> list[PartitionView]:
+        """Every partition that was ever this process's, as it stands. Safe to call from any thread."""
+        with self._ending_guard:
+            active, waiting, assigned = dict(self._active), dict(self._retry_at), set(self._assigned)
+            views = []
+            for partition, report in list(self.reports.items()):
+                archiver = active.get(partition)
+                if archiver is not None:
+                    state = PartitionState.ARCHIVING
+                elif partition not in assigned:
+                    state = PartitionState.RELEASED
+                elif report.failure is not None:
+                    state = PartitionState.STOPPED
+                elif partition in waiting:
+                    state = PartitionState.WAITING
+                elif report.end_offset is not None and partition not in self._claims:
+                    state = PartitionState.DONE
+                else:
+                    state = PartitionState.CLAIMING
+                counts = report.counts + archiver.counts if archiver is not None else report.counts
+                views.append(PartitionView(state, report, counts, archiver))
+            return views
+
+    def acquire(self, partition: Partition, end_offset: int | None = None, high_watermark: int | None = None) -> None:
+        """Start to take the partition over; see `begin`."""
+        self._assigned.add(partition)
+        report = self.reports.setdefault(partition, PartitionReport(partition))
+        report.end_offset, report.high_watermark, report.failure = end_offset, high_watermark, None
+        self._start_claim(partition)
+
+    def begin(self) -> dict[Partition, int]:
+        """Partitions whose claim succeeded since the last call, each with the offset to consume from."""
+        positions: dict[Partition, int] = {}
+        for partition in [partition for partition, claim in self._claims.items() if claim.done()]:
+            claim = self._claims.pop(partition)
+            if partition not in self._assigned:
+                continue
+            try:
+                identity, claimed = claim.result()
+            except BlockgzError as error:
+                self._failed(partition, error)
+                continue
+            _announce(identity, claimed)
+            if claimed.gap is not None:
+                self.reports[partition].lost_offsets += claimed.gap.end - claimed.gap.start
+            positions[partition] = claimed.position
+            self._active[partition] = self._archiver(partition, identity, claimed)
+        return positions
+
+    def offer(self, event: Event) -> None:
+        """Hand an event to its partition; one of a partition that is not active is dropped."""
+        archiver = self._active.get(event.partition)
+        if archiver is None:
+            return
+        if isinstance(event, PartitionFailed):
+            archiver.fail(event.error)
+        else:
+            archiver.offer(event)
+
+    def tick(self, now: float) -> None:
+        """Let time pass: chunks that are due end, claims that wait are tried again."""
+        for partition in [partition for partition, due in self._retry_at.items() if due <= now]:
+            del self._retry_at[partition]
+            self._start_claim(partition)
+        for archiver in self._active.values():
+            archiver.offer(Tick(now))
+
+    def review(self) -> list[Partition]:
+        """End partitions that failed or are drained; gives those that are to be consumed no longer."""
+        ended = []
+        for partition, archiver in list(self._active.items()):
+            if archiver.failure is not None:
+                ended.append(partition)
+                self._end(partition)
+                self._failed(partition, archiver.failure)
+            elif archiver.is_drained and archiver.is_idle:
+                if partition in self._ending:
+                    self.reports[partition].is_drained = True
+                    ended.append(partition)
+                    self._end(partition)
+                else:
+                    self._ending.add(partition)
+                    archiver.offer(Flush(RollReason.FLUSH))
+            elif archiver.counts.chunks:
+                self._tries.pop(partition, None)
+        return ended
+
+    def give_up(self, partitions: Iterable[Partition], seconds: float, pause: Callable[[], None]) -> None:
+        """Flush and commit up to a deadline, then forget: what is not committed, the next owner archives."""
+        leaving = [partition for partition in partitions if partition in self._assigned]
+        flushing = [self._active[partition] for partition in leaving if partition in self._active]
+        for archiver in flushing:
+            archiver.offer(Flush(RollReason.FLUSH))
+        deadline = self._workshop.clock() + seconds
+        while not all(archiver.is_idle for archiver in flushing) and self._workshop.clock() < deadline:
+            pause()
+        for partition in leaving:
+            if partition in self._active:
+                archiver = self._active[partition]
+                self.reports[partition].is_drained = archiver.is_drained and archiver.is_idle and not archiver.failure
+                self._note_uncommitted(partition, archiver)
+        self.lose(leaving)
+
+    def lose(self, partitions: Iterable[Partition]) -> None:
+        """Forget at once and write nothing: they are another process's already."""
+        for partition in partitions:
+            self._assigned.discard(partition)
+            self._retry_at.pop(partition, None)
+            if partition in self._active:
+                self._end(partition)
+
+    def _note_uncommitted(self, partition: Partition, archiver: PartitionArchiver) -> None:
+        """Tell of a last chunk that is not committed; a failure that the next owner will meet too is the run's."""
+        error = archiver.failure
+        if error is not None and not self._is_passing(error):
+            self._stopped(partition, error)
+        elif error is not None or not archiver.is_idle:
+            cause = "the grace time ended" if error is None else error.what
+            log.warning(LogEvent.ABANDONED, topic=partition[0], partition=partition[1], cause=cause)
+
+    def _start_claim(self, partition: Partition) -> None:
+        self._claims[partition] = self._workshop.takers.submit(self._claim, partition)
+
+    def _claim(self, partition: Partition) -> tuple[PartitionIdentity, Claimed]:
+        """Runs in a thread of its own."""
+        workshop, (topic, number) = self._workshop, partition
+        config = workshop.config
+        topic_id, folder = workshop.topics.locate(topic)
+        driver = self._driver(partition, topic_id)
+        keys = LAYOUTS[config.layout](folder, number)
+        for _ in driver.run(name_successors(keys, workshop.writer)):
+            log.warning(LogEvent.SUCCEEDED, topic=topic, partition=number, folder=str(folder))
+        identity = PartitionIdentity(
+            keys=keys,
+            archive_id=workshop.archive_id,
+            topic_id=topic_id,
+            group_id=config.group_id,
+            record_format=config.record_format,
+            codec=config.codec,
+            isolation_level=config.isolation_level,
+            key_prefix=workshop.store.prefix,
+        )
+        policy = TakeoverPolicy(gaps_are_recorded=config.on_gap == "record", other_groups_are_replaced=config.takeover)
+        return identity, driver.run(take_over(identity, workshop.writer, policy))
+
+    def _driver(self, partition: Partition, topic_id: str | None) -> Driver:
+        def still_assigned() -> bool:
+            """A topic that was created again since is another one, whatever its offsets look like."""
+            return partition in self._assigned and self._workshop.topics.is_same(partition[0], topic_id)
+
+        def back_off(attempt: int, cause: str) -> None:
+            if partition not in self._assigned:
+                raise AssignmentLost("the partition was given up meanwhile", why=cause)
+            self.reports[partition].retries += 1
+            log.warning(LogEvent.RETRY, topic=partition[0], partition=partition[1], attempt=attempt, cause=cause)
+            workshop.back_off(attempt, cause)
+
+        workshop = self._workshop
+        return Driver(workshop.store, workshop.log_of(partition), back_off, still_assigned)
+
+    def _archiver(self, partition: Partition, identity: PartitionIdentity, claimed: Claimed) -> PartitionArchiver:
+        workshop = self._workshop
+        config = workshop.config
+        return PartitionArchiver(
+            identity,
+            claimed,
+            ChunkSettings(
+                record_format=record_format(config.record_format),
+                compressor=COMPRESSORS[config.compression_library](config.compression_level),
+                block_bytes=config.block_bytes,
+                limits=RollLimits(
+                    chunk_bytes=config.chunk_bytes,
+                    chunk_interval_seconds=config.chunk_interval,
+                    chunk_records=config.chunk_records,
+                    chunk_idle_seconds=config.chunk_idle,
+                    chunk_span_ms=None if config.chunk_span is None else round(config.chunk_span * 1000),
+                ),
+                bad_records_are_skipped=config.on_bad_record == "skip",
+            ),
+            buffer=workshop.buffer,
+            driver=self._driver(partition, identity.topic_id),
+            builders=workshop.builders,
+            committers=workshop.committers,
+            clock=workshop.clock,
+            end_offset=self.reports[partition].end_offset,
+        )
+
+    def _failed(self, partition: Partition, error: BlockgzError) -> None:
+        """Take the partition over again where that may help, else leave it with its failure."""
+        tries = self._tries[partition] = self._tries.get(partition, 0) + 1
+        report = self.reports[partition]
+        report.fenced += isinstance(error, Fenced)
+        once = self._workshop.config.once
+        if self._is_passing(error) and not (once and tries > RESTARTS_IN_A_ROW):
+            report.restarts += 1
+            log.warning(
+                LogEvent.RESTART,
+                topic=partition[0],
+                partition=partition[1],
+                attempt=tries,
+                cause=error.what,
+                why=error.why,
+            )
+            least = HEARTBEAT_SECONDS if isinstance(error, Fenced) else 0.0
+            delay = min(LONGEST_BACKOFF_SECONDS, least + backoff_seconds(tries))
+            self._retry_at[partition] = self._workshop.clock() + delay
+            return
+        self._stopped(partition, error)
+
+    def _is_passing(self, error: BlockgzError) -> bool:
+        owned_by_group = not self._workshop.config.once
+        return isinstance(error, PASSING) or (owned_by_group and isinstance(error, Fenced | AssignmentLost))
+
+    def _stopped(self, partition: Partition, error: BlockgzError) -> None:
+        log.error(LogEvent.STOPPED, topic=partition[0], partition=partition[1], cause=error.what, why=error.why)
+        self.reports[partition].failure = error
+
+    def _end(self, partition: Partition) -> None:
+        self._ending.discard(partition)
+        with self._ending_guard:
+            archiver = self._active.pop(partition)
+            archiver.close()
+            self.reports[partition].add(archiver)
+
+
+def _announce(identity: PartitionIdentity, claimed: Claimed) -> None:
+    topic, number, gap = str(identity.keys.folder), identity.keys.partition, claimed.gap
+    log.info(
+        LogEvent.CLAIMED, topic=topic, partition=number, epoch=claimed.held.marker.epoch, position=claimed.position
+    )
+    if gap is not None:
+        log.warning(LogEvent.GAP, topic=topic, partition=number, start=gap.start, end=gap.end, reason=gap.reason)
+    if claimed.tail_was_compacted:
+        log.warning(LogEvent.TAIL_UNVERIFIED, topic=topic, partition=number)

@@ -1,0 +1,292 @@
+"""The archiving service: one consumer feeding the partitions that this process owns.
+
+Each duty has a module of its own: how the process comes to its partitions (membership, draining), what it does with
+them (ownership), how much is fetched (fetching, room), what topics there are (topic_watch, topic_configs). Here they
+are put together, and made to move.
+"""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from importlib.metadata import version
+from typing import Protocol
+
+from archiver.commit.archive import open_archive
+from archiver.commit.operations import LogBounds
+from archiver.config.model import RunConfig
+from archiver.errors import MemberRefused
+from archiver.ingest.backpressure import Fetching, Room
+from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.draining import WHOLE, Drain, DrainShare
+from archiver.ingest.kafka_cluster import KafkaCluster
+from archiver.ingest.kafka_settings import client_settings, consumer_settings
+from archiver.ingest.kafka_source import (
+    POLL_SECONDS,
+    SINGLE_READS,
+    Fetched,
+    KafkaLog,
+    KafkaSource,
+    Partition,
+    PartitionLog,
+)
+from archiver.ingest.membership import GroupMember
+from archiver.ingest.memory_plan import MemoryPlan
+from archiver.ingest.ownership import Ownership, PartitionReport, Workshop
+from archiver.ingest.topic_configs import TopicConfigs, TopicConfigSchedule
+from archiver.ingest.topic_watch import TopicWatch, no_such_topic, selected_topics
+from archiver.ingest.topics import TopicDirectory
+from archiver.logs import LogEvent, log
+from archiver.monitor.snapshot import ServiceSnapshot, partition_snapshots
+from archiver.monitor.watermarks import Watermarks
+from blockgz_runtime.allocators import give_back
+from blockgz_runtime.store.probe import probe
+from blockgz_runtime.store.retry import StoreBackoff, patiently
+from blockgz_runtime.store.writer import Store
+from blockgz_runtime.topic_patterns import TopicSelection
+from index_format.identity import ArchiveInfo
+
+TAKEOVERS_AT_ONCE = 8
+BUILDERS = 2
+COMMITTERS = 4
+TICK_SECONDS = 0.5
+PAUSE_SECONDS = 0.005
+GIVE_BACK_SECONDS = 10.0
+TRIES_OF_ONCE = 30
+POLL_SECONDS_OF_ONCE = 0.01
+"""A run that comes to an end is not to wait for records that nobody wants."""
+GIVEN_UP = (
+    "the store is not asked whether it keeps writers apart: a second process, or one that was thought dead and came "
+    "back, can overwrite markers and chunks, and records get lost or doubled"
+)
+
+
+class Share(Protocol):
+    """How this process comes to its partitions, and how they leave it."""
+
+    joined: bool
+    """Whether its partitions are known."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do, nor will be."""
+
+    def start(self) -> None:
+        """Come to the first partitions, now or in a later poll."""
+
+    def tick(self, now: float) -> None:
+        """Let time pass."""
+
+    def refused(self, refusal: MemberRefused) -> None:
+        """The consumer may not go on: start again with another one, or raise the refusal."""
+
+    def give_up(self, partitions: Sequence[Partition]) -> None:
+        """Flush and commit partitions that leave, within the grace time."""
+
+
+class ArchiverService:
+    """One process's share of the work: by consumer group, or with `--once` every partition of the topics."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        store: Store,
+        buffer: BufferFolder,
+        clock: Callable[[], float] = time.monotonic,
+        share: DrainShare = WHOLE,
+    ) -> None:
+        """`share`: what of the partitions is this process's where several drain them with `--once`."""
+        self._config = config
+        self._store = store
+        self._buffer = buffer
+        self._clock = clock
+        self._drain_share = share
+        self._selection = TopicSelection(config.topics, config.exclude)
+        self._stopping = threading.Event()
+        self.ending = threading.Event()
+        """Set once `run` is to end, or ends by itself."""
+        self.failure: Exception | None = None
+        """What `run` raises, while it still ends."""
+        self._abandoned = threading.Event()
+        self._cluster = KafkaCluster(client_settings(config.bootstrap_servers, config.kafka))
+        memory = MemoryPlan(config.memory)
+        settings = consumer_settings(config, queue_bytes=memory.queue_bytes)
+        poll_seconds = POLL_SECONDS_OF_ONCE if config.once else POLL_SECONDS
+        self._room = Room(memory, buffer, config.buffer_bytes)
+        self._fetching = Fetching(
+            lambda: KafkaSource(settings, memory.gathering_bytes, clock, poll_seconds),
+            self._room,
+            clock,
+            self._pause_briefly,
+        )
+        self._log = KafkaLog(settings | SINGLE_READS)
+        self._takers = ThreadPoolExecutor(TAKEOVERS_AT_ONCE, thread_name_prefix="take-over")
+        self._builders = ThreadPoolExecutor(BUILDERS, thread_name_prefix="build")
+        self._committers = ThreadPoolExecutor(COMMITTERS, thread_name_prefix="commit")
+        self._watermarks = Watermarks(self._assigned, self._ask_bounds, clock)
+        self._ownership: Ownership | None = None
+        self._share: Share | None = None
+        self._ticked_at = self._stepped_at = self._gave_back_at = clock()
+
+    @property
+    def reports(self) -> dict[Partition, PartitionReport]:
+        """What was done so far; complete after `run`."""
+        return self._ownership.reports if self._ownership else {}
+
+    def snapshot(self) -> ServiceSnapshot:
+        """What there is to tell of this process now. Safe to call from any thread, asks nobody."""
+        views = self._ownership.views() if self._ownership else []
+        archivers = [view.archiver for view in views if view.archiver is not None]
+        now = self._clock()
+        return ServiceSnapshot(
+            version=version("blockgz"),
+            archive=self._store.url,
+            group_id=self._config.group_id,
+            joined=self._share is not None and self._share.joined,
+            heartbeat_age_seconds=now - self._stepped_at,
+            paused=self._fetching.is_paused,
+            memory_budget=self._config.memory,
+            waiting_bytes=sum(archiver.inbox_bytes for archiver in archivers),
+            open_block_bytes=sum(archiver.open_block_bytes for archiver in archivers),
+            buffer_budget=self._config.buffer_bytes,
+            buffer_bytes=self._buffer.used_bytes,
+            watermarks_age_seconds=self._watermarks.age_seconds,
+            partitions=partition_snapshots(views, self._watermarks.bounds, now=now, wall_ms=round(time.time() * 1000)),
+        )
+
+    def stop(self) -> None:
+        """End `run` in order: what is open is flushed and committed. Safe to call from a signal handler."""
+        self._stopping.set()
+        self.ending.set()
+
+    def run(self) -> None:
+        """Archive until `stop`, or with `--once` until every partition is drained.
+
+        Raises what keeps the whole run from starting; the failure of one partition stands in its report.
+        """
+        try:
+            self._run()
+        except Exception as error:
+            self.failure = error
+            raise
+        finally:
+            self.ending.set()
+            self._close()
+
+    def _run(self) -> None:
+        topics = self._select()
+        archive = self._open_archive()
+        directory = TopicDirectory(self._store, self._cluster, archive)
+        configs = TopicConfigs(self._store, archive.layout, directory.locate, self._cluster.describe)
+        schedule = TopicConfigSchedule(configs, self._takers)
+        ownership = self._ownership = Ownership(self._workshop(archive, directory))
+        if self._config.http is not None:
+            self._watermarks.start()
+        if self._config.once:
+            schedule.keep_due(topics, self._clock())  # a short run may end before the first tick
+        share = self._share = self._share_of(ownership, topics)
+        share.start()
+        while not (self._stopping.is_set() or share.is_over):
+            try:
+                self._step(ownership, share, schedule)
+            except MemberRefused as refusal:
+                share.refused(refusal)
+        share.give_up(list(ownership.reports))
+
+    def _step(self, ownership: Ownership, share: Share, schedule: TopicConfigSchedule) -> None:
+        self._stepped_at = self._clock()
+        begun = ownership.begin()
+        if begun:
+            self._fetching.consume(begun)
+        for event in self._fetching.poll(ownership.active.values()):
+            ownership.offer(event)
+            if isinstance(event, Fetched):
+                self._room.taken(event.num_bytes, ownership.active)
+        now = self._clock()
+        if now - self._ticked_at >= TICK_SECONDS:
+            self._ticked_at = now
+            ownership.tick(now)
+            self._room.relieve(ownership.active)
+            schedule.keep_due({topic for topic, _ in ownership.assigned}, now)
+            share.tick(now)
+            if now - self._gave_back_at >= GIVE_BACK_SECONDS:
+                self._gave_back_at = now
+                give_back()
+        self._fetching.release(ownership.review())
+
+    def _select(self) -> list[str]:
+        """The topics to archive now; raises NoSuchTopic for a named one that is missing, or nothing to drain."""
+        known = self._cluster.topics()
+        topics = selected_topics(self._selection, known)
+        if self._config.once and not topics:
+            raise no_such_topic(f"topic like {', '.join(self._config.topics)}", known)
+        return topics
+
+    def _open_archive(self) -> ArchiveInfo:
+        cluster_id = self._takers.submit(self._cluster.cluster_id)
+        if self._config.single_writer:
+            log.warning(LogEvent.SINGLE_WRITER, store=self._store.url, given_up=GIVEN_UP)
+        else:
+            patiently(partial(probe, self._store, multipart=self._store.url.startswith("s3:")), self._stopping)
+        opened = partial(open_archive, self._store, layout=self._config.layout, cluster_id=cluster_id.result())
+        return patiently(opened, self._stopping)
+
+    def _share_of(self, ownership: Ownership, topics: Sequence[str]) -> Share:
+        if self._config.once:
+            return Drain(
+                self._config, self._cluster, self._log, ownership, topics, self._drain_share, self._pause_briefly
+            )
+        watch = TopicWatch(
+            self._selection,
+            self._cluster.topics,
+            self._takers,
+            every_seconds=self._config.topic_refresh,
+            now=self._clock(),
+        )
+        return GroupMember(
+            self._config,
+            ownership,
+            self._fetching,
+            topics,
+            watch,
+            rest=self._pause_briefly,
+            wait=self._stopping.wait,
+        )
+
+    def _workshop(self, archive: ArchiveInfo, topics: TopicDirectory) -> Workshop:
+        return Workshop(
+            config=self._config,
+            archive_id=archive.archive_id,
+            store=self._store,
+            buffer=self._buffer,
+            topics=topics,
+            log_of=lambda partition: PartitionLog(self._log, partition),
+            writer=str(uuid.uuid4()),
+            back_off=StoreBackoff(self._store.url, self._abandoned, TRIES_OF_ONCE if self._config.once else None),
+            clock=self._clock,
+            takers=self._takers,
+            builders=self._builders,
+            committers=self._committers,
+        )
+
+    def _assigned(self) -> set[Partition]:
+        return self._ownership.assigned if self._ownership else set()
+
+    def _ask_bounds(self, partitions: Collection[Partition]) -> dict[Partition, LogBounds]:
+        return self._cluster.bounds(partitions, self._config.isolation_level)
+
+    def _pause_briefly(self) -> None:
+        self._stepped_at = self._clock()
+        self._abandoned.wait(PAUSE_SECONDS)
+
+    def _close(self) -> None:
+        self._abandoned.set()
+        self._store.abandon_uploads()
+        self._watermarks.close()
+        self._fetching.close()
+        for pool in (self._takers, self._builders, self._committers):
+            pool.shutdown(wait=True, cancel_futures=True)
+        self._log.close()
+        self._buffer.close()

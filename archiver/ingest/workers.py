@@ -1,0 +1,139 @@
+"""Several archivers on one machine: a parent that starts them, keeps them running, and ends them in order."""
+
+import multiprocessing
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Generic, TypeVar
+
+from archiver.config.model import RunConfig
+from archiver.logs import LogEvent, log
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ended(Generic[T]):
+    """How one fork ended."""
+
+    number: int
+    told: T | None
+    """What it told last; None where it died before it could."""
+    exit_code: int
+    """Negative: the signal that killed it."""
+
+
+class Forks(Generic[T]):
+    """`count` forks that call `work(number, tell)`; to be made before this process has threads that hold locks.
+
+    What signals this thread blocks they block too, until `work` can be ended in order and lets them come. Safe to be
+    told to `end` from a signal handler.
+    """
+
+    def __init__(self, count: int, work: Callable[[int, Callable[[T], None]], None]) -> None:
+        context = multiprocessing.get_context("fork")
+        self._forks = []
+        for number in range(count):
+            receiving, sending = context.Pipe(duplex=False)
+            process = context.Process(target=_work, args=(work, number, sending))
+            process.start()
+            sending.close()
+            self._forks.append((process, receiving))
+
+    def end(self) -> None:
+        """Tell every fork to end in order."""
+        for process, _ in self._forks:
+            process.terminate()
+
+    def ended(self) -> Iterator[Ended[T]]:
+        """Waits for each in turn."""
+        for number, (process, receiving) in enumerate(self._forks):
+            told = None
+            with suppress(EOFError):
+                told = receiving.recv()
+            process.join()
+            yield Ended(number, told, process.exitcode or 0)
+
+
+def _work(work: Callable[[int, Callable[[T], None]], None], number: int, sending: Connection) -> None:
+    with sending:
+        work(number, sending.send)
+
+
+RESTART_SECONDS = 5.0
+LOOK_SECONDS = 0.2
+NOT_WORTH_A_RESTART = {0, 2, 11, 12, 130}
+"""Exit codes that another start would only repeat: an order to end, configuration, another owner, permissions."""
+
+
+class Workers:
+    """One process a command. Safe to be told to `end` from a signal handler."""
+
+    def __init__(self, commands: Sequence[Sequence[str]]) -> None:
+        self._commands = commands
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._ending = threading.Event()
+        self._codes: list[int] = []
+
+    def end(self) -> None:
+        """Tell every worker to flush, commit and leave."""
+        self._ending.set()
+        for process in list(self._processes.values()):
+            process.terminate()
+
+    def run(self) -> int:
+        """Keep the workers running until all have ended; gives the first exit code that is not 0.
+
+        One that died is started again after RESTART_SECONDS. One that ended for a reason that another start would only
+        repeat ends the others too.
+        """
+        for number in range(len(self._commands)):
+            self._start(number)
+        while self._processes:
+            for number, process in list(self._processes.items()):
+                if process.poll() is not None:
+                    self._ended(number, self._processes.pop(number).returncode)
+            time.sleep(LOOK_SECONDS)
+        return next((code for code in self._codes if code), 0)
+
+    def _start(self, number: int) -> None:
+        self._processes[number] = subprocess.Popen(list(self._commands[number]))
+
+    def _ended(self, number: int, code: int) -> None:
+        if self._ending.is_set() or code in NOT_WORTH_A_RESTART:
+            # One that was told to end before it could hear of it has done nothing yet.
+            self._codes.append(0 if code == -signal.SIGTERM else code)
+            self.end()
+            return
+        log.error(LogEvent.WORKER_DIED, worker=number, exit_code=code)
+        if not self._ending.wait(RESTART_SECONDS):
+            self._start(number)
+
+
+def worker_commands(arguments: Sequence[str], config: RunConfig) -> list[list[str]]:
+    """The command of each worker: this process's own arguments, with a member id and a port of its own."""
+    return [
+        [sys.executable, "-m", "archiver", *arguments, "--workers", "1", *_own_options(config, number)]
+        for number in range(config.workers)
+    ]
+
+
+def _own_options(config: RunConfig, number: int) -> list[str]:
+    options = []
+    if config.group_instance_id is not None:
+        options += ["--group-instance-id", f"{config.group_instance_id}-{number}"]
+    if config.http is not None:
+        options += ["--http", own_http(config.http, number)]
+    return options
+
+
+def own_http(http: str, number: int) -> str:
+    """The address of a worker's metrics: the ports follow each other."""
+    host, _, port = http.rpartition(":")
+    return f"{host}:{int(port) + number}"

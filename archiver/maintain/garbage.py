@@ -1,0 +1,186 @@
+"""What garbage collection may delete: a pure decision over marker chains and a listing.
+
+Whoever collects holds no claim and stops nobody. That is safe at any time, beside running archivers, zombies and other
+collectors, because what is garbage once stays garbage, whatever is swapped afterwards:
+
+- **What may still be committed lies at or above the chain's end.** A chunk is committed by a swap from the marker that
+  its writer holds, and starts exactly at that marker's `chain_end`; `chain_end` never falls. So an object whose
+  position lies below the `chain_end` of *any* marker that was ever read belongs to a committed chunk or never will.
+  (`chain_end` is next_offset, unless progress without records followed a gap: then next_offset is ahead, and the next
+  chunk still starts at the gap's end. So `chain_end` is the bound.) A zombie may store such an object late; its swap
+  names an ETag that is gone.
+- **What a chain holds, every later chain holds**: entries only fold into catalogs, and catalogs into catalogs. An old
+  version of the marker gives a smaller bound and misses nothing below it, so it does not matter that the marker moves
+  while a plan is made, shown and carried out, nor that a request to delete arrives late or twice.
+- **No live writer uses a name below that bound again.** It asks for plain names at its own `chain_end` only, and a
+  conflict name is random. (Spark's tasks store a batch's data before its driver claims, at the `chain_end` that they
+  read and above. One that read an old marker may so use a name below the bound; its batch is never committed, since
+  the driver refuses chunks cut for another `chain_end`.) Objects are listed before markers are read all the same: in
+  layout `seed` the incarnations of a topic share their names, so all of their chains count, and the lowest bound; an
+  object's writer has settled its incarnation before it stores anything, and one without a marker yet keeps all. Later
+  incarnations store chunks under conflict names only (see protocol.commit), so that a plain name is never used a second
+  time.
+- **A catalog in progress starts at the oldest entry that is still unfolded one level down**, and that rises too. Only
+  one that ends there or below goes.
+- Without a marker, or with one that commits nothing yet, nothing is garbage. A chain that cannot be read whole decides
+  nothing.
+
+The grace is for readers that listed, for stores whose listings lag, and for operators who want a second look. Leftovers
+(temporary files, uploads, probe objects) have no position, so their age is all there is: taking one from a living
+writer costs it a repeated request, never a record.
+
+What lies before a chain's start stays: where an archiver was started after its marker was lost, that is no orphan but
+the chain before, whose records Kafka may have no more. Layout `seed` may lie over an archive of the ancestor's, whose
+chunks are named like ours. There only chunks go whose first record the chain holds itself.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from blockgz_runtime.store.writer import ListedObject
+from index_format.chunk_index import Gap
+from index_format.keys import ObjectKey, ObjectKind, PartitionKeys
+from index_format.marker import ChunkEntry, Marker, Span
+
+SHORTEST_GRACE_SECONDS = 3600.0
+DELETION_ORDER = (ObjectKind.CATALOG, ObjectKind.INDEX, ObjectKind.ANCESTOR_INDEX, ObjectKind.DATA)
+"""An index goes before its data, so that no index names what is not there."""
+
+
+class Found(NamedTuple):
+    """An object of a partition in a listing."""
+
+    name: ObjectKey
+    listed: ListedObject
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Everything that one version of a marker leads to."""
+
+    keys: PartitionKeys
+    marker: Marker
+    entries: Sequence[ChunkEntry]
+    catalogs: frozenset[str]
+    """The keys of all catalogs, whatever their level."""
+    gaps: Sequence[Gap]
+    """Those in the catalogs included."""
+
+    @property
+    def end(self) -> int | None:
+        """Where the next chunk starts; None before the first."""
+        return self.marker.chain_end
+
+    @property
+    def has_own_names(self) -> bool:
+        """Whether nothing but this chain's chunks has such names."""
+        return self.keys.layout != "seed"
+
+    @cached_property
+    def by_number(self) -> Mapping[int, ChunkEntry]:
+        """Entries by the number that the names of their objects have."""
+        return {entry.start_offset if self.has_own_names else entry.first_offset: entry for entry in self.entries}
+
+    @cached_property
+    def indexes(self) -> frozenset[str]:
+        """The keys of all committed indexes."""
+        return frozenset(self.index_key(entry) for entry in self.entries)
+
+    def index_key(self, entry: ChunkEntry) -> str:
+        """Where the entry's index is."""
+        return self.keys.chunks + entry.name
+
+    def unfolded_from(self, level: int) -> int | None:
+        """Where the next catalog of that level starts, or a later one; None while there is no chunk."""
+        below: list[Sequence[Span]] = [*reversed(self.marker.catalogs[: level - 1]), self.marker.tail]
+        return next((spans[0].start_offset for spans in below if spans), self.end)
+
+    def holds(self, offset: int) -> bool:
+        """Whether the offset lies inside the chain and in no gap: its record, if there is one, is archived."""
+        start, end = self.marker.start_offset, self.end
+        if start is None or end is None or not start <= offset < end:
+            return False
+        return not any(offset in gap for gap in self.gaps)
+
+
+def entries_in_doubt(chains: Sequence[Chain], objects: Iterable[Found]) -> Iterator[tuple[Chain, ChunkEntry]]:
+    """Committed chunks beside which other data lies under their number: their index has to be read to tell which.
+
+    `chains`: those that share the names; one but in layout `seed`.
+    """
+    stems: dict[int, set[str]] = defaultdict(set)
+    for found in objects:
+        if found.name.kind in (ObjectKind.DATA, ObjectKind.ANCESTOR_INDEX):
+            stems[found.name.number].add(found.name.stem)
+    for number, names in stems.items():
+        if len(names) > 1:
+            yield from ((chain, chain.by_number[number]) for chain in chains if number in chain.by_number)
+
+
+def catalogs_in_doubt(chains: Sequence[Chain], objects: Iterable[Found]) -> Iterator[Found]:
+    """Catalogs that nothing references and that are not in progress: they have to be read to tell where they end."""
+    for found in objects:
+        chain = _chain_of(chains, found)
+        if chain is not None and found.name.kind is ObjectKind.CATALOG and found.name.key not in chain.catalogs:
+            bound = chain.unfolded_from(found.name.level)
+            if bound is not None and found.name.number < bound:
+                yield found
+
+
+def find_garbage(
+    chains: Sequence[Chain],
+    objects: Collection[Found],
+    data_stems: Mapping[str, str],
+    catalog_ends: Mapping[str, int],
+    *,
+    now: float,
+    grace: float,
+) -> list[Found]:
+    """What may be deleted, in the order in which it must be.
+
+    `data_stems`: index key -> stem of the data that it names, for `entries_in_doubt`; one that is missing keeps all
+    data at its number. `catalog_ends`: key -> next_offset, for `catalogs_in_doubt`; one that is missing is kept. `now`
+    and the objects' times in seconds of the store's clock, `grace` in seconds. Raises ValueError for too short a grace.
+    """
+    if grace < SHORTEST_GRACE_SECONDS:
+        raise ValueError(f"a grace of {grace} s is too short")
+    old = [found for found in objects if now - found.listed.modified >= grace]
+    garbage = [
+        found
+        for found in old
+        if (
+            _is_dead_catalog(chains, found, catalog_ends)
+            if found.name.kind is ObjectKind.CATALOG
+            else _is_dead_chunk(chains, found, data_stems)
+        )
+    ]
+    return sorted(garbage, key=lambda found: (DELETION_ORDER.index(found.name.kind), found.name.key))
+
+
+def _is_dead_chunk(chains: Sequence[Chain], found: Found, data_stems: Mapping[str, str]) -> bool:
+    number = found.name.number
+    if not chains or any(chain.end is None or number >= chain.end for chain in chains):
+        return False
+    if any(chain.marker.start_offset is None or number < chain.marker.start_offset for chain in chains):
+        return False
+    if any(not chain.has_own_names and not chain.holds(number) for chain in chains):
+        return False
+    if found.name.kind is ObjectKind.INDEX:
+        return not any(found.name.key in chain.indexes for chain in chains)
+    committed = [chain.index_key(chain.by_number[number]) for chain in chains if number in chain.by_number]
+    return all(data_stems.get(index, found.name.stem) != found.name.stem for index in committed)
+
+
+def _is_dead_catalog(chains: Sequence[Chain], found: Found, catalog_ends: Mapping[str, int]) -> bool:
+    chain = _chain_of(chains, found)
+    if chain is None or found.name.key in chain.catalogs or found.name.key not in catalog_ends:
+        return False
+    bound = chain.unfolded_from(found.name.level)
+    return bound is not None and catalog_ends[found.name.key] <= bound
+
+
+def _chain_of(chains: Sequence[Chain], found: Found) -> Chain | None:
+    return next((chain for chain in chains if chain.keys.folder == found.name.folder), None)

@@ -1,0 +1,350 @@
+"""Indexes of a current archive, made again from the data beside them.
+
+Where a marker leads to a chunk, it says the sha256 of the chunk's index: what is made again is stored only if it is
+that index byte for byte, so that it may be done at any time, beside running archivers. Where no marker is left, the
+index is as good as the data tells, for `markers` to go on with.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import TypeVar
+
+from archiver.maintain.garbage import Chain
+from archiver.maintain.repair.plan import RepairPlan, Step, Target, objects_of, storing
+from archiver.maintain.sweep import Problem, read_chain
+from blockgz_runtime.errors import StoreError
+from blockgz_runtime.store.writer import ListedObject, StoredObject, ToolStore
+from index_format import objects
+from index_format.ancestor.index import decode_old_index
+from index_format.ancestor.members import MemberScanner, Scanned
+from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Gap, ancestor_index
+from index_format.errors import BlockgzError, CorruptBlock, FormatError, MalformedObject
+from index_format.identity import ArchiveInfo
+from index_format.keys import (
+    INDEX_SUFFIX,
+    SEED_INDEX_SUFFIX,
+    ObjectKey,
+    ObjectKind,
+    PartitionKeys,
+    archive_key,
+)
+from index_format.marker import ChunkEntry, decode_marker
+from index_format.rebuild import FROM_DATA_ALONE, Unknowns, blocks_of, committed_index, scan_frames, text_blocks_of
+from index_format.records import TIMESTAMP_TYPES
+
+T = TypeVar("T")
+READ_BYTES = 4 * 1024 * 1024
+REQUESTS_AT_ONCE = 8
+MOST_NEXT_OFFSETS = 64
+ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """One partition, and what is listed of it."""
+
+    store: ToolStore
+    target: Target
+    archive_id: str
+    listed: list[tuple[ObjectKey, ListedObject]]
+    max_block_bytes: int
+
+    def of_kind(self, kind: ObjectKind) -> list[tuple[ObjectKey, ListedObject]]:
+        """What is listed of a kind, in order of positions."""
+        return sorted((each for each in self.listed if each[0].kind is kind), key=lambda each: each[0].number)
+
+    @cached_property
+    def data_at(self) -> Mapping[int, Sequence[tuple[ObjectKey, ListedObject]]]:
+        """The data objects by the number in their names."""
+        found: dict[int, list[tuple[ObjectKey, ListedObject]]] = {}
+        for each in self.of_kind(ObjectKind.DATA):
+            found.setdefault(each[0].number, []).append(each)
+        return found
+
+    def scan(self, key: ObjectKey, size: int) -> Iterator[Scanned]:
+        """The blocks of a data object, and its damage."""
+        if key.key.endswith(".zst"):
+            yield from scan_frames(self.store.get_range(key.key, 0, size), self.max_block_bytes)
+            return
+        scanner = MemberScanner(self.max_block_bytes)
+        for piece in self.pieces(key.key, size):
+            yield from scanner.feed(piece)
+        yield from scanner.finish()
+
+    def pieces(self, key: str, size: int) -> Iterator[bytes]:
+        """The bytes of an object."""
+        for start in range(0, size, READ_BYTES):
+            yield self.store.get_range(key, start, min(size, start + READ_BYTES))
+
+
+def workplace(store: ToolStore, target: Target, max_block_bytes: int) -> Workplace:
+    """The partition as it is listed now."""
+    key = archive_key(target.keys.layout)
+    info = store.get(key)
+    if info is None:
+        raise StoreError(f"{key} is missing")
+    archive_id = objects.decode(info.body, ArchiveInfo, key).archive_id
+    return Workplace(store, target, archive_id, objects_of(store, target.keys), max_block_bytes)
+
+
+def plan_indexes(store: ToolStore, target: Target, max_block_bytes: int) -> RepairPlan:
+    """The lost and damaged indexes of a partition, or of one chunk of it, that can be made again."""
+    keys = target.keys
+    place = workplace(store, target, max_block_bytes)
+    chain = None
+    if marker_state(store.get(keys.marker), keys) is MarkerState.READABLE:
+        chain = read_chain(store, keys.layout, keys.folder, keys.partition)
+    plan = _of_chain(place, chain) if chain is not None and chain.entries else _without_chain(place)
+    return plan + _sidecars(place)
+
+
+class MarkerState(Enum):
+    """How far a marker leads."""
+
+    MISSING = "missing"
+    DAMAGED = "damaged"
+    WITHOUT_CHUNK = "without a chunk"
+    READABLE = "readable"
+
+
+def marker_state(stored: StoredObject | None, keys: PartitionKeys) -> MarkerState:
+    """The state of a partition's marker; raises UnsupportedVersion for one that is not this release's to touch."""
+    if stored is None:
+        return MarkerState.MISSING
+    try:
+        marker = decode_marker(stored.body, keys.marker)
+    except MalformedObject:
+        return MarkerState.DAMAGED
+    return MarkerState.WITHOUT_CHUNK if marker.next_offset is None else MarkerState.READABLE
+
+
+def stored_indexes(place: Workplace) -> dict[str, tuple[StoredObject, ChunkIndex | None]]:
+    """Every index object by its name relative to the partition's chunks; None for one that is damaged."""
+    found = {}
+    listed = [key.key for key, _ in place.of_kind(ObjectKind.INDEX)]
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="index") as pool:
+        for key, stored in zip(listed, pool.map(place.store.get, listed), strict=True):
+            if stored is not None:
+                found[key.removeprefix(place.target.keys.chunks)] = (stored, _decoded(place, key, stored.body))
+    return found
+
+
+def _decoded(place: Workplace, key: str, body: bytes) -> ChunkIndex | None:
+    keys = place.target.keys
+    try:
+        index = objects.decode(body, ChunkIndex, key)
+        keys.check_name(key.removeprefix(keys.chunks), index.start_offset, _suffix(place))
+    except FormatError:
+        return None
+    same = (index.archive_id, index.topic, index.partition) == (place.archive_id, keys.folder.topic, keys.partition)
+    return index if same else None
+
+
+def _of_chain(place: Workplace, chain: Chain) -> RepairPlan:
+    plan = RepairPlan()
+    keys, stored = place.target.keys, stored_indexes(place)
+    entries = sorted(chain.entries, key=lambda entry: entry.start_offset)
+    for position, entry in enumerate(entries):
+        found = stored.get(entry.name)
+        if found is not None and hashlib.sha256(found[0].body).hexdigest() == entry.sha256:
+            continue
+        if not _is_wanted(place, entry.first_offset if keys.layout == "seed" else entry.start_offset):
+            continue
+        beside = [
+            neighbour[1]
+            for each in (*entries[max(0, position - 1) : position], *entries[position + 1 : position + 2])
+            if (neighbour := stored.get(each.name)) is not None and neighbour[1] is not None
+        ]
+        try:
+            body = _committed(place, chain, entry, entries[position - 1] if position else None, beside)
+        except BlockgzError as error:
+            plan += RepairPlan(problems=(Problem(keys.chunks + entry.name, error),))
+            continue
+        etag = found[0].etag if found else None
+        detail = (
+            f"{'damaged' if found else 'missing'}; offsets {entry.first_offset} to {entry.last_offset}, as committed"
+        )
+        key = keys.chunks + entry.name
+        plan += RepairPlan((Step(str(place.target), "index", key, detail, storing(place.store, key, body, etag)),))
+    return plan
+
+
+def _committed(
+    place: Workplace, chain: Chain, entry: ChunkEntry, before: ChunkEntry | None, beside: Sequence[ChunkIndex]
+) -> bytes:
+    """The index that an entry names; raises CorruptBlock or MalformedObject where it cannot be made."""
+    keys, marker = place.target.keys, chain.marker
+    number = entry.first_offset if keys.layout == "seed" else entry.start_offset
+    failure: BlockgzError = MalformedObject(
+        f"no data object of {entry.bytes} bytes lies at offset {number}", why="the chunk's data is lost or was changed"
+    )
+    after = before.next_offset if before else 0
+    gaps = tuple(
+        sorted({gap for gap in chain.gaps if after <= gap.start < entry.next_offset}, key=lambda gap: gap.start)
+    )
+    reach = range(entry.last_offset + 1, entry.next_offset)
+    formats = {index.record_format for index in beside}
+    for key, listed in place.data_at.get(number, ()):
+        if listed.size != entry.bytes:
+            continue
+        try:
+            blocks, form = _blocks(place, key, listed.size, formats, (entry.min_timestamp, entry.max_timestamp))
+        except FormatError as error:
+            failure = error
+            continue
+        like = _index(place, key, listed.size, blocks, form, entry.start_offset, entry.next_offset, gaps)
+        epochs = _likely([index.epoch for index in beside], range(1, marker.epoch + 1))
+        unknowns = Unknowns(
+            epochs=epochs,
+            topic_ids=_likely([index.topic_id for index in beside], [marker.topic_id, None]),
+            isolation_levels=_likely([index.isolation_level for index in beside], ISOLATION_LEVELS),
+            timestamp_types=_likely([index.timestamp_type for index in beside], TIMESTAMP_TYPES.values()),
+            next_offsets=(entry.next_offset, *reach[:MOST_NEXT_OFFSETS]),
+            previous=(before.name, None) if before else (None,),
+        )
+        body = committed_index(entry, like, unknowns)
+        if body is not None:
+            return body
+        failure = MalformedObject(
+            f"the index of {key.key} cannot be made again byte for byte",
+            why="its data is whole, but the index that was committed said something that the data does not tell",
+            remedy="restore the index from a copy; until then the records can be read from the data object with zcat",
+        )
+    raise failure
+
+
+def _without_chain(place: Workplace) -> RepairPlan:
+    """Indexes for all data that no index names, where no marker is left to say what they were."""
+    keys, plan = place.target.keys, RepairPlan()
+    stored = stored_indexes(place)
+    indexes = [index for _, index in stored.values() if index is not None]
+    named = {keys.chunks + index.data.name for index in indexes}
+    data = [(key, listed) for key, listed in place.of_kind(ObjectKind.DATA) if key.key not in named]
+    for key, listed in data:
+        if not _is_wanted(place, key.number):
+            continue
+        try:
+            blocks, form = _blocks(place, key, listed.size, {index.record_format for index in indexes}, None)
+            name = key.stem.removeprefix(keys.chunks) + _suffix(place)
+            start = key.number
+            followers = [index for index in indexes if index.previous == name and index.start_offset > start]
+            end = max((_chain_end(index) for index in followers), default=blocks[-1].last_record_offset + 1)
+            index = _index(place, key, listed.size, blocks, form, start, end, (), like=indexes)
+        except BlockgzError as error:
+            plan += RepairPlan(problems=(Problem(key.key, error),))
+            continue
+        found = stored.get(name)
+        if found is not None and found[1] is not None:
+            plan += RepairPlan(notes=(f"{key.key}: {name} names other data; this is left of a dead writer",))
+            continue
+        detail = f"{'damaged' if found else 'missing'}; offsets {index.first_offset} to {index.last_offset}, no marker"
+        target, etag = keys.chunks + name, found[0].etag if found else None
+        action = storing(place.store, target, objects.encode(index), etag)
+        plan += RepairPlan((Step(str(place.target), "index", target, detail, action),))
+    return plan
+
+
+def _sidecars(place: Workplace) -> RepairPlan:
+    """Layout `seed`: what readers of the ancestor find beside the data."""
+    keys, steps = place.target.keys, []
+    if keys.layout != "seed":
+        return RepairPlan()
+    there = {key.stem for key, _ in place.of_kind(ObjectKind.ANCESTOR_INDEX)}
+    data = {key.key: key for key, _ in place.of_kind(ObjectKind.DATA)}
+    for _, index in stored_indexes(place).values():
+        key = data.get(index.data.name) if index is not None else None
+        if index is None or key is None or key.stem in there or not _is_wanted(place, key.number):
+            continue
+        name = key.stem + INDEX_SUFFIX
+        action = storing(place.store, name, ancestor_index(index.blocks), None)
+        steps.append(Step(str(place.target), "index", name, "missing; for readers of the ancestor", action))
+    return RepairPlan(tuple(steps))
+
+
+def _blocks(
+    place: Workplace, key: ObjectKey, size: int, formats: set[str], timestamps: tuple[int, int] | None
+) -> tuple[tuple[BlockEntry, ...], str]:
+    """The blocks of a data object and their record format; raises a FormatError."""
+    others = sorted(formats - {"arrow"})
+    usual = others[0] if others else "text" if place.target.keys.layout == "seed" else "json"
+    form = "arrow" if ".arrows." in key.key else usual
+    if form != "text":
+        return blocks_of(place.scan(key, size), form), form
+    sidecar = place.store.get(key.stem + INDEX_SUFFIX)
+    if sidecar is None:
+        raise CorruptBlock(
+            f"{key.key} cannot be indexed again",
+            why="its format tells no offsets, and the ancestor's index is gone too",
+        )
+    counted = decode_old_index(sidecar.body, key.stem + INDEX_SUFFIX, key.number)
+    return text_blocks_of(place.scan(key, size), counted, timestamps or (-1, -1)), form
+
+
+def _index(
+    place: Workplace,
+    key: ObjectKey,
+    size: int,
+    blocks: Sequence[BlockEntry],
+    form: str,
+    start_offset: int,
+    next_offset: int,
+    gaps: tuple[Gap, ...],
+    *,
+    like: Sequence[ChunkIndex] = (),
+) -> ChunkIndex:
+    """An index of those blocks, with what their data does not tell as in the indexes `like` it; MalformedObject."""
+    keys, digest = place.target.keys, hashlib.sha256()
+    for piece in place.pieces(key.key, size):
+        digest.update(piece)
+    nearest = max(like, key=lambda index: (index.start_offset <= start_offset, index.start_offset), default=None)
+    no_time = all(block.max_timestamp == -1 for block in blocks)
+    try:
+        return ChunkIndex(
+            archive_id=place.archive_id,
+            topic=keys.folder.topic,
+            topic_id=nearest.topic_id if nearest else None,
+            partition=keys.partition,
+            epoch=FROM_DATA_ALONE,
+            record_format=form,
+            codec="zstd" if key.key.endswith(".zst") else "gzip",
+            isolation_level=nearest.isolation_level if nearest else ISOLATION_LEVELS[0],
+            timestamp_type=TIMESTAMP_TYPES[-1]
+            if no_time
+            else nearest.timestamp_type
+            if nearest
+            else TIMESTAMP_TYPES[0],
+            start_offset=start_offset,
+            next_offset=next_offset,
+            first_offset=blocks[0].first_record_offset,
+            last_offset=blocks[-1].last_record_offset,
+            num_records=sum(block.num_records for block in blocks),
+            min_timestamp=min(block.min_timestamp for block in blocks),
+            max_timestamp=max(block.max_timestamp for block in blocks),
+            data=DataObject(key.key.removeprefix(keys.chunks), size, digest.hexdigest()),
+            previous=None,
+            gaps=gaps,
+            blocks=tuple(blocks),
+        )
+    except (ValueError, IndexError) as error:
+        raise MalformedObject(f"{key.key} is not the chunk that its name says", why=str(error)) from error
+
+
+def _chain_end(follower: ChunkIndex) -> int:
+    """Where the chunk before one ended."""
+    return next((gap.start for gap in follower.gaps if gap.end <= follower.start_offset), follower.start_offset)
+
+
+def _is_wanted(place: Workplace, number: int) -> bool:
+    return place.target.key is None or place.target.key.number == number
+
+
+def _suffix(place: Workplace) -> str:
+    return SEED_INDEX_SUFFIX if place.target.keys.layout == "seed" else INDEX_SUFFIX
+
+
+def _likely(first: Iterable[T], others: Iterable[T]) -> list[T]:
+    return list(dict.fromkeys([*first, *others]))

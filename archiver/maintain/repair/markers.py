@@ -1,0 +1,149 @@
+"""The marker of a current archive, made again from the indexes that are there."""
+
+import uuid
+from collections.abc import Callable, Sequence
+
+from archiver.commit.archive import TOPIC_OBJECT
+from archiver.commit.driver import Driver
+from archiver.commit.rebuilding import MarkerFacts, store_marker
+from archiver.maintain.repair.chunk_indexes import MarkerState, Workplace, marker_state, stored_indexes, workplace
+from archiver.maintain.repair.plan import NoLog, RepairPlan, Step, Target
+from archiver.maintain.sweep import Problem
+from blockgz_runtime.store.writer import StoredObject, ToolStore
+from index_format import marker as markers
+from index_format.blocks import decode_block
+from index_format.chunk_index import UNVERIFIED
+from index_format.errors import BlockgzError, MalformedObject
+from index_format.keys import LAYOUTS, ObjectKind, TopicFolder, conflict_in, topic_home
+from index_format.rebuild import Link, RebuiltChain, StoredIndex, rebuilt_chain
+from index_format.records import iter_records, record_hash
+
+Wait = Callable[[int, str], None]
+
+
+def plan_marker(store: ToolStore, target: Target, group_id: str, max_block_bytes: int, wait: Wait) -> RepairPlan:
+    """The marker of a partition that lost it, or whose marker is damaged or holds nothing yet."""
+    keys = target.keys
+    stored = store.get(keys.marker)
+    state = marker_state(stored, keys)
+    if state is MarkerState.READABLE:
+        return RepairPlan(notes=(f"{target}: its marker can be read; nothing to repair",))
+    claimed = markers.decode_marker(stored.body, keys.marker) if stored and state is MarkerState.WITHOUT_CHUNK else None
+    place = workplace(store, target, max_block_bytes)
+    indexes = stored_indexes(place)
+    found = [StoredIndex(name, each.body, index) for name, (each, index) in indexes.items() if index is not None]
+    chain = rebuilt_chain(found)
+    damaged = tuple(f"{keys.chunks}{name} is damaged" for name, (_, index) in indexes.items() if index is None)
+    try:
+        _check(place, chain, found)
+        conflicts = [conflict.epoch for key, _ in place.listed if (conflict := conflict_in(key.key)) is not None]
+        facts = MarkerFacts(
+            group_id=group_id,
+            epoch=max([claimed.epoch if claimed else 0, *conflicts, *(each.index.epoch for each in found)]) + 1,
+            tail_hash=_tail_hash(place, chain.links[-1]),
+            successor=_successor(store, target),
+        )
+    except BlockgzError as error:
+        return RepairPlan(notes=(*damaged, *chain.notes), problems=(Problem(keys.marker, error),))
+    return RepairPlan(
+        (_step(store, target, chain.links, facts, stored, state, wait),), (*_notes(place, chain, found), *damaged)
+    )
+
+
+def _step(
+    store: ToolStore,
+    target: Target,
+    links: Sequence[Link],
+    facts: MarkerFacts,
+    stored: StoredObject | None,
+    state: MarkerState,
+    wait: Wait,
+) -> Step:
+    keys = target.keys
+    first, last = links[0].chunk.index, links[-1].chunk.index
+    gaps = [gap for link in links for gap in link.gaps_before if gap.reason == UNVERIFIED]
+    missing = f", {len(gaps)} gaps of unknown offsets" if gaps else ""
+    detail = f"{state.value}; {len(links)} chunks, offsets {first.start_offset} to {last.next_offset - 1}{missing}"
+
+    def carry_out() -> None:
+        driver = Driver(store, NoLog(), wait, lambda: True)
+        expected = stored.etag if stored else None
+        try:
+            driver.run(store_marker(keys, links, facts, str(uuid.uuid4()), expected))
+        except ValueError as error:
+            if isinstance(error, BlockgzError):
+                raise
+            raise MalformedObject(f"the indexes of {target} do not make a chain", why=str(error)) from error
+
+    return Step(str(target), "marker", keys.marker, detail, carry_out)
+
+
+def _check(place: Workplace, chain: RebuiltChain, found: Sequence[StoredIndex]) -> None:
+    """Raises MalformedObject where there is no chain, or where it would leave out data that can be indexed again."""
+    target = place.target
+    if not chain.links:
+        raise MalformedObject(
+            f"{target} has no index to make a marker from",
+            why="a chain is told by its indexes",
+            remedy=f"make them from the data first: archiver repair index {target}",
+        )
+    if target.keys.layout == "seed" and place.store.head(topic_home("seed", _following(target)) + TOPIC_OBJECT):
+        raise MalformedObject(
+            f"the chunks of {target} cannot be told from those of its successor",
+            why="in layout seed the incarnations of a topic share their folders",
+        )
+    named = {target.keys.chunks + each.index.data.name for each in found}
+    spans = [range(link.chunk.index.start_offset, link.chunk.index.next_offset) for link in chain.links]
+    end = spans[-1].stop
+    for key, _ in place.of_kind(ObjectKind.DATA):
+        if key.key not in named and key.number < end and not any(key.number in span for span in spans):
+            raise MalformedObject(
+                f"{key.key} has no index, and no other chunk holds its offsets",
+                why="a marker without it would leave its records out",
+                remedy=f"make its index first: archiver repair index {key.key}",
+            )
+
+
+def _notes(place: Workplace, chain: RebuiltChain, found: Sequence[StoredIndex]) -> list[str]:
+    keys = place.target.keys
+    sizes = {key.key: listed.size for key, listed in place.of_kind(ObjectKind.DATA)}
+    notes = [f"{place.target}: {note}" for note in chain.notes]
+    notes += [f"{keys.chunks}{name} is left of a writer that died, and left out" for name in chain.left_out]
+    for link in chain.links:
+        data = link.chunk.index.data
+        if sizes.get(keys.chunks + data.name) != data.bytes:
+            notes.append(f"{keys.chunks}{data.name} is missing or has another size: its records are lost")
+    named = {keys.chunks + each.index.data.name for each in found}
+    notes += [
+        f"{key.key} has no index and lies behind the chain: it is left out; if Kafka has its records no more, make its "
+        f"index first: archiver repair index {key.key}"
+        for key, _ in place.of_kind(ObjectKind.DATA)
+        if key.key not in named and key.number >= chain.links[-1].chunk.index.next_offset
+    ]
+    return notes
+
+
+def _tail_hash(place: Workplace, link: Link) -> str | None:
+    """The hash of the last record; None where its format does not hold all of it, or its block is damaged."""
+    index = link.chunk.index
+    if index.record_format == "text":
+        return None
+    block = index.blocks[-1]
+    try:
+        member = place.store.get_range(place.target.keys.chunks + index.data.name, block.byte_offset, block.byte_end)
+        batch = decode_block(member, block, index, place.max_block_bytes)
+    except BlockgzError:
+        return None
+    return record_hash(next(iter_records(batch.slice(batch.num_rows - 1))))
+
+
+def _successor(store: ToolStore, target: Target) -> str | None:
+    """The next incarnation, where it has this partition: the lost marker named it then."""
+    following = _following(target)
+    keys = LAYOUTS[target.keys.layout](following, target.keys.partition)
+    return str(following) if store.head(keys.marker) is not None else None
+
+
+def _following(target: Target) -> TopicFolder:
+    folder = target.keys.folder
+    return folder._replace(incarnation=folder.incarnation + 1)

@@ -1,0 +1,146 @@
+"""What a repair would do, and doing it."""
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from archiver.commit.operations import LogBounds, Record
+from archiver.maintain.sweep import Problem
+from blockgz_runtime.errors import NotInArchive, StoreError, UsageError
+from blockgz_runtime.store.writer import ListedObject, ToolStore
+from index_format.errors import BlockgzError
+from index_format.keys import (
+    LAYOUTS,
+    ObjectKey,
+    PartitionKeys,
+    parse_key,
+    parse_topic_folder,
+    partition_folders,
+    topic_home,
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One object that would be stored."""
+
+    where: str
+    """`orders:3`."""
+    what: str
+    """`index` or `marker`."""
+    key: str
+    detail: str
+    carry_out: Callable[[], None]
+
+
+@dataclass(frozen=True)
+class RepairPlan:
+    """Steps in the order in which they are taken; `problems` are what cannot be repaired."""
+
+    steps: tuple[Step, ...] = ()
+    notes: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    def __add__(self, other: "RepairPlan") -> "RepairPlan":
+        return RepairPlan(self.steps + other.steps, self.notes + other.notes, self.problems + other.problems)
+
+
+@dataclass(frozen=True)
+class Target:
+    """One partition of a current archive; `key` where a single chunk of it is meant."""
+
+    keys: PartitionKeys
+    key: ObjectKey | None = None
+
+    def __str__(self) -> str:
+        return f"{self.keys.folder}:{self.keys.partition}"
+
+
+def targets(store: ToolStore, layout: str, texts: Sequence[str]) -> list[Target]:
+    """What `orders`, `orders:3`, `orders~2:0` or the key of a chunk's data means; raises UsageError or NotInArchive."""
+    found: list[Target] = []
+    for text in texts:
+        if "/" in text:
+            key = parse_key(layout, text)
+            if key is None or key.level:
+                raise UsageError(
+                    f"{text[:120]!r} is not the key of a chunk",
+                    remedy="give it as `zcat` would, below the archive's address",
+                )
+            found.append(Target(LAYOUTS[layout](key.folder, key.partition), key))
+            continue
+        topic, partition = parse_place(text)
+        folder = parse_topic_folder(topic)
+        here = partition_folders(layout, folder, store.folders(topic_home(layout, folder)))
+        chosen = [keys for keys in here if partition in (None, keys.partition)]
+        if not chosen:
+            raise NotInArchive(
+                f"{text} is not in the archive",
+                why=f"{store.url} has no folder of it",
+                remedy="replayer ls shows what is archived",
+            )
+        found += [Target(keys) for keys in chosen]
+    return found
+
+
+def parse_place(text: str) -> tuple[str, int | None]:
+    """Topic and partition of `orders` or `orders:3`; raises UsageError."""
+    topic, separator, partition = text.partition(":")
+    if separator and not (partition.isascii() and partition.isdigit() and len(partition) < 10):
+        raise UsageError(f"{text[:120]!r} names no partition", remedy="write TOPIC or TOPIC:PARTITION")
+    return topic, int(partition) if separator else None
+
+
+def objects_of(store: ToolStore, keys: PartitionKeys) -> list[tuple[ObjectKey, ListedObject]]:
+    """Every chunk's object of a partition; catalogs are left out."""
+    seed = keys.layout == "seed"
+    found = [(parse_key(keys.layout, listed.key), listed) for listed in store.list("" if seed else keys.home)]
+    return [
+        (key, listed)
+        for key, listed in found
+        if key is not None
+        and not key.level
+        and (key.folder.topic, key.partition) == (keys.folder.topic, keys.partition)
+        and (seed or key.folder == keys.folder)
+    ]
+
+
+def carry_out(plan: RepairPlan) -> list[Problem]:
+    """Take every step; what fails is a problem, and the rest goes on."""
+    problems = []
+    for step in plan.steps:
+        try:
+            step.carry_out()
+        except BlockgzError as error:
+            problems.append(Problem(step.key, error))
+    return problems
+
+
+def storing(store: ToolStore, key: str, body: bytes, expected: str | None) -> Callable[[], None]:
+    """Store an index where there is none, or in the place of version `expected` of a damaged one."""
+
+    def store_it() -> None:
+        if expected is None:
+            stored = store.put_if_absent(key, body, str(uuid.uuid4()))
+        else:
+            stored = store.compare_and_swap(key, body, expected) is not None
+        if not stored:
+            raise StoreError(f"{key} changed meanwhile", why="another process wrote it", remedy="run the repair again")
+
+    return store_it
+
+
+class NoLog:
+    """A repair asks no log."""
+
+    def bounds(self) -> LogBounds:
+        """See LogReader."""
+        self._refuse()
+
+    def record_at(self, offset: int) -> Record | None:
+        """See LogReader."""
+        self._refuse(offset)
+
+    def _refuse(self, offset: int | None = None) -> NoReturn:
+        raise AssertionError(f"a repair asked the log ({offset})")

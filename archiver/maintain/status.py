@@ -1,0 +1,169 @@
+"""How far an archive is: told by its markers alone, and set against the cluster where one is given."""
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+from msgspec.structs import replace
+
+from archiver.commit.operations import LogBounds
+from archiver.ingest.kafka_source import Partition
+from blockgz_runtime.errors import NoArchiveThere, NotInArchive
+from blockgz_runtime.store.writer import StoredObject, ToolStore
+from blockgz_runtime.topic_patterns import TopicSelection
+from index_format import marker as markers
+from index_format import objects
+from index_format.errors import BlockgzError
+from index_format.identity import ArchiveInfo
+from index_format.keys import (
+    ARCHIVE_OBJECT,
+    LAYOUTS,
+    PartitionKeys,
+    TopicFolder,
+    archive_key,
+    partition_folders,
+    topic_folders,
+    topic_home,
+)
+
+REQUESTS_AT_ONCE = 16
+
+
+class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition of the archive. Offsets are null until the first commit, nearly all where the marker is damaged."""
+
+    topic: str
+    incarnation: int
+    partition: int
+    epoch: int | None = None
+    writer: str | None = None
+    group_id: str | None = None
+    start_offset: int | None = None
+    next_offset: int | None = None
+    records: int = 0
+    chunks: int = 0
+    bytes: int = 0
+    """Of the chunks' data, as stored."""
+    gaps: int = 0
+    """Those that the marker lists; of more than 256 older ones fold into catalogs."""
+    newest_ms: int | None = None
+    """The highest timestamp in the newest chunk."""
+    successor: str | None = None
+    """The incarnation that came after: nothing more is archived here."""
+    high_watermark: int | None = None
+    lag: int | None = None
+    """Offsets from next_offset to the high watermark; null where no cluster told it."""
+    error: str | None = None
+
+    @property
+    def folder(self) -> TopicFolder:
+        """The topic's incarnation."""
+        return TopicFolder(self.topic, self.incarnation)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the partition is still archived, as far as its marker tells."""
+        return self.successor is None and self.error is None
+
+
+class ArchiveStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """An archive and its partitions, in order."""
+
+    archive: str
+    archive_id: str
+    cluster_id: str | None
+    layout: str
+    partitions: tuple[PartitionStatus, ...]
+
+
+def read_status(store: ToolStore, selection: TopicSelection | None) -> ArchiveStatus:
+    """The selected topics' partitions, or all; a damaged marker is an error of its partition.
+
+    Raises NoArchiveThere, NotInArchive for a topic that is named in full and missing, and the store's errors.
+    """
+    layout, info = _archive_info(store)
+    folders = topic_folders(store.folders(archive_key(layout).removesuffix(ARCHIVE_OBJECT)))
+    if selection is not None:
+        topics = {folder.topic for folder in folders}
+        _check_names(selection, topics, store.url)
+        selected = set(selection(topics))
+        folders = [folder for folder in folders if folder.topic in selected]
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="status") as pool:
+
+        def partitions_of(folder: TopicFolder) -> list[PartitionKeys]:
+            return partition_folders(layout, folder, store.folders(topic_home(layout, folder)))
+
+        keys = [each for found in pool.map(partitions_of, folders) for each in found]
+        stored = pool.map(lambda each: store.get(each.marker), keys)
+        partitions = tuple(partition_status(each, found) for each, found in zip(keys, stored, strict=True))
+    return ArchiveStatus(
+        archive=store.url,
+        archive_id=info.archive_id,
+        cluster_id=info.cluster_id,
+        layout=layout,
+        partitions=partitions,
+    )
+
+
+def partition_status(keys: PartitionKeys, stored: StoredObject | None) -> PartitionStatus:
+    """What a partition's marker tells."""
+    topic, incarnation = keys.folder
+    status = PartitionStatus(topic=topic, incarnation=incarnation, partition=keys.partition)
+    if stored is None:
+        return replace(status, error="there is no marker")
+    try:
+        marker = markers.decode_marker(stored.body, keys.marker)
+    except BlockgzError as error:
+        return replace(status, error=f"{error.what}: {error.why}")
+    return replace(
+        status,
+        epoch=marker.epoch,
+        writer=marker.writer,
+        group_id=marker.group_id,
+        start_offset=marker.start_offset,
+        next_offset=marker.next_offset,
+        gaps=len(marker.gaps),
+        records=marker.num_records,
+        chunks=marker.num_chunks,
+        bytes=marker.num_bytes,
+        newest_ms=marker.newest_timestamp,
+        successor=marker.successor,
+    )
+
+
+def with_lag(
+    status: ArchiveStatus, ask: Callable[[Iterable[Partition]], Mapping[Partition, LogBounds]]
+) -> ArchiveStatus:
+    """The same with the high watermarks of the partitions that are still archived."""
+    current = [(each.topic, each.partition) for each in status.partitions if each.is_current]
+    bounds = ask(current)
+
+    def measured(each: PartitionStatus) -> PartitionStatus:
+        known = bounds.get((each.topic, each.partition)) if each.is_current else None
+        if known is None:
+            return each
+        start = known.low if each.next_offset is None else each.next_offset
+        return replace(each, high_watermark=known.high, lag=max(0, known.high - start))
+
+    return replace(status, partitions=tuple(measured(each) for each in status.partitions))
+
+
+def _archive_info(store: ToolStore) -> tuple[str, ArchiveInfo]:
+    for layout in LAYOUTS:
+        found = store.get(archive_key(layout))
+        if found is not None:
+            return layout, objects.decode(found.body, ArchiveInfo, archive_key(layout))
+    raise NoArchiveThere(
+        f"there is no archive at {store.url}", why="it has no _archive.json", remedy="check -a/--archive"
+    )
+
+
+def _check_names(selection: TopicSelection, topics: set[str], url: str) -> None:
+    missing = sorted(selection.names - topics)
+    if missing:
+        shown = ", ".join(sorted(topics)[:10]) + (" …" if len(topics) > 10 else "")
+        raise NotInArchive(
+            f"topic {missing[0]!r} is not in the archive",
+            why=f"{url} holds {shown or 'no topics'}",
+            remedy="name one of those, or archive the topic first",
+        )

@@ -1,0 +1,317 @@
+"""Garbage collection of an archive: what to delete is found out and shown first, then deleted (see `garbage`)."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+from archiver.commit.archive import TOPIC_OBJECT
+from archiver.maintain.garbage import DELETION_ORDER, Chain, Found, catalogs_in_doubt, entries_in_doubt, find_garbage
+from blockgz_runtime.errors import NoArchiveThere, NoSuchTopic
+from blockgz_runtime.store.writer import PROBE_FOLDER, Leftover, ToolStore
+from blockgz_runtime.topic_patterns import TopicSelection
+from index_format import marker as markers
+from index_format import objects
+from index_format.chunk_index import Gap
+from index_format.errors import BlockgzError, FormatError, MalformedObject
+from index_format.keys import (
+    INDEX_SUFFIX,
+    LAYOUTS,
+    SEED_INDEX_SUFFIX,
+    ObjectKey,
+    ObjectKind,
+    TopicFolder,
+    archive_key,
+    data_suffix,
+    is_catalog_name,
+    parse_key,
+    topic_home,
+    topic_of,
+)
+from index_format.marker import CatalogReference, ChunkCatalog, ChunkEntry, ReferenceCatalog
+
+REQUESTS_AT_ONCE = 8
+
+
+class Problem(NamedTuple):
+    """Something that could not be looked at or deleted; the rest goes on without it."""
+
+    where: str
+    error: BlockgzError
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """What would be deleted."""
+
+    garbage: tuple[Found, ...]
+    leftovers: tuple[Leftover, ...]
+    problems: tuple[Problem, ...]
+
+    @property
+    def count(self) -> int:
+        """Objects, files and uploads."""
+        return len(self.garbage) + len(self.leftovers)
+
+    @property
+    def bytes(self) -> int:
+        """What that frees, as far as the store tells."""
+        return sum(found.listed.size for found in self.garbage) + sum(each.size or 0 for each in self.leftovers)
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """What was deleted."""
+
+    deleted: int
+    problems: tuple[Problem, ...]
+
+
+def plan_sweep(store: ToolStore, patterns: Sequence[str], grace: float) -> SweepPlan:
+    """Everything that `garbage` lets go, of all topics or of those that the patterns select; `grace` in seconds.
+
+    Raises NoArchiveThere, NoSuchTopic for a name that is not in the archive, and what keeps the listing from being
+    read. Trouble with one partition is a problem of the plan, and nothing of that partition is deleted.
+    """
+    layout = layout_of(store)
+    now = store.clock()
+    selection = TopicSelection(patterns) if patterns else None
+    garbage: list[Found] = []
+    problems: list[Problem] = []
+    topics: set[str] = set()
+    for name, chains_of, found in _partitions(store, layout, selection):
+        topics.add(name[0])
+        try:
+            garbage += _garbage_of(store, chains_of(), found, now=now, grace=grace)
+        except BlockgzError as error:
+            problems.append(Problem(f"{name[0]}:{name[1]}", error))
+    leftovers = []
+    try:
+        for leftover in store.leftovers():
+            if now - leftover.modified >= grace and _is_ours(layout, leftover, selection):
+                leftovers.append(leftover)
+    except BlockgzError as error:
+        problems.append(Problem("leftovers", error))
+    _check_names(selection, topics, store)
+    return SweepPlan(tuple(garbage), tuple(leftovers), tuple(problems))
+
+
+def sweep(store: ToolStore, plan: SweepPlan, on_deleted: Callable[[int], None]) -> SweepResult:
+    """Carry a plan out, however old it is; `on_deleted` is told how many more are gone."""
+    problems: list[Problem] = []
+    deleted = 0
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="delete") as pool:
+
+        def remove(targets: Iterable[tuple[str, Callable[[], None]]]) -> set[str]:
+            nonlocal deleted
+            failed = set()
+            waiting = [(key, pool.submit(action)) for key, action in targets]
+            for key, request in waiting:
+                error = request.exception()
+                if error is None:
+                    deleted += 1
+                    on_deleted(1)
+                elif isinstance(error, BlockgzError):
+                    failed.add(key)
+                    problems.append(Problem(key, error))
+                else:
+                    raise error
+            return failed
+
+        spared: set[tuple[str, int, int]] = set()
+        for kind in DELETION_ORDER:
+            due = [found for found in plan.garbage if found.name.kind is kind and _chunk_of(found.name) not in spared]
+            failed = remove((found.name.key, _deletion(store, found)) for found in due)
+            spared |= {_chunk_of(found.name) for found in due if found.name.key in failed}
+        remove((leftover.key, _discarding(store, leftover)) for leftover in plan.leftovers)
+    return SweepResult(deleted, tuple(problems))
+
+
+def _deletion(store: ToolStore, found: Found) -> Callable[[], None]:
+    return lambda: store.delete(found.name.key)
+
+
+def _discarding(store: ToolStore, leftover: Leftover) -> Callable[[], None]:
+    return lambda: store.discard(leftover)
+
+
+def _chunk_of(name: ObjectKey) -> tuple[str, int, int]:
+    """Data is spared where an index of the same number could not be deleted."""
+    return (str(name.folder), name.partition, -1 if name.kind is ObjectKind.CATALOG else name.number)
+
+
+def layout_of(store: ToolStore) -> str:
+    """The layout of the archive at a store; raises NoArchiveThere."""
+    for layout in LAYOUTS:
+        if store.head(archive_key(layout)) is not None:
+            return layout
+    raise NoArchiveThere(
+        f"there is no archive at {store.url}", why="it has no _archive.json", remedy="check -a/--archive"
+    )
+
+
+ChainsOf = Callable[[], list[Chain]]
+PartitionName = tuple[str, int]
+"""Topic or incarnation, and partition."""
+
+
+def _partitions(
+    store: ToolStore, layout: str, selection: TopicSelection | None
+) -> Iterator[tuple[PartitionName, ChainsOf, list[Found]]]:
+    """The objects of each partition, listed; its chains are to be read only then."""
+    if layout == "seed":
+        # Any folder of dates may hold chunks of any partition.
+        shared: dict[PartitionName, list[Found]] = {}
+        for found in _objects(store, layout, "", selection):
+            shared.setdefault((found.name.folder.topic, found.name.partition), []).append(found)
+        for name, objects_of in shared.items():
+            yield name, _reader(store, layout, _incarnations(store, layout, name[0]), name[1]), objects_of
+        return
+    for prefix in _topic_prefixes(selection):
+        listing = _objects(store, layout, prefix, selection)
+        for (folder, partition), group in groupby(listing, lambda found: (found.name.folder, found.name.partition)):
+            objects_of = list(group)
+            yield (str(folder), partition), _reader(store, layout, [folder], partition), objects_of
+
+
+def _topic_prefixes(selection: TopicSelection | None) -> list[str]:
+    """What the keys of the selected topics start with, their incarnations' included."""
+    if selection is None or not selection.is_of_names:
+        return ["topic="]
+    return [f"topic={name}{end}" for name in sorted(selection.names) for end in "/~"]
+
+
+def _objects(store: ToolStore, layout: str, prefix: str, selection: TopicSelection | None) -> Iterator[Found]:
+    for listed in store.list(prefix):
+        name = parse_key(layout, listed.key)
+        if name is not None and (selection is None or selection([name.folder.topic])):
+            yield Found(name, listed)
+
+
+def _incarnations(store: ToolStore, layout: str, topic: str) -> list[TopicFolder]:
+    """All incarnations of a topic; asked for one by one, because a listing may lag."""
+    folders = [TopicFolder(topic)]
+    while store.head(topic_home(layout, folders[-1]) + TOPIC_OBJECT) is not None:
+        folders.append(folders[-1]._replace(incarnation=folders[-1].incarnation + 1))
+    return folders[:-1]
+
+
+def _reader(store: ToolStore, layout: str, folders: Sequence[TopicFolder], partition: int) -> ChainsOf:
+    def chains() -> list[Chain]:
+        read = [read_chain(store, layout, folder, partition) for folder in folders]
+        chains = [chain for chain in read if chain is not None]
+        # A missing marker may be a lost one, whose chunks have the names of the others' orphans.
+        return chains if len(chains) == len(read) else []
+
+    return chains
+
+
+def read_chain(store: ToolStore, layout: str, folder: TopicFolder, partition: int) -> Chain | None:
+    """The chain as the marker is now; None without a marker. Raises a FormatError where it cannot be trusted."""
+    keys = LAYOUTS[layout](folder, partition)
+    stored = store.get(keys.marker)
+    if stored is None:
+        return None
+    marker = markers.decode_marker(stored.body, keys.marker)
+    if (marker.topic, marker.partition) != (folder.topic, partition):
+        raise MalformedObject(
+            f"{keys.marker} is not this partition's marker", why=f"it says {marker.topic}:{marker.partition}"
+        )
+    entries: list[ChunkEntry] = list(marker.tail)
+    gaps: list[Gap] = list(marker.gaps)
+    names: set[str] = set()
+
+    def read(reference: CatalogReference, level: int) -> ChunkCatalog | ReferenceCatalog:
+        if not is_catalog_name(reference.name, level, reference.start_offset):
+            raise MalformedObject(
+                f"the name {reference.name[:120]!r} does not belong into {keys.home}",
+                why="names in an archive are derived, never free",
+            )
+        found = store.get(keys.home + reference.name)
+        if found is None:
+            raise MalformedObject(
+                f"catalog {keys.home}{reference.name} is missing", why="the chain cannot be followed without it"
+            )
+        return markers.decode_catalog(found.body, reference, level)
+
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="catalog") as pool:
+        references: list[CatalogReference] = []
+        for level in range(len(marker.catalogs), 0, -1):
+            references += marker.catalogs[level - 1]
+            names.update(reference.name for reference in references)
+            catalogs = list(pool.map(read, references, [level] * len(references)))
+            references = []
+            for catalog in catalogs:
+                gaps += catalog.gaps
+                if isinstance(catalog, ChunkCatalog):
+                    entries += catalog.entries
+                else:
+                    references += catalog.entries
+    return Chain(keys, marker, entries, frozenset(keys.home + name for name in names), gaps)
+
+
+def _garbage_of(
+    store: ToolStore, chains: Sequence[Chain], found: list[Found], *, now: float, grace: float
+) -> list[Found]:
+    data_stems = {}
+    for chain, entry in entries_in_doubt(chains, found):
+        stem = _data_stem(store, chain, entry)
+        if stem is not None:
+            data_stems[chain.index_key(entry)] = stem
+    ends = {each.name.key: end for each in catalogs_in_doubt(chains, found) if (end := _catalog_end(store, each.name))}
+    return find_garbage(chains, found, data_stems, ends, now=now, grace=grace)
+
+
+def _data_stem(store: ToolStore, chain: Chain, entry: ChunkEntry) -> str | None:
+    """What the committed index names, without its suffix; None where the index is damaged or gone."""
+    suffix = INDEX_SUFFIX if chain.has_own_names else SEED_INDEX_SUFFIX
+    try:
+        name = chain.keys.check_name(entry.name, entry.start_offset, suffix)
+        stored = store.get(chain.keys.chunks + name)
+        if stored is None:
+            return None
+        index = markers.decode_index(stored.body, entry, chain.marker.topic, chain.marker.partition)
+        ending = data_suffix(index.record_format, index.codec)
+        data = chain.keys.check_name(index.data.name, index.start_offset, ending)
+    except FormatError:
+        return None
+    return (chain.keys.chunks + data).removesuffix(ending)
+
+
+def _catalog_end(store: ToolStore, name: ObjectKey) -> int | None:
+    """Where the last entry of a catalog ends; None for one that is damaged or gone."""
+    stored = store.get(name.key)
+    if stored is None:
+        return None
+    try:
+        kind: type[ChunkCatalog] | type[ReferenceCatalog] = ChunkCatalog if name.level == 1 else ReferenceCatalog
+        catalog = objects.decode(stored.body, kind, name.key)
+    except FormatError:
+        return None
+    return catalog.entries[-1].next_offset
+
+
+def _is_ours(layout: str, leftover: Leftover, selection: TopicSelection | None) -> bool:
+    """Whether the archiver made it, and the topics that are meant."""
+    if leftover.kind == "unfinished upload":
+        name = parse_key(layout, leftover.key)
+        ours = PROBE_FOLDER.match(leftover.key) or (name is not None and name.kind is ObjectKind.DATA)
+        if not ours:
+            return False
+    if selection is None:
+        return True
+    topic = topic_of(leftover.key)
+    return topic is not None and bool(selection([topic]))
+
+
+def _check_names(selection: TopicSelection | None, found: set[str], store: ToolStore) -> None:
+    missing = selection.names - {name.partition("~")[0] for name in found} if selection else set()
+    for name in sorted(missing):
+        layout = layout_of(store)
+        if store.head(topic_home(layout, TopicFolder(name)) + TOPIC_OBJECT) is None:
+            raise NoSuchTopic(
+                f"topic {name!r} is not in the archive",
+                why=f"{store.url} has no {TOPIC_OBJECT} of it",
+                remedy="check the name and -a; replayer ls shows what is archived",
+            )

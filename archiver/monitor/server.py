@@ -1,0 +1,146 @@
+"""Metrics, health and status of a running archiver over HTTP. It only tells; nothing can be changed through it."""
+
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from archiver.logs import LogEvent, log
+from archiver.monitor.metrics import make_registry
+from archiver.monitor.snapshot import ServiceSnapshot
+from blockgz_runtime.errors import UsageError
+
+PATHS = ("/metrics", "/healthz", "/readyz", "/status")
+REQUEST_SECONDS = 10.0
+END_SECONDS = 0.1
+"""How long it may take to notice that the server ends."""
+
+
+class Answer(NamedTuple):
+    """A response."""
+
+    status: HTTPStatus
+    content_type: str
+    body: bytes
+
+
+@contextmanager
+def serving(address: str, take_snapshot: Callable[[], ServiceSnapshot]) -> Iterator[None]:
+    """Serve while the context lasts. Raises as StatusServer does."""
+    server = StatusServer(address, take_snapshot, make_registry(take_snapshot))
+    try:
+        yield
+    finally:
+        server.close()
+
+
+class StatusServer:
+    """Serves `/metrics`, `/healthz`, `/readyz` and `/status` from its own threads until `close`."""
+
+    def __init__(self, address: str, take_snapshot: Callable[[], ServiceSnapshot], registry: CollectorRegistry) -> None:
+        """Listens on `HOST:PORT`; port 0 is any free one. Raises UsageError where that cannot be."""
+        self._take_snapshot = take_snapshot
+        self._registry = registry
+        self._server = _listen(address, self._answer)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(END_SECONDS,), name="http", daemon=True
+        )
+        self._thread.start()
+        log.info(LogEvent.LISTENING, url=self.url)
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        host, port = self._server.server_address[:2]
+        return f"http://{f'[{host!s}]' if ':' in str(host) else host!s}:{port}"
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def _answer(self, path: str, accept: str) -> Answer:
+        match path:
+            case "/metrics":
+                encode, content_type = choose_encoder(accept)
+                return Answer(HTTPStatus.OK, content_type, encode(self._registry))
+            case "/status":
+                return Answer(HTTPStatus.OK, "application/json", msgspec.json.encode(self._take_snapshot()))
+            case "/healthz":
+                return _verdict(health(self._take_snapshot()))
+            case "/readyz":
+                return _verdict(readiness(self._take_snapshot()))
+            case _:
+                return Answer(HTTPStatus.NOT_FOUND, "text/plain", f"there are {' '.join(PATHS)}\n".encode())
+
+
+def health(snapshot: ServiceSnapshot) -> str | None:
+    """Why the process should be restarted; None while it need not be."""
+    return None if snapshot.is_live else f"the main loop took no step for {snapshot.heartbeat_age_seconds:.0f} s"
+
+
+def readiness(snapshot: ServiceSnapshot) -> str | None:
+    """Why the process does not archive all that is its own; None where it does."""
+    if not snapshot.joined:
+        return "not a member of the consumer group yet"
+    return f"{snapshot.unowned} of {snapshot.assigned} partitions are not archived" if snapshot.unowned else None
+
+
+def _verdict(objection: str | None) -> Answer:
+    status = HTTPStatus.OK if objection is None else HTTPStatus.SERVICE_UNAVAILABLE
+    return Answer(status, "text/plain", f"{objection or 'ok'}\n".encode())
+
+
+def _listen(address: str, answer: Callable[[str, str], Answer]) -> ThreadingHTTPServer:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = REQUEST_SECONDS
+
+        def do_GET(self) -> None:
+            status, content_type, body = answer(urlsplit(self.path).path, self.headers.get("Accept", ""))
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        do_HEAD = do_GET  # noqa: N815
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Scrapes are not worth a line in the log."""
+
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    try:
+        return (_ServerV6 if ":" in host else _Server)((host, int(port)), Handler)
+    except (OSError, OverflowError, ValueError) as error:
+        raise UsageError(
+            f"--http {address} cannot be listened on",
+            why=getattr(error, "strerror", None) or str(error),
+            remedy="name a free port of this machine, such as 127.0.0.1:9464",
+        ) from error
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
+        """A client that went away is no error; a fault of ours is told in the log, and nothing else suffers from it."""
+        error = sys.exception()
+        if not isinstance(error, ConnectionError | TimeoutError):
+            log.error(LogEvent.REQUEST_FAILED, cause=repr(error))
+
+
+class _ServerV6(_Server):
+    address_family = socket.AF_INET6

@@ -1,0 +1,206 @@
+"""Turning an old archive into a current one, partition by partition, through the same commits as the archiver's."""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from archiver.commit.archive import find_incarnation
+from archiver.commit.commit import PartitionIdentity, commit_chunk, commit_progress
+from archiver.commit.driver import Driver
+from archiver.commit.objects import Held
+from archiver.commit.operations import LogBounds
+from archiver.commit.recovery import Claimed, TakeoverPolicy, take_over
+from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.chunk_builder import ChunkBuilder
+from archiver.ingest.roll_policy import RollLimits, roll_reason
+from archiver.old_archives.old_archive import OldPartition, OldReader, gap_of, records
+from blockgz_runtime.store.writer import Store
+from index_format.ancestor.files import Unsure
+from index_format.blocks import Compressor
+from index_format.chunk_index import UNVERIFIED, Gap
+from index_format.errors import BlockgzError
+from index_format.keys import LAYOUTS
+from index_format.record_formats import record_format
+from index_format.records import Record, iter_records
+
+IMPORT_GROUP = "blockgz-import"
+"""The group of imported markers: `archiver run` takes such a partition over only when told to."""
+
+
+@dataclass(frozen=True)
+class ImportSettings:
+    """What the archive that is written looks like."""
+
+    archive_id: str
+    layout: str
+    record_format: str
+    compressor: Compressor
+    block_bytes: int
+    chunk_bytes: int
+
+
+@dataclass
+class ImportReport:
+    """What became of one partition."""
+
+    partition: OldPartition
+    records: int = 0
+    chunks: int = 0
+    position: int = 0
+    """Where this run began: at the end of what an earlier one imported."""
+    next_offset: int | None = None
+    unsure: list[Unsure] = field(default_factory=list)
+    """Offsets whose records were not imported; each lies in a recorded gap."""
+    failure: BlockgzError | None = None
+
+
+class OldLog:
+    """An old partition in the place of a log: what an import that goes on compares its archive with."""
+
+    def __init__(self, reader: OldReader, partition: OldPartition) -> None:
+        self._reader = reader
+        self._partition = partition
+
+    def bounds(self) -> LogBounds:
+        """See LogReader."""
+        return LogBounds(self._partition.start_offset, self._partition.next_offset)
+
+    def record_at(self, offset: int) -> Record | None:
+        """See LogReader."""
+        found = next(records(self._reader, self._partition, offset), None)
+        if found is None or isinstance(found, Unsure):
+            return None
+        record = next(iter_records(found.slice(0, 1)))
+        return record if record.offset == offset else None
+
+
+def import_partition(
+    reader: OldReader,
+    partition: OldPartition,
+    target: Store,
+    settings: ImportSettings,
+    buffer: BufferFolder,
+    wait: Callable[[int, str], None],
+    on_records: Callable[[int], None],
+) -> ImportReport:
+    """Import what the target does not hold yet; `on_records` is told how many more are committed.
+
+    A failure is part of the report: what was committed before it stays, and another run goes on there.
+    """
+    report = ImportReport(partition)
+    place = partition.place
+    try:
+        folder = find_incarnation(target, layout=settings.layout, topic=place.topic, topic_id=None)
+        identity = PartitionIdentity(
+            keys=LAYOUTS[settings.layout](folder, place.partition),
+            archive_id=settings.archive_id,
+            topic_id=None,
+            group_id=IMPORT_GROUP,
+            record_format=settings.record_format,
+            codec="gzip",
+            # The ancestor's consumers read everything, aborted transactions included.
+            isolation_level="read_uncommitted",
+            key_prefix=target.prefix,
+        )
+        driver = Driver(target, OldLog(reader, partition), wait, lambda: True)
+        policy = TakeoverPolicy(gaps_are_recorded=True, other_groups_are_replaced=False)
+        claimed = driver.run(take_over(identity, str(uuid.uuid4()), policy))
+        report.position = claimed.position
+        importer = _Importer(identity, claimed, settings, buffer, driver, report, on_records)
+        try:
+            for found in records(reader, partition, claimed.position):
+                importer.take(found)
+            importer.end()
+        finally:
+            importer.discard()
+    except BlockgzError as error:
+        report.failure = error
+    return report
+
+
+class _Importer:
+    """One claimed partition: an open chunk, committed before every gap and when it is full."""
+
+    def __init__(
+        self,
+        identity: PartitionIdentity,
+        claimed: Claimed,
+        settings: ImportSettings,
+        buffer: BufferFolder,
+        driver: Driver,
+        report: ImportReport,
+        on_records: Callable[[int], None],
+    ) -> None:
+        self._identity = identity
+        self._settings = settings
+        self._buffer = buffer
+        self._driver = driver
+        self._report = report
+        self._on_records = on_records
+        self._limits = RollLimits(chunk_bytes=settings.chunk_bytes, chunk_interval_seconds=float("inf"))
+        self._held: Held = claimed.held
+        self._position = claimed.position
+        self._gap: Gap | None = None
+        self._chunk: ChunkBuilder | None = None
+        report.next_offset = claimed.held.marker.next_offset
+
+    def take(self, found: pa.RecordBatch | Unsure) -> None:
+        if isinstance(found, Unsure):
+            self._report.unsure.append(found)
+            if self._gap is None or self._gap.end != found.start:
+                self.end()
+                self._gap = gap_of(found)
+            else:
+                self._gap = Gap(self._gap.start, found.end, UNVERIFIED)
+            return
+        self._record_gap()
+        chunk = self._open_chunk()
+        chunk.add(found, None, 0.0)
+        self._position = found.column("offset")[found.num_rows - 1].as_py() + 1
+        if roll_reason(chunk.facts, self._limits, 0.0):
+            self._commit_chunk()
+
+    def end(self) -> None:
+        """Commit whatever is open."""
+        if self._chunk is not None:
+            self._commit_chunk()
+        self._record_gap()
+
+    def discard(self) -> None:
+        if self._chunk is not None:
+            self._chunk.discard()
+            self._chunk = None
+
+    def _open_chunk(self) -> ChunkBuilder:
+        if self._chunk is None:
+            chain_end = self._held.marker.chain_end
+            self._chunk = ChunkBuilder(
+                record_format=record_format(self._settings.record_format),
+                compressor=self._settings.compressor,
+                block_bytes=self._settings.block_bytes,
+                bad_records_are_skipped=False,
+                buffer=self._buffer.new_file(),
+                start_offset=self._position if chain_end is None else chain_end,
+                opened_at=0.0,
+            )
+        return self._chunk
+
+    def _commit_chunk(self) -> None:
+        assert self._chunk is not None
+        finished = self._chunk.finish(self._position)
+        self._held = self._driver.run(commit_chunk(self._identity, self._held, finished))
+        self.discard()
+        self._report.chunks += 1
+        self._report.records += self._held.marker.tail[-1].num_records
+        self._report.next_offset = self._held.marker.next_offset
+        self._on_records(self._held.marker.tail[-1].num_records)
+
+    def _record_gap(self) -> None:
+        if self._gap is None:
+            return
+        gap, self._gap = self._gap, None
+        self._held = self._driver.run(commit_progress(self._identity, self._held, gap.end, (gap,)))
+        self._position = gap.end
+        self._report.next_offset = gap.end

@@ -1,0 +1,146 @@
+"""Errors of both programs, with the exit code of each.
+
+The tree, below `index_format.errors.BlockgzError`::
+
+    UsageError             2   an argument, option or setting cannot be used as given (a ValueError)
+    └── UnresolvedReference 2  a ${…} in a setting that leads nowhere on this machine
+    NotInArchive           4   the archive is there, the topic, partition or record is not (a LookupError)
+    NoArchiveThere        10   nothing at the address is an archive (a LookupError)
+    AccessDenied          12   credentials are missing, wrong or not enough, for broker or store
+    NoSuchTopic            2   a named topic that does not exist (a LookupError)
+    BrokerUnreachable      1   no broker answered within the deadline
+    PartitionUnavailable   1   a partition that cannot be read right now, or not as far as was asked
+    StoreError             1   the store refuses or fails for good
+    ├── StoreUnavailable   1   it may answer later; whether the request was carried out is unknown
+    │   └── StoreBusy      1   it answered that it is overloaded, or with another failure that passes
+    ├── StoreUnfit         1   it breaks a promise that commits rest on, such as conditional writes
+    └── BufferFailed       1   the local buffer could not be written; the chunk is read from Kafka again
+    ObjectMissing          3   there is no object of that key (a LookupError)
+    ObjectTruncated        3   an object ends before the bytes that were asked for (a FormatError)
+    ObjectChanged          3   an object is no longer the one that was planned for (a FormatError)
+    ShuttingDown           -   raised inside work that a shutdown abandons; no program ends with it
+
+None is an OSError: what handles those of the operating system must not catch ours.
+Errors of the format itself, which know of no program, get their exit codes from `exit_code`.
+"""
+
+from index_format.errors import BadName, BlockgzError, FormatError, UnsupportedVersion
+
+FAILED = 1
+USAGE = 2
+PARTLY_FAILED = 3
+
+
+class UsageError(BlockgzError, ValueError):
+    """An argument, option or setting that cannot be used as given."""
+
+    exit_code = USAGE
+
+
+class UnresolvedReference(UsageError):
+    """A `${env:…}` or `${file:…}` in a setting that leads nowhere on this machine."""
+
+
+class NotInArchive(BlockgzError, LookupError):
+    """The archive does not hold what was asked for; `why` tells which of the reasons it is."""
+
+    exit_code = 4
+
+
+class NoArchiveThere(BlockgzError, LookupError):
+    """Nothing at the address is an archive."""
+
+    exit_code = 10
+
+
+class AccessDenied(BlockgzError):
+    """The store or the cluster refuses: no credentials, wrong ones, or too few permissions."""
+
+    exit_code = 12
+
+
+class NoSuchTopic(BlockgzError, LookupError):
+    """A named topic that does not exist."""
+
+    exit_code = USAGE
+
+
+class BrokerUnreachable(BlockgzError):
+    """No broker answered within the deadline; worth a retry later."""
+
+
+class PartitionUnavailable(BlockgzError):
+    """A partition that cannot be read right now, or not as far as was asked: deleted, truncated, without a leader."""
+
+
+class StoreError(BlockgzError):
+    """The store refuses or fails for good."""
+
+
+class StoreUnavailable(StoreError):
+    """The store may answer later; whether the request was carried out is unknown."""
+
+
+class StoreBusy(StoreUnavailable):
+    """The store answered, but with an error that passes."""
+
+
+class StoreUnfit(StoreError):
+    """The store breaks a promise that commits rest on."""
+
+
+class BufferFailed(StoreError):
+    """The local buffer could not be written or read back."""
+
+
+class ObjectMissing(BlockgzError, LookupError):
+    """There is no object of that key."""
+
+    exit_code = 3
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"the object {key} is missing",
+            why="the archive names it, or an archive would have it",
+            remedy="run `replayer verify` to see what is lost",
+        )
+        self.key = key
+
+
+class ObjectTruncated(FormatError):
+    """An object ends before the bytes that its index promises."""
+
+    def __init__(self, key: str, start: int, end: int) -> None:
+        super().__init__(
+            f"the object {key} is cut short",
+            why=f"bytes {start} to {end} were asked for and it ends before",
+            remedy="run `replayer verify` to see what is lost",
+        )
+        self.key = key
+
+
+class ObjectChanged(FormatError):
+    """An object was replaced while it was being read; objects of an archive never change."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"the object {key} was replaced while it was being read",
+            why="its ETag is another one now, and objects of an archive never change",
+            remedy="run `replayer verify --deep`, and find out what wrote to it",
+        )
+        self.key = key
+
+
+class ShuttingDown(BlockgzError):
+    """Raised inside work that a shutdown abandons."""
+
+
+_CODES_OF_THE_FORMAT = ((UnsupportedVersion, FAILED), (FormatError, PARTLY_FAILED), (BadName, USAGE))
+
+
+def exit_code(error: BlockgzError) -> int:
+    """The exit code of a program that ends with this error."""
+    own: int | None = getattr(error, "exit_code", None)
+    if own is not None:
+        return own
+    return next((code for kind, code in _CODES_OF_THE_FORMAT if isinstance(error, kind)), FAILED)

@@ -1,0 +1,170 @@
+"""The shell of both programs: commands that are imported when used, errors as three lines, and the exit codes."""
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import click
+
+from blockgz_runtime.errors import FAILED, USAGE, exit_code
+from index_format.errors import BlockgzError
+
+INTERRUPTED = 130
+EXIT_CODES = {
+    0: "ok",
+    FAILED: "failed",
+    USAGE: "usage or configuration",
+    3: "finished, but damage found or part of the work failed",
+    4: "not in the archive",
+    10: "no archive there",
+    11: "partition owned by another writer",
+    12: "credentials or permissions",
+    INTERRUPTED: "interrupted",
+}
+
+_DEBUG = "debug"
+debug: ContextVar[bool] = ContextVar(_DEBUG, default=False)
+"""Whether failures show their traceback: set by `--debug`."""
+
+
+class Program(click.Group):
+    """A group whose commands are imported when they are used, and fail in one way.
+
+    A failure is three lines on stderr and an exit code, with a traceback only on demand.
+    """
+
+    def __init__(self, *args: Any, places: Mapping[str, str], **kwargs: Any) -> None:
+        """`places` gives for each command where it is defined, as `package.module:name`."""
+        super().__init__(*args, **kwargs)
+        self._places = places
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """See click.Group."""
+        return list(self._places)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """See click.Group."""
+        if cmd_name not in self._places:
+            return None
+        module, _, name = self._places[cmd_name].partition(":")
+        return completed(getattr(importlib.import_module(module), name))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command; a reader of stdout that went away (`| head`) is no failure."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return None
+        return result
+
+    def main(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
+    ) -> Any:
+        """Runs the program and exits with the documented code; the only place where errors are printed."""
+        if not extra.pop("standalone_mode", True):
+            return super().main(args, prog_name, standalone_mode=False, **extra)
+        debug.set(False)
+        sys.exit(self._run(args, prog_name, extra))
+
+    def _run(self, args: Sequence[str] | None, prog_name: str | None, extra: dict[str, Any]) -> int:
+        try:
+            result = super().main(args, prog_name, standalone_mode=False, **extra)
+        except (click.Abort, KeyboardInterrupt):
+            click.echo("interrupted", err=True)
+            return INTERRUPTED
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            return USAGE
+        except click.ClickException as error:
+            self._print_usage_error(error)
+            return USAGE
+        except Exception as error:
+            return print_failure(error)
+        return result if isinstance(result, int) else 0
+
+    def _print_usage_error(self, error: click.ClickException) -> None:
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        path = context.command_path if context else self.name
+        _print(_lines(error.format_message(), "the command line cannot be used as it is", f"see {path} --help"))
+
+
+def completed(command: click.Command) -> click.Command:
+    """The command, and those inside a group, with `--debug` and an environment variable for every option.
+
+    The variable is BLOCKGZ_ and the long name in capitals, where the option names none. May be done again.
+    """
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            completed(inner)
+        return command
+    if all(param.name != _DEBUG for param in command.params):
+        command.params.append(_debug_option())
+    for param in command.params:
+        if isinstance(param, click.Option):
+            name = max(param.opts, key=len).lstrip("-").replace("-", "_").upper()
+            param.envvar = param.envvar or f"BLOCKGZ_{name}"
+            param.show_envvar = True
+    return command
+
+
+def _debug_option() -> click.Option:
+    return click.Option(
+        [f"--{_DEBUG}"],
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=lambda _ctx, _param, value: debug.set(value),
+        help="Show tracebacks.",
+    )
+
+
+def print_failure(error: Exception) -> int:
+    """Prints what happened, why, and what to do on stderr; gives the exit code."""
+    if isinstance(error, BlockgzError):
+        _print(error_lines(error))
+        return exit_code(error)
+    # The last resort, so that nobody sees a traceback unasked.
+    name = f"{type(error).__name__}: {error}"
+    _print(_lines(name, "this is a fault of the program", "run it again with --debug and report the traceback"))
+    return FAILED
+
+
+def print_problems(problems: Iterable[tuple[str, BlockgzError]]) -> None:
+    """Prints errors on stderr, each with where it was met."""
+    for where, error in problems:
+        lines = error_lines(error)
+        click.echo("\n".join([lines[0].replace("error:", f"error: {where}:", 1), *lines[1:]]), err=True)
+
+
+def announce_retry(error: BlockgzError) -> None:
+    """Prints on stderr that a store does not answer and is asked again."""
+    click.echo(f"{error.what} ({error.why}); retrying", err=True)
+
+
+def error_lines(error: BlockgzError) -> list[str]:
+    """What happened, why, and what to do, each on a line of its own."""
+    return _lines(error.what, error.why, error.remedy)
+
+
+def _lines(what: str, why: str, remedy: str) -> list[str]:
+    parts = (("error: ", what), ("why:   ", why), ("do:    ", remedy))
+    return [f"{name}{' '.join(text.split())}" for name, text in parts if text]
+
+
+def _print(lines: Sequence[str]) -> None:
+    for line in lines:
+        click.echo(line, err=True)
+    if debug.get():
+        traceback.print_exc()
+
+
+def closing(*examples: str) -> str:
+    """The end of a help page: examples and exit codes."""
+    codes = [f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items()]
+    return "\n".join(["\b", "Examples:", *(f"  {example}" for example in examples), "", "\b", "Exit codes:", *codes])

@@ -1,0 +1,70 @@
+"""Waiting before another try at something that failed in passing."""
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tenacity import (
+    Retrying,
+    retry_if_exception_type,
+    sleep_using_event,
+    stop_after_delay,
+    stop_when_event_set,
+    wait_random_exponential,
+)
+
+from blockgz_runtime.errors import ShuttingDown, StoreBusy, StoreUnavailable
+
+FIRST_BACKOFF_SECONDS = 0.2
+LONGEST_BACKOFF_SECONDS = 30.0
+TRIES_OF_COMMANDS = 8
+BUSY_SECONDS = 60.0
+"""So long a store may say that it is overloaded before a run gives up that could not begin yet."""
+
+T = TypeVar("T")
+
+
+def backoff_seconds(attempt: int) -> float:
+    """The longest wait after that many failures: it doubles up to LONGEST_BACKOFF_SECONDS."""
+    doublings = min(attempt, 20)  # an outage of hours has more attempts than a float has exponents
+    return min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * float(2**doublings))
+
+
+@dataclass(frozen=True)
+class StoreBackoff:
+    """Waits of the whole process for its store, which `abandoned` cuts short."""
+
+    store_url: str
+    abandoned: threading.Event
+    tries: int | None
+    """So many failures in a row are borne; None: any number."""
+
+    def __call__(self, attempt: int, cause: str) -> None:
+        """Wait with full jitter; raises ShuttingDown when the run ends meanwhile, StoreUnavailable after `tries`."""
+        if self.tries is not None and attempt > self.tries:
+            raise StoreUnavailable(
+                f"{self.store_url} failed {attempt} times in a row",
+                why=cause,
+                remedy="run it again once the store answers: it goes on where it ended",
+            )
+        if self.abandoned.wait(random.uniform(0, backoff_seconds(attempt))):
+            raise ShuttingDown("the run ended before the store answered", why=cause)
+
+
+def bounded_backoff(store_url: str) -> StoreBackoff:
+    """That of a command which ends by itself and which nobody asks to end in order."""
+    return StoreBackoff(store_url, threading.Event(), TRIES_OF_COMMANDS)
+
+
+def patiently(action: Callable[[], T], ended: threading.Event) -> T:
+    """What `action` returns, tried again while the store is busy, until BUSY_SECONDS are over or the run is to end."""
+    trials = Retrying(
+        retry=retry_if_exception_type(StoreBusy),
+        stop=stop_after_delay(BUSY_SECONDS) | stop_when_event_set(ended),
+        wait=wait_random_exponential(FIRST_BACKOFF_SECONDS, max=LONGEST_BACKOFF_SECONDS),
+        sleep=sleep_using_event(ended),
+        reraise=True,
+    )
+    return trials(action)

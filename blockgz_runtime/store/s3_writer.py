@@ -1,0 +1,387 @@
+"""S3 and its work-alikes: conditional PUTs, and multipart uploads completed on a condition.
+
+If-None-Match and If-Match are those of RFC 9110 as S3 documents them for PutObject and CompleteMultipartUpload.
+"""
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectionError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    NoRegionError,
+    PartialCredentialsError,
+)
+from s3transfer.utils import ReadFileChunk
+from urllib3.exceptions import HTTPError as BrokenAnswer
+
+from blockgz_runtime.errors import AccessDenied, ShuttingDown, StoreBusy, StoreError, StoreUnavailable, UsageError
+from blockgz_runtime.store.writer import PROBE_FOLDER, Body, FileBody, Leftover, ListedObject, ObjectHead, StoredObject
+
+if TYPE_CHECKING:
+    from types_boto3_s3.client import S3Client
+    from types_boto3_s3.type_defs import CompletedPartTypeDef
+
+ATTEMPT = "blockgz-attempt"
+PART_BYTES = 16 * 1024 * 1024
+PARTS_AT_ONCE = 4
+WHOLE_BYTES = 1024 * 1024
+"""A larger body is sent from its file: botocore holds one that is given as bytes twice over."""
+MAX_CONNECTIONS = 32
+CONNECT_SECONDS = 5
+READ_SECONDS = 60
+ATTEMPTS = 4
+"""By the client itself, with pauses of up to some seconds between them; after that the protocol decides."""
+TRANSIENT = {
+    "408",
+    "429",
+    "500",
+    "502",
+    "503",
+    "504",
+    "InternalError",
+    "OperationAborted",
+    "RequestTimeout",
+    "RequestTimeTooSkewed",
+    "ServiceUnavailable",
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequests",
+}
+DENIED = {
+    "401",
+    "403",
+    "AccessDenied",
+    "AllAccessDisabled",
+    "ExpiredToken",
+    "Forbidden",
+    "InvalidAccessKeyId",
+    "InvalidToken",
+    "SignatureDoesNotMatch",
+    "XAdminUserNotFound",
+}
+
+
+class S3Store:
+    """An archive under a prefix of a bucket."""
+
+    def __init__(
+        self, bucket: str, prefix: str, *, endpoint_url: str | None, region: str | None, attempts: int = ATTEMPTS
+    ) -> None:
+        """`attempts`: how often one request is tried before it fails as StoreUnavailable."""
+        self._bucket = bucket
+        self.prefix = prefix
+        try:
+            self._client: S3Client = boto3.session.Session().client(
+                "s3",
+                endpoint_url=endpoint_url,
+                region_name=region,
+                config=Config(
+                    max_pool_connections=MAX_CONNECTIONS,
+                    connect_timeout=CONNECT_SECONDS,
+                    read_timeout=READ_SECONDS,
+                    retries={"mode": "standard", "total_max_attempts": attempts},
+                    s3={"addressing_style": "path" if endpoint_url else "auto"},
+                    request_checksum_calculation="when_required",
+                    response_checksum_validation="when_required",
+                ),
+            )
+        except (ValueError, BotoCoreError) as error:
+            raise UsageError(
+                "the S3 client cannot be set up", why=str(error), remedy="check --endpoint-url and --region"
+            ) from error
+        self._parts = ThreadPoolExecutor(PARTS_AT_ONCE, thread_name_prefix="upload-part")
+        self._abandoned = threading.Event()
+
+    @property
+    def url(self) -> str:
+        """See Store."""
+        return f"s3://{self._bucket}/{self.prefix}".rstrip("/")
+
+    def get(self, key: str) -> StoredObject | None:
+        """See Store."""
+        with self._errors(key):
+            try:
+                answer = self._client.get_object(Bucket=self._bucket, Key=self.prefix + key)
+                return StoredObject(answer["Body"].read(), answer["ETag"])
+            except ClientError as error:
+                if _code(error) in ("NoSuchKey", "404"):
+                    return None
+                raise
+
+    def head(self, key: str) -> ObjectHead | None:
+        """See Store."""
+        with self._errors(key):
+            try:
+                answer = self._client.head_object(Bucket=self._bucket, Key=self.prefix + key)
+                return ObjectHead(answer["ContentLength"], answer.get("Metadata", {}).get(ATTEMPT))
+            except ClientError as error:
+                if _code(error) in ("NoSuchKey", "404"):
+                    return None
+                raise
+
+    def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:
+        """See Store; bodies over one part go up in parallel parts that appear together."""
+        where: dict[str, Any] = {"Bucket": self._bucket, "Key": self.prefix + key}
+        if isinstance(body, FileBody):
+            body.check_size()
+        with self._errors(key):
+            try:
+                if isinstance(body, FileBody) and body.size > PART_BYTES:
+                    self._upload_parts(where, body, attempt)
+                else:
+                    with _content(body) as content:
+                        self._client.put_object(**where, Body=content, IfNoneMatch="*", Metadata={ATTEMPT: attempt})
+            except ClientError as error:
+                if _code(error) in ("PreconditionFailed", "412"):
+                    return False
+                if _code(error) in ("ConditionalRequestConflict", "409", "NoSuchUpload"):
+                    raise StoreUnavailable(f"{key} was being written by another request", why=str(error)) from error
+                raise
+        return True
+
+    def compare_and_swap(self, key: str, body: bytes, expected: str | None) -> str | None:
+        """See Store."""
+        condition: dict[str, Any] = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
+        with self._errors(key):
+            try:
+                answer = self._client.put_object(Bucket=self._bucket, Key=self.prefix + key, Body=body, **condition)
+            except ClientError as error:
+                if _code(error) in ("PreconditionFailed", "412", "NoSuchKey", "404"):
+                    return None
+                if _code(error) in ("ConditionalRequestConflict", "409"):
+                    raise StoreUnavailable(f"{key} was being written by another request", why=str(error)) from error
+                raise
+        return answer["ETag"]
+
+    def list(self, prefix: str) -> Iterator[ListedObject]:
+        """See Store."""
+        with self._errors(prefix):
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=self.prefix + prefix
+            )
+            for page in pages:
+                for item in page.get("Contents", []):
+                    key = item["Key"].removeprefix(self.prefix)
+                    yield ListedObject(key, item["Size"], item["LastModified"].timestamp())
+
+    def get_range(self, key: str, start: int, end: int) -> bytes:
+        """See ToolStore."""
+        with self._errors(key):
+            try:
+                answer = self._client.get_object(
+                    Bucket=self._bucket, Key=self.prefix + key, Range=f"bytes={start}-{end - 1}"
+                )
+                content: bytes = answer["Body"].read()
+            except ClientError as error:
+                if _code(error) in ("InvalidRange", "416"):
+                    return b""
+                raise
+        return content
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        """See ToolStore."""
+        whole = self.prefix + prefix
+        with self._errors(prefix):
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=whole, Delimiter="/"
+            )
+            for page in pages:
+                for item in page.get("CommonPrefixes", []):
+                    name = item["Prefix"].removeprefix(whole).rstrip("/")
+                    if not name.startswith("."):
+                        yield name
+
+    def delete(self, key: str) -> None:
+        """See Store."""
+        with self._errors(key):
+            self._client.delete_object(Bucket=self._bucket, Key=self.prefix + key)
+
+    def abandon_uploads(self) -> None:
+        """See Store; each upload ends after the parts that are on the wire."""
+        self._abandoned.set()
+
+    def close(self) -> None:
+        """Let go of connections and threads; for tests and tools, as a process keeps its store to the end."""
+        self._parts.shutdown()
+        self._client.close()
+
+    def clock(self) -> float:
+        """See ToolStore: the Date of an answer, to the second."""
+        with self._errors(""):
+            answer = self._client.list_objects_v2(Bucket=self._bucket, Prefix=self.prefix, MaxKeys=1)
+        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date", "")
+        try:
+            return parsedate_to_datetime(date).timestamp()
+        except ValueError:
+            raise StoreError(f"{self.url} does not tell its time", why=f"its answer is dated {date!r}") from None
+
+    def leftovers(self) -> Iterator[Leftover]:
+        """See ToolStore: what is left of probes, and uploads that nobody completed, other programs' among them."""
+        for found in self.list(".probe-"):
+            if PROBE_FOLDER.match(found.key):
+                yield Leftover("probe object", found.key, found.size, found.modified, "")
+        with self._errors(""):
+            pages = self._client.get_paginator("list_multipart_uploads").paginate(
+                Bucket=self._bucket, Prefix=self.prefix
+            )
+            for page in pages:
+                for upload in page.get("Uploads", []):
+                    key = upload["Key"].removeprefix(self.prefix)
+                    begun = upload["Initiated"].timestamp()
+                    yield Leftover("unfinished upload", key, None, begun, upload["UploadId"])
+
+    def discard(self, leftover: Leftover) -> None:
+        """See ToolStore."""
+        if not leftover.token:
+            self.delete(leftover.key)
+            return
+        with self._errors(leftover.key):
+            try:
+                self._client.abort_multipart_upload(
+                    Bucket=self._bucket, Key=self.prefix + leftover.key, UploadId=leftover.token
+                )
+            except ClientError as error:
+                if _code(error) not in ("NoSuchUpload", "404"):
+                    raise
+
+    def expires_uploads(self) -> bool:
+        """See ToolStore: by an enabled lifecycle rule that covers the prefix."""
+        with self._errors(""):
+            try:
+                rules = self._client.get_bucket_lifecycle_configuration(Bucket=self._bucket)["Rules"]
+            except ClientError as error:
+                if _code(error) == "NoSuchLifecycleConfiguration":
+                    return False
+                raise
+        return any(
+            rule["Status"] == "Enabled"
+            and "AbortIncompleteMultipartUpload" in rule
+            and self.prefix.startswith(rule.get("Filter", {}).get("Prefix", rule.get("Prefix", "")))
+            for rule in rules
+        )
+
+    def _upload_parts(self, where: dict[str, Any], body: FileBody, attempt: str) -> None:
+        self._check_not_abandoned()
+        upload = self._client.create_multipart_upload(**where, Metadata={ATTEMPT: attempt})["UploadId"]
+        parts: list[Future[CompletedPartTypeDef]] = []
+        try:
+            _check_file(body)
+            parts += [
+                self._parts.submit(self._upload_part, where, upload, body.path, number)
+                for number in range(1, -(-body.size // PART_BYTES) + 1)
+            ]
+            uploaded = [part.result() for part in parts]
+            self._check_not_abandoned()
+            self._client.complete_multipart_upload(
+                **where, UploadId=upload, MultipartUpload={"Parts": uploaded}, IfNoneMatch="*"
+            )
+        except BaseException:
+            # A part that arrives after the abort would stay, and cost, for ever.
+            for part in parts:
+                part.cancel()
+            wait(parts)
+            self._abort(where, upload)
+            raise
+
+    def _check_not_abandoned(self) -> None:
+        if self._abandoned.is_set():
+            raise ShuttingDown("the upload was given up", why="the program ends")
+
+    def _upload_part(self, where: dict[str, Any], upload: str, path: Path, number: int) -> "CompletedPartTypeDef":
+        self._check_not_abandoned()
+        part: Any = ReadFileChunk.from_filename(str(path), (number - 1) * PART_BYTES, PART_BYTES)
+        with part:
+            answer = self._client.upload_part(**where, UploadId=upload, PartNumber=number, Body=part)
+        return {"ETag": answer["ETag"], "PartNumber": number}
+
+    def _abort(self, where: dict[str, Any], upload: str) -> None:
+        """Give the parts back; what cannot be given back now is left to `archiver gc` or a lifecycle rule."""
+        try:
+            self._client.abort_multipart_upload(**where, UploadId=upload)
+        except (BotoCoreError, ClientError):
+            return
+
+    @contextmanager
+    def _errors(self, key: str) -> Iterator[None]:
+        """Botocore's errors as the seam's."""
+        try:
+            yield
+        except (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError) as error:
+            raise AccessDenied(
+                "no usable AWS credentials were found",
+                why=str(error),
+                remedy="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or a role",
+            ) from error
+        except NoRegionError as error:
+            raise UsageError("no AWS region is set", why=str(error), remedy="give --region or AWS_REGION") from error
+        except (ConnectionError, HTTPClientError, IncompleteReadError, BrokenAnswer) as error:
+            raise StoreUnavailable(
+                f"{self.url} does not answer", why=str(error), remedy="check --endpoint-url and the network"
+            ) from error
+        except ClientError as error:
+            raise self._client_error(error, key) from error
+        except BotoCoreError as error:
+            raise StoreError(f"{self.url}/{key}: the request failed", why=str(error)) from error
+
+    def _client_error(self, error: ClientError, key: str) -> Exception:
+        code, status = _code(error), str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
+        if code == "NoSuchBucket":
+            return StoreError(
+                f"there is no bucket {self._bucket!r}",
+                why=str(error),
+                remedy=f"create it (aws s3 mb s3://{self._bucket}) or correct --archive",
+            )
+        if code in DENIED or status in ("401", "403"):
+            return AccessDenied(
+                f"access to {self.url}/{key} was denied",
+                why=f"{error}; a missing object answers like this too where s3:ListBucket is not granted",
+                remedy="grant s3:GetObject, s3:PutObject and s3:ListBucket to these credentials, or use others",
+            )
+        if code in TRANSIENT or status in TRANSIENT:
+            return StoreBusy(f"{self.url} answered {code}", why=str(error), remedy="try again later")
+        return StoreError(
+            f"{self.url}/{key}: the request was refused", why=str(error), remedy="check --archive and --endpoint-url"
+        )
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+@contextmanager
+def _content(body: Body) -> Iterator[bytes | BinaryIO]:
+    """What the client is to send: bytes of its own, of a small file, or a file to read from."""
+    if isinstance(body, bytes):
+        yield body
+    elif body.size <= WHOLE_BYTES:
+        with body.reading():
+            content = body.path.read_bytes()
+        body.check_content(hashlib.sha256(content).hexdigest())
+        yield content
+    else:
+        _check_file(body)
+        with body.reading():
+            file = body.path.open("rb")
+        with file:
+            yield file
+
+
+def _check_file(body: FileBody) -> None:
+    with body.reading(), body.path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    body.check_content(found)

@@ -1,0 +1,68 @@
+"""Patterns over topic names: names, globs and `~regex`. Pure."""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from fnmatch import fnmatchcase
+
+from blockgz_runtime.errors import NotInArchive, UsageError
+from index_format.keys import check_topic
+
+GLOB_CHARACTERS = "*?["
+
+
+class TopicSelection:
+    """Patterns over topic names. Kafka's own topics (`__…`) are meant only where they are named in full."""
+
+    def __init__(self, patterns: Collection[str], excluded: Collection[str] = ()) -> None:
+        """Raises UsageError for a regular expression that does not compile, BadName for an impossible name."""
+        self.names = frozenset(check_topic(pattern) for pattern in patterns if not is_pattern(pattern))
+        """The topics that are named in full."""
+        self._matchers = [_matcher(pattern) for pattern in patterns if is_pattern(pattern)]
+        self.is_of_names = not self._matchers
+        """Whether nothing but named topics can be meant."""
+        self._excluded = [_matcher(pattern) for pattern in excluded]
+
+    def __call__(self, topics: Iterable[str]) -> list[str]:
+        """The selected ones of the cluster's topics, in order of their names."""
+        return sorted(topic for topic in topics if self._selects(topic))
+
+    def _selects(self, topic: str) -> bool:
+        if any(matches(topic) for matches in self._excluded):
+            return False
+        return topic in self.names or (not topic.startswith("__") and any(matches(topic) for matches in self._matchers))
+
+
+def is_pattern(text: str) -> bool:
+    """Whether it is a glob or `~regex`, which may match several topics, rather than one topic's full name."""
+    return text.startswith("~") or any(character in text for character in GLOB_CHARACTERS)
+
+
+def matching(pattern: str, topics: Sequence[str]) -> list[str]:
+    """The archived topics that a glob or `~regex` matches.
+
+    Raises UsageError for a regular expression that does not compile, NotInArchive where nothing matches.
+    """
+    matches = _matcher(pattern)
+    found = [topic for topic in topics if not topic.startswith("__") and matches(topic)]
+    if not found:
+        raise NotInArchive(
+            f"no archived topic fits {pattern!r}",
+            why=f"there is {_listed(topics)}",
+            remedy="a pattern must fit a whole name; quote it, so that the shell leaves it alone",
+        )
+    return found
+
+
+def _matcher(pattern: str) -> Callable[[str], object]:
+    if not pattern.startswith("~"):
+        return lambda topic: fnmatchcase(topic, pattern)
+    try:
+        return re.compile(pattern[1:]).fullmatch
+    except re.error as error:
+        raise UsageError(
+            f"{pattern!r} is not a regular expression", why=str(error), remedy="write ~ and a Python regex"
+        ) from error
+
+
+def _listed(topics: Iterable[str]) -> str:
+    return ", ".join(list(topics)[:20]) or "nothing"

@@ -1,0 +1,182 @@
+"""What the replayer asks of the cluster: which topics there are, their configurations and watermarks."""
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init__ has no __all__  # type: ignore[attr-defined]  # its __init__ has no __all__
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    OffsetSpec,
+    ResourceType,
+)
+from confluent_kafka.admin import NewTopic as ClientNewTopic  # type: ignore[attr-defined]
+
+from blockgz_runtime.errors import AccessDenied, BrokerUnreachable
+from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS, ConnectionErrors, cluster_metadata, kafka_failure
+from blockgz_runtime.kafka.settings import client_settings, make_client
+from replayer.errors import ReplayRefused
+from replayer.kafka.topic_facts import TopicConfig, TopicFacts, Watermarks, parse_config
+from replayer.replay.target_topic import ConfigChange, NewTopic
+
+CHANGE_SECONDS = 30.0
+ASK_AGAIN_SECONDS = 0.1
+CLUSTER_DEFAULT = -1
+OF_THE_TOPIC = (ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
+"""The client gives the source as a member or as its number, by version."""
+
+
+class TopicChanges:
+    """A client for changes; every call waits until the cluster has done it."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        """Raises UsageError."""
+        self._admin: AdminClient = make_client(AdminClient, client_settings(properties))
+
+    def create(self, topic: NewTopic) -> None:
+        """Makes the topic and waits until every partition has a leader.
+
+        Raises ReplayRefused for what the cluster does not accept, AccessDenied or BrokerUnreachable.
+        """
+        wanted = ClientNewTopic(
+            topic.name, num_partitions=topic.partitions, replication_factor=CLUSTER_DEFAULT, config=dict(topic.config)
+        )
+        (answer,) = self._admin.create_topics(
+            [wanted], operation_timeout=CHANGE_SECONDS, request_timeout=CHANGE_SECONDS
+        ).values()
+        self._result(answer, f"topic {topic.name!r} cannot be made", "choose its settings with --topic-config")
+        deadline = time.monotonic() + CHANGE_SECONDS
+        while not self._led(topic):
+            if time.monotonic() > deadline:
+                raise kafka_failure(KafkaError(KafkaError._TIMED_OUT), f"topic {topic.name!r} gets no leaders")
+            time.sleep(ASK_AGAIN_SECONDS)
+
+    def own_config(self, topic: str) -> dict[str, str]:
+        """What is set for the topic itself; raises ReplayRefused, AccessDenied or BrokerUnreachable."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        (answer,) = self._admin.describe_configs([resource], request_timeout=BROKER_DEADLINE_SECONDS).values()
+        entries = self._result(answer, f"the configuration of topic {topic!r} cannot be read", "check the topic's name")
+        return {e.name: e.value for e in entries.values() if e.source in OF_THE_TOPIC and e.value is not None}
+
+    def alter(self, topic: str, change: ConfigChange) -> None:
+        """Sets and removes settings of a topic; raises ReplayRefused, AccessDenied or BrokerUnreachable."""
+        entries = [
+            *(_entry(name, value, AlterConfigOpType.SET) for name, value in change.values.items()),
+            *(_entry(name, None, AlterConfigOpType.DELETE) for name in change.removed),
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        (answer,) = self._admin.incremental_alter_configs([resource], request_timeout=CHANGE_SECONDS).values()
+        self._result(answer, f"the configuration of topic {topic!r} cannot be changed", "check the ACLs: AlterConfigs")
+
+    def _led(self, topic: NewTopic) -> bool:
+        found = self._admin.list_topics(topic.name, timeout=BROKER_DEADLINE_SECONDS).topics[topic.name]
+        return len(found.partitions) == topic.partitions and all(each.leader >= 0 for each in found.partitions.values())
+
+    def _result(self, answer: Any, what: str, remedy: str) -> Any:
+        try:
+            return answer.result()
+        except KafkaException as error:
+            failure: KafkaError = error.args[0]
+            known = kafka_failure(failure, what)
+            if isinstance(known, AccessDenied | BrokerUnreachable):
+                raise known from error
+            raise ReplayRefused(what, why=failure.str(), remedy=remedy) from error
+
+
+def _entry(name: str, value: str | None, operation: AlterConfigOpType) -> ConfigEntry:
+    return ConfigEntry(name, value, incremental_operation=operation)
+
+
+FACTS_DEADLINE_SECONDS = 3.0
+"""Brokers that do not tell their configuration are not waited for."""
+
+_ISOLATION = {
+    "read_committed": IsolationLevel.READ_COMMITTED,
+    "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
+}
+
+
+class KafkaAdmin:
+    """Read-only questions to the cluster; connects at once, so that a wrong address is found out before any work."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        """Raises UsageError, BrokerUnreachable or AccessDenied."""
+        connection_errors = ConnectionErrors()
+        settings = {**client_settings(properties), "error_cb": connection_errors}
+        self._admin: AdminClient = make_client(AdminClient, settings)
+        self._metadata: Any = cluster_metadata(self._admin, connection_errors, properties["bootstrap.servers"])
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The cluster's id, None where it does not tell."""
+        return self._metadata.cluster_id or None
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The names of the cluster's topics, without internal ones."""
+        return tuple(sorted(name for name in self._metadata.topics if not name.startswith("__")))
+
+    def topic(self, name: str) -> TopicFacts | None:
+        """What the cluster tells of a topic, None where there is none of that name; raises AccessDenied."""
+        metadata = self._metadata.topics.get(name)
+        if metadata is None:
+            return None
+        if metadata.error is not None:
+            raise kafka_failure(metadata.error, f"topic {name!r} cannot be described")
+        # librdkafka asks the controller; where no broker is it, as in its mock cluster, these questions only time out.
+        tells = self._metadata.controller_id in self._metadata.brokers
+        return TopicFacts(
+            name,
+            len(metadata.partitions),
+            self._topic_id(name) if tells else None,
+            self._config(name) if tells else None,
+        )
+
+    def watermarks(
+        self, topic: str, partitions: Iterable[int], isolation_level: str = "read_committed"
+    ) -> dict[int, Watermarks]:
+        """The readable offsets of each partition; raises BrokerUnreachable or AccessDenied."""
+        wanted = [TopicPartition(topic, partition) for partition in partitions]
+        bounds = []
+        for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):  # type: ignore[no-untyped-call]
+            answers = self._admin.list_offsets(
+                dict.fromkeys(wanted, spec),
+                isolation_level=_ISOLATION[isolation_level],
+                request_timeout=BROKER_DEADLINE_SECONDS,
+            )
+            try:
+                bounds.append({place.partition: answer.result().offset for place, answer in answers.items()})
+            except KafkaException as error:
+                raise kafka_failure(error.args[0], f"the bounds of topic {topic!r} cannot be read") from error
+        low, end = bounds
+        return {partition: Watermarks(low[partition], end[partition]) for partition in sorted(low)}
+
+    def groups(self) -> frozenset[str]:
+        """The consumer groups that anything is recorded of; raises BrokerUnreachable or AccessDenied."""
+        try:
+            answer = self._admin.list_consumer_groups(request_timeout=BROKER_DEADLINE_SECONDS).result()
+        except KafkaException as error:
+            raise kafka_failure(error.args[0], "the groups of the cluster cannot be listed") from error
+        return frozenset(group.group_id for group in answer.valid)
+
+    def _config(self, topic: str) -> TopicConfig | None:
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        (answer,) = self._admin.describe_configs([resource], request_timeout=FACTS_DEADLINE_SECONDS).values()
+        try:
+            entries = answer.result()
+        except KafkaException:
+            return None
+        return parse_config({name: entry.value for name, entry in entries.items() if entry.value is not None})
+
+    def _topic_id(self, topic: str) -> str | None:
+        collection = TopicCollection([topic])
+        (answer,) = self._admin.describe_topics(collection, request_timeout=FACTS_DEADLINE_SECONDS).values()
+        try:
+            identity = answer.result().topic_id
+        except KafkaException:
+            return None
+        return str(identity) if identity is not None else None

@@ -1,0 +1,135 @@
+"""Reading partitions of a topic from one offset to another as Arrow batches."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from blockgz_runtime.errors import BrokerUnreachable, PartitionUnavailable
+from blockgz_runtime.kafka.connection import UNREACHABLE, ConnectionErrors, kafka_failure
+from blockgz_runtime.kafka.settings import client_settings, make_client
+from index_format.records import batch_from_columns
+
+MESSAGES_A_POLL = 2000
+POLL_SECONDS = 0.1
+SILENCE_SECONDS = 30.0
+"""How long nothing may arrive before the log is taken to be unreadable."""
+NO_TIMESTAMP = -1
+FETCHING = {
+    "fetch.queue.backoff.ms": 10,
+    "queued.min.messages": 1_000_000,
+    "queued.max.messages.kbytes": 64 * 1024,
+    "fetch.message.max.bytes": 8 * 1024 * 1024,
+    "fetch.wait.max.ms": 100,
+    "check.crcs": True,
+}
+
+
+class KafkaReader:
+    """One consumer, without a group's offsets; all methods belong to one thread at a time."""
+
+    def __init__(self, properties: Mapping[str, str], isolation_level: str = "read_committed") -> None:
+        """Raises UsageError for settings that librdkafka refuses."""
+        self._connection_errors = ConnectionErrors()
+        settings = {
+            **FETCHING,
+            "group.id": "blockgz-replayer",
+            **client_settings(properties),
+            "isolation.level": isolation_level,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "error_cb": self._connection_errors,
+        }
+        self._consumer: Consumer = make_client(Consumer, settings)
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """The readable records of offsets [start, end), in order, as batches of `records.SCHEMA`; never empty ones.
+
+        `end` is at most the log's end; its last offsets may hold no record. One partition at a time: iterate to the
+        end, or close the iterator. Raises BrokerUnreachable, AccessDenied or PartitionUnavailable.
+        """
+        if start >= end:
+            return
+        self._consumer.assign([TopicPartition(topic, partition, start)])
+        try:
+            yield from self._batches(f"{topic}:{partition}", end)
+        finally:
+            self._consumer.unassign()
+
+    def close(self) -> None:
+        """Leave; the consumer is gone afterwards."""
+        self._consumer.close()
+
+    def _batches(self, place: str, end: int) -> Iterator[pa.RecordBatch]:
+        heard = time.monotonic()
+        while True:
+            messages: list[Any] = self._consumer.consume(MESSAGES_A_POLL, POLL_SECONDS)
+            records = [message for message in messages if message.error() is None]
+            if records:
+                inside = records if records[-1].offset() < end else [each for each in records if each.offset() < end]
+                if inside:
+                    yield _batch(place, inside)
+                if inside is not records or records[-1].offset() + 1 >= end:
+                    return
+                heard = time.monotonic()
+            if len(records) < len(messages):
+                errors = [message for message in messages if message.error() is not None]
+                if any(_ends(place, message, end) for message in errors):
+                    return
+            if self._connection_errors.denied is not None:
+                raise kafka_failure(self._connection_errors.denied, f"{place} cannot be read")
+            if time.monotonic() - heard > SILENCE_SECONDS:
+                failure = self._connection_errors.first
+                raise BrokerUnreachable(
+                    f"{place} cannot be read to its end",
+                    why=failure.str() if failure else f"nothing arrived for {SILENCE_SECONDS:g} seconds",
+                    remedy="check -b and that the broker is up",
+                )
+
+
+def _ends(place: str, message: Any, end: int) -> bool:
+    """Whether an event says that the end is reached; raises for those that say that it never will be."""
+    error: KafkaError = message.error()
+    if error.code() == KafkaError._PARTITION_EOF:
+        # A lower end comes from a broker that has not heard of the newest records yet.
+        return int(message.offset()) >= end
+    # The client asks for its group's coordinator although no group is used: a refusal of that does not matter.
+    if error.code() in UNREACHABLE or error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+        return False
+    if error.code() == KafkaError._AUTO_OFFSET_RESET:
+        raise PartitionUnavailable(
+            f"{place} cannot be read from the wanted offset",
+            why=error.str(),
+            remedy="records were deleted meanwhile: run it again",
+        )
+    raise kafka_failure(error, f"{place} cannot be read")
+
+
+def _batch(place: str, messages: Sequence[Any]) -> pa.RecordBatch:
+    timestamps = [message.timestamp() for message in messages]
+    return batch_from_columns(
+        [message.offset() for message in messages],
+        [time if kind else NO_TIMESTAMP for kind, time in timestamps],
+        # librdkafka counts the types from 0, Kafka from -1.
+        [kind - 1 for kind, _ in timestamps],
+        [message.key() for message in messages],
+        [message.value() for message in messages],
+        _headers(place, messages),
+    )
+
+
+def _headers(place: str, messages: Sequence[Any]) -> list[Any]:
+    headers = []
+    for message in messages:
+        try:
+            headers.append(message.headers())
+        except SystemError as error:
+            raise PartitionUnavailable(
+                f"the record at {place}:{message.offset()} cannot be read by the Kafka client",
+                why=f"a header key is not UTF-8 ({error})",
+            ) from error
+    return headers

@@ -1,0 +1,369 @@
+"""Archives of kafka-connect-s3 and its forks, presented as current ones: listed once, chunks decoded when asked for.
+
+A chunk is read whole, decoded with the quirks of its writer, and encoded anew in memory: look-ups, scans and
+verifications then work on it as on any other.
+"""
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+
+from msgspec.structs import replace
+
+from blockgz_runtime.errors import ObjectMissing, ObjectTruncated
+from blockgz_runtime.store.reader import ObjectReader, StoredObject
+from index_format import objects
+from index_format.ancestor.files import (
+    BlockCounter,
+    OldFile,
+    Piece,
+    Unsure,
+    choose,
+    indexed_file,
+    marker_notes,
+    records_of,
+    within,
+)
+from index_format.ancestor.keys import FoundData, FoundPartition, Place
+from index_format.ancestor.members import MAGIC, MemberScanner, Scanned
+from index_format.ancestor.payloads import NO_TIMESTAMP, NO_TIMESTAMP_TYPE, OldFormat
+from index_format.blocks import BlockBuilder, IsalCompressor, RawBlock, block_crc32
+from index_format.chunk_index import UNVERIFIED, BlockEntry, ChunkIndex, DataObject, Gap
+from index_format.errors import CorruptBlock
+from index_format.keys import SeedLayoutKeys, TopicFolder
+from index_format.marker import ChunkEntry, Marker
+from index_format.record_formats import record_format
+from index_format.records import TIMESTAMP_TYPES
+from replayer.read.partition import ArchivedPartition, Chunk, NoCache
+from replayer.verify.findings import Damage
+
+READ_BYTES = 8 * 1024 * 1024
+REMEMBERED_BYTES = 256 * 1024 * 1024
+"""Encoded chunks that are kept; the newest one always is."""
+FILES_AT_ONCE = 16
+BLOCK_BYTES = 1024 * 1024
+UNKNOWN = "unknown"
+NO_SHA256 = "0" * 64
+DAMAGED = b"damaged"
+"""Stands where a block cannot be read: no gzip member, so that its readers name the offsets that are lost."""
+
+
+class AncestorArchive:
+    """What one listing of an old archive shows."""
+
+    def __init__(
+        self, reader: ObjectReader, found: dict[Place, FoundPartition], old_format: OldFormat, max_block_bytes: int
+    ) -> None:
+        self._reader = reader
+        self._found = found
+        self._format = old_format
+        self._max_block_bytes = max_block_bytes
+        self._opened: dict[Place, AncestorPartition] = {}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the partitions opened so far should know."""
+        odd = [note for partition in self._opened.values() for note in partition.notes]
+        return ("this is an old archive: its offsets were counted by its writer, and it has no timestamps", *odd)
+
+    def folders(self) -> tuple[TopicFolder, ...]:
+        """See OtherArchive."""
+        return tuple(sorted({TopicFolder(place.topic) for place in self._found}))
+
+    def partitions(self, folder: TopicFolder) -> tuple[int, ...]:
+        """See OtherArchive."""
+        return tuple(place.partition for place in self._found if TopicFolder(place.topic) == folder)
+
+    async def open_partition(self, folder: TopicFolder, partition: int) -> ArchivedPartition | None:
+        """See OtherArchive; reads all of its indexes, and the data that has none."""
+        place = Place(folder.topic, partition)
+        found = self._found.get(place)
+        if found is None or folder.incarnation != 1:
+            return None
+        if place not in self._opened:
+            self._opened[place] = await self._open(place, found)
+        return self._opened[place]
+
+    async def _open(self, place: Place, found: FoundPartition) -> "AncestorPartition":
+        limit = asyncio.Semaphore(FILES_AT_ONCE)
+
+        damage: list[Damage] = []
+
+        async def opened(data: FoundData) -> OldFile:
+            async with limit:
+                return await self._file(data, damage)
+
+        files = await asyncio.gather(*(opened(data) for data in found.data))
+        choice = choose(files)
+        marker = await _body(self._reader, found.marker_key) if found.marker_key else None
+        notes = [note for file in files for note in file.notes]
+        notes += [f"{key}: an index without its data" for key in found.indexes_without_data]
+        notes += [*marker_notes(place, found.marker_key, marker, files), *choice.notes]
+        return AncestorPartition(
+            self._reader, place, choice.pieces, choice.gaps, notes, damage, self._format, self._max_block_bytes
+        )
+
+    async def _file(self, data: FoundData, damage: list[Damage]) -> OldFile:
+        """The file, and what is left out of it because of damage: its offsets cannot be told, so that no gap tells."""
+        size = await self._reader.size(data.key)
+        bodies = {key: body for key in data.index_keys if (body := await _body(self._reader, key)) is not None}
+        file = indexed_file(data, size, bodies)
+        if file is not None and await self._is_member_at(data.key, file.header_bytes):
+            return file
+        counter = BlockCounter(data, size, self._format)
+        scanner = MemberScanner(self._max_block_bytes)
+
+        def count(piece: bytes | None) -> None:
+            for scanned in scanner.feed(piece) if piece is not None else scanner.finish():
+                counter.add(scanned)
+
+        async for piece in _pieces(self._reader, data.key, size):
+            await asyncio.to_thread(count, piece)
+        await asyncio.to_thread(count, None)
+        file = counter.file()
+        if not counter.is_whole:
+            damage.append(Damage(data.key, file.notes[-1].removeprefix(f"{data.key}: ")))
+        elif size and not file.blocks:
+            damage.append(Damage(data.key, "it holds no gzip member"))
+        return file
+
+    async def _is_member_at(self, key: str, position: int) -> bool:
+        if position == 0:
+            return True
+        try:
+            return await self._reader.get_range(key, position, position + len(MAGIC)) == MAGIC
+        except ObjectTruncated:
+            return False
+
+
+class AncestorPartition(ArchivedPartition):
+    """A partition of an old archive: its marker, entries and indexes are made up from what its objects hold."""
+
+    def __init__(
+        self,
+        reader: ObjectReader,
+        place: Place,
+        pieces: Sequence[Piece],
+        gaps: Sequence[Gap],
+        notes: Sequence[str],
+        damage: Sequence[Damage],
+        old_format: OldFormat,
+        max_block_bytes: int,
+    ) -> None:
+        entries = [_entry(piece) for piece in pieces]
+        keys = SeedLayoutKeys(TopicFolder(place.topic), place.partition)
+        marker = _marker(place, entries, gaps)
+        super().__init__(_Encoded(reader, self._encoded), keys, marker, max_block_bytes, NoCache())
+        self.notes = notes
+        self.damage = damage
+        self._stored = reader
+        self._format = old_format
+        self._pieces = {entry.name: piece for entry, piece in zip(entries, pieces, strict=True)}
+        self._remembered: OrderedDict[str, tuple[ChunkIndex, bytes]] = OrderedDict()
+        self._one_at_a_time = asyncio.Lock()
+
+    async def chunk(self, entry: ChunkEntry) -> Chunk:
+        """See ArchivedPartition; raises CorruptBlock where not one block can be read."""
+        index, _ = await self._encoded(entry.name)
+        counted = replace(
+            entry, first_offset=index.first_offset, last_offset=index.last_offset, num_records=index.num_records
+        )
+        return Chunk(counted, index, entry.name)
+
+    async def _encoded(self, name: str) -> tuple[ChunkIndex, bytes]:
+        """The index and data that stand for a piece."""
+        async with self._one_at_a_time:
+            if name not in self._remembered:
+                piece = self._pieces[name]
+                stored = [each async for each in _pieces(self._stored, piece.file.key, piece.file.size)]
+                self._remembered[name] = await asyncio.to_thread(self._encode, name, piece, stored)
+                while len(self._remembered) > 1 and self._remembered_bytes > REMEMBERED_BYTES:
+                    self._remembered.popitem(last=False)
+            self._remembered.move_to_end(name)
+            return self._remembered[name]
+
+    @property
+    def _remembered_bytes(self) -> int:
+        return sum(len(data) for _, data in self._remembered.values())
+
+    def _encode(self, name: str, piece: Piece, stored: Sequence[bytes]) -> tuple[ChunkIndex, bytes]:
+        scanned = _scan(stored, self.max_block_bytes)
+        blocks, gaps, data = list[BlockEntry](), list[Gap](), bytearray()
+        builder = BlockBuilder(record_format("json"), NO_TIMESTAMP_TYPE, BLOCK_BYTES)
+        compressor = IsalCompressor(0)
+
+        def write(raw_blocks: Iterable[RawBlock | None]) -> None:
+            for block in raw_blocks:
+                if block is not None:
+                    member = compressor.compress(block.raw)
+                    blocks.append(_block(block, len(data), len(member)))
+                    data.extend(member)
+
+        for found in records_of(piece.file, scanned, self._format):
+            part = within(found, piece.start, piece.end)
+            if part is None:
+                continue
+            if not isinstance(part, Unsure):
+                write(builder.add(part))
+                continue
+            write([builder.finish()])
+            if part.is_damage:
+                blocks.append(_damaged_block(part.start, part.end, len(data)))
+                data.extend(DAMAGED)
+            else:
+                gaps.append(Gap(part.start, part.end, UNVERIFIED))
+        write([builder.finish()])
+        if not blocks:
+            raise CorruptBlock(
+                f"no record of {piece.file.key} can be told from the others",
+                why=f"its index says other numbers of records than its blocks hold under --old-format "
+                f"{self._format.name}",
+                remedy="try another --old-format",
+            )
+        return self._index(name, blocks, gaps, bytes(data)), bytes(data)
+
+    def _index(self, name: str, blocks: Sequence[BlockEntry], gaps: Sequence[Gap], data: bytes) -> ChunkIndex:
+        piece = self._pieces[name]
+        return ChunkIndex(
+            archive_id=UNKNOWN,
+            topic=self.topic,
+            topic_id=None,
+            partition=self.partition,
+            epoch=0,
+            record_format="json",
+            codec="gzip",
+            isolation_level=UNKNOWN,
+            timestamp_type=TIMESTAMP_TYPES[NO_TIMESTAMP_TYPE],
+            start_offset=piece.start,
+            next_offset=piece.end,
+            first_offset=blocks[0].first_record_offset,
+            last_offset=blocks[-1].last_record_offset,
+            num_records=sum(block.num_records for block in blocks),
+            min_timestamp=NO_TIMESTAMP,
+            max_timestamp=NO_TIMESTAMP,
+            data=DataObject(name, len(data), hashlib.sha256(data).hexdigest()),
+            previous=None,
+            gaps=tuple(gaps),
+            blocks=tuple(blocks),
+        )
+
+
+class _Encoded:
+    """Serves the data of a partition's chunks as they were encoded anew; all else is the stored archive's."""
+
+    def __init__(self, reader: ObjectReader, encoded: Callable[[str], Awaitable[tuple[ChunkIndex, bytes]]]) -> None:
+        self._reader = reader
+        self._encoded = encoded
+
+    @property
+    def address(self) -> str:
+        """See ObjectReader."""
+        return self._reader.address
+
+    async def get(self, key: str, max_bytes: int) -> StoredObject:
+        """See ObjectReader."""
+        return await self._reader.get(key, max_bytes)
+
+    async def get_range(self, key: str, start: int, end: int, etag: str | None = None) -> bytes:  # noqa: ARG002
+        """See ObjectReader."""
+        _, data = await self._encoded(key)
+        return data[start:end]
+
+    async def size(self, key: str) -> int:
+        """See ObjectReader."""
+        _, data = await self._encoded(key)
+        return len(data)
+
+    def list(self, prefix: str) -> AsyncIterator[str]:
+        """See ObjectReader."""
+        return self._reader.list(prefix)
+
+    async def folders(self, prefix: str) -> tuple[str, ...]:
+        """See ObjectReader."""
+        return await self._reader.folders(prefix)
+
+
+def _entry(piece: Piece) -> ChunkEntry:
+    """The entry of a piece, named by its data object, and by its start where that is not the file's."""
+    is_first = piece.start == piece.file.first_offset
+    return ChunkEntry(
+        name=piece.file.key if is_first else f"{piece.file.key}@{piece.start}",
+        start_offset=piece.start,
+        next_offset=piece.end,
+        first_offset=piece.start,
+        last_offset=piece.end - 1,
+        num_records=max(1, piece.num_records),
+        bytes=piece.file.size,
+        raw_bytes=0,
+        min_timestamp=NO_TIMESTAMP,
+        max_timestamp=NO_TIMESTAMP,
+        sha256=NO_SHA256,
+    )
+
+
+def _marker(place: Place, entries: Sequence[ChunkEntry], gaps: Sequence[Gap]) -> Marker:
+    """All entries in the tail, however many: it is never stored."""
+    return Marker(
+        archive_id=UNKNOWN,
+        topic=place.topic,
+        topic_id=None,
+        partition=place.partition,
+        group_id=UNKNOWN,
+        epoch=1,
+        writer="kafka-connect-s3 or a fork",
+        nonce=UNKNOWN,
+        start_offset=entries[0].start_offset if entries else None,
+        next_offset=entries[-1].next_offset if entries else None,
+        last_chunk_index=entries[-1].name if entries else None,
+        tail=tuple(entries),
+        gaps=tuple(gaps),
+    )
+
+
+def _block(block: RawBlock, position: int, length: int) -> BlockEntry:
+    summary = block.summary
+    return BlockEntry(
+        byte_length_uncompressed=len(block.raw),
+        num_records=summary.num_records,
+        byte_length=length,
+        byte_offset=position,
+        first_record_offset=summary.first_offset,
+        last_record_offset=summary.last_offset,
+        min_timestamp=summary.min_timestamp,
+        max_timestamp=summary.max_timestamp,
+        crc32=block_crc32(block.raw),
+    )
+
+
+def _damaged_block(start: int, end: int, position: int) -> BlockEntry:
+    return BlockEntry(
+        byte_length_uncompressed=1,
+        num_records=end - start,
+        byte_length=len(DAMAGED),
+        byte_offset=position,
+        first_record_offset=start,
+        last_record_offset=end - 1,
+        min_timestamp=NO_TIMESTAMP,
+        max_timestamp=NO_TIMESTAMP,
+        crc32=0,
+    )
+
+
+def _scan(pieces: Iterable[bytes], max_block_bytes: int) -> Iterable[Scanned]:
+    scanner = MemberScanner(max_block_bytes)
+    for piece in pieces:
+        yield from scanner.feed(piece)
+    yield from scanner.finish()
+
+
+async def _pieces(reader: ObjectReader, key: str, size: int) -> AsyncIterator[bytes]:
+    for start in range(0, size, READ_BYTES):
+        yield await reader.get_range(key, start, min(size, start + READ_BYTES))
+
+
+async def _body(reader: ObjectReader, key: str) -> bytes | None:
+    try:
+        return (await reader.get(key, objects.MAX_OBJECT_BYTES)).body
+    except ObjectMissing:
+        return None

@@ -1,0 +1,299 @@
+"""Opening an archive and its topics: which there are, and the marker of each partition."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from blockgz_runtime.errors import AccessDenied, NoArchiveThere, NotInArchive, ObjectMissing
+from blockgz_runtime.store.reader import ObjectReader
+from index_format import objects
+from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
+from index_format.errors import BadName, BlockgzError, MalformedObject
+from index_format.identity import TopicConfig
+from index_format.keys import (
+    LAYOUTS,
+    MARKER_OBJECT,
+    SEED_HOME,
+    TOPIC_CONFIG_OBJECT,
+    PartitionKeys,
+    TopicFolder,
+    ancestor_marker_partition,
+    ancestor_marker_prefix,
+    archive_key,
+    parse_topic_folder,
+    topic_home,
+)
+from index_format.marker import decode_marker
+from replayer.read.damage import Damaged
+from replayer.read.partition import ArchivedPartition, NoCache, ObjectCache
+
+CONCURRENT_MARKERS = 32
+_PARTITION = re.compile(r"partition=([0-9]{5,10})")
+
+
+class DamagedPartition(NamedTuple):
+    """A partition that is there and cannot be opened."""
+
+    partition: int
+    error: BlockgzError
+
+
+class SurveyedTopic(NamedTuple):
+    """The partitions of a topic, in order of their numbers."""
+
+    partitions: tuple[ArchivedPartition, ...]
+    damaged: tuple[DamagedPartition, ...]
+
+
+class OtherArchive(Protocol):
+    """An archive of another kind that can be read as if it were a current one."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What its reader should know, for people."""
+
+    def folders(self) -> tuple[TopicFolder, ...]:
+        """Its topics, in order."""
+
+    def partitions(self, folder: TopicFolder) -> tuple[int, ...]:
+        """The numbers of a topic's partitions, in order."""
+
+    async def open_partition(self, folder: TopicFolder, partition: int) -> ArchivedPartition | None:
+        """One of its partitions; None where it has no such."""
+
+
+class Archive:
+    """An archive at one address."""
+
+    def __init__(
+        self,
+        reader: ObjectReader,
+        max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES,
+        find_other: Callable[[ObjectReader], Awaitable[OtherArchive | None]] | None = None,
+        cache: ObjectCache | None = None,
+    ) -> None:
+        """`find_other` looks for an archive of another kind, once, where there is no current one."""
+        self.reader = reader
+        self.max_block_bytes = max_block_bytes
+        self._cache = cache or NoCache()
+        self._layouts = tuple(LAYOUTS)
+        self._find_other = find_other
+        self._finding = asyncio.Lock()
+        self.other: OtherArchive | None = None
+        """The archive of another kind that was found."""
+
+    @property
+    def layout(self) -> str:
+        """The archive's layout, once something of it has been found; the default one before."""
+        return self._layouts[0]
+
+    async def topics(self) -> tuple[str, ...]:
+        """The names of all archived topics, without older incarnations; raises NoArchiveThere."""
+        return tuple(sorted({folder.topic for folder in await self._topic_folders()}))
+
+    async def all_incarnations(self) -> tuple[str, ...]:
+        """Every incarnation of every topic, by a name that means it: `orders`, or `orders~1` where there are more."""
+        folders = await self._topic_folders()
+        several = {folder.topic for folder in folders if folder.incarnation > 1}
+        return tuple(f"{topic}~{incarnation}" if topic in several else topic for topic, incarnation in sorted(folders))
+
+    async def incarnations(self, topic: str) -> tuple[TopicFolder, ...]:
+        """The archived incarnations of a plain topic name, oldest first; raises NotInArchive or NoArchiveThere."""
+        folders = await self._topic_folders()
+        mine = sorted(folder for folder in folders if folder.topic == topic)
+        if not mine:
+            raise NotInArchive(
+                f"topic {topic} is not in the archive",
+                why=f"{self.reader.address} holds {_listed(sorted({folder.topic for folder in folders}))}",
+                remedy="name one of those, or archive the topic first: archiver run TOPIC --once",
+            )
+        return tuple(mine)
+
+    async def partitions(self, topic: str) -> tuple[int, ...]:
+        """The numbers of the topic's archived partitions; raises NotInArchive or NoArchiveThere.
+
+        A plain name means the newest incarnation that has a partition.
+        """
+        return await self._partitions_in(await self.folder_of(topic))
+
+    async def folder_of(self, topic: str) -> TopicFolder:
+        """The incarnation that `orders` or `orders~2` means; raises NotInArchive or NoArchiveThere."""
+        folder = parse_topic_folder(topic)
+        incarnations = await self.incarnations(folder.topic)
+        if "~" not in topic:
+            for newest in reversed(incarnations):
+                if await self._partitions_in(newest):
+                    return newest
+        if folder not in incarnations:
+            raise NotInArchive(f"{topic} is not in the archive", why=f"there is {_listed(map(str, incarnations))}")
+        return folder
+
+    async def topic_config(self, topic: str) -> TopicConfig | None:
+        """What the topic was like when it was last archived, None where that was not kept; raises as `folder_of`."""
+        key = topic_home(self.layout, await self.folder_of(topic)) + TOPIC_CONFIG_OBJECT
+        try:
+            stored = await self.reader.get(key, objects.MAX_OBJECT_BYTES)
+        except ObjectMissing:
+            return None
+        return objects.decode(stored.body, TopicConfig, key)
+
+    async def partition_keys(self, topic: str, partition: int) -> PartitionKeys:
+        """Where the objects of a partition are, whether or not it has a marker."""
+        return LAYOUTS[self.layout](await self.folder_of(topic), partition)
+
+    async def open_partition(self, topic: str, partition: int) -> ArchivedPartition:
+        """The partition of `orders`, the newest incarnation, or of the one that `orders~2` names. One request.
+
+        Raises NotInArchive or NoArchiveThere (found out by listing, then only), ObjectMissing where there is a
+        partition without its marker, AccessDenied, or a FormatError.
+        """
+        folder, pinned = parse_topic_folder(topic), "~" in topic
+        found = await self._read_marker(folder, partition)
+        if found is None and not pinned:
+            found = await self._read_marker(folder._replace(incarnation=2), partition)
+            if found is None:
+                newest = (await self.incarnations(folder.topic))[-1]
+                is_unread = newest.incarnation > 2 or self.other is not None
+                found = await self._read_marker(newest, partition) if is_unread else None
+        while found is not None and not pinned and found.marker.successor is not None:
+            successor = _successor(found)
+            found = await self._read_marker(successor, partition)
+            if found is None:
+                raise NotInArchive(
+                    f"partition {partition} of {topic} is not in the archive",
+                    why=f"the topic was created again as {successor}, and nothing of this partition is archived since",
+                    remedy=f"name the incarnation before, such as {folder.topic}~{successor.incarnation - 1}",
+                )
+        if found is None:
+            raise await self._no_partition(topic, partition)
+        return found
+
+    async def open_topic(self, topic: str, partitions: Sequence[int] | None = None) -> tuple[ArchivedPartition, ...]:
+        """The named partitions, or all that are archived, in order of their numbers; raises as `open_partition`."""
+        opened = await self.survey_topic(topic, partitions)
+        for damaged in opened.damaged:
+            raise damaged.error
+        return opened.partitions
+
+    async def survey_topic(self, topic: str, partitions: Sequence[int] | None = None) -> SurveyedTopic:
+        """The same, with those apart whose marker is damaged or missing."""
+        numbers = await self.partitions(topic) if partitions is None else sorted(set(partitions))
+        limit = asyncio.Semaphore(CONCURRENT_MARKERS)
+
+        async def opened(number: int) -> ArchivedPartition | DamagedPartition:
+            async with limit:
+                try:
+                    return await self.open_partition(topic, number)
+                except Damaged as error:
+                    return DamagedPartition(number, error)
+
+        found = await asyncio.gather(*(opened(number) for number in numbers))
+        return SurveyedTopic(
+            tuple(each for each in found if isinstance(each, ArchivedPartition)),
+            tuple(each for each in found if isinstance(each, DamagedPartition)),
+        )
+
+    async def _read_marker(self, folder: TopicFolder, partition: int) -> ArchivedPartition | None:
+        if self.other is not None:
+            return await self.other.open_partition(folder, partition)
+        denied: AccessDenied | None = None
+        for layout in self._layouts:
+            keys: PartitionKeys = LAYOUTS[layout](folder, partition)
+            try:
+                stored = await self.reader.get(keys.marker, objects.MAX_OBJECT_BYTES)
+            except ObjectMissing:
+                continue
+            except AccessDenied as error:
+                denied = denied or error
+                continue
+            self._layouts = (layout,)
+            marker = decode_marker(stored.body, keys.marker)
+            if (marker.topic, marker.partition) != (folder.topic, partition):
+                raise MalformedObject(
+                    f"{keys.marker} is not this partition's marker", why=f"it says {marker.topic}:{marker.partition}"
+                )
+            return ArchivedPartition(self.reader, keys, marker, self.max_block_bytes, self._cache)
+        if denied is not None:
+            raise denied
+        return None
+
+    async def _topic_folders(self) -> tuple[TopicFolder, ...]:
+        if self.other is not None:
+            return self.other.folders()
+        for layout in self._layouts:
+            home = SEED_HOME if layout == "seed" else ""
+            names = await self.reader.folders(home)
+            folders = tuple(folder for name in names if (folder := _topic_folder(name)) is not None)
+            if folders or await self._has_archive_object(layout):
+                self._layouts = (layout,)
+                return folders
+        async with self._finding:
+            if self.other is None and self._find_other is not None:
+                self.other = await self._find_other(self.reader)
+        if self.other is not None:
+            return self.other.folders()
+        raise NoArchiveThere(
+            f"there is no archive at {self.reader.address}",
+            why="it holds neither _archive.json nor a topic",
+            remedy="check -a/--archive, or make one: archiver run TOPIC --once -a ADDRESS",
+        )
+
+    async def _has_archive_object(self, layout: str) -> bool:
+        try:
+            await self.reader.size(archive_key(layout))
+        except ObjectMissing:
+            return False
+        return True
+
+    async def _partitions_in(self, folder: TopicFolder) -> tuple[int, ...]:
+        if self.other is not None:
+            return self.other.partitions(folder)
+        names = await self.reader.folders(topic_home(self.layout, folder))
+        numbers = {int(match[1]) for name in names if (match := _PARTITION.fullmatch(name))}
+        if self.layout == "seed" and folder == max(await self.incarnations(folder.topic)):
+            numbers |= await self._seed_partitions(folder)
+        return tuple(sorted(numbers))
+
+    async def _seed_partitions(self, folder: TopicFolder) -> set[int]:
+        """Layout `seed`: those that the ancestor's markers tell of, our own being gone perhaps."""
+        keys = [key async for key in self.reader.list(ancestor_marker_prefix(folder.topic))]
+        numbers = (ancestor_marker_partition(key, folder.topic) for key in keys)
+        return {number for number in numbers if number is not None}
+
+    async def _no_partition(self, topic: str, partition: int) -> BlockgzError:
+        numbers = await self.partitions(topic)
+        if partition in numbers:
+            return ObjectMissing(f"{MARKER_OBJECT} of {topic}:{partition}")
+        return NotInArchive(
+            f"partition {partition} of {topic} is not in the archive",
+            why=f"there is {_listed(map(str, numbers))}",
+            remedy="name one of those",
+        )
+
+
+def _successor(partition: ArchivedPartition) -> TopicFolder:
+    name = partition.marker.successor or ""
+    try:
+        folder = parse_topic_folder(name)
+    except BadName as error:
+        raise MalformedObject(f"{partition.keys.marker} names a successor that is none", why=error.what) from error
+    here = partition.keys.folder
+    if folder.topic != here.topic or folder.incarnation <= here.incarnation:
+        raise MalformedObject(f"{partition.keys.marker} names a successor that is none", why=f"it says {name[:80]!r}")
+    return folder
+
+
+def _topic_folder(name: str) -> TopicFolder | None:
+    try:
+        return parse_topic_folder(name.removeprefix("topic=")) if name.startswith("topic=") else None
+    except BadName:
+        return None
+
+
+def _listed(names: Iterable[str], limit: int = 20) -> str:
+    """Names for an error's reason, not too many."""
+    all_names = list(names)
+    shown = ", ".join(all_names[:limit])
+    more = f" and {len(all_names) - limit} more" if len(all_names) > limit else ""
+    return f"{shown}{more}" if shown else "nothing yet"

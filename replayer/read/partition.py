@@ -1,0 +1,290 @@
+"""One partition of an archive as its marker describes it; each catalog and index checked against what led to it."""
+
+import asyncio
+from collections import OrderedDict, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from blockgz_runtime.store.reader import ObjectReader
+from index_format import objects
+from index_format.chunk_index import ChunkIndex, Gap
+from index_format.errors import MalformedObject
+from index_format.keys import INDEX_SUFFIXES, PartitionKeys, data_suffix, is_catalog_name
+from index_format.marker import (
+    Catalog,
+    CatalogReference,
+    ChunkCatalog,
+    ChunkEntry,
+    Marker,
+    ReferenceCatalog,
+    Span,
+    decode_catalog,
+    decode_index,
+)
+from index_format.seek import TimeBounded, span_at_or_after, span_for_time
+from replayer.read.damage import Damaged, Unreadable
+from replayer.read.prefetch import prefetched
+from replayer.verify.findings import Damage
+
+CONCURRENT_CATALOGS = 16
+REMEMBERED_CHUNKS = 16
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A committed chunk: its entry in the chain, its index, and the key of its data."""
+
+    entry: ChunkEntry
+    index: ChunkIndex
+    data_key: str
+
+
+class ObjectCache(Protocol):
+    """Keeps write-once objects at hand."""
+
+    async def through(self, archive_id: str, key: str, sha256: str, fetch: Callable[[], Awaitable[bytes]]) -> bytes:
+        """The object's bytes: those kept, which have that sha256, or what `fetch` gives."""
+
+
+class NoCache:
+    """Keeps nothing."""
+
+    async def through(self, archive_id: str, key: str, sha256: str, fetch: Callable[[], Awaitable[bytes]]) -> bytes:  # noqa: ARG002
+        """See ObjectCache."""
+        return await fetch()
+
+
+class LeveledSpan(NamedTuple):
+    """A chunk entry (level 0) or a reference to a catalog of that level."""
+
+    span: Span
+    level: int
+
+
+class ArchivedPartition:
+    """One partition as one version of its marker describes it; later commits are not seen.
+
+    `topic` is the plain name, `keys.folder` the incarnation (`orders~2`).
+    """
+
+    def __init__(
+        self, reader: ObjectReader, keys: PartitionKeys, marker: Marker, max_block_bytes: int, cache: ObjectCache
+    ) -> None:
+        self.reader = reader
+        self.keys = keys
+        self.marker = marker
+        self.max_block_bytes = max_block_bytes
+        self.damage: Sequence[Damage] = ()
+        """What was found damaged on opening it, and is in no chunk."""
+        self._cache = cache
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._levels = {ref.name: level for level, refs in enumerate(marker.catalogs, 1) for ref in refs}
+        self._catalogs: dict[str, Catalog] = {}
+        self._chunks: OrderedDict[str, Chunk] = OrderedDict()
+
+    def __str__(self) -> str:
+        return f"{self.keys.folder}:{self.partition}"
+
+    @property
+    def topic(self) -> str:
+        """The topic's name in Kafka."""
+        return self.keys.folder.topic
+
+    @property
+    def partition(self) -> int:
+        """The partition's number."""
+        return self.keys.partition
+
+    @property
+    def start_offset(self) -> int:
+        """The first archived position; 0 where nothing is archived yet."""
+        return self.marker.start_offset or 0
+
+    @property
+    def next_offset(self) -> int:
+        """The position after the last archived one; 0 where nothing is archived yet."""
+        return self.marker.next_offset or 0
+
+    @property
+    def num_records(self) -> int:
+        """See Marker."""
+        return self.marker.num_records
+
+    @property
+    def num_bytes(self) -> int:
+        """See Marker."""
+        return self.marker.num_bytes
+
+    @property
+    def num_chunks(self) -> int:
+        """See Marker."""
+        return self.marker.num_chunks
+
+    @property
+    def spans(self) -> tuple[LeveledSpan, ...]:
+        """What the marker itself lists, in offset order."""
+        return tuple(LeveledSpan(span, self._levels.get(span.name, 0)) for span in self.marker.spans)
+
+    async def entries(
+        self, start: int, end: int, wanted: Callable[[TimeBounded], bool] | None = None
+    ) -> AsyncIterator[ChunkEntry]:
+        """The chunks that may hold records of offsets [start, end), in order; reads the catalogs on the way.
+
+        A chunk or catalog that `wanted` refuses is left out, with all below it.
+        Raises a FormatError or ObjectMissing at the first catalog that cannot be read.
+        """
+        async for opened in self.walk(start, end, wanted):
+            if isinstance(opened, ChunkEntry):
+                yield opened
+            elif isinstance(opened, Unreadable):
+                raise opened.error
+
+    async def walk(
+        self, start: int, end: int, wanted: Callable[[TimeBounded], bool] | None = None
+    ) -> AsyncIterator[ChunkEntry | Catalog | Unreadable]:
+        """The same with what is met on the way: each catalog before its entries, and those that cannot be read."""
+        async for opened in self._walk(self.spans, start, end, wanted):
+            yield opened
+
+    async def gaps(self) -> tuple[Gap, ...]:
+        """All recorded gaps in offset order; reads all catalogs, because old gaps fold into them."""
+        references = [span for span in self.spans if span.level]
+        folded = await asyncio.gather(*(self._gaps_below(span) for span in references))
+        return tuple(sorted({*self.marker.gaps, *(gap for gaps in folded for gap in gaps)}, key=lambda gap: gap.start))
+
+    async def chunk(self, entry: ChunkEntry) -> Chunk:
+        """The chunk of an entry with its index, checked against it; the newest few are remembered."""
+        remembered = self._chunks.get(entry.name)
+        if remembered is not None:
+            self._chunks.move_to_end(entry.name)
+            return remembered
+        name = self.keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[self.keys.layout])
+        index = decode_index(await self._get(self.keys.chunks + name, entry.sha256), entry, self.topic, self.partition)
+        suffix = data_suffix(index.record_format, index.codec)
+        data_name = self.keys.check_name(index.data.name, index.start_offset, suffix)
+        chunk = Chunk(entry, index, self.keys.chunks + data_name)
+        self._chunks[entry.name] = chunk
+        if len(self._chunks) > REMEMBERED_CHUNKS:
+            self._chunks.popitem(last=False)
+        return chunk
+
+    async def chunk_at_or_after(self, offset: int) -> ChunkEntry | None:
+        """The first chunk that ends above `offset`."""
+        return await self._descend(lambda spans: span_at_or_after(spans, offset))
+
+    async def chunk_before(self, offset: int) -> ChunkEntry | None:
+        """The last chunk that starts below `offset`."""
+        return await self._descend(lambda spans: next((s for s in reversed(spans) if s.start_offset < offset), None))
+
+    async def chunk_for_time(self, timestamp: int) -> ChunkEntry | None:
+        """The first chunk with a record at or after `timestamp` (ms)."""
+        return await self._descend(lambda spans: span_for_time(spans, timestamp))
+
+    async def catalog(self, reference: CatalogReference, level: int) -> Catalog:
+        """The catalog of a reference, checked against it and remembered; asked for at once, it is read once."""
+        async with self._locks[reference.name]:
+            if reference.name not in self._catalogs:
+                self._catalogs[reference.name] = await self._read_catalog(reference, level)
+            return self._catalogs[reference.name]
+
+    async def _read_catalog(self, reference: CatalogReference, level: int) -> Catalog:
+        if not is_catalog_name(reference.name, level, reference.start_offset):
+            raise MalformedObject(
+                f"the name {reference.name[:120]!r} does not belong into {self.keys.home}",
+                why="names in an archive are derived, never free",
+            )
+        return decode_catalog(await self._get(self.keys.home + reference.name, reference.sha256), reference, level)
+
+    async def _get(self, key: str, sha256: str) -> bytes:
+        """A write-once object; its sha256 is for the caller to check."""
+
+        async def fetch() -> bytes:
+            return (await self.reader.get(key, objects.MAX_OBJECT_BYTES)).body
+
+        return await self._cache.through(self.marker.archive_id, key, sha256, fetch)
+
+    async def _descend(self, pick: Callable[[Sequence[Span]], Span | None]) -> ChunkEntry | None:
+        span = pick(self.marker.spans)
+        level = self._levels.get(span.name, 0) if span is not None else 0
+        while isinstance(span, CatalogReference):
+            catalog = await self.catalog(span, level)
+            reference, span = span, pick(catalog.entries)
+            if span is None:
+                raise MalformedObject(f"catalog {reference.name} is not what its reference says", why="bounds differ")
+            level -= 1
+        assert span is None or isinstance(span, ChunkEntry)
+        return span
+
+    async def _walk(
+        self, spans: Iterable[LeveledSpan], start: int, end: int, wanted: Callable[[TimeBounded], bool] | None
+    ) -> AsyncIterator[ChunkEntry | Catalog | Unreadable]:
+        inside = [each for each in spans if each.span.next_offset > start and each.span.start_offset < end]
+        chosen = [each for each in inside if wanted is None or wanted(each.span)]
+        opened = prefetched(_each(chosen), self._opened, cost=lambda _: 1, budget=CONCURRENT_CATALOGS)
+        async for each in opened:
+            yield each
+            if isinstance(each, ChunkCatalog | ReferenceCatalog):
+                async for below in self._walk(_below(each), start, end, wanted):
+                    yield below
+
+    async def _opened(self, leveled: LeveledSpan) -> ChunkEntry | Catalog | Unreadable:
+        span, level = leveled
+        if isinstance(span, CatalogReference):
+            try:
+                return await self.catalog(span, level)
+            except Damaged as error:
+                key = self.keys.home + span.name
+                return Unreadable(span.start_offset, span.next_offset, span.num_records, key, error)
+        assert isinstance(span, ChunkEntry)
+        return span
+
+    async def _gaps_below(self, leveled: LeveledSpan) -> list[Gap]:
+        assert isinstance(leveled.span, CatalogReference)
+        catalog = await self.catalog(leveled.span, leveled.level)
+        gaps = list(catalog.gaps)
+        if leveled.level > 1:
+            for below in await asyncio.gather(*(self._gaps_below(span) for span in _below(catalog))):
+                gaps += below
+        return gaps
+
+
+def _below(catalog: Catalog) -> list[LeveledSpan]:
+    return [LeveledSpan(entry, catalog.level - 1) for entry in catalog.entries]
+
+
+async def _each(spans: Iterable[LeveledSpan]) -> AsyncIterator[LeveledSpan]:
+    for span in spans:
+        yield span
+
+
+@dataclass(frozen=True)
+class PartitionSummary:
+    """Sums over the committed chunks; bytes as stored.
+
+    Timestamps are in ms and those of the records that have one; None where nothing is archived yet, or without any.
+    """
+
+    partition: int
+    records: int
+    chunks: int
+    bytes: int
+    start_offset: int | None
+    next_offset: int | None
+    min_timestamp_ms: int | None
+    max_timestamp_ms: int | None
+
+
+def summarize(partition: ArchivedPartition) -> PartitionSummary:
+    """The summary of a partition; no request."""
+    timed = [span for span in partition.marker.spans if span.max_timestamp >= 0]
+    return PartitionSummary(
+        partition=partition.partition,
+        records=partition.num_records,
+        chunks=partition.num_chunks,
+        bytes=partition.num_bytes,
+        start_offset=partition.marker.start_offset,
+        next_offset=partition.marker.next_offset,
+        min_timestamp_ms=min((max(span.min_timestamp, 0) for span in timed), default=None),
+        max_timestamp_ms=max((span.max_timestamp for span in timed), default=None),
+    )

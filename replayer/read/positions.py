@@ -1,0 +1,199 @@
+"""Positions as people write them, and the offsets they mean in one partition."""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+import numpy as np
+
+from blockgz_runtime.errors import UsageError
+from index_format.seek import block_for_time
+from replayer.read.block_reader import read_block
+from replayer.read.partition import ArchivedPartition, Chunk
+
+FORMS = (
+    "an offset (12345), earliest, latest, +N, -N, a time (2026-11-20T12:00:00Z, 2026-11-20), "
+    "a duration before now (-1h), or @ and 10 or 13 digits of Unix time"
+)
+TIME_FORMS = "a time (2026-11-20T12:00:00Z, 2026-11-20), a duration before now (-1h), or @ and 10 or 13 digits"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_DURATION = re.compile(r"-((?:[0-9]{1,12}(?:ms|s|m|h|d|w))+)")
+_DURATION_PART = re.compile(r"([0-9]+)(ms|s|m|h|d|w)")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[Tt ][0-9].*)?")
+_MAX_OFFSET = 2**63 - 1
+_MAX_DURATION_MS = 10_000 * 366 * _UNITS_MS["d"]
+"""More than the calendar has; times of 64 bits reach further."""
+
+
+@dataclass(frozen=True)
+class AtOffset:
+    """A Kafka offset."""
+
+    offset: int
+
+
+@dataclass(frozen=True)
+class AtTime:
+    """The first record, in offset order, whose timestamp is at or after this one (ms since the epoch)."""
+
+    timestamp: int
+
+
+@dataclass(frozen=True)
+class Earliest:
+    """The first archived position."""
+
+
+@dataclass(frozen=True)
+class Latest:
+    """The position after the last archived record."""
+
+
+@dataclass(frozen=True)
+class AfterStart:
+    """`+N`: N offsets above the start (of the partition for --from, of the range for --to)."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class BeforeEnd:
+    """`-N`: N offsets below the end of the partition."""
+
+    count: int
+
+
+Position = AtOffset | AtTime | Earliest | Latest | AfterStart | BeforeEnd
+
+
+class OffsetRange(NamedTuple):
+    """Offsets [start, end), both inside the archived positions; empty where start == end."""
+
+    start: int
+    end: int
+
+
+def parse_position(text: str, now: int) -> Position:
+    """The position that `text` names; `now` is ms since the epoch. Raises UsageError with the accepted forms."""
+    words: dict[str, Position] = {"earliest": Earliest(), "latest": Latest()}
+    position = words.get(text) or _parse_number(text) or _parse_time(text, now)
+    if position is None:
+        raise UsageError(f"{text[:80]!r} is not a position", why="none of the forms fits", remedy=f"write {FORMS}")
+    return position
+
+
+def parse_time(text: str, now: int) -> AtTime:
+    """As parse_position, for options that take only a time."""
+    time = _parse_time(text, now)
+    if time is None:
+        raise UsageError(f"{text[:80]!r} is not a time", why="none of the forms fits", remedy=f"write {TIME_FORMS}")
+    return time
+
+
+def parse_kcat_offset(text: str) -> tuple[Position | None, Position | None]:
+    """What kcat's `-o` means as the start or the end of a range; raises UsageError."""
+    words: dict[str, Position] = {"beginning": Earliest(), "end": Latest()}
+    if match := re.fullmatch(r"([se])@([0-9]{1,15})", text, re.ASCII):
+        time = AtTime(int(match[2]))
+        return (time, None) if match[1] == "s" else (None, time)
+    number = _parse_number(text)
+    position = words.get(text) or (None if isinstance(number, AfterStart) else number)
+    if position is None:
+        raise UsageError(
+            f"-o {text[:80]} is not an offset",
+            why="none of kcat's forms fits",
+            remedy="write beginning, end, N, -N, s@MILLISECONDS or e@MILLISECONDS, or use --from and --to",
+        )
+    return position, None
+
+
+def _parse_number(text: str) -> AtOffset | AfterStart | BeforeEnd | None:
+    found = re.fullmatch(r"([+-]?)([0-9]{1,19})", text, re.ASCII)
+    if found is None or int(found[2]) > _MAX_OFFSET:
+        return None
+    number = int(found[2])
+    match found[1]:
+        case "+":
+            return AfterStart(number)
+        case "-":
+            return BeforeEnd(number)
+    return AtOffset(number)
+
+
+def _parse_time(text: str, now: int) -> AtTime | None:
+    if match := re.fullmatch(r"@([0-9]{10}|[0-9]{13})", text, re.ASCII):
+        return AtTime(int(match[1]) * (1000 if len(match[1]) == 10 else 1))
+    if match := _DURATION.fullmatch(text):
+        before = sum(int(count) * _UNITS_MS[unit] for count, unit in _DURATION_PART.findall(match[1]))
+        return AtTime(now - before) if before <= _MAX_DURATION_MS else None
+    if not _DATE.fullmatch(text):
+        return None
+    try:
+        time = datetime.fromisoformat(text.upper())
+    except ValueError:
+        return None
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    return AtTime(-((_EPOCH - time) // _MILLISECOND))
+
+
+async def resolve_position(position: Position, partition: ArchivedPartition, range_start: int | None = None) -> int:
+    """The offset that a position means in a partition, at least its start_offset, at most its next_offset.
+
+    `range_start` is what `+N` counts from; without it the partition's start.
+    """
+    first, end = partition.start_offset, partition.next_offset
+    match position:
+        case AtOffset(offset):
+            wanted = offset
+        case AtTime(timestamp):
+            wanted = await seek_time(partition, timestamp)
+        case Earliest():
+            wanted = first
+        case Latest():
+            wanted = end
+        case AfterStart(count):
+            wanted = (first if range_start is None else range_start) + count
+        case BeforeEnd(count):
+            wanted = end - count
+    return min(max(wanted, first), end)
+
+
+async def resolve_range(partition: ArchivedPartition, start: Position | None, end: Position | None) -> OffsetRange:
+    """The offsets from `start` (None: the beginning) to `end` (None: the end), excluded. `--at T` is end=AtTime(T)."""
+    first = await resolve_position(start or Earliest(), partition)
+    last = await resolve_position(end or Latest(), partition, first)
+    return OffsetRange(first, max(first, last))
+
+
+async def seek_time(partition: ArchivedPartition, timestamp: int) -> int:
+    """The offset of the first record, in offset order, at or after `timestamp` (ms); next_offset where there is none.
+
+    One catalog per level, one index and one block are read. Where the record format holds no timestamps (`text`), the
+    answer is exact to the block only: its first offset.
+    """
+    place = await block_at_time(partition, timestamp)
+    if place is None:
+        return partition.next_offset
+    chunk, number = place
+    block = chunk.index.blocks[number]
+    if block.min_timestamp >= timestamp:
+        return block.first_record_offset
+    batch = await read_block(partition, chunk, number)
+    reached = np.flatnonzero(batch.column("timestamp").to_numpy() >= timestamp)
+    return int(batch.column("offset")[int(reached[0])].as_py()) if len(reached) else block.first_record_offset
+
+
+async def block_at_time(partition: ArchivedPartition, timestamp: int) -> tuple[Chunk, int] | None:
+    """The first block with a record at or after `timestamp` (ms), by its number; None where there is none."""
+    entry = await partition.chunk_for_time(timestamp)
+    if entry is None:
+        return None
+    chunk = await partition.chunk(entry)
+    number = block_for_time(chunk.index.blocks, timestamp)
+    assert number is not None, "the index was checked against its entry"
+    return chunk, number

@@ -1,0 +1,215 @@
+"""Which records of a batch are meant: a pure filter over Arrow columns, and what of it blocks can be skipped by."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from blockgz_runtime.errors import UsageError
+from index_format.seek import TimeBounded
+
+MAX_PATTERN = 10_000
+
+
+class Condition(Protocol):
+    """Something that holds of a record or does not; its text says what, for people and for comparing."""
+
+    def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """For each record whether it holds; no nulls."""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A regular expression (RE2's), found anywhere in some bytes.
+
+    Bytes that are UTF-8 are searched as text, others as single bytes. Raises UsageError for what is no expression.
+    """
+
+    expression: str
+    ignore_case: bool = False
+
+    def __str__(self) -> str:
+        return f"/{self.expression}/{'i' if self.ignore_case else ''}"
+
+    def __post_init__(self) -> None:
+        if len(self.expression) > MAX_PATTERN:
+            raise UsageError(f"a pattern has {len(self.expression)} characters", why=f"at most {MAX_PATTERN} are taken")
+        try:
+            for kind in (pa.string(), pa.binary()):  # what is right for text may name characters that no byte is
+                pc.match_substring_regex(pa.array([""], kind), self.expression)
+        except (pa.ArrowInvalid, UnicodeEncodeError) as error:
+            raise UsageError(
+                f"{self.expression[:80]!r} is not a regular expression",
+                why=" ".join(str(error).split()),
+                remedy="the syntax is RE2's, without look-around and back-references; write characters above \\xff as "
+                "they are; -F takes the text as it is",
+            ) from error
+
+    @classmethod
+    def literal(cls, text: str, *, ignore_case: bool = False) -> "Pattern":
+        """The pattern that finds exactly this text."""
+        special = re.compile(r"[^a-zA-Z0-9\x80-\U0010ffff]")
+        return cls(special.sub(lambda found: rf"\x{{{ord(found[0]):x}}}", text), ignore_case)
+
+    def found_in(self, column: pa.Array) -> pa.BooleanArray:
+        """For each row of a binary column whether it is found; a null holds nothing."""
+        try:
+            return self._found(column.cast(pa.string()))
+        except pa.ArrowInvalid:
+            texts = pa.array([_text(content) for content in column.to_pylist()], pa.string())
+            return pc.if_else(pc.is_valid(texts), self._found(texts), self._found(column))
+
+    def _found(self, column: pa.Array) -> pa.BooleanArray:
+        found = pc.match_substring_regex(column, self.expression, ignore_case=self.ignore_case)
+        return pc.fill_null(found, False)
+
+
+@dataclass(frozen=True)
+class KeyIn:
+    """The key is one of these; None is the null key."""
+
+    keys: Sequence[bytes | None]
+
+    def __str__(self) -> str:
+        return f"key in {list(self.keys)}"
+
+    def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """See Condition."""
+        return pc.is_in(batch.column("key"), pa.array(self.keys, pa.binary()))
+
+
+@dataclass(frozen=True)
+class ValueMatches:
+    """The pattern is found in the value."""
+
+    pattern: Pattern
+
+    def __str__(self) -> str:
+        return f"{self.pattern} in the value"
+
+    def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """See Condition."""
+        return self.pattern.found_in(batch.column("value"))
+
+
+@dataclass(frozen=True)
+class HasHeader:
+    """One of the headers has this key."""
+
+    key: str
+
+    def __str__(self) -> str:
+        return f"header {self.key!r}"
+
+    def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """See Condition."""
+        return _any_header(batch, lambda headers: pc.equal(headers.field("key"), self.key))
+
+
+@dataclass(frozen=True)
+class HeaderIs:
+    """One of the headers has this key and this value."""
+
+    key: str
+    value: bytes
+
+    def __str__(self) -> str:
+        return f"header {self.key!r} = {self.value!r}"
+
+    def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """See Condition."""
+        value = pa.scalar(self.value, pa.binary())
+        return _any_header(
+            batch,
+            lambda headers: pc.and_(
+                pc.equal(headers.field("key"), self.key), pc.fill_null(pc.equal(headers.field("value"), value), False)
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class Not:
+    """The other records."""
+
+    condition: Condition
+
+    def __str__(self) -> str:
+        return f"not {self.condition}"
+
+    def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """See Condition."""
+        return pc.invert(self.condition.mask(batch))
+
+
+@dataclass(frozen=True)
+class RecordFilter:
+    """Records with a timestamp (ms) in [since, until) for which all conditions hold."""
+
+    since: int | None = None
+    until: int | None = None
+    conditions: tuple[Condition, ...] = ()
+
+    def __str__(self) -> str:
+        """Everything that decides which records are meant; times as options take them."""
+        since = [] if self.since is None else [f"timestamp >= @{self.since:013d}"]
+        until = [] if self.until is None else [f"timestamp < @{self.until:013d}"]
+        return " and ".join([*since, *until, *map(str, self.conditions)]) or "all"
+
+    @property
+    def by_time(self) -> bool:
+        """Whether timestamps are asked for."""
+        return self.since is not None or self.until is not None
+
+    @property
+    def passes_all(self) -> bool:
+        """Whether every record is meant."""
+        return not self.by_time and not self.conditions
+
+    def may_match(self, span: TimeBounded) -> bool:
+        """Whether a block, chunk or catalog may hold a record that is meant; what may not need not be read."""
+        after = self.since is None or span.max_timestamp >= self.since
+        return after and (self.until is None or span.min_timestamp < self.until)
+
+    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The records of the batch that are meant, in order."""
+        timestamps = batch.column("timestamp")
+        if self.since is not None:
+            batch = batch.filter(pc.greater_equal(timestamps, self.since))
+        if self.until is not None:
+            batch = batch.filter(pc.less(batch.column("timestamp"), self.until))
+        for condition in self.conditions:
+            batch = batch.filter(condition.mask(batch))
+        return batch
+
+
+def header_condition(text: str) -> HasHeader | HeaderIs:
+    """`NAME` or `NAME=VALUE`; the name has no `=`. Raises UsageError for a name that is not UTF-8."""
+    key, separator, value = text.partition("=")
+    if not _is_text(key):
+        raise UsageError(f"{key[:80]!r} is no header's name", why="names of headers are UTF-8")
+    return HeaderIs(key, value.encode(errors="surrogateescape")) if separator else HasHeader(key)
+
+
+def _any_header(batch: pa.RecordBatch, holds: Callable[[pa.StructArray], pa.BooleanArray]) -> pa.BooleanArray:
+    """For each record whether `holds` is true of one of its headers."""
+    column = batch.column("headers")
+    rows = pc.list_parent_indices(column).filter(holds(column.flatten()))
+    return pc.is_in(pa.array(range(batch.num_rows), rows.type), rows)
+
+
+def _text(content: bytes | None) -> str | None:
+    try:
+        return None if content is None else content.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,121 @@
+"""A replay that can be broken off and gone on with: its name, what it was asked for, and where it stands."""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from blockgz_runtime.errors import UsageError
+from index_format.marker import ChunkEntry
+from replayer.errors import ReplayRefused
+from replayer.read.damage import STOP, DamagePolicy
+from replayer.read.partition import ArchivedPartition
+from replayer.read.positions import OffsetRange
+from replayer.read.scan import chosen_entries
+from replayer.read.selection import Selection
+from replayer.replay.lane_position import LanePosition, SourceProgress
+from replayer.replay.pipeline import Pipeline
+
+APP = "blockgz"
+HASH_DIGITS = 16
+NAME_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class Job:
+    """What names a job in the cluster; `selection` is the hash of everything that was asked for."""
+
+    name: str
+    target: str
+    selection: str
+
+    def __post_init__(self) -> None:
+        """Raises UsageError."""
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", self.name):
+            raise UsageError(
+                f"{self.name[:120]!r} is no name for a job",
+                why="it becomes part of names in Kafka and of files",
+                remedy="use up to 100 letters, digits, dots, dashes and underscores",
+            )
+
+    @property
+    def group_id(self) -> str:
+        """The group whose committed offsets are the job's positions."""
+        return f"{APP}-{self.name}"
+
+    def transactional_id(self, lane: int) -> str:
+        """Who writes to a target partition: a second one fences the first."""
+        return f"{APP}-{self.name}-{self.target}-{lane}"
+
+
+def make_job(
+    name: str | None, archive_id: str, folder: str, target: str, asked: Sequence[str], pipeline: Pipeline
+) -> Job:
+    """The job of a request. `asked` are partitions and positions as they were given, `folder` the topic's incarnation.
+
+    Without a name it gets one that any other request, archive or target would change.
+    """
+    parts = [archive_id, folder, target, *asked, pipeline.fingerprint]
+    digest = hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+    return Job(name or digest[:NAME_DIGITS], target, digest[:HASH_DIGITS])
+
+
+async def chain_hash(partition: ArchivedPartition, offsets: OffsetRange, on_damage: DamagePolicy = STOP) -> str:
+    """A hash of the committed chunks that these offsets mean: it changes when any of them does, or goes.
+
+    Raises a FormatError or ObjectMissing for a catalog that cannot be read; one that is passed over is hashed as such.
+    """
+    digest = hashlib.sha256(partition.marker.archive_id.encode())
+    async for found in chosen_entries(partition, *offsets):
+        if isinstance(found, ChunkEntry):
+            digest.update(f"\n{found.name} {found.sha256}".encode())
+        else:
+            on_damage.meet(found)
+            digest.update(f"\n{found.key} cannot be read".encode())
+    return digest.hexdigest()
+
+
+def first_positions(
+    job: Job, ranges: Mapping[int, OffsetRange], histories: Mapping[int, str], pipeline: Pipeline
+) -> dict[int, LanePosition]:
+    """Where each lane stands before the first record; `ranges` and `histories` are those of each source partition."""
+    feeding: dict[int, list[int]] = {}
+    for source in sorted(ranges):
+        for lane in pipeline.targets(source):
+            feeding.setdefault(lane, []).append(source)
+    positions = {}
+    for lane, sources in sorted(feeding.items()):
+        history = hashlib.sha256("\n".join(histories[source] for source in sources).encode()).hexdigest()
+        progress = {source: SourceProgress(ranges[source].start, *ranges[source]) for source in sources}
+        positions[lane] = LanePosition(job.selection, history[:HASH_DIGITS], 0, progress)
+    return positions
+
+
+def pinned(selections: Sequence[Selection], recorded: Mapping[int, LanePosition]) -> list[Selection]:
+    """The selections with the ranges that the job recorded when it began: the archive may have grown since."""
+    ranges = {
+        source: OffsetRange(progress.start, progress.end)
+        for position in recorded.values()
+        for source, progress in position.sources.items()
+    }
+    return [each._replace(offsets=ranges.get(each.partition.partition, each.offsets)) for each in selections]
+
+
+def refuse_other_job(recorded: Mapping[int, LanePosition], first: Mapping[int, LanePosition]) -> None:
+    """Raises ReplayRefused where a recorded position is not one of the job that begins at `first`."""
+    for lane, position in recorded.items():
+        wanted = first.get(lane)
+        if wanted is None or position.selection != wanted.selection:
+            raise ReplayRefused(
+                "this is not the replay that the job began with",
+                why="other partitions, positions, filters, routing, archive or topic were asked for then",
+                remedy="repeat the first command with --resume, or begin another job with --job NAME",
+            )
+        if not position.same_job(wanted):
+            raise ReplayRefused(
+                "the archive is not the one that the job began with",
+                why=f"the chunks that it recorded for target partition {lane} are other ones now, or gone",
+                remedy="begin another job with --job NAME, with --from where this one stopped",
+            )

@@ -1,0 +1,268 @@
+"""How fast records go: as fast as they can, at a rate, or spaced as they once were. Time is an argument."""
+
+import asyncio
+import re
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from blockgz_runtime.errors import UsageError
+
+
+class Control(Protocol):
+    """Asked between portions."""
+
+    @property
+    def paused(self) -> bool:
+        """Nothing may be sent for now."""
+
+    @property
+    def ending(self) -> bool:
+        """Commit what was sent, and end."""
+
+    def elapsed(self) -> float:
+        """Seconds since the start, pauses left out."""
+
+    async def wait(self, seconds: float | None) -> None:
+        """Waits so long, or less if something is told meanwhile; None waits for that alone."""
+
+
+class Commands:
+    """The real one; `pause`, `resume` and `end` are called in the thread of the event loop."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+        self._began = time.monotonic()
+        self._paused_at: float | None = None
+        self.ending = False
+
+    @property
+    def paused(self) -> bool:
+        """Between `pause` and `resume`."""
+        return self._paused_at is not None
+
+    def pause(self) -> None:
+        """Nothing more is sent until `resume`."""
+        if self._paused_at is None:
+            self._paused_at = time.monotonic()
+            self._changed.set()
+
+    def resume(self) -> None:
+        """Goes on."""
+        if self._paused_at is not None:
+            self._began += time.monotonic() - self._paused_at
+            self._paused_at = None
+            self._changed.set()
+
+    def end(self) -> None:
+        """Ends at the next boundary of a transaction."""
+        self.ending = True
+        self._changed.set()
+
+    def elapsed(self) -> float:
+        """Seconds since the start, pauses left out."""
+        return (self._paused_at or time.monotonic()) - self._began
+
+    async def wait(self, seconds: float | None) -> None:
+        """See Control."""
+        self._changed.clear()
+        try:
+            await asyncio.wait_for(self._changed.wait(), seconds)
+        except TimeoutError:
+            return
+
+
+TICK_SECONDS = 0.05
+"""Records go in portions of at least this much time, so that a pace costs next to nothing."""
+LEAST_WAIT_SECONDS = 0.001
+CREDIT_SECONDS = 1.0
+"""What a stall leaves to catch up with, at most."""
+
+
+_UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+class Due(NamedTuple):
+    """How many records may go now; where none may, the seconds until it is worth asking again."""
+
+    rows: int
+    seconds: float = 0.0
+
+
+class Pace(Protocol):
+    """Asked before every portion and told after it. `elapsed` are seconds since the start, pauses left out."""
+
+    @property
+    def by_time(self) -> bool:
+        """Whether records of all partitions go in the order of their times, not partition after partition."""
+
+    def due(self, batch: pa.RecordBatch, elapsed: float) -> Due:
+        """How many of the first records of a batch, which is never empty, may go now."""
+
+    def sent(self, records: int, num_bytes: int, elapsed: float) -> None:
+        """So much went."""
+
+
+class Unpaced:
+    """As fast as they can."""
+
+    by_time = False
+
+    def due(self, batch: pa.RecordBatch, elapsed: float) -> Due:  # noqa: ARG002
+        """All of it."""
+        return Due(batch.num_rows)
+
+    def sent(self, records: int, num_bytes: int, elapsed: float) -> None:
+        """Does not matter."""
+
+
+class _Allowance:
+    """What a rate has allowed so far and is not spent; given out once a tick's worth has come together."""
+
+    def __init__(self, a_second: float, least: float) -> None:
+        self._a_second = a_second
+        self._portion = max(a_second * TICK_SECONDS, least)
+        self._most = max(a_second * CREDIT_SECONDS, self._portion)
+        self._left = 0.0
+        self._seen = 0.0
+
+    def left(self, elapsed: float) -> float:
+        """What may be spent now; 0 while that is less than a portion."""
+        self._left = min(self._left + (elapsed - self._seen) * self._a_second, self._most)
+        self._seen = elapsed
+        return self._left if self._left >= self._portion else 0.0
+
+    def wait(self) -> float:
+        """Seconds until there is a portion."""
+        return max((self._portion - self._left) / self._a_second, LEAST_WAIT_SECONDS)
+
+    def spend(self, amount: float) -> None:
+        self._left -= amount
+
+
+class RecordRate:
+    """So many records a second."""
+
+    by_time = False
+
+    def __init__(self, a_second: float) -> None:
+        self._allowance = _Allowance(a_second, 1.0)
+
+    def due(self, batch: pa.RecordBatch, elapsed: float) -> Due:
+        """What the rate allows."""
+        left = int(self._allowance.left(elapsed))
+        return Due(min(left, batch.num_rows)) if left else Due(0, self._allowance.wait())
+
+    def sent(self, records: int, num_bytes: int, elapsed: float) -> None:  # noqa: ARG002
+        """Spends the records."""
+        self._allowance.spend(records)
+
+
+class ByteRate:
+    """So many bytes of keys and values a second."""
+
+    by_time = False
+
+    def __init__(self, a_second: float) -> None:
+        self._allowance = _Allowance(a_second, 1.0)
+
+    def due(self, batch: pa.RecordBatch, elapsed: float) -> Due:
+        """What the rate allows; a record larger than that goes whole, and the next ones wait for it."""
+        left = self._allowance.left(elapsed)
+        if not left:
+            return Due(0, self._allowance.wait())
+        ends = np.cumsum(record_bytes(batch))
+        return Due(max(1, int(np.searchsorted(ends, left, side="right"))))
+
+    def sent(self, records: int, num_bytes: int, elapsed: float) -> None:  # noqa: ARG002
+        """Spends the bytes."""
+        self._allowance.spend(num_bytes)
+
+
+class OriginalSpacing:
+    """Records follow each other as their timestamps do, `factor` times as fast.
+
+    The first record that is asked about goes at once, and so does one without a timestamp; a timestamp that goes back
+    is as good as the highest before it.
+    """
+
+    by_time = True
+
+    def __init__(self, factor: float) -> None:
+        self._factor = factor
+        self._origin: float | None = None
+
+    def due(self, batch: pa.RecordBatch, elapsed: float) -> Due:
+        """The records whose time has come."""
+        reached = np.maximum.accumulate(batch.column("timestamp").to_numpy())
+        if self._origin is None:
+            if reached[0] < 0:
+                return Due(1)
+            self._origin = float(reached[0]) - elapsed * 1000 * self._factor
+        now = self._origin + elapsed * 1000 * self._factor
+        rows = int(np.searchsorted(reached, now, side="right"))
+        return Due(rows) if rows else Due(0, max((float(reached[0]) - now) / 1000 / self._factor, TICK_SECONDS))
+
+    def sent(self, records: int, num_bytes: int, elapsed: float) -> None:
+        """Does not matter."""
+
+
+class Slowest:
+    """Several paces at once."""
+
+    def __init__(self, paces: Sequence[Pace]) -> None:
+        self._paces = paces
+
+    @property
+    def by_time(self) -> bool:
+        """Whether one of them is."""
+        return any(pace.by_time for pace in self._paces)
+
+    def due(self, batch: pa.RecordBatch, elapsed: float) -> Due:
+        """What all of them allow."""
+        answers = [pace.due(batch, elapsed) for pace in self._paces]
+        return Due(min(each.rows for each in answers), max(each.seconds for each in answers))
+
+    def sent(self, records: int, num_bytes: int, elapsed: float) -> None:
+        """Tells all of them."""
+        for pace in self._paces:
+            pace.sent(records, num_bytes, elapsed)
+
+
+def record_bytes(batch: pa.RecordBatch) -> Any:
+    """Bytes of key and value of each record, as a numpy array."""
+    lengths = [pc.fill_null(pc.binary_length(batch.column(name)), 0).to_numpy() for name in ("key", "value")]
+    return lengths[0].astype(np.int64) + lengths[1]
+
+
+def parse_rate(text: str) -> Pace:
+    """`5000/s` is records, `20MB/s` bytes of keys and values; raises UsageError."""
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s?(B|kB|MB|GB|KiB|MiB|GiB)?/s", text, re.ASCII)
+    number = float(match[1]) if match else 0.0
+    if match is None or not number:
+        raise UsageError(
+            f"{text[:80]!r} is not a rate",
+            why="it names neither records nor bytes a second",
+            remedy="write 5000/s or 20MB/s",
+        )
+    unit = match[2]
+    return RecordRate(number) if unit is None else ByteRate(number * _UNITS[unit])
+
+
+def parse_speed(text: str) -> Pace:
+    """`1x` is the original spacing, `10x` ten times as fast; raises UsageError."""
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)x", text, re.ASCII)
+    factor = float(match[1]) if match else 0.0
+    if not factor:
+        raise UsageError(f"{text[:80]!r} is not a speed", why="it is no factor above 0", remedy="write 1x, 10x or 0.5x")
+    return OriginalSpacing(factor)
+
+
+def make_pace(rate: str | None, speed: str | None) -> Pace:
+    """The pace that the options ask for; raises UsageError."""
+    asked = [parse(text) for parse, text in ((parse_rate, rate), (parse_speed, speed)) if text is not None]
+    return Slowest(asked) if asked else Unpaced()

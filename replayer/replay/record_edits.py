@@ -1,0 +1,245 @@
+"""What a replay changes about records on request: timestamps, headers, tombstones; keys and values stay untouched.
+
+Each is a stage of `pipeline`. A batch in which nothing changes is handed on as it is.
+"""
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from blockgz_runtime.errors import UsageError
+from index_format.records import HEADER_TYPE, SCHEMA
+from replayer.errors import RecordUnfit
+from replayer.replay.pipeline import ScannedBatch
+
+SEND_INSTEAD_OF_ZERO = 1
+"""librdkafka takes timestamp 0 for "now", so such a record gets the next millisecond."""
+
+
+def sendable(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
+    """The batch without timestamps of 0, and how many there were."""
+    timestamps = batch.column("timestamp").to_numpy()
+    zeros = int(np.count_nonzero(timestamps == 0))
+    if not zeros:
+        return batch, 0
+    columns = {name: batch.column(name) for name in SCHEMA.names}
+    columns["timestamp"] = pa.array(np.where(timestamps == 0, SEND_INSTEAD_OF_ZERO, timestamps))
+    return pa.record_batch(list(columns.values()), schema=SCHEMA), zeros
+
+
+PROVENANCE_HEADER = "blockgz-source"
+NO_TIMESTAMP = -1
+
+Clock = Callable[[], int]
+"""The time in ms since the epoch."""
+
+_SHIFT = re.compile(r"shift=([+-]?)([0-9]{1,15})(ms|s|m|h|d)", re.ASCII)
+LONGEST_SHIFT = 10**15
+"""Over 30,000 years, in ms; sums with it stay within 64 bits."""
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def wall_clock() -> int:
+    """The time now."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True)
+class KeepTimestamps:
+    """Every record keeps its timestamp."""
+
+    fingerprint = "timestamps keep"
+
+    def moved(self, timestamp: int, now: int) -> int:  # noqa: ARG002  # one question to all policies
+        """The timestamp that a record gets that is sent at `now`; all in ms."""
+        return timestamp
+
+    def __call__(self, batch: ScannedBatch) -> ScannedBatch:
+        """See Stage."""
+        return batch
+
+
+@dataclass(frozen=True)
+class TimestampsNow:
+    """Every record gets the time at which it is sent, the one thing that a second run does not repeat."""
+
+    clock: Clock = wall_clock
+    fingerprint = "timestamps now"
+
+    def moved(self, timestamp: int, now: int) -> int:  # noqa: ARG002
+        """See KeepTimestamps."""
+        return now
+
+    def __call__(self, batch: ScannedBatch) -> ScannedBatch:
+        """See Stage."""
+        times = np.full(batch.records.num_rows, self.clock(), np.int64)
+        return _with_column(batch, "timestamp", pa.array(times))
+
+
+@dataclass(frozen=True)
+class ShiftTimestamps:
+    """Every timestamp is moved by so many ms; a record without one stays without."""
+
+    by: int
+
+    @property
+    def fingerprint(self) -> str:
+        """See Stage."""
+        return f"timestamps {self.by:+d} ms"
+
+    def moved(self, timestamp: int, now: int) -> int:  # noqa: ARG002
+        """See KeepTimestamps."""
+        return timestamp if timestamp == NO_TIMESTAMP else timestamp + self.by
+
+    def __call__(self, batch: ScannedBatch) -> ScannedBatch:
+        """See Stage; raises RecordUnfit where a timestamp would leave what Kafka can hold."""
+        times = batch.records.column("timestamp").to_numpy()
+        known = times != NO_TIMESTAMP
+        moved = np.where(known, times + self.by, times)
+        outside = known & ((moved < 0) | ((self.by > 0) & (moved < times)))
+        if outside.any():
+            row = int(np.argmax(outside))
+            raise RecordUnfit(
+                batch.partition,
+                batch.records.column("offset")[row].as_py(),
+                f"its timestamp {times[row]} cannot be moved by {self.by} ms",
+                "choose another --timestamps",
+            )
+        return _with_column(batch, "timestamp", pa.array(moved))
+
+
+TimestampPolicy = KeepTimestamps | TimestampsNow | ShiftTimestamps
+
+
+def parse_timestamps(text: str) -> TimestampPolicy:
+    """`keep`, `now`, or `shift=` and a duration such as `+30d` or `-1h`; raises UsageError."""
+    if text == "keep":
+        return KeepTimestamps()
+    if text == "now":
+        return TimestampsNow()
+    match = _SHIFT.fullmatch(text)
+    duration = int(match[2]) * _UNITS[match[3]] if match else 0
+    if match is None or duration > LONGEST_SHIFT:
+        raise UsageError(
+            f"--timestamps {text[:80]} is not known",
+            why="it takes keep, now, or shift= and a duration",
+            remedy="write shift=+30d or shift=-90m; units are ms, s, m, h and d",
+        )
+    return ShiftTimestamps(-duration if match[1] == "-" else duration)
+
+
+@dataclass(frozen=True)
+class StripHeaders:
+    """Without the headers of these names."""
+
+    names: tuple[str, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """See Stage."""
+        return f"without headers {list(self.names)!r}"
+
+    def __call__(self, batch: ScannedBatch) -> ScannedBatch:
+        """See Stage."""
+        column = batch.records.column("headers")
+        flat = column.flatten()
+        gone = pc.is_in(flat.field("key"), pa.array(self.names, pa.string())).to_numpy(zero_copy_only=False)
+        if not gone.any():
+            return batch
+        before = np.concatenate([[0], np.cumsum(~gone)])
+        return _with_headers(batch, before[_bounds(column)], flat.filter(pa.array(~gone)))
+
+
+@dataclass(frozen=True)
+class AddHeader:
+    """With this header after a record's own."""
+
+    key: str
+    value: bytes
+
+    @property
+    def fingerprint(self) -> str:
+        """See Stage."""
+        return f"with header {self.key!r} {self.value!r}"
+
+    def __call__(self, batch: ScannedBatch) -> ScannedBatch:
+        """See Stage."""
+        return _with_header(batch, self.key, pa.array([self.value] * batch.records.num_rows, pa.binary()))
+
+
+def parse_header(text: str) -> AddHeader:
+    """`NAME=VALUE`; raises UsageError."""
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise UsageError(f"{text[:80]!r} is not a header", why="it is not NAME=VALUE", remedy="write NAME=VALUE")
+    return AddHeader(name, value.encode())
+
+
+@dataclass(frozen=True)
+class AddProvenance:
+    """With a header that tells where each record was archived from: `blockgz-source: topic/partition/offset`."""
+
+    topic: str
+
+    @property
+    def fingerprint(self) -> str:
+        """See Stage."""
+        return f"provenance {self.topic}"
+
+    def __call__(self, batch: ScannedBatch) -> ScannedBatch:
+        """See Stage."""
+        offsets = pc.cast(batch.records.column("offset"), pa.string())
+        places = pc.binary_join_element_wise(f"{self.topic}/{batch.partition}/", offsets, "")
+        return _with_header(batch, PROVENANCE_HEADER, pc.cast(places, pa.binary()))
+
+
+@dataclass(frozen=True)
+class DropTombstones:
+    """Without the records whose value is null."""
+
+    fingerprint = "without tombstones"
+
+    def __call__(self, batch: ScannedBatch) -> ScannedBatch:
+        """See Stage."""
+        values = batch.records.column("value")
+        return batch._replace(records=batch.records.filter(values.is_valid())) if values.null_count else batch
+
+
+def _with_header(batch: ScannedBatch, key: str, values: pa.BinaryArray) -> ScannedBatch:
+    """One more header a record, after its own."""
+    column = batch.records.column("headers")
+    own, bounds, num_rows = column.flatten(), _bounds(column), batch.records.num_rows
+    keys = pa.array([key] * num_rows, pa.string())
+    added = pa.StructArray.from_arrays([keys, values], fields=list(HEADER_TYPE))
+    # A row's own headers move back by one for each row before it; the new one comes right after them.
+    taken = np.zeros(len(own) + num_rows, bool)
+    taken[bounds[1:] + np.arange(num_rows)] = True
+    order = np.empty(len(taken), np.int64)
+    order[taken] = len(own) + np.arange(num_rows)
+    order[~taken] = np.arange(len(own))
+    both = pa.concat_arrays([own, added]).take(pa.array(order))
+    return _with_headers(batch, bounds + np.arange(num_rows + 1), both)
+
+
+def _bounds(column: pa.ListArray) -> npt.NDArray[np.int64]:
+    """Where each row's headers begin among the flattened ones, and the end of the last."""
+    offsets = column.offsets.to_numpy().astype(np.int64)
+    return np.asarray(offsets - offsets[0], np.int64)
+
+
+def _with_headers(batch: ScannedBatch, bounds: npt.NDArray[np.int64], flat: pa.StructArray) -> ScannedBatch:
+    offsets = pa.array(bounds.astype(np.int32))
+    return _with_column(batch, "headers", pa.ListArray.from_arrays(offsets, flat, type=SCHEMA.field("headers").type))
+
+
+def _with_column(batch: ScannedBatch, name: str, column: pa.Array) -> ScannedBatch:
+    place = SCHEMA.get_field_index(name)
+    columns = list(batch.records.columns)
+    columns[place] = column
+    return batch._replace(records=pa.record_batch(columns, schema=SCHEMA))

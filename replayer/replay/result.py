@@ -1,0 +1,165 @@
+"""What a replay did: counts, offsets on both sides, and a digest that can be computed again from either."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from index_format.canonical import canonical_stream
+from index_format.records import SCHEMA
+from replayer.read.scan import payload_bytes
+from replayer.replay.lane_position import LanePosition
+from replayer.replay.record_sink import Delivered
+
+
+@dataclass(frozen=True)
+class LaneResult:
+    """Records of one source partition in one target partition; offsets are inclusive, None where there are none.
+
+    The target's offsets are those of all that this run wrote to that partition.
+    """
+
+    partition: int
+    target_partition: int
+    records: int
+    first_offset: int | None
+    last_offset: int | None
+    target_first_offset: int | None
+    target_last_offset: int | None
+
+
+@dataclass(frozen=True)
+class TargetResult:
+    """One target partition: what this run wrote, and how many records of the job earlier runs had written.
+
+    `sha256` is that of `digest_form`'s canonical stream, over this run's records in their order.
+    """
+
+    target_partition: int
+    records: int
+    records_before: int
+    first_offset: int | None
+    last_offset: int | None
+    sha256: str
+
+
+@dataclass(frozen=True)
+class RepublishResult:
+    """What a replay did; `bytes` are those of keys and values. A replay that was ended before its end is not complete.
+
+    `lost_commits` counts transactions that were rolled back and written again.
+    """
+
+    partitions: tuple[LaneResult, ...]
+    targets: tuple[TargetResult, ...]
+    bytes: int
+    seconds: float
+    zero_timestamps: int
+    lost_commits: int
+    complete: bool
+
+    @property
+    def records(self) -> int:
+        """Records of all partitions that this run wrote."""
+        return sum(lane.records for lane in self.targets)
+
+    @property
+    def records_before(self) -> int:
+        """Records of all partitions that earlier runs of the job had written."""
+        return sum(lane.records_before for lane in self.targets)
+
+
+def digest_form(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with what differs between archive and copy set to 0: offsets, and the kind of timestamp."""
+    columns = {name: batch.column(name) for name in SCHEMA.names}
+    columns["offset"] = pa.array(np.zeros(batch.num_rows, np.int64))
+    columns["timestamp_type"] = pa.array(np.zeros(batch.num_rows, np.int8))
+    return pa.record_batch(list(columns.values()), schema=SCHEMA)
+
+
+@dataclass
+class _Flow:
+    """From one source partition to one lane."""
+
+    records: int = 0
+    first_offset: int | None = None
+    last_offset: int | None = None
+
+
+@dataclass
+class _Lane:
+    """What was handed over for one lane."""
+
+    digest: Any = field(default_factory=hashlib.sha256)
+    flows: dict[int, _Flow] = field(default_factory=dict)
+    bytes: int = 0
+    zero_timestamps: int = 0
+
+    @property
+    def records(self) -> int:
+        return sum(flow.records for flow in self.flows.values())
+
+    def copied(self) -> "_Lane":
+        flows = {source: _Flow(**vars(flow)) for source, flow in self.flows.items()}
+        return _Lane(self.digest.copy(), flows, self.bytes, self.zero_timestamps)
+
+
+class Tally:
+    """Counts what is handed over, and remembers what was committed of it."""
+
+    def __init__(self, lanes: Iterable[int]) -> None:
+        self._running = {lane: _Lane() for lane in lanes}
+        self._committed = {lane: _Lane() for lane in self._running}
+
+    def add(self, source: int, lane: int, batch: pa.RecordBatch, zero_timestamps: int) -> None:
+        """A batch of records of `source`, as it was handed over; its offsets are the source's."""
+        tally = self._running[lane]
+        flow = tally.flows.setdefault(source, _Flow())
+        offsets = batch.column("offset")
+        flow.records += batch.num_rows
+        flow.last_offset = offsets[-1].as_py()
+        if flow.first_offset is None:
+            flow.first_offset = offsets[0].as_py()
+        tally.bytes += payload_bytes(batch)
+        tally.zero_timestamps += zero_timestamps
+        tally.digest.update(canonical_stream(digest_form(batch)))
+
+    def committed(self, lanes: Iterable[int]) -> None:
+        """All of these lanes stands."""
+        for lane in lanes:
+            self._committed[lane] = self._running[lane].copied()
+
+    def rolled_back(self) -> None:
+        """What was not committed is gone."""
+        self._running = {lane: tally.copied() for lane, tally in self._committed.items()}
+
+    def result(
+        self,
+        positions: Mapping[int, LanePosition],
+        delivered: Mapping[int, Delivered],
+        *,
+        seconds: float,
+        lost_commits: int,
+    ) -> RepublishResult:
+        """What was committed; `positions` are the last ones of all lanes."""
+        nothing = Delivered(None, None)
+        flows, targets = [], []
+        for number, position in sorted(positions.items()):
+            tally, bounds = self._committed[number], delivered.get(number, nothing)
+            before = position.written - tally.records
+            targets.append(TargetResult(number, tally.records, before, *bounds, tally.digest.hexdigest()))
+            for source in sorted(position.sources):
+                flow = tally.flows.get(source, _Flow())
+                flows.append(LaneResult(source, number, flow.records, flow.first_offset, flow.last_offset, *bounds))
+        return RepublishResult(
+            partitions=tuple(sorted(flows, key=lambda each: (each.partition, each.target_partition))),
+            targets=tuple(targets),
+            bytes=sum(tally.bytes for tally in self._committed.values()),
+            seconds=seconds,
+            zero_timestamps=sum(tally.zero_timestamps for tally in self._committed.values()),
+            lost_commits=lost_commits,
+            complete=all(position.complete for position in positions.values()),
+        )

@@ -1,0 +1,224 @@
+"""Which partition of the target a record goes to: a pure function of the record's key and of where it was archived.
+
+So a replay that goes on after a crash routes every record as it did before.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from blockgz_runtime.errors import UsageError
+from replayer.errors import ReplayRefused
+from replayer.replay.murmur2 import key_hashes
+from replayer.replay.pipeline import KeepPartitions, RoutedBatch, Router, ScannedBatch
+
+TOO_MANY_PARTITIONS = 100_000
+
+
+class _Whole:
+    """A source partition goes to one target as it is: the order of its records stays."""
+
+    def targets(self, partition: int) -> Sequence[int]:
+        """See Router."""
+        return (self.target(partition),)
+
+    def route(self, batch: ScannedBatch) -> Sequence[RoutedBatch]:
+        """See Router."""
+        return (RoutedBatch(self.target(batch.partition), batch.records),)
+
+    def target(self, partition: int) -> int:
+        """Where a source partition goes."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class FoldPartitions(_Whole):
+    """Into `partitions` partitions: n goes to n modulo their number."""
+
+    partitions: int
+
+    def __post_init__(self) -> None:
+        _check_number(self.partitions)
+
+    @property
+    def fingerprint(self) -> str:
+        """See Router."""
+        return f"modulo {self.partitions}"
+
+    def target(self, partition: int) -> int:
+        """See above."""
+        return partition % self.partitions
+
+
+@dataclass(frozen=True)
+class MapPartitions(_Whole):
+    """Each partition where `places` sends it."""
+
+    places: Mapping[int, int]
+
+    @property
+    def fingerprint(self) -> str:
+        """See Router."""
+        return f"map {_map_text(self.places)}"
+
+    def target(self, partition: int) -> int:
+        """See above; raises ReplayRefused for a partition without a place."""
+        if partition not in self.places:
+            raise ReplayRefused(
+                f"--partitions {_map_text(self.places)[:200]} does not say where partition {partition} goes",
+                why="a replay leaves nothing out that it was not told to leave out",
+                remedy=f"add {partition}:TARGET, or name the partitions to read after the topic",
+            )
+        return self.places[partition]
+
+
+@dataclass(frozen=True)
+class SpreadByKey:
+    """By the key's murmur2 hash, as Java's default partitioner does in a topic of `partitions` partitions.
+
+    Records with the same key from one source partition keep their order. Java sends records without a key wherever its
+    open batch happens to go; here they take turns by offset, so that the same record always goes to the same place.
+    """
+
+    partitions: int
+
+    def __post_init__(self) -> None:
+        _check_number(self.partitions)
+
+    @property
+    def fingerprint(self) -> str:
+        """See Router."""
+        return f"murmur2 modulo {self.partitions}"
+
+    def targets(self, partition: int) -> Sequence[int]:  # noqa: ARG002  # any partition has keys for any other
+        """See Router."""
+        return range(self.partitions)
+
+    def route(self, batch: ScannedBatch) -> Sequence[RoutedBatch]:
+        """See Router."""
+        source, records = batch
+        keys = records.column("key")
+        places = (key_hashes(keys) & 0x7FFFFFFF).astype(np.int64) % self.partitions
+        if keys.null_count:
+            turns = (records.column("offset").to_numpy() + source) % self.partitions
+            places = np.where(keys.is_null().to_numpy(zero_copy_only=False), turns, places)
+        return _split(records, places)
+
+
+def _split(records: pa.RecordBatch, places: npt.NDArray[np.int64]) -> list[RoutedBatch]:
+    order = np.argsort(places, kind="stable")
+    found, starts = np.unique(places[order], return_index=True)
+    if len(found) == 1:
+        return [RoutedBatch(int(found[0]), records)]
+    ordered = records.take(pa.array(order))
+    ends = [*starts[1:].tolist(), records.num_rows]
+    return [
+        RoutedBatch(place, ordered.slice(start, end - start))
+        for place, start, end in zip(found.tolist(), starts.tolist(), ends, strict=False)
+    ]
+
+
+@dataclass(frozen=True)
+class RoutingRequest:
+    """What `--partitions` says, before the target's number of partitions is known.
+
+    `partitions` is the number that it names, None where it names none; `places` is its map.
+    """
+
+    rule: Literal["keep", "by-key", "number", "map"]
+    partitions: int | None = None
+    places: tuple[tuple[int, int], ...] = ()
+
+    def partitions_for(self, archived: int) -> int:
+        """How many partitions a target gets that is made for this; `archived` is the source topic's own number."""
+        if self.rule == "map":
+            return max((target for _, target in self.places), default=0) + 1
+        return archived if self.partitions is None else self.partitions
+
+
+def parse_routing(text: str) -> RoutingRequest:
+    """`keep`, `by-key`, `by-key:N`, `N`, or `S:T,S-S:T` (source partitions to a target); raises UsageError."""
+    if text == "keep":
+        return RoutingRequest("keep")
+    if text == "by-key":
+        return RoutingRequest("by-key")
+    if text.startswith("by-key:"):
+        return RoutingRequest("by-key", _count(text, text.removeprefix("by-key:")))
+    if ":" in text:
+        return RoutingRequest("map", places=_places(text))
+    return RoutingRequest("number", _count(text, text))
+
+
+def make_router(request: RoutingRequest, target: str, num_partitions: int) -> Router:
+    """The rule for a target of `num_partitions` partitions.
+
+    Raises ReplayRefused where another number was asked for, so that keys would not stand where producers put them.
+    """
+    match request.rule:
+        case "keep":
+            return KeepPartitions()
+        case "number":
+            return FoldPartitions(request.partitions or 1)
+        case "map":
+            return MapPartitions(dict(request.places))
+        case "by-key":
+            if request.partitions not in (None, num_partitions):
+                raise ReplayRefused(
+                    f"topic {target!r} has {num_partitions} partitions",
+                    why=f"--partitions by-key:{request.partitions} puts keys where a topic of {request.partitions} has "
+                    "them, and what producers add later would go elsewhere",
+                    remedy=f"say by-key, or name a topic with {request.partitions} partitions",
+                )
+            return SpreadByKey(num_partitions)
+
+
+def _map_text(places: Mapping[int, int]) -> str:
+    return ",".join(f"{source}:{target}" for source, target in sorted(places.items()))
+
+
+def _places(text: str) -> tuple[tuple[int, int], ...]:
+    places: dict[int, int] = {}
+    for part in text.split(","):
+        span, _, target = part.partition(":")
+        first, dash, last = span.partition("-")
+        numbers = [first, last] if dash else [first, first]
+        if not all(map(_is_number, [*numbers, target])) or not (
+            int(numbers[0]) <= int(numbers[1]) < TOO_MANY_PARTITIONS and int(target) < TOO_MANY_PARTITIONS
+        ):
+            raise UsageError(
+                f"{part[:80]!r} in --partitions sends no partition anywhere",
+                why="it is not SOURCE:TARGET or FIRST-LAST:TARGET",
+                remedy="write a map such as 0:2,1-3:0",
+            )
+        for source in range(int(numbers[0]), int(numbers[1]) + 1):
+            if source in places:
+                raise UsageError(
+                    f"--partitions sends partition {source} twice",
+                    why=f"to {places[source]} and to {target}",
+                    remedy="give each partition one target",
+                )
+            places[source] = int(target)
+    return tuple(sorted(places.items()))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 9
+
+
+def _count(text: str, number: str) -> int:
+    if _is_number(number) and 0 < int(number) <= TOO_MANY_PARTITIONS:
+        return int(number)
+    raise UsageError(
+        f"--partitions {text[:80]} does not say where records go",
+        why=f"it takes keep, by-key, by-key:N, a number up to {TOO_MANY_PARTITIONS}, or a map such as 0:2,1-3:0",
+        remedy="which partitions to read stands after the topic: orders:0,2-4",
+    )
+
+
+def _check_number(partitions: int) -> None:
+    if partitions < 1:
+        raise ValueError(f"a topic has no {partitions} partitions")

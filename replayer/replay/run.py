@@ -1,0 +1,325 @@
+"""Running a job: scan, pipeline and sink, and after every so much a commit of the records and of the position."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from index_format.errors import BlockgzError
+from replayer.errors import CommitLost, JobTakenOver
+from replayer.read.block_stream import ReadAhead
+from replayer.read.positions import OffsetRange
+from replayer.read.scan import payload_bytes
+from replayer.read.selection import Reading, Selection, selected
+from replayer.replay.job import refuse_other_job
+from replayer.replay.lane_position import LanePosition
+from replayer.replay.ledger import Ledger
+from replayer.replay.pace import Control, Pace
+from replayer.replay.pipeline import Pipeline, ScannedBatch
+from replayer.replay.record_edits import sendable
+from replayer.replay.record_sink import Delivered, RecordSink
+from replayer.replay.result import RepublishResult, Tally
+
+T = TypeVar("T")
+
+LOST_COMMITS = 5
+"""So many in a row without any progress end a replay."""
+RETRY_SECONDS = 1.0
+ENDING_SECONDS = 10.0
+"""So long after the word to end, a sink that is still at work is stopped; a commit takes far less."""
+LISTEN_SECONDS = 0.2
+READ_AHEAD = ReadAhead(16 * 1024 * 1024, 6 * 1024 * 1024)
+"""The sink is the slower side: what keeps it busy is enough."""
+
+Progress = Callable[[int, int], None]
+"""Told how many records, and bytes of keys and values, were read and went where they had to; less, if rolled back."""
+
+
+class Cadence(NamedTuple):
+    """A commit is due after so many records or bytes, or so long after the first of them."""
+
+    records: int = 25_000
+    bytes: int = 8 * 1024 * 1024
+    seconds: float = 5.0
+
+
+CADENCE = Cadence()
+
+
+class Work(NamedTuple):
+    """What to replay: selections, where each lane stood before the first record of the job, and how to read."""
+
+    selections: Sequence[Selection]
+    first: Mapping[int, LanePosition]
+    reading: Reading = Reading()
+
+
+async def republish(
+    work: Work,
+    pipeline: Pipeline,
+    sink: RecordSink,
+    pace: Pace,
+    control: Control,
+    progress: Progress,
+    cadence: Cadence = CADENCE,
+) -> RepublishResult:
+    """Replays what the sink's positions leave to do, and waits until it is committed.
+
+    Memory holds what is read ahead and what the sink has not sent. A transaction that was rolled back is written
+    again. An error, of archive or sink, says in its reason what was written before; everything that was handed over
+    before damage in the archive is committed first.
+    """
+    run = _Run(work, pipeline, sink, pace, control, progress, cadence)
+    try:
+        return await run.to_the_end()
+    except BlockgzError as error:
+        await run.settle()
+        error.why = "; ".join(part for part in (error.why, written_text(sink.delivered())) if part)
+        raise
+    except BaseException:
+        sink.stop()
+        raise
+
+
+def written_text(delivered: Mapping[int, Delivered]) -> str:
+    """What was written before an error, for its reason."""
+    parts = [
+        f"partition {partition} offsets {lane.first_offset} to {lane.last_offset}"
+        for partition, lane in sorted(delivered.items())
+        if lane.last_offset is not None
+    ]
+    return f"written to the target: {', '.join(parts)}" if parts else "nothing was written to the target"
+
+
+class _Source:
+    """One partition while it is read."""
+
+    def __init__(self, number: int, end: int, batches: AsyncGenerator[pa.RecordBatch]) -> None:
+        self.number = number
+        self.end = end
+        self.rest: pa.RecordBatch | None = None
+        """What of the newest batch has not gone yet; None before the first and after the last."""
+        self._batches = batches
+        self._coming: asyncio.Task[pa.RecordBatch | None] | None = None
+
+    async def ready(self, seconds: float) -> bool:
+        """Waits so long for `rest` to be filled; whether it is, or is None because nothing more comes.
+
+        Raises what `selected` raises.
+        """
+        if self.rest is None:
+            self._coming = self._coming or asyncio.create_task(_next(self._batches))
+            done, _ = await asyncio.wait({self._coming}, timeout=seconds)
+            if not done:
+                return False
+            self.rest, self._coming = self._coming.result(), None
+        return True
+
+    def take(self, rows: int) -> pa.RecordBatch:
+        assert self.rest is not None
+        taken = self.rest.slice(0, rows)
+        self.rest = self.rest.slice(rows) if rows < self.rest.num_rows else None
+        return taken
+
+    async def close(self) -> None:
+        if self._coming is not None:
+            self._coming.cancel()
+            await asyncio.gather(self._coming, return_exceptions=True)
+        await self._batches.aclose()
+
+
+async def _next(batches: AsyncGenerator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    return await anext(batches, None)
+
+
+class _Run:
+    """One call of `republish`."""
+
+    def __init__(
+        self,
+        work: Work,
+        pipeline: Pipeline,
+        sink: RecordSink,
+        pace: Pace,
+        control: Control,
+        progress: Progress,
+        cadence: Cadence,
+    ) -> None:
+        self._work, self._pipeline, self._sink = work, pipeline, sink
+        self._pace, self._control, self._progress, self._cadence = pace, control, progress, cadence
+        self._began = control.elapsed()
+        self._tally = Tally(work.first)
+        self._ledger = Ledger({})
+        self._sound = False
+        """Whether ledger and sink agree: not while the sink is at work, and not after it failed."""
+        self._attempted: Mapping[int, LanePosition] = {}
+        """What a commit under way writes."""
+        self._open_records = self._open_bytes = 0
+        self._open_since: float | None = None
+        self._stop_at: float | None = None
+        """When to stop a sink that is still at work, on the loop's clock; None until the word to end came."""
+
+    async def to_the_end(self) -> RepublishResult:
+        lost = in_vain = 0
+        while True:
+            reached = self._ledger.last
+            try:
+                await self._begin()
+                await self._replay()
+                break
+            except CommitLost:
+                lost += 1
+                in_vain = in_vain + 1 if self._ledger.last == reached else 1
+                if in_vain >= LOST_COMMITS or self._control.ending:
+                    raise
+                await self._control.wait(RETRY_SECONDS * (in_vain - 1))
+        return self._tally.result(
+            self._ledger.last,
+            self._sink.delivered(),
+            seconds=self._control.elapsed() - self._began,
+            lost_commits=lost,
+        )
+
+    async def settle(self) -> None:
+        """After an error: commits what was handed over, unless that is what failed."""
+        try:
+            if self._sound:
+                await self._commit(self._ledger.positions())
+                return
+        except BlockgzError:
+            pass
+        self._sink.stop()
+
+    async def _begin(self) -> None:
+        first = self._work.first
+        self._sound = False
+        recorded = await self._by_sink(self._sink.begin, sorted(first))
+        refuse_other_job(recorded, first)
+        self._refuse_foreign_progress(recorded)
+        self._tally.committed(lane for lane, position in self._attempted.items() if recorded.get(lane) == position)
+        self._tally.rolled_back()
+        self._progress(-self._open_records, -self._open_bytes)
+        self._ledger = Ledger({**first, **recorded})
+        # From then on the job's ranges stand: whoever goes on with it reads the same, however the archive grows.
+        await self._commit({lane: position for lane, position in first.items() if lane not in recorded})
+
+    def _refuse_foreign_progress(self, recorded: Mapping[int, LanePosition]) -> None:
+        """After a lost commit: what is recorded is what this run wrote, or somebody else goes on with the job."""
+        for lane, ours in self._ledger.last.items():
+            found = recorded.get(lane, self._work.first[lane])
+            if found not in (ours, self._attempted.get(lane)):
+                raise JobTakenOver(
+                    f"another run of the job writes to target partition {lane}",
+                    why=f"{found.written} records are committed there, and this run knew of {ours.written}",
+                    remedy="let the other run go on; if there is none, run this again with --resume",
+                )
+
+    async def _replay(self) -> None:
+        waiting = deque(self._work.selections)
+        at_once = max(len(waiting), 1) if self._pace.by_time else 1
+        reading: list[_Source] = []
+        try:
+            while (waiting or reading) and not self._control.ending:
+                while waiting and len(reading) < at_once:
+                    reading += self._opened(waiting.popleft(), at_once)
+                await self._portion(reading)
+        finally:
+            for source in reading:
+                await source.close()
+        await self._commit(self._ledger.positions())
+
+    def _opened(self, selection: Selection, at_once: int) -> list[_Source]:
+        partition, (_, end) = selection
+        start = self._ledger.start_of(partition.partition)
+        if start is None:
+            return []
+        rest = Selection(partition, OffsetRange(start, end))
+        record_filter, on_damage = self._work.reading
+        batches = selected(rest, record_filter, on_damage(partition), READ_AHEAD.shared(at_once))
+        return [_Source(partition.partition, end, batches)]
+
+    async def _portion(self, reading: list[_Source]) -> None:
+        """Sends what may go now from each source, or waits until something may, with nothing open for too long."""
+        if self._control.paused:
+            await self._commit(self._ledger.positions())
+            await self._control.wait(None)
+            return
+        wait: float | None = None
+        for source in tuple(reading):
+            if not await source.ready(self._due_in()):
+                break
+            if source.rest is None:
+                await source.close()
+                reading.remove(source)
+                self._ledger.passed(source.number, source.end)
+                return
+            due = self._pace.due(source.rest, self._control.elapsed())
+            if due.rows:
+                await self._send(source.number, source.take(due.rows))
+                wait = 0.0
+            else:
+                wait = due.seconds if wait is None else min(wait, due.seconds)
+        if self._due_in() <= 0:
+            await self._commit(self._ledger.positions())
+        elif wait:
+            await self._control.wait(min(wait, self._due_in()))
+
+    async def _send(self, source: int, batch: pa.RecordBatch) -> None:
+        num_bytes = payload_bytes(batch)
+        if self._open_since is None:
+            self._open_since = self._control.elapsed()
+        sent_records, sent_bytes = await self._by_sink(self._hand_over, source, batch)
+        self._open_records += batch.num_rows
+        self._open_bytes += num_bytes
+        self._pace.sent(sent_records, sent_bytes, self._control.elapsed())
+        self._progress(batch.num_rows, num_bytes)
+
+    def _hand_over(self, source: int, batch: pa.RecordBatch) -> tuple[int, int]:
+        """Sends what becomes of a batch; how many records and bytes that were."""
+        records = num_bytes = 0
+        for piece in self._pipeline(ScannedBatch(source, batch)):
+            self._sound = False
+            fresh, zeros = sendable(self._ledger.accept(source, piece))
+            if fresh.num_rows:
+                self._sink.send(piece.target, fresh)
+                self._tally.add(source, piece.target, fresh, zeros)
+                records += fresh.num_rows
+                num_bytes += payload_bytes(fresh)
+            self._sound = True
+        self._ledger.passed(source, batch.column("offset")[-1].as_py() + 1)
+        return records, num_bytes
+
+    async def _commit(self, positions: Mapping[int, LanePosition]) -> None:
+        self._attempted = positions
+        self._sound = False
+        if positions:
+            await self._by_sink(self._sink.commit, positions)
+        self._attempted = {}
+        self._ledger.committed(positions)
+        self._tally.committed(positions)
+        self._open_records = self._open_bytes = 0
+        self._open_since = None
+        self._sound = True
+
+    async def _by_sink(self, step: Callable[..., T], *args: object) -> T:
+        """Has a thread take a step that the sink may hold up: for a while at most, once the replay is to end."""
+        loop = asyncio.get_running_loop()
+        work = asyncio.ensure_future(asyncio.to_thread(step, *args))
+        while not (await asyncio.wait({work}, timeout=LISTEN_SECONDS))[0]:
+            if not self._control.ending:
+                continue
+            self._stop_at = self._stop_at or loop.time() + ENDING_SECONDS
+            if loop.time() >= self._stop_at:
+                await asyncio.to_thread(self._sink.stop)
+                break
+        return await work
+
+    def _due_in(self) -> float:
+        """Seconds until a commit is due."""
+        if self._open_since is None:
+            return self._cadence.seconds
+        if self._open_records >= self._cadence.records or self._open_bytes >= self._cadence.bytes:
+            return 0.0
+        return self._open_since + self._cadence.seconds - self._control.elapsed()

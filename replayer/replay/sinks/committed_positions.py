@@ -1,0 +1,86 @@
+"""The positions that jobs have committed in the cluster."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from blockgz_runtime.kafka.connection import ConnectionErrors, kafka_failure
+from blockgz_runtime.kafka.settings import client_settings, make_client
+from replayer.replay.job import Job
+from replayer.replay.lane_position import Position
+
+P = TypeVar("P", bound=Position)
+
+READ_SECONDS = 30.0
+
+
+class CommittedPositions(Generic[P]):
+    """Reads them by clients that never join the job's group; used by one thread at a time."""
+
+    def __init__(self, properties: Mapping[str, str], job: Job, decode: Callable[[int, str], P]) -> None:
+        """`decode` makes a position of an offset and its metadata, or raises ReplayRefused. Raises UsageError."""
+        self._target = job.target
+        self._decode = decode
+        self._connection_errors = ConnectionErrors()
+        settings = {
+            **client_settings(properties),
+            "group.id": job.group_id,
+            "enable.auto.commit": False,
+            "error_cb": self._connection_errors,
+        }
+        self._patient: Consumer = make_client(Consumer, {**settings, "isolation.level": "read_committed"})
+        self._hasty: Consumer = make_client(Consumer, {**settings, "isolation.level": "read_uncommitted"})
+
+    @property
+    def group_metadata(self) -> Any:
+        """What a producer needs to commit for the group."""
+        return self._patient.consumer_group_metadata()
+
+    def read(self, lanes: Iterable[int]) -> dict[int, P]:
+        """What is committed now; a transaction under way may still move it.
+
+        Raises ReplayRefused, AccessDenied or BrokerUnreachable.
+        """
+        return self._read(self._hasty, lanes)
+
+    def settled(self, lanes: Iterable[int]) -> dict[int, P]:
+        """The same once no transaction is under way for these lanes."""
+        return self._read(self._patient, lanes)
+
+    def write(self, positions: Mapping[int, P]) -> None:
+        """Commits these positions, with no transaction about them; raises as `read` does."""
+        if not positions:
+            return
+        wanted = [
+            TopicPartition(self._target, lane, position.written, position.encoded())
+            for lane, position in positions.items()
+        ]
+        what = f"the job's positions in {self._target} cannot be written"
+        try:
+            answers = self._hasty.commit(offsets=wanted, asynchronous=False) or []
+        except KafkaException as error:
+            raise kafka_failure(self._connection_errors.denied or error.args[0], what) from error
+        for answer in answers:
+            if answer.error is not None:
+                raise kafka_failure(answer.error, what)
+
+    def close(self) -> None:
+        """Leave; nothing can be read afterwards."""
+        self._patient.close()
+        self._hasty.close()
+
+    def _read(self, consumer: Consumer, lanes: Iterable[int]) -> dict[int, P]:
+        wanted = [TopicPartition(self._target, lane) for lane in lanes]
+        if not wanted:
+            return {}
+        what = f"the job's positions in {self._target} cannot be read"
+        try:
+            answers = consumer.committed(wanted, timeout=READ_SECONDS)
+        except KafkaException as error:
+            raise kafka_failure(self._connection_errors.denied or error.args[0], what) from error
+        for answer in answers:
+            if answer.error is not None:
+                raise kafka_failure(answer.error, what)
+        # Only a position that this program wrote has metadata: another's offset is refused by its empty text.
+        return {each.partition: self._decode(each.offset, each.metadata or "") for each in answers if each.offset >= 0}

@@ -1,0 +1,199 @@
+"""One producer to one topic: batches of records in order, as they are, with their own timestamps."""
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from itertools import repeat
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from blockgz_runtime.errors import AccessDenied, UsageError
+from blockgz_runtime.kafka.connection import DENIED, ConnectionErrors
+from blockgz_runtime.kafka.settings import client_settings, make_client
+from index_format.errors import BlockgzError
+from index_format.records import has_headers, header_rows
+from replayer.errors import DeliveryFailed
+from replayer.replay.record_sink import Delivered
+
+ROOM_SECONDS = 0.1
+STOP_SECONDS = 2.0
+DEFAULT_BATCH_BYTES = 1_000_000
+ROWS_AT_ONCE = 1000
+"""So many records become Python objects at a time."""
+SAFETY = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "max.in.flight.requests.per.connection": 5,
+    "enable.gapless.guarantee": True,
+}
+"""Order and completeness rest on these; nobody overrides them."""
+SPEED = {
+    "batch.num.messages": 100_000,
+    "compression.type": "lz4",
+    "linger.ms": 20,
+    "queue.buffering.max.kbytes": 32 * 1024,
+    "queue.buffering.max.messages": 50_000,
+    # The broker decides what is too large for it; this only keeps librdkafka from deciding before.
+    "message.max.bytes": 1_000_000_000,
+}
+
+
+Meaning = Callable[[int, KafkaError], BlockgzError]
+"""What to raise for a record of a partition that was not taken."""
+
+
+class LaneReports:
+    """What the delivery reports of one target partition said; its callbacks run while the producer is polled."""
+
+    def __init__(self, fail: Callable[[int, KafkaError], None], partition: int) -> None:
+        self._fail = fail
+        self._partition = partition
+        self.sent = 0
+        self._first: Any = None
+        self._newest: Any = None
+
+    def on_first(self, error: KafkaError | None, message: Any) -> None:
+        """For the lane's first record."""
+        self._first = message
+        self.on_delivery(error, message)
+
+    def on_delivery(self, error: KafkaError | None, message: Any) -> None:
+        """For every other one."""
+        if error is None:
+            self._newest = message
+        else:
+            self._fail(self._partition, error)
+
+    @property
+    def delivered(self) -> Delivered:
+        """What was written."""
+        if self._newest is None:
+            return Delivered(None, None)
+        return Delivered(self._first.offset(), self._newest.offset())
+
+
+class Outlet:
+    """A producer and what it reports; `send` and `flush` belong to one thread at a time, `stop` to any."""
+
+    def __init__(self, settings: Mapping[str, Any], topic: str, meaning: Meaning | None = None) -> None:
+        """`settings` as `producer_settings` makes them; `meaning` instead of `not_taken`. Raises UsageError."""
+        self._meaning = meaning or self.not_taken
+        self.connection_errors = ConnectionErrors()
+        self.producer: Producer = make_client(Producer, {**settings, "error_cb": self.connection_errors})
+        self.topic = topic
+        self.lanes: dict[int, LaneReports] = {}
+        self._failure: BlockgzError | None = None
+        self._stopped = threading.Event()
+
+    def send(self, partition: int, batch: pa.RecordBatch) -> None:
+        """Hands over a batch of `records.SCHEMA`, no timestamp of it 0; waits for room in the producer's queue.
+
+        Raises DeliveryFailed or AccessDenied as soon as it is known that a record was not taken.
+        """
+        lane = self.lanes.setdefault(partition, LaneReports(self._fail, partition))
+        try:
+            for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+                self._produce_all(partition, lane, batch.slice(start, ROWS_AT_ONCE))
+        except KafkaException as error:
+            self.raise_failure()
+            raise self._meaning(partition, error.args[0]) from error
+
+    def flush(self) -> None:
+        """Waits until the cluster has taken everything; raises as `send` does."""
+        while self.producer.flush(ROOM_SECONDS):
+            self.raise_failure()
+            self.raise_if_stopped()
+        self.raise_failure()
+        # An empty queue means nothing once `stop` has emptied it.
+        self.raise_if_stopped()
+
+    def stop(self) -> None:
+        """Drops what was not sent yet, and waits a little for the rest; `send` and `flush` raise from now on."""
+        self._stopped.set()
+        # After a fatal error the client leaves a Python exception behind in purge, and the next callback trips over it.
+        with suppress(KafkaException, SystemError):
+            self.producer.purge(in_flight=False)
+            self.producer.flush(STOP_SECONDS)
+
+    def raise_failure(self) -> None:
+        """Raises the first failure that was reported, and drops what comes after it: no record overtakes it."""
+        if self._failure is not None:
+            with suppress(KafkaException):
+                self.producer.purge(in_flight=False)
+            raise self._failure
+
+    def raise_if_stopped(self) -> None:
+        """Raises DeliveryFailed after `stop`."""
+        if self._stopped.is_set():
+            raise DeliveryFailed(
+                f"the records for {self.topic} were not delivered",
+                why="the replay was ended before the cluster answered",
+                remedy="go on with --resume",
+            )
+
+    def not_taken(self, partition: int, error: KafkaError) -> BlockgzError:
+        """One of our errors for a record that was not taken."""
+        what = f"the cluster did not take a record for {self.topic}:{partition}"
+        failure = self.connection_errors.denied or self.connection_errors.first
+        reason = error.str() if failure is None else f"{error.str()} ({failure.str()})"
+        if error.code() in DENIED or self.connection_errors.denied is not None:
+            return AccessDenied(
+                what, why=reason, remedy="check the SASL settings (-X) and the ACLs: Write on the topic"
+            )
+        if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE):
+            return DeliveryFailed(what, why=reason, remedy=f"raise max.message.bytes of topic {self.topic}")
+        return DeliveryFailed(what, why=reason, remedy="repair the cause and go on with --resume")
+
+    def _produce_all(self, partition: int, lane: LaneReports, batch: pa.RecordBatch) -> None:
+        rows = zip(
+            batch.column("value").to_pylist(),
+            batch.column("key").to_pylist(),
+            batch.column("timestamp").to_pylist(),
+            map(list, header_rows(batch)) if has_headers(batch) else repeat(None),
+            strict=False,
+        )
+        topic, callback = self.topic, lane.on_delivery
+        produce: Callable[..., None] = self.producer.produce
+        if lane.sent == 0:
+            self._produce(next(rows), partition, lane.on_first)
+        for row in rows:
+            value, key, timestamp, headers = row
+            try:
+                produce(topic, value, key, partition, callback, None, timestamp, headers)
+            except BufferError:
+                self._produce(row, partition, callback)
+        lane.sent += batch.num_rows
+        self.producer.poll(0)
+        self.raise_failure()
+
+    def _produce(self, row: tuple[Any, Any, int, Any], partition: int, callback: Any) -> None:
+        value, key, timestamp, headers = row
+        while True:
+            try:
+                self.producer.produce(self.topic, value, key, partition, callback, None, timestamp, headers)
+                return
+            except BufferError as error:
+                if len(self.producer) == 0:
+                    raise DeliveryFailed(
+                        f"a record of {len(value or b'') + len(key or b'')} bytes does not fit in the producer's queue",
+                        why="queue.buffering.max.kbytes is smaller",
+                        remedy="raise it: -X queue.buffering.max.kbytes=1048576",
+                    ) from error
+                self.producer.poll(ROOM_SECONDS)
+            self.raise_failure()
+            self.raise_if_stopped()
+
+    def _fail(self, partition: int, error: KafkaError) -> None:
+        """Remembers the first failure."""
+        if self._failure is None and not self._stopped.is_set():
+            self._failure = self._meaning(partition, error)
+
+
+def producer_settings(properties: Mapping[str, str], max_message_bytes: int | None) -> dict[str, Any]:
+    """What a producer is made with; `max_message_bytes` is the topic's, where it is known. Raises UsageError."""
+    for name in sorted(SAFETY.keys() & properties.keys()):
+        raise UsageError(f"-X {name} cannot be set", why="order and completeness rest on it", remedy="leave it out")
+    batch_bytes = min(DEFAULT_BATCH_BYTES, max_message_bytes or DEFAULT_BATCH_BYTES)
+    return {"batch.size": batch_bytes, **SPEED, **client_settings(properties), **SAFETY}

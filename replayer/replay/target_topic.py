@@ -1,0 +1,169 @@
+"""What a target topic is made like, and what is changed about one for the time of a replay; decided before anything is.
+
+Pure: the cluster is asked and told by `kafka_topic_changes`, files are written by `retention_file`.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from blockgz_runtime.atomic_file import replace_file
+from blockgz_runtime.errors import UsageError
+from index_format.identity import TopicConfig as ArchivedTopic
+from replayer.errors import ReplayRefused
+from replayer.kafka.topic_facts import TopicConfig, TopicFacts, parse_config
+
+DECISIVE: Mapping[str, str] = {
+    "cleanup.policy": "delete",
+    "max.message.bytes": "1048588",
+    "message.timestamp.type": "CreateTime",
+    "retention.bytes": "-1",
+    "retention.ms": "604800000",
+}
+"""Settings that decide which records a topic keeps, and as what; with Kafka's defaults, for an archive without any.
+
+A new topic gets them even where the source had them from its cluster: the target's cluster may have others.
+"""
+NOT_TAKEN_OVER = frozenset(
+    {
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+        "local.retention.bytes",
+        "local.retention.ms",
+        "message.downconversion.enable",
+        "message.format.version",
+        "message.timestamp.difference.max.ms",
+        "min.insync.replicas",
+        "remote.log.copy.disable",
+        "remote.log.delete.on.disable",
+        "remote.storage.enable",
+        "unclean.leader.election.enable",
+    }
+)
+"""Settings that belong to the source's cluster, its replicas or its version of Kafka, not to the records."""
+HELD: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1"}
+
+
+@dataclass(frozen=True)
+class NewTopic:
+    """A topic to be made; its replication factor is the cluster's default."""
+
+    name: str
+    partitions: int
+    config: Mapping[str, str]
+
+    @property
+    def facts(self) -> TopicFacts:
+        """What will be known of it once it is there."""
+        return TopicFacts(self.name, self.partitions, None, parse_config(self.config))
+
+
+def new_topic(name: str, partitions: int, archived: ArchivedTopic | None, chosen: Mapping[str, str]) -> NewTopic:
+    """A topic like the archived one, apart from what was chosen; None where the archive does not tell."""
+    own = dict(archived.config or {}) if archived else {}
+    defaults = dict(archived.defaults or {}) if archived else {}
+    taken = {key: value for key, value in own.items() if key not in NOT_TAKEN_OVER and not key.startswith("confluent.")}
+    decisive = {key: defaults.get(key, value) for key, value in DECISIVE.items()}
+    return NewTopic(name, partitions, dict(sorted({**decisive, **taken, **chosen}.items())))
+
+
+def parse_topic_config(text: str) -> tuple[str, str]:
+    """`NAME=VALUE`, as kafka-topics.sh --config takes it; raises UsageError."""
+    name, separator, value = text.partition("=")
+    if not separator or not name.strip():
+        raise UsageError(
+            f"--topic-config {text[:80]!r} is no setting", why="it is not NAME=VALUE", remedy="write retention.ms=-1"
+        )
+    return name.strip(), value
+
+
+class RetentionHold(msgspec.Struct, frozen=True, kw_only=True):
+    """What was changed about a topic's retention, and what it was; written down before the change is made."""
+
+    format: str = "blockgz-retention-hold"
+    version: int = 1
+    topic: str
+    topic_id: str | None
+    before: dict[str, str | None]
+    """What was set on the topic itself; None for what it had from its cluster."""
+    held: dict[str, str]
+
+
+class ConfigChange(msgspec.Struct, frozen=True):
+    """Settings of a topic to set, and those to remove from it so that the cluster's own hold again."""
+
+    values: dict[str, str]
+    removed: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    """Settings that somebody else has changed meanwhile: they stay as they are."""
+
+    def __bool__(self) -> bool:
+        return bool(self.values or self.removed)
+
+
+def plan_hold(topic: str, topic_id: str | None, own: Mapping[str, str]) -> RetentionHold:
+    """The hold on a topic that has these settings of its own."""
+    before = {name: own.get(name) for name in HELD}
+    return RetentionHold(topic=topic, topic_id=topic_id, before=before, held=dict(HELD))
+
+
+def still_means(hold: RetentionHold, topic: str, topic_id: str | None) -> bool:
+    """Whether a hold that was written down is about this topic, not about one of its name that is gone."""
+    return hold.topic == topic and (hold.topic_id is None or topic_id is None or hold.topic_id == topic_id)
+
+
+def plan_undo(hold: RetentionHold, own: Mapping[str, str]) -> ConfigChange:
+    """What sets a topic back that has these settings of its own now; what is no longer as held was changed since."""
+    held = [name for name, value in hold.held.items() if own.get(name) == value]
+    values = {name: value for name in held if (value := hold.before.get(name)) is not None}
+    removed = tuple(name for name in held if hold.before.get(name) is None)
+    kept = tuple(name for name in hold.held if name not in held and own.get(name) != hold.before.get(name))
+    return ConfigChange({name: value for name, value in values.items() if value != hold.held[name]}, removed, kept)
+
+
+def while_held(target: TopicFacts) -> TopicFacts:
+    """The target as it is while its retention is held."""
+    if target.config is None:
+        return target
+    config: TopicConfig = replace(target.config, retention_ms=None, retention_bytes=None)
+    return replace(target, config=config)
+
+
+class RetentionFile:
+    """The file for one topic of one cluster in a folder."""
+
+    def __init__(self, folder: Path, cluster: str, topic: str) -> None:
+        """`cluster` is its id, or its address where it has none."""
+        digest = hashlib.sha256(f"{cluster}\n{topic}".encode()).hexdigest()[:16]
+        self.path = folder / f"{topic[:200]}.{digest}.json"
+
+    def read(self) -> RetentionHold | None:
+        """What was written down; raises ReplayRefused for a file that cannot be read."""
+        try:
+            return msgspec.json.decode(self.path.read_bytes(), type=RetentionHold)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.DecodeError) as error:
+            raise self._refused(str(error)) from error
+
+    def write(self, hold: RetentionHold) -> None:
+        """Writes it down; on the disk when the call returns. Raises ReplayRefused."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(self.path, msgspec.json.format(msgspec.json.encode(hold), indent=1))
+        except OSError as error:
+            raise self._refused(str(error)) from error
+
+    def remove(self) -> None:
+        """Nothing is held any more."""
+        self.path.unlink(missing_ok=True)
+
+    def _refused(self, why: str) -> ReplayRefused:
+        return ReplayRefused(
+            f"{self.path} cannot hold what the topic's retention was",
+            why=why,
+            remedy="make the file usable, or the folder of $XDG_STATE_HOME writable",
+        )

@@ -1,0 +1,138 @@
+"""Avro schemas as Arrow types, mapped as Spark does (its Avro data source guide), and made ready for decoding."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from blockgz_runtime.errors import UsageError
+
+Schema = Any
+"""An Avro schema as JSON: a name, an object, or a list."""
+
+MAX_DECIMAL = 38
+
+_PRIMITIVES = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+}
+_LOGICAL: dict[tuple[str, str | None], pa.DataType] = {
+    ("int", "date"): pa.date32(),
+    ("long", "timestamp-millis"): pa.timestamp("us", tz="UTC"),
+    ("long", "timestamp-micros"): pa.timestamp("us", tz="UTC"),
+    ("long", "local-timestamp-millis"): pa.timestamp("us"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
+}
+"""Logical types that columns have as well; values of all others but decimals keep their plain type."""
+_NAMED = ("record", "error", "enum", "fixed")
+
+
+def plain(schema: Schema) -> Schema:
+    """The schema without logical types that no column has (times of day, durations, UUIDs)."""
+    if isinstance(schema, list):
+        return [plain(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {name: value for name, value in schema.items() if name != "logicalType" or _keeps_logical(schema)}
+    for name in ("type", "items", "values"):
+        if name in made:
+            made[name] = plain(made[name])
+    if "fields" in made:
+        made["fields"] = [{**field, "type": plain(field["type"])} for field in made["fields"]]
+    return made
+
+
+def arrow_type(schema: Schema) -> pa.DataType:
+    """The column of a `plain` schema; raises UsageError for what no column holds."""
+    return _Types().of(schema, "", ())
+
+
+class _Types:
+    """Types by name, as far as the schema was gone through."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, Schema] = {}
+
+    def of(self, schema: Schema, namespace: str, inside: tuple[str, ...]) -> pa.DataType:
+        if isinstance(schema, list):
+            return self._union(schema, namespace, inside)
+        if isinstance(schema, str):
+            return self._by_name(schema, namespace, inside)
+        if not isinstance(schema["type"], str):
+            return self.of(schema["type"], namespace, inside)
+        return self._object(schema["type"], schema, namespace, inside)
+
+    def _object(self, kind: str, schema: Mapping[str, Any], namespace: str, inside: tuple[str, ...]) -> pa.DataType:
+        logical = schema.get("logicalType")
+        made: pa.DataType
+        if kind in _NAMED:
+            made = self._named_type(kind, schema, namespace, inside)
+        elif kind == "array":
+            made = pa.list_(self.of(schema["items"], namespace, inside))
+        elif kind == "map":
+            made = pa.map_(pa.string(), self.of(schema["values"], namespace, inside))
+        elif logical == "decimal":
+            made = _decimal(schema)
+        else:
+            made = _LOGICAL.get((kind, logical)) or self._by_name(kind, namespace, inside)
+        return made
+
+    def _named_type(self, kind: str, schema: Mapping[str, Any], namespace: str, inside: tuple[str, ...]) -> pa.DataType:
+        name = _full_name(schema["name"], schema.get("namespace", namespace))
+        self._named[name] = schema
+        if kind == "enum":
+            return pa.string()
+        if kind == "fixed":
+            return _decimal(schema) if schema.get("logicalType") == "decimal" else pa.binary()
+        here = name.rpartition(".")[0]
+        return pa.struct([(each["name"], self.of(each["type"], here, (*inside, name))) for each in schema["fields"]])
+
+    def _by_name(self, name: str, namespace: str, inside: tuple[str, ...]) -> pa.DataType:
+        if name in _PRIMITIVES:
+            return _PRIMITIVES[name]
+        full = _full_name(name, namespace)
+        known = self._named.get(full) or self._named.get(name)
+        if known is None:
+            raise _unfit(f"it names {name!r}, which it does not define")
+        if full in inside or name in inside:
+            raise _unfit(f"{full} holds itself, and no column is as deep")
+        return self.of(known, namespace, inside)
+
+    def _union(self, branches: list[Schema], namespace: str, inside: tuple[str, ...]) -> pa.DataType:
+        kinds = list(dict.fromkeys(self.of(each, namespace, inside) for each in branches if each != "null"))
+        if not kinds:
+            return pa.null()
+        if len(kinds) == 1:
+            return kinds[0]
+        if set(kinds) == {pa.int32(), pa.int64()}:
+            return pa.int64()
+        if set(kinds) == {pa.float32(), pa.float64()}:
+            return pa.float64()
+        raise _unfit(f"a union of {', '.join(map(str, kinds))} is no single column")
+
+
+def _keeps_logical(schema: Mapping[str, Any]) -> bool:
+    kind, logical = schema.get("type"), schema.get("logicalType")
+    return (kind, logical) in _LOGICAL or (logical == "decimal" and schema.get("precision", 0) <= MAX_DECIMAL)
+
+
+def _decimal(schema: Mapping[str, Any]) -> pa.DataType:
+    return pa.decimal128(schema["precision"], schema.get("scale", 0))
+
+
+def _full_name(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+def _unfit(why: str) -> UsageError:
+    return UsageError(
+        "the Avro schema cannot be a column",
+        why=why,
+        remedy="give a schema without that field by --schema, or take the bytes as they are: --value binary",
+    )

@@ -1,0 +1,97 @@
+"""One source partition of a transactional write: a producer of its own, and a ledger of what stands."""
+
+from contextlib import suppress
+from time import monotonic
+
+from replayer.read.scan import payload_bytes
+from replayer.replay.record_edits import sendable
+from replayer.replay.run import CADENCE
+from replayer.replay.sinks.bounded_calls import Calls, NoAnswer
+from replayer.replay.sinks.committed_positions import CommittedPositions
+from replayer.replay.sinks.transactional import TransactionalSink
+from replayer.spark.jobs.source_lanes import OfSource, source_lane
+from replayer.spark.sink.options import SinkOptions
+from replayer.spark.sink.row_position import NOTHING, RowLedger, RowPosition, Writer, decode_row_position
+from replayer.spark.sink.rows_in import Part
+from replayer.spark.sink.target_check import Target, refuse_missing_partition
+
+PLACES = 1
+"""A write does not know how many partitions its target will have tomorrow; the first one stays."""
+CLOSE_SECONDS = 5.0
+
+
+class RowLane:
+    """The rows of one source partition, their transactions, and what is known of them."""
+
+    def __init__(self, options: SinkOptions, target: Target, part: Part, writer: Writer, last: int = NOTHING) -> None:
+        """Fences whoever wrote the partition before, and reads what stands; `part` is the first of it.
+
+        `last` is that of the task's lane before this one for the same partition, if there was one.
+
+        Raises ReplayRefused, or what TransactionalSink raises.
+        """
+        assert part.partition is not None
+        refuse_missing_partition(target, part.partition)
+        topic = part.topic or ""
+        self._where = source_lane(options.job_into(target.facts.name), part.partition, PLACES)
+        router = OfSource(target.router, part.partition)
+        self._positions = CommittedPositions(options.properties, self._where.job, decode_row_position)
+        self._sink: TransactionalSink[RowPosition] = TransactionalSink(
+            options.properties, self._where.job, self._positions, target.max_message_bytes, router
+        )
+        self.written = 0
+        try:
+            recorded = self._sink.begin([self._where.number])
+            self._ledger = RowLedger(recorded.get(self._where.number), topic, part.partition, writer, last)
+        except BaseException:
+            self.stop()
+            raise
+        self._open_since: float | None = None
+        self._open_records = self._open_bytes = 0
+
+    @property
+    def last(self) -> int:
+        """The newest source offset that was written or stood already."""
+        return self._ledger.last
+
+    def write(self, part: Part) -> None:
+        """Sends those of the records that do not stand yet; raises ReplayRefused, or what TransactionalSink raises."""
+        self._ledger.refuse_other_topic(part.topic or "")
+        records = part.records
+        fresh, _ = sendable(records.slice(self._ledger.accept(records.column("offset").to_numpy())))
+        if not fresh.num_rows:
+            return
+        if self._open_since is None:
+            self._open_since = monotonic()
+        self._sink.send(self._where.number, fresh)
+        self.written += fresh.num_rows
+        self._open_records += fresh.num_rows
+        self._open_bytes += payload_bytes(fresh)
+
+    def due_in(self) -> float | None:
+        """Seconds until the transaction has to end, None where none is open."""
+        if self._open_since is None:
+            return None
+        if self._open_records >= CADENCE.records or self._open_bytes >= CADENCE.bytes:
+            return 0.0
+        return max(0.0, self._open_since + CADENCE.seconds - monotonic())
+
+    def commit(self) -> None:
+        """Ends the transaction, if there is anything to commit."""
+        position = self._ledger.position()
+        if position is not None:
+            self._sink.commit({self._where.number: position})
+            self._ledger.committed(position)
+        self._open_since = None
+        self._open_records = self._open_bytes = 0
+
+    def finish(self) -> None:
+        """There are no more records; commits."""
+        self._ledger.finish()
+        self.commit()
+
+    def stop(self) -> None:
+        """Gives up what is not committed."""
+        self._sink.stop()
+        with suppress(NoAnswer):
+            Calls().make(self._positions.close, CLOSE_SECONDS)

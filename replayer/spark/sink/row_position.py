@@ -1,0 +1,258 @@
+"""What a job has written of one source partition when it is given rows rather than an archive: a sink's ledger.
+
+A sink sees rows and nothing else: not where they begin, not what another task was given. So it remembers the ranges of
+source offsets that it wrote, drops what lies inside, and refuses what it would have to guess about. Pure: no clock, no
+Kafka.
+"""
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from replayer.errors import ReplayRefused
+
+VERSION = 1
+MAX_RANGES = 48
+"""Older ranges than these are joined: what lies between them counts as Kafka's own holes then. They fit in 4 KiB."""
+NOTHING = -1
+"""Below every offset."""
+
+Offsets = npt.NDArray[np.int64]
+
+REMEDY = (
+    'give each source partition to one task, in order: .repartition("partition")'
+    '.sortWithinPartitions("partition", "offset")'
+)
+ANEW = f"{REMEDY}; and begin another job with an empty topic, since this one cannot tell what is missing"
+
+
+class Range(NamedTuple):
+    """Source offsets [start, end)."""
+
+    start: int
+    end: int
+
+
+class Writer(NamedTuple):
+    """Who writes: a run of the job (a write, or a batch of a stream), and the number of its task."""
+
+    run: str
+    task: int
+
+
+@dataclass(frozen=True)
+class RowPosition:
+    """`written` records stand in the target, from the ranges `done` and `newest` of the offsets of `topic`.
+
+    `newest` is what one task wrote without a break, `rows` how many records that were; `writer` came last.
+    """
+
+    topic: str
+    writer: Writer
+    written: int
+    done: tuple[Range, ...]
+    newest: Range
+    rows: int
+
+    def encoded(self) -> str:
+        """See lane_position.Position."""
+        fields = {
+            "v": VERSION,
+            "topic": self.topic,
+            "writer": self.writer,
+            "done": self.done,
+            "newest": self.newest,
+            "rows": self.rows,
+        }
+        return msgspec.json.encode(fields).decode()
+
+
+def decode_row_position(written: int, metadata: str) -> RowPosition:
+    """The reverse; raises ReplayRefused for what this program did not write."""
+    try:
+        fields: dict[str, Any] = msgspec.json.decode(metadata)
+        if fields["v"] != VERSION:
+            raise ValueError(f"its version is {fields['v']}")
+        run, task = fields["writer"]
+        done = tuple(Range(*map(int, each)) for each in fields["done"])
+        newest = Range(*map(int, fields["newest"]))
+        return RowPosition(
+            str(fields["topic"]), Writer(str(run), int(task)), written, done, newest, int(fields["rows"])
+        )
+    except (msgspec.DecodeError, ValueError, TypeError, KeyError) as error:
+        raise ReplayRefused(
+            "the job's recorded position cannot be read",
+            why=f"{metadata[:80]!r}: {error or type(error).__name__}",
+            remedy="give the job another name, or use what began it",
+        ) from error
+
+
+class RowLedger:
+    """One task's work on one source partition, begun at what is committed.
+
+    Offsets must rise. What is in a range is dropped; what lies between ranges, or before all, was passed over once and
+    is refused: it can be written in order no more. A task that comes through the whole newest range must have met as
+    many rows there as were written: others mean that another task had a part of them.
+    """
+
+    def __init__(
+        self, committed: RowPosition | None, topic: str, partition: int, writer: Writer, last: int = NOTHING
+    ) -> None:
+        """`last` is where the task's ledger before this one ended, if it had one for this partition.
+
+        Raises ReplayRefused where the partition is another topic's, or another task's of the same run.
+        """
+        self._where = f"partition {partition} of {topic}"
+        if committed is not None:
+            self._refuse_other(committed, topic, writer)
+        self._topic, self._writer = topic, writer
+        self._committed = committed
+        self._position = committed
+        self._last = last
+        self._meets_newest = False
+        """Whether this task has come through the newest range from its start."""
+        self._met = 0
+        """Rows that it met there."""
+        self._continues = False
+        """Whether what comes next belongs to the newest range."""
+
+    @property
+    def last(self) -> int:
+        """The newest offset that the task came to, `NOTHING` before any."""
+        return self._last
+
+    def refuse_other_topic(self, topic: str) -> None:
+        """Raises ReplayRefused for rows of another topic than this ledger's."""
+        if topic != self._topic:
+            raise _other_topic(self._topic, topic)
+
+    def accept(self, offsets: Offsets) -> int:
+        """From which row on the rows are new; they count as written from now on. Raises ReplayRefused."""
+        if not len(offsets):
+            return 0
+        self._refuse_disorder(offsets)
+        split = 0
+        if self._position is not None:
+            split = int(np.searchsorted(offsets, self._position.newest.end))
+            self._pass_over(offsets[:split], self._position)
+        self._last = int(offsets[-1])
+        if split < len(offsets):
+            self._add(int(offsets[split]), self._last + 1, len(offsets) - split)
+        return split
+
+    def finish(self) -> None:
+        """There are no more rows; raises ReplayRefused as `accept` does."""
+        if self._position is not None and self._last >= self._position.newest.end - 1:
+            self._refuse_other_rows(self._position)
+
+    def position(self) -> RowPosition | None:
+        """What to commit with the rows accepted so far; None where nothing has changed."""
+        if self._position is None:
+            return None
+        position = replace(self._position, writer=self._writer)
+        return None if position == self._committed else position
+
+    def committed(self, position: RowPosition) -> None:
+        """Notes that this position, as `position` gave it, stands."""
+        self._committed = self._position = position
+
+    def _pass_over(self, offsets: Offsets, position: RowPosition) -> None:
+        """Rows below the end of the newest range: all of them must have been written."""
+        if not len(offsets):
+            return
+        first = position.newest.start
+        older = offsets[: int(np.searchsorted(offsets, first))]
+        missing = older[~_inside(older, position.done)]
+        if len(missing):
+            raise ReplayRefused(
+                f"offset {missing[0]} of {self._where} was not written, and later ones were",
+                why="rows came in another order before, or other rows did",
+                remedy=ANEW,
+            )
+        if len(older) or offsets[0] == first:
+            self._meets_newest = True
+        self._continues = True
+        self._met += len(offsets) - len(older)
+        if self._met > position.rows:
+            self._refuse_other_rows(position)
+
+    def _add(self, start: int, end: int, rows: int) -> None:
+        position = self._position
+        if position is None:
+            self._position = RowPosition(self._topic, self._writer, rows, (), Range(start, end), rows)
+        elif self._continues:
+            self._refuse_other_rows(position)
+            newest = Range(position.newest.start, end)
+            self._position = replace(
+                position, written=position.written + rows, newest=newest, rows=position.rows + rows
+            )
+        else:
+            done = _joined((*position.done, position.newest))
+            self._position = replace(
+                position, written=position.written + rows, done=done, newest=Range(start, end), rows=rows
+            )
+        self._continues = self._meets_newest = True
+        self._met = self._position.rows if self._position else 0
+
+    def _refuse_other_rows(self, position: RowPosition) -> None:
+        if self._meets_newest and self._met != position.rows:
+            start, end = position.newest
+            raise ReplayRefused(
+                f"{self._where} has other rows than were written before",
+                why=f"{position.rows} were written at offsets {start} to {end - 1}, and these are {self._met}",
+                remedy=ANEW,
+            )
+
+    def _refuse_disorder(self, offsets: Offsets) -> None:
+        falls = np.flatnonzero(np.diff(offsets, prepend=self._last) <= 0)
+        if len(falls):
+            row = int(falls[0])
+            raise ReplayRefused(
+                f"{self._where} is not in order",
+                why=f"offset {offsets[row]} comes after offset {offsets[row - 1] if row else self._last}",
+                remedy=REMEDY,
+            )
+
+    def _refuse_other(self, committed: RowPosition, topic: str, writer: Writer) -> None:
+        if committed.topic != topic:
+            raise _other_topic(committed.topic, topic)
+        if committed.writer.run == writer.run and committed.writer.task != writer.task:
+            raise ReplayRefused(
+                f"two tasks write {self._where}",
+                why="neither knows what the other one has, so order and completeness would be left to chance",
+                remedy=ANEW,
+            )
+
+
+def _other_topic(known: str, topic: str) -> ReplayRefused:
+    return ReplayRefused(
+        f"the job writes records of {known}, not of {topic}",
+        why="rows of both would be taken for one another's",
+        remedy="write each topic by a job of its own",
+    )
+
+
+def _inside(offsets: Offsets, ranges: tuple[Range, ...]) -> npt.NDArray[np.bool_]:
+    if not ranges:
+        return np.zeros(len(offsets), bool)
+    starts, ends = (np.array(bounds, np.int64) for bounds in zip(*ranges, strict=True))
+    place = np.searchsorted(starts, offsets, side="right") - 1
+    return np.asarray((place >= 0) & (offsets < ends[place]))
+
+
+def _joined(ranges: tuple[Range, ...]) -> tuple[Range, ...]:
+    """Rising ranges without those that touch, and with as few as are kept."""
+    merged = [ranges[0]]
+    for before, each in pairwise(ranges):
+        if each.start == before.end:
+            merged[-1] = Range(merged[-1].start, each.end)
+        else:
+            merged.append(each)
+    surplus = len(merged) - MAX_RANGES
+    if surplus > 0:
+        merged = [Range(merged[0].start, merged[surplus].end), *merged[surplus + 1 :]]
+    return tuple(merged)

@@ -1,0 +1,143 @@
+"""The format `blockgz-kafka`: rows to a topic with their own timestamps, headers and partitions, batch and stream."""
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from blockgz_runtime.errors import UsageError
+from blockgz_runtime.spark.errors import WriteFailed, told
+from replayer.spark.sink.options import SinkOptions, parse_sink_options
+from replayer.spark.sink.row_position import Writer
+from replayer.spark.sink.rows_in import Columns, check_columns
+from replayer.spark.sink.rows_out import WriteWork, write_rows
+from replayer.spark.sink.target_check import find_target, opened_admin, refuse_foreign_records
+
+BATCH_ID = "streaming.sql.batchId"
+"""Spark's local property for the number of a stream's batch."""
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one task wrote."""
+
+    records: int
+
+
+class TopicSink(DataSource):
+    """See the module."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format(...)` is given."""
+        return "blockgz-kafka"
+
+    def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":
+        """A batch; raises WriteFailed before anything is written, where the target would not keep the rows."""
+        with told(WriteFailed):
+            return BatchWriter(prepare(self.options, schema, overwrite=overwrite, batch=True))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":  # noqa: N802
+        """A stream, asked for anew with every batch: the topic holds records then."""
+        with told(WriteFailed):
+            return StreamWriter(prepare(self.options, schema, overwrite=overwrite, batch=False))
+
+
+def prepare(given: Mapping[str, str], schema: StructType, *, overwrite: bool, batch: bool) -> WriteWork:
+    """What the tasks are told, everything asked that can be asked before; raises a BlockgzError."""
+    options = parse_sink_options(given)
+    columns = check_columns({field.name: field.dataType.simpleString() for field in schema.fields})
+    if overwrite:
+        raise UsageError(
+            "a topic cannot be overwritten", why="records are only ever appended to one", remedy='.mode("append")'
+        )
+    refuse_unfit(options, columns)
+    admin = opened_admin(options)
+    if options.topic is None:
+        return WriteWork(options, columns, None)
+    target = find_target(options, columns, options.topic, admin)
+    if batch:
+        refuse_foreign_records(options, target, admin)
+    return WriteWork(options, columns, target)
+
+
+def refuse_unfit(options: SinkOptions, columns: Columns) -> None:
+    """Raises UsageError where these columns do not go with these options."""
+    if options.topic is None and "topic" not in columns:
+        raise UsageError("no topic is named", why="there is no column topic either", remedy='add .option("topic", …)')
+    if options.topic is None and "offset" in columns and not options.into_source:
+        raise UsageError(
+            "the rows would go to the topics that they come from",
+            why="no other topic is named, and the column offset says that they are records of those",
+            remedy='add .option("topic", "orders-copy"), or .option("intoSource", "true") for topics of the same name',
+        )
+    if options.headers and "offset" in columns and "headers" not in columns:
+        raise UsageError(
+            "the records' headers would be lost",
+            why="there is no column headers, and the column offset says that these are records of a topic",
+            remedy='read with .option("includeHeaders", "true"), or write with .option("includeHeaders", "false")',
+        )
+    if options.routing is not None and options.routing.rule != "by-key" and "partition" not in columns:
+        raise UsageError(
+            "there is no column partition", why="partitions goes by it", remedy='.option("partitions", "by-key")'
+        )
+    missing = [name for name in ("topic", "partition", "offset") if name not in columns]
+    if options.transactional and missing:
+        raise UsageError(
+            "these rows cannot be written transactionally",
+            why=f"there is no column {missing[0]}: a row that was written before could not be told from a new one",
+            remedy="keep the columns topic, partition and offset of the source, or leave transactional out",
+        )
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """One `save()`."""
+
+    def __init__(self, work: WriteWork) -> None:
+        self._work = work
+        self._run = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """See DataSourceArrowWriter; raises WriteFailed."""
+        return _write(iterator, self._work, self._run)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Everything stands already: tasks commit for themselves."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """What tasks have committed stays; the next write goes on behind it where it is transactional."""
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """The batches of a query."""
+
+    def __init__(self, work: WriteWork) -> None:
+        self._work = work
+        self._run = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """See DataSourceStreamArrowWriter; raises WriteFailed."""
+        return _write(iterator, self._work, self._run)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """As BatchWriter."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """As BatchWriter."""
+
+
+def _write(batches: Iterator[pa.RecordBatch], work: WriteWork, run: str) -> Written:
+    context = TaskContext.get()
+    task = context.partitionId() if context else 0
+    batch = context.getLocalProperty(BATCH_ID) if context else None
+    with told(WriteFailed):
+        return Written(write_rows(batches, work, Writer(f"{run}:{batch or ''}", task)))

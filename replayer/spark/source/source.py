@@ -1,0 +1,143 @@
+"""Format `blockgz`: an archive with the columns and options of Spark's own Kafka source (Python Data Source API)."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from blockgz_runtime.spark.errors import told
+from replayer.read.positions import Earliest, Latest
+from replayer.read.scan import scan
+from replayer.spark.place import opened
+from replayer.spark.source import following, planning
+from replayer.spark.source.options import SourceOptions, parse_options
+from replayer.spark.source.planning import Run
+from replayer.spark.source.rows import DDL, HEADERS_DDL, gathered, to_rows
+from replayer.spark.source.running import iterated
+
+T = TypeVar("T")
+
+
+@dataclass
+class Task(InputPartition):
+    """What one task reads."""
+
+    run: Run
+
+
+class ArchiveSource(DataSource):
+    """See the module."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format(...)` is given."""
+        return "blockgz"
+
+    def schema(self) -> str:
+        """The columns of Spark's Kafka source."""
+        with told():
+            options = parse_options(self.options, default_start=Earliest())
+        return DDL + (HEADERS_DDL if options.headers else "")
+
+    def reader(self, schema: StructType) -> "BatchReader":  # noqa: ARG002
+        """A batch: from the earliest offset to the latest, unless told otherwise."""
+        with told():
+            return BatchReader(parse_options(self.options, default_start=Earliest()))
+
+    def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: ARG002, N802
+        """A stream: what is committed from now on, unless told otherwise."""
+        with told():
+            return StreamReader(parse_options(self.options, default_start=Latest()))
+
+
+class BatchReader(DataSourceReader):
+    """The archive as it is when the job is planned."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """See DataSourceReader; raises ReadFailed."""
+        return [Task(run) for run in _done(_batch(self._options))]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """See DataSourceReader."""
+        return _read(partition, self._options)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What is committed to the archive while the query runs; offsets are Kafka's: {topic: {partition: next offset}}."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._last: following.Offsets | None = None
+        """Where Trigger.AvailableNow ends."""
+
+    def initialOffset(self) -> following.Offsets:  # noqa: N802
+        """See DataSourceStreamReader."""
+        return _done(following.initial(self._options))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """See DataSourceStreamReader."""
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """See SupportsTriggerAvailableNow."""
+        self._last = _done(following.latest(self._options))
+
+    def latestOffset(self, start: following.Offsets, limit: ReadLimit) -> following.Offsets:  # noqa: N802
+        """See DataSourceStreamReader."""
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return _done(following.next_end(start, self._last, most, self._options))
+
+    def reportLatestOffset(self) -> following.Offsets:  # noqa: N802
+        """See DataSourceStreamReader."""
+        return _done(following.latest(self._options))
+
+    def partitions(self, start: following.Offsets, end: following.Offsets) -> Sequence[InputPartition]:
+        """See DataSourceStreamReader; raises ReadFailed for a gap inside."""
+        return [Task(run) for run in _done(following.tasks_between(start, end, self._options))]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """See DataSourceStreamReader."""
+        return _read(partition, self._options)
+
+
+def _done(work: Coroutine[Any, Any, T]) -> T:
+    with told():
+        return asyncio.run(work)
+
+
+async def _batch(options: SourceOptions) -> list[Run]:
+    async with opened(options) as archive:
+        partitions = await planning.subscribed(archive, options)
+        runs = await planning.ranges(partitions, options)
+        return await planning.tasks(partitions, runs, options)
+
+
+def _read(partition: InputPartition | None, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    """Spark asks for None where no task was planned."""
+    if isinstance(partition, Task):
+        run = partition.run
+        with told():
+            yield from gathered(iterated(lambda: _rows(run, options)))
+
+
+async def _rows(run: Run, options: SourceOptions) -> AsyncGenerator[pa.RecordBatch]:
+    async with opened(options) as archive:
+        partition = await archive.open_partition(run.topic, run.partition)
+        async with aclosing(scan(partition, run.start, run.end)) as batches:
+            async for batch in batches:
+                yield to_rows(batch, partition.topic, partition.partition, headers=options.headers)

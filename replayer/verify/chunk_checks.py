@@ -1,0 +1,247 @@
+"""Checking the data of chunks, in order: what is found can be told from one process to another and put together."""
+
+import hashlib
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from blockgz_runtime.errors import ObjectMissing
+from index_format.chunk_index import Gap
+from index_format.digest import RecordsDigest
+from index_format.errors import CorruptBlock
+from index_format.marker import ChunkEntry
+from index_format.record_formats import record_format
+from index_format.records import iter_records, record_hash
+from replayer.read.block_reader import StoredBlock, decoded, inflated
+from replayer.read.block_stream import readable_chunks, stored_blocks, unreadable_chunk, worked
+from replayer.read.damage import Unreadable
+from replayer.read.partition import ArchivedPartition, Chunk
+from replayer.read.prefetch import prefetched
+from replayer.verify.findings import Damage, Digests, Lost
+
+
+@dataclass(frozen=True)
+class ChunkChoice:
+    """`since` is in ms since the epoch; `share` lies in (0, 1]."""
+
+    since: int | None = None
+    share: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"a share lies above 0 and is at most 1, not {self.share}")
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether no chunk is left out."""
+        return self.since is None and self.share == 1
+
+    def of(self, entries: Sequence[ChunkEntry]) -> list[ChunkEntry]:
+        """The chosen chunks in order: at least one where there is one to choose from."""
+        inside = [entry for entry in entries if self.since is None or entry.max_timestamp >= self.since]
+        count = min(len(inside), max(1, round(self.share * len(inside))))
+        rng = random.Random(f"{self.seed}:{inside[0].name}" if inside else self.seed)
+        return [inside[number] for number in sorted(rng.sample(range(len(inside)), count))]
+
+
+EVERY_CHUNK = ChunkChoice()
+
+
+SIZES_AT_ONCE = 8
+END = 2**63 - 1
+
+
+class Depth(IntEnum):
+    """How much is read: each level includes those before."""
+
+    STRUCTURE = 0
+    """Chain, catalogs, indexes, and the sizes of data objects."""
+    BLOCKS = 1
+    """All data: checksums of objects and blocks, counts of records."""
+    RECORDS = 2
+    """Every record is decoded."""
+
+
+Progress = Callable[[int], None]
+"""Told the bytes of data that each finished chunk accounts for."""
+
+
+class CheckedBlock(NamedTuple):
+    """A block that is what its index says, with its records where they were decoded."""
+
+    block: StoredBlock
+    batch: pa.RecordBatch | None
+
+
+@dataclass
+class ChunkFindings:
+    """What was found in chunks of a partition, in their order."""
+
+    lost: list[Lost] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    lost_records: int = 0
+    recounted: dict[str, int] = field(default_factory=dict)
+    """Records of chunks that were opened: before, those of an old archive are known by their indexes alone."""
+    last_hash: str | None = None
+    """Of the last record, where it was decoded from a lossless format."""
+    digests: Digests | None = None
+    """Of all records, where every one was decoded."""
+
+
+async def check_chunks(
+    partition: ArchivedPartition, entries: Sequence[ChunkEntry], depth: Depth, progress: Progress
+) -> ChunkFindings:
+    """Checks chunks of the partition, which need not follow one another; raises only for what is not damage."""
+    return await _ChunkChecks(partition, depth, progress).run(entries)
+
+
+class _ChunkChecks:
+    """Chunks under check."""
+
+    def __init__(self, partition: ArchivedPartition, depth: Depth, progress: Progress) -> None:
+        self._partition = partition
+        self._depth = depth
+        self._progress = progress
+        self._found = ChunkFindings()
+        self._sizes: dict[str, int] = {}
+        self._chunk: _ChunkUnderWay | None = None
+        self._digest = RecordsDigest()
+
+    async def run(self, entries: Sequence[ChunkEntry]) -> ChunkFindings:
+        found = self._found
+        async for item in self._checked(entries):
+            if isinstance(item, Chunk):
+                self._end_chunk()
+                self._begin(item)
+            elif isinstance(item, Unreadable):
+                self._lose(item)
+            else:
+                self._pass(item)
+        self._end_chunk()
+        if self._depth is Depth.RECORDS and not found.lost:
+            found.digests = Digests(self._digest.content, self._digest.positions)
+        return found
+
+    def _checked(self, entries: Sequence[ChunkEntry]) -> AsyncIterator[Chunk | CheckedBlock | Unreadable]:
+        """Each chunk, followed by its blocks as far as the depth asks for them."""
+        chunks = self._sized(readable_chunks(self._partition, _each(entries)))
+        if self._depth is Depth.STRUCTURE:
+            return self._cut_off(chunks)
+        return worked(stored_blocks(self._partition, chunks, 0, END), self._check)
+
+    async def _sized(self, chunks: AsyncIterator[Chunk | Unreadable]) -> AsyncGenerator[Chunk | Unreadable]:
+        """The chunks whose data is there; its sizes are noted."""
+
+        async def sized(chunk: Chunk | Unreadable) -> Chunk | Unreadable:
+            if isinstance(chunk, Unreadable):
+                return chunk
+            try:
+                self._sizes[chunk.data_key] = await self._partition.reader.size(chunk.data_key)
+            except ObjectMissing as error:
+                return unreadable_chunk(chunk.entry, chunk.data_key, error)
+            return chunk
+
+        async for chunk in prefetched(chunks, sized, cost=lambda _: 1, budget=SIZES_AT_ONCE):
+            yield chunk
+
+    async def _cut_off(self, chunks: AsyncIterator[Chunk | Unreadable]) -> AsyncGenerator[Chunk | Unreadable]:
+        """The chunks, each followed by what lies behind the end of its data."""
+        async for chunk in chunks:
+            gone = self._behind_end(chunk) if isinstance(chunk, Chunk) else None
+            yield chunk
+            if gone is not None:
+                yield gone
+
+    def _behind_end(self, chunk: Chunk) -> Unreadable | None:
+        size = self._sizes[chunk.data_key]
+        gone = [block for block in chunk.index.blocks if block.byte_end > size]
+        if not gone:
+            return None
+        error = CorruptBlock(f"{chunk.data_key} ends at byte {size}, before the end of the block")
+        num_records = sum(block.num_records for block in gone)
+        return Unreadable(
+            gone[0].first_record_offset, gone[-1].last_record_offset + 1, num_records, chunk.data_key, error
+        )
+
+    def _begin(self, chunk: Chunk) -> None:
+        self._found.gaps += chunk.index.gaps
+        self._found.recounted[chunk.entry.name] = chunk.entry.num_records
+        self._chunk = _ChunkUnderWay(chunk)
+        size = self._sizes.pop(chunk.data_key)
+        if size != chunk.index.data.bytes:
+            self._chunk.damage = f"it has {size} bytes, its index says {chunk.index.data.bytes}"
+
+    def _end_chunk(self) -> None:
+        under_way, self._chunk = self._chunk, None
+        if under_way is None:
+            return
+        chunk = under_way.chunk
+        if self._depth > Depth.STRUCTURE and under_way.digest.hexdigest() != chunk.index.data.sha256:
+            under_way.damage = under_way.damage or "its sha256 is not the one in its index"
+        if under_way.damage is not None:
+            self._found.damage.append(Damage(chunk.data_key, under_way.damage))
+        self._progress(chunk.entry.bytes)
+
+    def _lose(self, found: Unreadable) -> None:
+        """A block of the chunk under way, or a chunk."""
+        self._found.lost_records += found.num_records
+        self._found.lost.append(Lost(found.start, found.end, found.reason))
+        self._found.last_hash = None
+        if self._chunk is not None and found.key == self._chunk.chunk.data_key:
+            self._chunk.damage = self._chunk.damage or "not all of its blocks can be read"
+        else:
+            self._found.damage.append(Damage(found.key, found.reason))
+
+    def _pass(self, checked: CheckedBlock) -> None:
+        assert self._chunk is not None
+        block, batch = checked
+        self._chunk.digest.update(block.member)
+        if batch is None:
+            return
+        self._digest.update(batch)
+        index = block.chunk.index
+        lossless = index.record_format != "text"
+        is_last = lossless and block.number == len(index.blocks) - 1
+        self._found.last_hash = record_hash(next(iter_records(batch.slice(batch.num_rows - 1)))) if is_last else None
+
+    def _check(self, block: StoredBlock) -> CheckedBlock:
+        """Checks a block as deep as asked for."""
+        limit = self._partition.max_block_bytes
+        encoding = record_format(block.chunk.index.record_format)
+        if self._depth < Depth.RECORDS:
+            count = encoding.count(inflated(block, limit))
+            if count != block.entry.num_records:
+                raise CorruptBlock(
+                    f"block {block.number} of {block.chunk.data_key} holds {count} records",
+                    why=f"its index says {block.entry.num_records}",
+                )
+            return CheckedBlock(block, None)
+        batch = decoded(block, limit)
+        times = pc.min_max(batch.column("timestamp")).as_py()
+        if encoding.name != "text" and times != {"min": block.entry.min_timestamp, "max": block.entry.max_timestamp}:
+            raise CorruptBlock(
+                f"block {block.number} of {block.chunk.data_key} has other timestamps than its index says",
+                why="seeks by time would miss records",
+            )
+        return CheckedBlock(block, batch)
+
+
+class _ChunkUnderWay:
+    """A chunk whose blocks are coming in: the hash of its data so far, and the first thing wrong with it."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self.chunk = chunk
+        self.digest = hashlib.sha256()
+        self.damage: str | None = None
+
+
+async def _each(entries: Sequence[ChunkEntry]) -> AsyncIterator[ChunkEntry]:
+    for entry in entries:
+        yield entry

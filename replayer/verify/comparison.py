@@ -1,0 +1,444 @@
+"""Comparing archived records with a topic's, in order, whole columns at a time, in bounded memory.
+
+The topic is either the one that was archived, where records pair by offset, or a copy, where they pair by position.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from index_format.chunk_index import Gap
+from index_format.digest import RecordsDigest
+from index_format.records import Record, iter_records
+from index_format.seek import gap_at
+from replayer.kafka.topic_facts import TopicFacts, Watermarks
+from replayer.read.damage import Damaged, SkipDamage, SkippedRange, Unreadable
+from replayer.read.partition import ArchivedPartition
+from replayer.read.scan import payload_bytes, scan
+from replayer.read.selection import Selection
+from replayer.verify.findings import Digests, OffsetRun, Verdict
+
+Progress = Callable[[int, int], None]
+"""Told how many archived records, and bytes of their keys and values, each step accounts for."""
+
+
+class TopicReader(Protocol):
+    """Reads the topic; see KafkaReader."""
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """The readable records of offsets [start, end), in order."""
+
+
+MAX_RUNS = 100
+"""How many ranges of missing and of extra offsets are named; the counts are of all."""
+
+
+class Relation(Enum):
+    """What the topic is to the archive."""
+
+    SOURCE = "source"
+    """The topic that was archived: offsets and timestamp types are compared too."""
+    COPY = "copy"
+    """Another one: key, value, headers and timestamp are compared, record by record in order."""
+
+
+COMPARED = {
+    Relation.SOURCE: ("timestamp", "timestamp_type", "key", "value", "headers"),
+    Relation.COPY: ("timestamp", "key", "value", "headers"),
+}
+
+
+class Difference(NamedTuple):
+    """The first difference of a partition: both sides, None where that side has no such record."""
+
+    archived: Record | None
+    found: Record | None
+    fields: tuple[str, ...]
+    """The columns that differ, where both sides have the record."""
+
+
+class Excused(NamedTuple):
+    """Offsets [start, end) of a source whose records one side rightly lacks."""
+
+    start: int
+    end: int
+    reason: str
+
+
+@dataclass
+class PartitionComparison:
+    """What a comparison found; the numbers but `zero_timestamps` count records.
+
+    `records` are equal on both sides; `missing` only the archive has, `extra` only the topic. Of a copy these two are
+    the difference of the counts, and after a lost record those behind it count as `differing`.
+    `zero_timestamps` are equal records whose timestamp 0 came as 1, the nearest that a client can send.
+    """
+
+    partition: int
+    records: int = 0
+    archived: int = 0
+    found: int = 0
+    differing: int = 0
+    missing: int = 0
+    extra: int = 0
+    zero_timestamps: int = 0
+    lost: list[SkippedRange] = field(default_factory=list)
+    """What the archive cannot read any more: nothing is known of these records."""
+    excused: list[Excused] = field(default_factory=list)
+    first_difference: Difference | None = None
+    missing_offsets: list[OffsetRun] = field(default_factory=list)
+    """Where in the archive the missing records are: the first MAX_RUNS of these ranges."""
+    extra_offsets: list[OffsetRun] = field(default_factory=list)
+    """Where in the topic the extra records are, likewise."""
+    not_archived_yet: OffsetRun | None = None
+    """What a source holds behind all that is archived."""
+    archived_digests: Digests | None = None
+    found_digests: Digests | None = None
+    """Of the records that were read of each side."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """FAILURE where the two sides differ, WARNING where something was excused."""
+        if self.differing or self.missing or self.extra or self.lost:
+            return Verdict.FAILURE
+        return Verdict.WARNING if self.excused else Verdict.OK
+
+
+@dataclass
+class ComparisonReport:
+    """What was found of a whole topic."""
+
+    relation: Relation
+    partitions: list[PartitionComparison] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of what was found."""
+        verdicts = {partition.verdict for partition in self.partitions}
+        if self.warnings:
+            verdicts.add(Verdict.WARNING)
+        return next((each for each in (Verdict.FAILURE, Verdict.WARNING) if each in verdicts), Verdict.OK)
+
+
+def relation_of(archived_topic: str, archived_id: str | None, topic: TopicFacts) -> Relation:
+    """Whether a topic is the one that was archived: same name, and same id as far as both are known."""
+    unknown = archived_id is None or topic.topic_id is None
+    same = topic.name == archived_topic and (unknown or archived_id == topic.topic_id)
+    return Relation.SOURCE if same else Relation.COPY
+
+
+async def compare_copy(
+    selection: Selection, topic: str, watermarks: Watermarks, reader: TopicReader, progress: Progress
+) -> PartitionComparison:
+    """Compares the selected records with all that the topic's partition of the same number holds.
+
+    Behind records that the archive cannot read, the copy may have them or may have been made without them: whichever
+    fits what comes next.
+    """
+    partition, (start, end) = selection
+    result = PartitionComparison(partition.partition)
+    losses = _Losses()
+    found_batches = _in_thread(reader.read(topic, partition.partition, *watermarks))
+    archived_batches = scan(partition, start, end, on_damage=losses)
+    async with aclosing(archived_batches), aclosing(found_batches):
+        archived, found = _Side(archived_batches), _Side(found_batches)
+        while all(await asyncio.gather(archived.fill(), found.fill())):
+            lost = losses.taken()
+            if lost and not _goes_on(archived, found):
+                result.found += await found.skip(lost)
+                continue
+            rows = min(archived.rows, found.rows)
+            left, right = archived.take(rows), found.take(rows)
+            _compare_rows(left, right, Relation.COPY, result)
+            progress(rows, payload_bytes(left))
+        async for batch in archived.rest():
+            _count_missing(batch, result)
+            progress(batch.num_rows, payload_bytes(batch))
+        result.found += await found.skip(losses.taken())
+        async for batch in found.rest():
+            _count_extra(batch, result)
+        result.archived_digests, result.found_digests = archived.digests, found.digests
+    result.lost = losses.skipped
+    return result
+
+
+async def compare_source(
+    selection: Selection,
+    facts: TopicFacts,
+    watermarks: Watermarks,
+    reader: TopicReader,
+    progress: Progress,
+) -> PartitionComparison:
+    """Compares the selected records with those that the source holds at the same offsets.
+
+    What lies below the source's low watermark is excused, as are records that a compacted source merged since, and
+    records in the archive's recorded gaps.
+    """
+    partition, (start, end) = selection
+    result = PartitionComparison(partition.partition)
+    if start < min(watermarks.low, end):
+        result.excused.append(Excused(start, min(watermarks.low, end), "the source deleted them (retention)"))
+    losses = _Losses()
+    excuses = _Excuses(await _known_gaps(partition), losses, facts.config is not None and facts.config.compacts)
+    first = max(start, watermarks.low)
+    found_batches = _in_thread(reader.read(facts.name, partition.partition, first, min(end, watermarks.end)))
+    archived_batches = scan(partition, first, end, on_damage=losses)
+    async with aclosing(archived_batches), aclosing(found_batches):
+        archived, found = _Side(archived_batches), _Side(found_batches)
+        while all(await asyncio.gather(archived.fill(), found.fill())):
+            bound = min(archived.last_offset, found.last_offset) + 1
+            left, right = archived.take_below(bound), found.take_below(bound)
+            _compare_offsets(left, right, excuses, result)
+            progress(left.num_rows, payload_bytes(left))
+        async for batch in archived.rest():
+            excuses.missing(batch, result)
+            progress(batch.num_rows, payload_bytes(batch))
+        async for batch in found.rest():
+            excuses.extra(batch, result)
+        result.archived_digests, result.found_digests = archived.digests, found.digests
+    result.lost = losses.skipped
+    if end >= partition.next_offset and watermarks.end > partition.next_offset:
+        result.not_archived_yet = OffsetRun(max(partition.next_offset, watermarks.low), watermarks.end)
+    return result
+
+
+async def _known_gaps(partition: ArchivedPartition) -> Sequence[Gap]:
+    """The recorded gaps; where a catalog cannot be read, those of the marker: what it led to is lost anyway."""
+    try:
+        return await partition.gaps()
+    except Damaged:
+        return partition.marker.gaps
+
+
+class _Side:
+    """One of two streams that are read in step."""
+
+    def __init__(self, batches: AsyncIterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._batch: pa.RecordBatch | None = None
+        self._digest = RecordsDigest()
+
+    @property
+    def digests(self) -> Digests:
+        """Of all records taken so far."""
+        return Digests(self._digest.content, self._digest.positions)
+
+    async def fill(self) -> bool:
+        """Whether there are records, read if need be."""
+        while self._batch is None or self._batch.num_rows == 0:
+            try:
+                self._batch = await anext(self._batches)
+            except StopAsyncIteration:
+                self._batch = None
+                return False
+        return True
+
+    @property
+    def rows(self) -> int:
+        """How many can be taken; at least one after `fill` said so."""
+        assert self._batch is not None
+        return int(self._batch.num_rows)
+
+    @property
+    def last_offset(self) -> int:
+        """Of the records that can be taken."""
+        assert self._batch is not None
+        return int(self._batch.column("offset")[-1].as_py())
+
+    def take(self, rows: int) -> pa.RecordBatch:
+        """The next records, that many."""
+        assert self._batch is not None
+        taken, self._batch = self._batch.slice(0, rows), self._batch.slice(rows)
+        self._digest.update(taken)
+        return taken
+
+    def take_below(self, offset: int) -> pa.RecordBatch:
+        """The next records, those below an offset."""
+        assert self._batch is not None
+        return self.take(int(np.searchsorted(self._batch.column("offset").to_numpy(), offset)))
+
+    def head(self, rows: int) -> pa.RecordBatch:
+        """The next records, that many, to look at."""
+        assert self._batch is not None
+        return self._batch.slice(0, rows)
+
+    async def skip(self, rows: int) -> int:
+        """Passes over so many records, as far as there are any; how many there were."""
+        left = rows
+        while left and await self.fill():
+            left -= self.take(min(left, self.rows)).num_rows
+        return rows - left
+
+    async def rest(self) -> AsyncIterator[pa.RecordBatch]:
+        """All that is left."""
+        while await self.fill():
+            yield self.take(self.rows)
+
+
+class _Losses(SkipDamage):
+    """What the archive cannot read, as it is come to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._records = 0
+
+    def meet(self, unreadable: Unreadable) -> None:
+        """See DamagePolicy."""
+        super().meet(unreadable)
+        self._records += min(unreadable.num_records, unreadable.end - unreadable.start)
+
+    def taken(self) -> int:
+        """How many records were lost since this was asked last."""
+        records, self._records = self._records, 0
+        return records
+
+    def among(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """For each record whether its offset was lost."""
+        offsets = batch.column("offset").to_numpy()
+        among = np.zeros(len(offsets), dtype=bool)
+        for start, end, _ in self.skipped:
+            among |= (start <= offsets) & (offsets < end)
+        return among
+
+
+class _Excuses:
+    """Why records of a source may rightly be on one side only."""
+
+    def __init__(self, gaps: Sequence[Gap], losses: "_Losses", compacts: bool) -> None:
+        self._gaps = gaps
+        self._losses = losses
+        self._compacts = compacts
+
+    def missing(self, batch: pa.RecordBatch, result: PartitionComparison) -> None:
+        """Counts archived records that the source does not have."""
+        if not self._compacts:
+            _count_missing(batch, result)
+            return
+        result.archived += batch.num_rows
+        if batch.num_rows:
+            _excuse(batch, "the source merged some records since (compaction)", result)
+
+    def extra(self, batch: pa.RecordBatch, result: PartitionComparison) -> None:
+        """Counts the source's records that the archive does not have; those that it lost are told of otherwise."""
+        lost = self._losses.among(batch)
+        if lost.any():
+            result.found += int(lost.sum())
+            batch = batch.filter(pa.array(~lost))
+        gaps = [gap_at(self._gaps, offset) for offset in batch.column("offset").to_pylist()]
+        for gap in dict.fromkeys(gap for gap in gaps if gap is not None):
+            excused = Excused(gap.start, gap.end, f"a recorded gap of the archive ({gap.reason})")
+            if excused not in result.excused:
+                result.excused.append(excused)
+        inside = np.array([gap is not None for gap in gaps], dtype=bool)
+        result.found += int(inside.sum())
+        _count_extra(batch.filter(pa.array(~inside)), result)
+
+
+def _excuse(batch: pa.RecordBatch, reason: str, result: PartitionComparison) -> None:
+    first, last = (batch.column("offset")[row].as_py() for row in (0, -1))
+    before = result.excused[-1] if result.excused else None
+    if before is not None and before.reason == reason:
+        result.excused[-1] = Excused(before.start, last + 1, reason)
+    else:
+        result.excused.append(Excused(first, last + 1, reason))
+
+
+def _compare_offsets(
+    left: pa.RecordBatch, right: pa.RecordBatch, excuses: _Excuses, result: PartitionComparison
+) -> None:
+    """Compares what stands at the same offsets; the rest is missing or extra."""
+    if not left.column("offset").equals(right.column("offset")):
+        ours, theirs = left.column("offset").to_numpy(), right.column("offset").to_numpy()
+        _, in_left, in_right = np.intersect1d(ours, theirs, assume_unique=True, return_indices=True)
+        alone_left, alone_right = np.delete(np.arange(len(ours)), in_left), np.delete(np.arange(len(theirs)), in_right)
+        excuses.missing(left.take(pa.array(alone_left)), result)
+        excuses.extra(right.take(pa.array(alone_right)), result)
+        left, right = left.take(pa.array(in_left)), right.take(pa.array(in_right))
+    _compare_rows(left, right, Relation.SOURCE, result)
+
+
+def _goes_on(archived: _Side, found: _Side) -> bool:
+    """Whether the copy's next records are the archive's."""
+    rows = min(archived.rows, found.rows)
+    trial = PartitionComparison(0)
+    _compare_rows(archived.head(rows), found.head(rows), Relation.COPY, trial)
+    return not trial.differing
+
+
+def _compare_rows(left: pa.RecordBatch, right: pa.RecordBatch, relation: Relation, result: PartitionComparison) -> None:
+    """Compares batches of equal length row by row, columns as a whole first."""
+    zeros = _zeros_sent_as_one(left, right) if relation is Relation.COPY else None
+    if zeros is not None:
+        result.zero_timestamps += int(zeros.sum())
+        times = np.where(zeros, 1, left.column("timestamp").to_numpy())
+        left = left.set_column(
+            left.schema.get_field_index("timestamp"), left.schema.field("timestamp"), pa.array(times)
+        )
+    unequal = [name for name in COMPARED[relation] if not left.column(name).equals(right.column(name))]
+    differing = 0
+    if unequal:
+        pairs = [(left.column(name).to_pylist(), right.column(name).to_pylist()) for name in unequal]
+        rows = [row for row in range(left.num_rows) if any(ours[row] != theirs[row] for ours, theirs in pairs)]
+        differing, first = len(rows), rows[0]
+        if result.first_difference is None:
+            fields = [name for name, (a, b) in zip(unequal, pairs, strict=True) if a[first] != b[first]]
+            result.first_difference = Difference(_record(left, first), _record(right, first), tuple(fields))
+    result.archived += left.num_rows
+    result.found += right.num_rows
+    result.differing += differing
+    result.records += left.num_rows - differing
+
+
+def _zeros_sent_as_one(left: pa.RecordBatch, right: pa.RecordBatch) -> npt.NDArray[np.bool_] | None:
+    zeros: npt.NDArray[np.bool_] = (left.column("timestamp").to_numpy() == 0) & (
+        right.column("timestamp").to_numpy() == 1
+    )
+    return zeros if zeros.any() else None
+
+
+def _count_missing(batch: pa.RecordBatch, result: PartitionComparison) -> None:
+    result.archived += batch.num_rows
+    result.missing += batch.num_rows
+    _add_runs(batch, result.missing_offsets)
+    if batch.num_rows and result.first_difference is None:
+        result.first_difference = Difference(_record(batch, 0), None, ())
+
+
+def _count_extra(batch: pa.RecordBatch, result: PartitionComparison) -> None:
+    result.found += batch.num_rows
+    result.extra += batch.num_rows
+    _add_runs(batch, result.extra_offsets)
+    if batch.num_rows and result.first_difference is None:
+        result.first_difference = Difference(None, _record(batch, 0), ())
+
+
+def _add_runs(batch: pa.RecordBatch, runs: list[OffsetRun]) -> None:
+    """Adds the offsets of a batch, neighbours as one range."""
+    offsets = batch.column("offset").to_numpy()
+    breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
+    for part in np.split(offsets, breaks) if len(offsets) else ():
+        start, end = int(part[0]), int(part[-1]) + 1
+        if runs and runs[-1].end == start:
+            runs[-1] = OffsetRun(runs[-1].start, end)
+        elif len(runs) < MAX_RUNS:
+            runs.append(OffsetRun(start, end))
+        else:
+            return
+
+
+def _record(batch: pa.RecordBatch, row: int) -> Record:
+    return next(iter(iter_records(batch.slice(row, 1))))
+
+
+async def _in_thread(batches: Iterator[pa.RecordBatch]) -> AsyncGenerator[pa.RecordBatch]:
+    """A blocking iterator, each step of it in a thread."""
+    while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+        yield batch

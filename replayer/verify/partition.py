@@ -1,0 +1,169 @@
+"""Checking a partition: every damage is found in one go, and each is told as the offsets that it costs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from index_format import objects
+from index_format.chunk_index import ChunkIndex, Gap
+from index_format.keys import INDEX_SUFFIXES, PartitionKeys
+from index_format.marker import ChunkEntry
+from replayer.read.archive import Archive
+from replayer.read.damage import Damaged, Unreadable
+from replayer.read.identity import Identity, read_identity
+from replayer.read.partition import ArchivedPartition
+from replayer.verify.chunk_checks import END, EVERY_CHUNK, ChunkChoice, ChunkFindings, Depth, Progress, check_chunks
+from replayer.verify.findings import Absent, ArchiveReport, Damage, Lost, PartitionReport
+
+
+class Survey(NamedTuple):
+    """`report` has what is known before any partition is opened; `places` are topics and partitions in order."""
+
+    identity: Identity
+    places: Sequence[tuple[str, int]]
+    report: ArchiveReport
+
+
+async def survey(archive: Archive, wanted: Sequence[tuple[str, Sequence[int] | None]]) -> Survey:
+    """Of the wanted topics and partitions, all partitions of a topic where none are named, everything if empty."""
+    asked = wanted or [(topic, None) for topic in await archive.all_incarnations()]
+    identity = await read_identity(archive, [topic for topic, _ in asked])
+    report = ArchiveReport(damage=list(identity.damage))
+    places = []
+    for topic, partitions in asked:
+        numbers = partitions or await archive.partitions(topic)
+        places += [(topic, number) for number in numbers]
+        if partitions is None:
+            expected = range(identity.partitions.get(await archive.folder_of(topic), 0))
+            report.absent += [Absent(topic, number) for number in expected if number not in numbers]
+    return Survey(identity, places, report)
+
+
+__all__ = ["Chain", "Depth", "Progress", "assembled", "expected_bytes", "read_chain", "verify_partition"]
+
+
+@dataclass
+class Chain:
+    """The chunks of a partition as its marker and catalogs name them, and what is wrong with those."""
+
+    entries: list[ChunkEntry] = field(default_factory=list)
+    gaps: set[Gap] = field(default_factory=set)
+    lost: list[Lost] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
+
+
+async def expected_bytes(archive: Archive, topic: str, partition: int) -> int:
+    """The bytes of data that a verification of the partition will account for; 0 where its marker is damaged."""
+    try:
+        return (await archive.open_partition(topic, partition)).num_bytes
+    except Damaged:
+        return 0
+
+
+async def verify_partition(
+    archive: Archive,
+    topic: str,
+    partition: int,
+    depth: Depth,
+    progress: Progress,
+    *,
+    choice: ChunkChoice = EVERY_CHUNK,
+    identity: Identity | None = None,
+) -> PartitionReport:
+    """Checks one partition: marker and catalogs, and the chosen chunks; raises only for what is not damage."""
+    opened = await open_to_verify(archive, topic, partition)
+    if isinstance(opened, PartitionReport):
+        return opened
+    chain = await read_chain(opened)
+    chosen = choice.of(chain.entries)
+    progress(sum(entry.bytes for entry in chain.entries) - sum(entry.bytes for entry in chosen))
+    found = await check_chunks(opened, chosen, depth, progress)
+    return assembled(opened, topic, chain, chosen, [found], identity)
+
+
+async def open_to_verify(archive: Archive, topic: str, partition: int) -> ArchivedPartition | PartitionReport:
+    """The partition, or the report on it where its marker is damaged."""
+    try:
+        return await archive.open_partition(topic, partition)
+    except Damaged as error:
+        keys = await archive.partition_keys(topic, partition)
+        lost = await _unreachable(archive, keys)
+        return PartitionReport(topic, partition, lost=lost, damage=[Damage(keys.marker, error.reason)])
+
+
+async def read_chain(partition: ArchivedPartition) -> Chain:
+    """The chunks of all catalogs that can be read; what the others held, and what no one names, is lost."""
+    chain = Chain(gaps=set(partition.marker.gaps))
+    spans: list[tuple[int, int, str]] = []
+    async for opened in partition.walk(0, END):
+        if isinstance(opened, ChunkEntry):
+            chain.entries.append(opened)
+            spans.append((opened.start_offset, opened.next_offset, partition.keys.chunks + opened.name))
+        elif isinstance(opened, Unreadable):
+            chain.damage.append(Damage(opened.key, opened.reason))
+            chain.lost.append(Lost(opened.start, opened.end, opened.reason))
+            spans.append((opened.start, opened.end, opened.key))
+        else:
+            chain.gaps.update(opened.gaps)
+    _check_chain(chain, partition.start_offset, spans)
+    return chain
+
+
+def _check_chain(chain: Chain, position: int, spans: Sequence[tuple[int, int, str]]) -> None:
+    """Each chunk starts where the one before ends, or at the end of a recorded gap."""
+    gap_ends = {gap.end for gap in chain.gaps}
+    for start, end, key in spans:
+        if start != position and start not in gap_ends:
+            reason = f"no chunk and no recorded gap: the chain breaks before {key}"
+            chain.damage.append(Damage(key, reason))
+            if position < start:
+                chain.lost.append(Lost(position, start, reason))
+        position = end
+
+
+def assembled(
+    partition: ArchivedPartition,
+    topic: str,
+    chain: Chain,
+    chosen: Sequence[ChunkEntry],
+    found: Sequence[ChunkFindings],
+    identity: Identity | None,
+) -> PartitionReport:
+    """The report: `found` is of the chosen chunks, in order; only where it is one finding there are digests."""
+    marker = partition.marker
+    report = PartitionReport(topic, partition.partition, next_offset=marker.next_offset)
+    report.damage = [*chain.damage, *(damage for each in found for damage in each.damage)]
+    report.lost = [*chain.lost, *(lost for each in found for lost in each.lost)]
+    hashes = {found[-1].last_hash if found else None, marker.tail_hash}
+    if chosen[-1:] == chain.entries[-1:] and None not in hashes and len(hashes) > 1:
+        report.damage.append(Damage(partition.keys.marker, "its tail_hash is not that of the last record"))
+    if len(chosen) == len(chain.entries) and not report.lost and len(found) == 1:
+        report.digests = found[0].digests
+    counts = {entry.name: entry.num_records for entry in chain.entries}
+    for each in found:
+        counts |= each.recounted
+    report.records = sum(counts.values()) - sum(each.lost_records for each in found)
+    report.chunks, report.checked_chunks = len(chain.entries), len(chosen)
+    report.first_offset = chain.entries[0].first_offset if chain.entries else None
+    gaps = chain.gaps.union(*(each.gaps for each in found))
+    report.gaps = sorted(gaps, key=lambda gap: gap.start)
+    report.lost.sort(key=lambda lost: lost.start)
+    objections = () if identity is None else identity.objections(partition.keys.folder, marker)
+    report.damage += [*partition.damage, *(Damage(partition.keys.marker, reason) for reason in objections)]
+    return report
+
+
+async def _unreachable(archive: Archive, keys: PartitionKeys) -> list[Lost]:
+    """The offsets of a partition without a marker, as far as the indexes beside it tell."""
+    lost = []
+    suffix = INDEX_SUFFIXES[keys.layout]
+    async for key in archive.reader.list(keys.chunks):
+        if not key.endswith(suffix):
+            continue
+        try:
+            index = objects.decode((await archive.reader.get(key, objects.MAX_OBJECT_BYTES)).body, ChunkIndex, key)
+        except Damaged:
+            continue
+        if (index.topic, index.partition) == (keys.folder.topic, keys.partition):
+            lost.append(Lost(index.first_offset, index.last_offset + 1, "no marker leads to its chunk"))
+    return sorted(set(lost), key=lambda each: each.start)

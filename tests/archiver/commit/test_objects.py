@@ -1,0 +1,64 @@
+"""Markers between commits."""
+
+import hashlib
+import random
+import tracemalloc
+
+from archiver.commit.objects import Held, RestingMarker
+from index_format.marker import ChunkEntry, Marker
+
+SEED = 5
+
+
+def full_marker(rng: random.Random) -> Marker:
+    """With the longest tail there is."""
+    tail = tuple(
+        ChunkEntry(
+            name=f"2026/11/21/{start:020}-{1_790_000_000_000 + start * 150}.index.json",
+            start_offset=start,
+            next_offset=start + 600,
+            first_offset=start,
+            last_offset=start + 599,
+            num_records=600,
+            bytes=rng.randrange(10_000, 30_000),
+            raw_bytes=rng.randrange(300_000, 400_000),
+            min_timestamp=1_790_000_000_000 + start * 150,
+            max_timestamp=1_790_000_000_000 + start * 150 + 89_999,
+            sha256=hashlib.sha256(rng.randbytes(8)).hexdigest(),
+        )
+        for start in range(10**9, 10**9 + 64 * 600, 600)
+    )
+    return Marker(
+        archive_id="archive",
+        topic="orders",
+        topic_id=None,
+        partition=3,
+        group_id="group",
+        epoch=7,
+        writer="writer",
+        nonce="nonce",
+        start_offset=tail[0].start_offset,
+        next_offset=tail[-1].next_offset,
+        tail_hash="0" * 64,
+        last_chunk_index=tail[-1].name,
+        tail=tail,
+    )
+
+
+def test_it_is_the_same_marker() -> None:
+    held = Held(full_marker(random.Random(SEED)), '"etag"')
+    resting = RestingMarker.of(held)
+    assert resting.held() == held
+    assert (resting.epoch, resting.next_offset, resting.num_gaps) == (7, held.marker.next_offset, 0)
+    assert resting.newest_timestamp == held.marker.tail[-1].max_timestamp
+
+
+def test_a_thousand_partitions_with_full_tails_take_a_few_megabytes() -> None:
+    rng = random.Random(SEED)
+    tracemalloc.start()
+    try:
+        resting = [RestingMarker.of(Held(full_marker(rng), '"etag"')) for _ in range(20)]
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held / len(resting) < 8 * 1024, "decoded, one takes five times as much"

@@ -1,0 +1,434 @@
+"""What a take-over decides: claims, gaps, divergence, refusals."""
+
+import json
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace as with_fields
+
+from archiver.commit import operations as op
+from archiver.commit.commit import PartitionIdentity, commit_chunk, commit_progress
+from archiver.commit.driver import Driver
+from archiver.commit.objects import Held, swap_marker
+from archiver.commit.recovery import Claimed, TakeoverPolicy, gap_before, take_over
+from archiver.errors import Diverged, Fenced, GapRefused, OwnedByAnother
+from blockgz_runtime.errors import ShuttingDown, StoreError, StoreUnfit, UsageError
+from index_format.chunk_index import Gap
+from index_format.errors import BlockgzError, FormatError, MalformedObject, UnsupportedVersion
+from index_format.marker import Marker, decode_marker, encode
+from index_format.records import Record
+from tests.support.archives import records
+from tests.support.chunks import POLICY, archive_all, finished_chunk, identity_of
+from tests.support.memory_store import MemoryLog, MemoryStore
+from tests.support.simulator import Actor, Fate
+
+IDENTITY = identity_of()
+KEY = IDENTITY.keys.marker
+ROWS = records([0, 1, 2, 5, 6, 7])
+STOP_AT_GAPS = TakeoverPolicy(gaps_are_recorded=False, other_groups_are_replaced=False)
+TAKE_FROM_OTHERS = TakeoverPolicy(gaps_are_recorded=True, other_groups_are_replaced=True)
+
+
+def no_wait(attempt: int, cause: str) -> None:
+    pass
+
+
+def run(protocol: op.Protocol[Any], store: Any, log: MemoryLog, *, assigned: bool = True) -> Any:
+    return Driver(store, log, no_wait, lambda: assigned).run(protocol)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """Six records archived up to offset 8."""
+    store, log = MemoryStore(), MemoryLog(ROWS)
+    run(archive_all(IDENTITY, log, "first", lambda: 3), store, log)
+    return store
+
+
+def marker_in(store: MemoryStore) -> Marker:
+    return decode_marker(store.objects[KEY].body)
+
+
+def claim(
+    store: Any, log: MemoryLog, identity: PartitionIdentity = IDENTITY, policy: TakeoverPolicy = POLICY
+) -> Claimed:
+    claimed: Claimed = run(take_over(identity, "me", policy), store, log)
+    return claimed
+
+
+def refused(
+    kind: type[BlockgzError],
+    store: MemoryStore,
+    log: MemoryLog,
+    identity: PartitionIdentity = IDENTITY,
+    policy: TakeoverPolicy = POLICY,
+) -> BlockgzError:
+    """The refusal, after which the marker must be what it was."""
+    before = store.bodies()
+    with pytest.raises(kind) as caught:
+        claim(store, log, identity, policy)
+    assert store.bodies() == before, "a refused take-over may not claim"
+    assert type(caught.value) is kind
+    assert caught.value.what and caught.value.why and caught.value.remedy
+    return caught.value
+
+
+def test_the_first_claim_writes_a_marker_without_offsets() -> None:
+    store = MemoryStore()
+    claimed = claim(store, MemoryLog(records([7, 8]), low=7))
+    assert (claimed.position, claimed.gap, claimed.tail_was_compacted) == (7, None, False)
+    stored = json.loads(store.objects[KEY].body)
+    assert (stored["epoch"], stored["writer"], stored["group_id"]) == (1, "me", IDENTITY.group_id)
+    fields = ("start_offset", "next_offset", "leader_epoch", "tail_hash", "last_chunk_index")
+    assert [stored[field] for field in fields] == [None] * 5
+
+
+def test_a_log_that_starts_above_0_is_no_gap_at_the_second_claim_either() -> None:
+    store, log = MemoryStore(), MemoryLog(records([7, 8]), low=7)
+    claim(store, log)
+    again = claim(store, log)
+    assert (again.position, again.gap, again.held.marker.epoch) == (7, None, 2)
+
+
+def test_a_claim_raises_the_epoch_and_keeps_the_chain(store: MemoryStore) -> None:
+    before = marker_in(store)
+    claimed = claim(store, MemoryLog(ROWS))
+    now = marker_in(store)
+    assert claimed.position == before.next_offset == 8
+    assert (now.epoch, now.writer) == (before.epoch + 1, "me")
+    assert now.nonce != before.nonce
+    assert with_fields(now, epoch=before.epoch, writer=before.writer, nonce=before.nonce) == before
+    assert claimed.held == Held(now, claimed.held.etag)
+
+
+def test_records_lost_to_retention_become_a_gap(store: MemoryStore) -> None:
+    claimed = claim(store, MemoryLog(records([12, 13]), low=12))
+    assert claimed.gap == Gap(8, 12, "retention")
+    assert claimed.position == marker_in(store).next_offset == 12
+    assert marker_in(store).gaps == (Gap(8, 12, "retention"),)
+
+
+def test_the_chunk_behind_a_gap_starts_at_its_end_and_repeats_it(store: MemoryStore) -> None:
+    log = MemoryLog(records([13, 14]), low=12)
+    held = claim(store, log).held
+    chunk = finished_chunk("json", tuple(log.records), 12, 15)
+    run(commit_chunk(IDENTITY, held, chunk), store, log)
+    index = json.loads(store.objects[IDENTITY.keys.chunks + marker_in(store).tail[-1].name].body)
+    assert (index["start_offset"], index["first_offset"]) == (12, 13)
+    assert index["gaps"] == [{"from": 8, "to": 12, "reason": "retention"}]
+
+
+def test_a_gap_may_stop_the_partition(store: MemoryStore) -> None:
+    error = refused(GapRefused, store, MemoryLog(records([12]), low=12), policy=STOP_AT_GAPS)
+    assert "8 to 11" in error.what
+
+
+def test_no_gap_no_stop(store: MemoryStore) -> None:
+    assert claim(store, MemoryLog(records([8]), low=8), policy=STOP_AT_GAPS).gap is None
+
+
+def test_an_empty_log_far_behind_is_a_gap_too(store: MemoryStore) -> None:
+    assert claim(store, MemoryLog([], low=20)).gap == Gap(8, 20, "retention")
+
+
+def test_a_log_that_ends_below_the_archive_has_diverged(store: MemoryStore) -> None:
+    error = refused(Diverged, store, MemoryLog(ROWS[:-1]))
+    assert "7" in error.what and "8" in error.what
+
+
+def test_a_log_that_was_written_again_has_diverged(store: MemoryStore) -> None:
+    changed = [*ROWS[:-1], ROWS[-1]._replace(value=b"another")]
+    refused(Diverged, store, MemoryLog([*changed, *records(range(8, 20))]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"value": None}, {"key": b""}, {"timestamp": 1}, {"timestamp_type": 1}, {"headers": (("h", None),)}],
+    ids=lambda change: next(iter(change)),
+)
+def test_every_field_of_the_tail_counts(store: MemoryStore, change: dict[str, Any]) -> None:
+    assert ROWS[-1] == ROWS[-1]._replace() != ROWS[-1]._replace(**change)
+    refused(Diverged, store, MemoryLog([*ROWS[:-1], ROWS[-1]._replace(**change)]))
+
+
+def test_headers_compare_by_content_however_the_client_hands_them_over(store: MemoryStore) -> None:
+    rows: list[Record] = [row._replace(headers=[*row.headers]) for row in ROWS]
+    assert claim(store, MemoryLog(rows)).position == 8
+
+
+def test_a_tail_that_was_compacted_away_is_noted(store: MemoryStore) -> None:
+    claimed = claim(store, MemoryLog([*ROWS[:-1], *records([9])]))
+    assert claimed.tail_was_compacted and claimed.position == 8
+
+
+def test_a_tail_below_the_low_watermark_is_not_asked_for(store: MemoryStore) -> None:
+    assert not claim(store, MemoryLog(records([8]), low=8)).tail_was_compacted
+
+
+def test_another_group_is_refused_by_name(store: MemoryStore) -> None:
+    error = refused(OwnedByAnother, store, MemoryLog(ROWS), identity_of(group_id="mine"))
+    assert IDENTITY.group_id in error.what and "mine" in error.why and error.exit_code == 11
+
+
+def test_another_group_is_replaced_on_demand(store: MemoryStore) -> None:
+    claim(store, MemoryLog(ROWS), identity_of(group_id="mine"), TAKE_FROM_OTHERS)
+    assert marker_in(store).group_id == "mine"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"archive_id": "archive-2"}, {"topic_id": "id-2"}],
+    ids=["archive", "topic id"],
+)
+def test_a_marker_of_something_else_is_refused(store: MemoryStore, other: dict[str, Any]) -> None:
+    refused(Diverged, store, MemoryLog(ROWS), identity_of(**other))
+
+
+@pytest.mark.parametrize("change", [{"topic": "payments"}, {"partition": 4}], ids=["topic", "partition"])
+def test_a_marker_that_was_copied_here_is_refused(store: MemoryStore, change: dict[str, Any]) -> None:
+    moved = with_fields(marker_in(store), **change)
+    store.delete(KEY)
+    store.put_if_absent(KEY, encode(moved), "moved")
+    refused(Diverged, store, MemoryLog(ROWS))
+
+
+def test_another_isolation_level_is_a_mistake_of_the_operators_and_no_divergence(store: MemoryStore) -> None:
+    assert marker_in(store).isolation_level == "read_committed"
+    uncommitted = replace(IDENTITY, isolation_level="read_uncommitted")
+    shorter = MemoryLog(ROWS[:2], high=3)
+    refusal = refused(UsageError, store, shorter, uncommitted, TAKE_FROM_OTHERS)
+    assert refusal.exit_code == 2 and "--isolation-level read_committed" in refusal.remedy
+
+
+def test_before_anything_is_archived_the_isolation_level_may_change() -> None:
+    store, log = MemoryStore(), MemoryLog(ROWS)
+    claim(store, log)
+    claim(store, log, replace(IDENTITY, isolation_level="read_uncommitted"))
+    assert marker_in(store).isolation_level == "read_uncommitted"
+
+
+def without_isolation_level(store: MemoryStore) -> None:
+    """Make the marker one of an earlier writer."""
+    fields = json.loads(store.objects[KEY].body)
+    del fields["isolation_level"], fields["crc32"]
+    store.delete(KEY)
+    store.put_if_absent(KEY, json.dumps(fields).encode(), "older")
+
+
+def test_a_claim_adds_the_isolation_level_to_a_marker_without_one(store: MemoryStore) -> None:
+    without_isolation_level(store)
+    claim(store, MemoryLog(ROWS))
+    assert marker_in(store).isolation_level == "read_committed"
+
+
+def test_the_newest_index_tells_the_isolation_level_that_a_marker_leaves_out(store: MemoryStore) -> None:
+    without_isolation_level(store)
+    uncommitted = replace(IDENTITY, isolation_level="read_uncommitted")
+    assert "read_committed" in refused(UsageError, store, MemoryLog(ROWS), uncommitted).remedy
+
+
+def test_an_end_below_the_archive_is_no_divergence_where_only_the_isolation_level_differs() -> None:
+    """An open transaction: the last stable offset lies below what was archived under read_uncommitted."""
+    store, log = MemoryStore(), MemoryLog(ROWS)
+    uncommitted = replace(IDENTITY, isolation_level="read_uncommitted")
+    run(archive_all(uncommitted, log, "first", lambda: 3), store, log)
+    stable = MemoryLog(ROWS[:2], high=2)
+    assert "--isolation-level read_uncommitted" in refused(UsageError, store, stable).remedy
+    without_isolation_level(store)
+    assert "--isolation-level read_uncommitted" in refused(UsageError, store, stable).remedy
+    assert claim(store, log, uncommitted).position == 8
+
+
+def test_a_marker_whose_newest_index_is_gone_is_not_claimed_unchecked(store: MemoryStore) -> None:
+    without_isolation_level(store)
+    store.delete(IDENTITY.keys.chunks + marker_in(store).tail[-1].name)
+    assert "gone" in refused(StoreError, store, MemoryLog(ROWS)).what
+
+
+def test_a_topic_id_that_the_broker_does_not_tell_never_differs(store: MemoryStore) -> None:
+    assert claim(store, MemoryLog(ROWS), identity_of(topic_id=None)).position == 8
+    assert marker_in(store).topic_id == "id-1"
+
+
+@pytest.mark.parametrize("position", [None, 0, 8])
+def test_gap_before_is_none_where_the_log_holds_the_position(position: int | None) -> None:
+    marker = Marker(
+        archive_id="a", topic="orders", topic_id=None, partition=3, group_id="g", epoch=1, writer="w", nonce="n",
+        start_offset=None if position is None else 0, next_offset=position,
+    )  # fmt: skip
+    low = 0 if position is None else position
+    assert gap_before(marker, op.LogBounds(low, 8), IDENTITY) is None
+    assert gap_before(marker, op.LogBounds(0, 8), IDENTITY) is None
+
+
+def test_a_lost_race_for_the_claim_starts_again_and_wins(store: MemoryStore) -> None:
+    log = MemoryLog(ROWS)
+    slow = Actor("slow", take_over(IDENTITY, "slow", POLICY), store, log, random.Random(1))
+    while not isinstance(slow.operation, op.CompareAndSwap):
+        slow.step()
+    claim(store, log)
+    slow.run_to_end()
+    assert slow.failure is None
+    assert (marker_in(store).writer, marker_in(store).epoch) == ("slow", 3)
+
+
+def test_a_race_for_the_first_claim_has_one_winner_at_a_time() -> None:
+    store, log = MemoryStore(), MemoryLog(ROWS)
+    racers = [
+        Actor(name, archive_all(IDENTITY, log, name, lambda: 2), store, log, random.Random(name)) for name in "abcdef"
+    ]
+    while any(racer.is_alive for racer in racers):
+        for racer in racers:
+            if racer.is_alive:
+                racer.step()
+    finished = [racer.name for racer in racers if racer.result is not None]
+    assert finished == [marker_in(store).writer]
+    assert marker_in(store).next_offset == 8
+
+
+def test_a_marker_that_vanishes_is_never_created_anew(store: MemoryStore) -> None:
+    log = MemoryLog(ROWS)
+    held = claim(store, log).held
+    store.delete(KEY)
+    with pytest.raises(StoreError, match="vanished"):
+        run(commit_progress(IDENTITY, held, 9), store, log)
+    assert KEY not in store.objects
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"", MalformedObject),
+        (b"{", MalformedObject),
+        (b"[]", MalformedObject),
+        (b'{"format":"block-gzip","version":1}', MalformedObject),
+        (b'{"format":"block-gzip-marker","version":2}', UnsupportedVersion),
+        (b'{"format":"block-gzip-marker","version":1,"epoch":1}', MalformedObject),
+    ],
+)
+def test_a_damaged_marker_is_refused_and_left_alone(store: MemoryStore, body: bytes, kind: type[FormatError]) -> None:
+    store.delete(KEY)
+    store.put_if_absent(KEY, body, "damage")
+    with pytest.raises(kind):
+        claim(store, MemoryLog(ROWS))
+    assert store.objects[KEY].body == body
+
+
+def test_a_marker_that_is_damaged_under_a_writer_stops_it(store: MemoryStore) -> None:
+    held = claim(store, MemoryLog(ROWS)).held
+    store.delete(KEY)
+    store.put_if_absent(KEY, b"{}", "damage")
+    with pytest.raises(FormatError):
+        run(commit_progress(IDENTITY, held, 9), store, MemoryLog(ROWS))
+
+
+class RefusesItsOwnEtag(MemoryStore):
+    """Swaps never succeed, whatever etag they name."""
+
+    swaps = 0
+
+    def compare_and_swap(self, key: str, body: bytes, expected: str | None) -> str | None:
+        self.swaps += 1
+        return None
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_store_that_refuses_its_own_etag_is_unfit_after_ten(store: MemoryStore, is_new: bool) -> None:
+    broken = RefusesItsOwnEtag()
+    if not is_new:
+        broken.objects = dict(store.objects)
+    with pytest.raises(StoreUnfit):
+        claim(broken, MemoryLog(ROWS))
+    assert broken.swaps == 10
+
+
+def test_a_fenced_writer_is_told_by_whom(store: MemoryStore) -> None:
+    log = MemoryLog(ROWS)
+    held = claim(store, log).held
+    run(take_over(IDENTITY, "the other", POLICY), store, log)
+    with pytest.raises(Fenced) as caught:
+        run(commit_progress(IDENTITY, held, 9), store, log)
+    assert "the other" in caught.value.why and str(marker_in(store).epoch) in caught.value.why
+
+
+def test_a_swap_whose_answer_was_lost_is_known_by_its_nonce(store: MemoryStore) -> None:
+    held = claim(store, MemoryLog(ROWS)).held
+    moved = with_fields(held.marker, nonce="mine")
+    actor = Actor("a", swap_marker(KEY, moved, held.etag), store, MemoryLog(ROWS), random.Random(1))
+    actor.step(Fate.ANSWER_LOST)
+    actor.run_to_end()
+    assert actor.result.marker == moved and store.versions[KEY][-1] == encode(moved)
+
+
+def test_a_partition_that_was_reassigned_is_not_committed(store: MemoryStore) -> None:
+    log = MemoryLog(ROWS)
+    held = claim(store, log).held
+    before = store.objects[KEY]
+    with pytest.raises(OwnedByAnother):
+        run(commit_progress(IDENTITY, held, 9), store, log, assigned=False)
+    assert store.objects[KEY] == before
+
+
+def test_progress_raises_the_newest_chunk_with_the_marker(store: MemoryStore) -> None:
+    log = MemoryLog(ROWS, high=20)
+    held = run(commit_progress(IDENTITY, claim(store, log).held, 12), store, log)
+    assert held.marker.next_offset == held.marker.tail[-1].next_offset == 12
+    later = claim(store, MemoryLog(records([12]), low=12, high=13))
+    assert later.gap is None, "retention of offsets that held no record is no loss"
+
+
+def test_a_broker_that_does_not_answer_claims_nothing(store: MemoryStore) -> None:
+    actor = Actor("a", take_over(IDENTITY, "a", POLICY), store, MemoryLog(ROWS), random.Random(1))
+    before = store.bodies()
+    while not isinstance(actor.operation, op.ReadLogBounds):
+        actor.step()
+    for attempt in range(1, 50):
+        actor.step(Fate.NOT_APPLIED)
+        assert actor.operation == op.Wait(attempt, "the broker did not answer")
+        actor.step()
+    assert store.bodies() == before
+    actor.run_to_end()
+    assert actor.result.position == 8
+
+
+def test_reads_are_repeated_until_the_store_answers_or_the_run_ends(store: MemoryStore) -> None:
+    actor = Actor("a", take_over(IDENTITY, "a", POLICY), store, MemoryLog(ROWS), random.Random(1))
+    for attempt in range(1, 50):
+        actor.step(Fate.NOT_APPLIED)
+        assert actor.operation == op.Wait(attempt, "the store did not answer")
+        actor.step()
+    actor.run_to_end()
+    assert actor.result.position == 8
+
+    def end(attempt: int, cause: str) -> None:
+        raise ShuttingDown("the run ended")
+
+    with pytest.raises(ShuttingDown):
+        Driver(RefusesItsOwnEtag(), MemoryLog(ROWS), end, lambda: True).run(take_over(IDENTITY, "a", POLICY))
+
+
+class ForgetsWhatItHolds(MemoryStore):
+    """Says that a key is taken and that nothing is there."""
+
+    def put_if_absent(self, key: str, body: Any, attempt: str) -> bool:
+        return False
+
+
+def test_a_store_that_contradicts_itself_is_asked_again_after_a_pause(store: MemoryStore) -> None:
+    log = MemoryLog([*ROWS, *records([8])])
+    held = claim(store, log).held
+    broken = ForgetsWhatItHolds()
+    causes: list[str] = []
+
+    def wait(attempt: int, cause: str) -> None:
+        causes.append(cause)
+        if attempt == 5:
+            raise ShuttingDown("the run ended")
+
+    with pytest.raises(ShuttingDown):
+        Driver(broken, log, wait, lambda: True).run(
+            commit_chunk(IDENTITY, held, finished_chunk("json", tuple(log.records[-1:]), 8, 9))
+        )
+    assert len(causes) == 5 and "taken" in causes[0]

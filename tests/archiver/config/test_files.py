@@ -1,0 +1,260 @@
+"""Configuration files: three syntaxes, our names and Connect's."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from archiver.config.connect_names import NOT_USED, REFUSED
+from archiver.config.documents import Entry, parse_document
+from archiver.config.files import ConfigFile, read_config_file, settings_of
+from blockgz_runtime.errors import UsageError
+
+
+def entries(name: str, text: str) -> list[tuple[str, object, str]]:
+    return [(entry.key, entry.value, entry.place) for entry in parse_document(name, text)]
+
+
+def values(file: ConfigFile) -> dict[str, object]:
+    return {name: setting.value for name, setting in file.settings.items()}
+
+
+def connect(**config: str) -> ConfigFile:
+    return settings_of([Entry(name, value, "c.json:1") for name, value in config.items()])
+
+
+def refused(name: str, text: str) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        settings_of(parse_document(name, text))
+    return caught.value
+
+
+class TestYaml:
+    def test_scalars_are_taken_as_written_and_maps_nest(self) -> None:
+        text = (
+            "group_id: 007\nregion: no\ntopics: [a, '~b']\n\nkafka:\n  ssl.ca.location: /ca\n  sasl:\n    password: x\n"
+        )
+        assert entries("f.yaml", text) == [
+            ("group_id", "007", "f.yaml:1"),
+            ("region", "no", "f.yaml:2"),
+            ("topics", ("a", "~b"), "f.yaml:3"),
+            ("kafka.ssl.ca.location", "/ca", "f.yaml:6"),
+            ("kafka.sasl.password", "x", "f.yaml:8"),
+        ]
+
+    def test_null_and_nothing(self) -> None:
+        text = "chunk_idle:\nhttp: ~\nregion: 'null'\nkafka: {}\n"
+        assert [value for _, value, _ in entries("f.yml", text)] == [None, None, "null", None]
+        assert "kafka" not in settings_of(parse_document("f.yml", text)).settings
+
+    @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n"])
+    def test_empty(self, text: str) -> None:
+        assert entries("f.yaml", text) == []
+
+    @pytest.mark.parametrize(
+        ("text", "line"),
+        [
+            ("topics: [a\nb: c", "f.yaml:2"),
+            ("- a\n", "f.yaml:1"),
+            ("a: !!python/name:os.system x\n", "f.yaml:1"),
+            ("a: !mine x\n", "f.yaml:1"),
+            ("x: 1\ntopics: [[a]]\n", "f.yaml:2"),
+            ("[a]: b\n", "f.yaml:1"),
+            ("a: &a\n  b: *a\n", "f.yaml:2"),
+            ("<<: {a: b}\n", "f.yaml:1"),
+            ("a: b\n---\nc: d\n", "f.yaml:2"),
+        ],
+    )
+    def test_malformed(self, text: str, line: str) -> None:
+        assert line in refused("f.yaml", text).what
+
+
+class TestProperties:
+    def test_as_java_reads_them(self) -> None:
+        text = (
+            "# comment\n! comment\n\n a = b c \nd:e\nf g\nh\n"
+            "i = one, \\\n    two\nj\\=k = \\u0041\\t\\\\\r\nl=m\\n # no comment\nn=o=p:q\nlast = x\\"
+        )
+        assert entries("f.properties", text) == [
+            ("a", "b c ", "f.properties:4"),
+            ("d", "e", "f.properties:5"),
+            ("f", "g", "f.properties:6"),
+            ("h", "", "f.properties:7"),
+            ("i", "one, two", "f.properties:8"),
+            ("j=k", "A\t\\", "f.properties:10"),
+            ("l", "m\n # no comment", "f.properties:11"),
+            ("n", "o=p:q", "f.properties:12"),
+            ("last", "x", "f.properties:13"),
+        ]
+
+    def test_a_comment_goes_not_on(self) -> None:
+        assert entries("f.properties", "# a \\\nb=c\n") == [("b", "c", "f.properties:2")]
+
+    def test_a_value_without_a_name(self) -> None:
+        assert refused("f.properties", "a=b\n= c\n").what.startswith("f.properties:2")
+
+
+class TestJson:
+    def test_connects_form_and_the_flat_one(self) -> None:
+        config = {"topics": "a", "tasks.max": 4, "once": True}
+        whole = json.dumps({"name": "sink", "config": config}, indent=1)
+        flat = json.dumps(config, indent=1)
+        assert entries("f.json", whole) == [
+            ("name", "sink", "f.json:2"),
+            ("topics", "a", "f.json:4"),
+            ("tasks.max", "4", "f.json:5"),
+            ("once", "true", "f.json:6"),
+        ]
+        assert entries("f.json", flat) == [
+            ("topics", "a", "f.json:2"),
+            ("tasks.max", "4", "f.json:3"),
+            ("once", "true", "f.json:4"),
+        ]
+
+    @pytest.mark.parametrize("text", ["", "[]", "3", '{"a": }', '{"topics": [[1]]}', "[" * 100_000])
+    def test_malformed(self, text: str) -> None:
+        assert refused("f.json", text).what.startswith("f.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("f.yaml", "chunk_bytes: 1\nchunk_bytes: 2\n"),
+        ("f.yaml", "kafka: {a.b: 1, a: {b: 2}}\n"),
+        ("f.properties", "chunk_bytes=1\nchunk_bytes=2\n"),
+        ("f.json", '{"chunk_bytes": 1, "chunk_bytes": 2}'),
+    ],
+)
+def test_a_key_that_comes_twice(name: str, text: str) -> None:
+    assert "given twice" in refused(name, text).what
+
+
+def test_the_ending_tells_the_syntax() -> None:
+    assert "rename" in refused("f.toml", "").remedy
+
+
+@pytest.mark.parametrize(
+    ("key", "suggestion"),
+    [
+        ("chunk_byte", "chunk_bytes"),
+        ("chunkBytes", "chunk_bytes"),
+        ("chunk.bytes", "chunk_bytes"),
+        ("bootstrap_server", "bootstrap_servers"),
+        ("s3.buckt.name", "s3.bucket.name"),
+        ("rotate.interval", "rotate.interval.ms"),
+        ("security.protocol", "kafka.security.protocol"),
+    ],
+)
+def test_an_unknown_key_with_a_suggestion(key: str, suggestion: str) -> None:
+    error = refused("f.properties", f"\n{key}=secret")
+    assert error.what == f"f.properties:2: {key} is not a setting"
+    assert error.remedy == f"did you mean {suggestion}?"
+    assert "secret" not in error.what + error.why + error.remedy
+    assert error.exit_code == 2
+
+
+def test_an_unknown_key_without_one() -> None:
+    assert "config init" in refused("f.properties", "xyzzy=1").remedy
+
+
+def test_names_as_flags_write_them() -> None:
+    assert values(connect(**{"chunk-bytes": "1MB"})) == {"chunk_bytes": "1MB"}
+
+
+class TestConnectNames:
+    @pytest.mark.parametrize(
+        ("name", "value", "field", "taken"),
+        [
+            ("topics", "a,b", "topics", "a,b"),
+            ("topics.regex", "eu.*", "topics", "~eu.*"),
+            ("s3.region", "eu-west-1", "region", "eu-west-1"),
+            ("s3.endpoint", "http://s3", "endpoint_url", "http://s3"),
+            ("store.url", "http://s3", "endpoint_url", "http://s3"),
+            ("local.buffer.dir", "/b", "buffer_dir", "/b"),
+            ("compressed_block_size", "67108864", "block_bytes", "67108864"),
+            ("flush.size", "1000", "chunk_records", "1000"),
+            ("rotate.interval.ms", "60000", "chunk_span", "60000ms"),
+            ("rotate.schedule.interval.ms", "90000", "chunk_interval", "90000ms"),
+            ("tasks.max", "4", "workers", "4"),
+            ("bootstrap.servers", "h:9092", "bootstrap_servers", "h:9092"),
+            ("s3.bucket", "b-1", "archive", "s3://b-1"),
+            ("s3.bucket.name", "b-1", "archive", "s3://b-1"),
+            ("kafka.sasl.password", "x", "kafka.sasl.password", "x"),
+        ],
+    )
+    def test_what_has_an_equal(self, name: str, value: str, field: str, taken: str) -> None:
+        assert values(connect(**{name: value})) == {field: taken}
+
+    @pytest.mark.parametrize("prefix", ["kafka/backup", "/kafka/backup/"])
+    def test_bucket_and_prefix_make_an_address(self, prefix: str) -> None:
+        file = connect(**{"s3.prefix": prefix, "s3.bucket": "b-1"})
+        assert values(file) == {"archive": "s3://b-1/kafka/backup"}
+        assert file.settings["archive"].origin.alias == "s3.bucket"
+
+    def test_a_prefix_alone(self) -> None:
+        with pytest.raises(UsageError, match="stands alone"):
+            connect(**{"s3.prefix": "p"})
+
+    @pytest.mark.parametrize("name", ["rotate.interval.ms", "rotate.schedule.interval.ms"])
+    def test_minus_one_switches_a_rotation_off(self, name: str) -> None:
+        assert values(connect(**{name: "-1"})) == {}
+
+    def test_milliseconds_are_whole(self) -> None:
+        with pytest.raises(UsageError, match="cannot be '5m'"):
+            connect(**{"rotate.interval.ms": "5m"})
+
+    @pytest.mark.parametrize("name", ["topics.regex", "rotate.schedule.interval.ms"])
+    def test_what_differs_is_said(self, name: str) -> None:
+        (note,) = connect(**{name: "1"}).notes
+        assert f"c.json:1: {name} is taken as" in note
+
+    @pytest.mark.parametrize("name", NOT_USED)
+    def test_what_changes_nothing_is_left_out_with_a_warning(self, name: str) -> None:
+        file = connect(**{name: "x"})
+        assert file.settings == {}
+        assert file.notes == (f"c.json:1: {name} is not used: {NOT_USED[name]}",)
+
+    @pytest.mark.parametrize("name", [*REFUSED, "transforms.x.type", "consumer.override.fetch.max.bytes"])
+    def test_what_would_change_the_archive_is_refused(self, name: str) -> None:
+        with pytest.raises(UsageError) as caught:
+            connect(**{name: "AKIAX"})
+        assert caught.value.why
+        assert "AKIAX" not in caught.value.what + caught.value.why + caught.value.remedy
+
+    @pytest.mark.parametrize(
+        "names",
+        [
+            ("s3.bucket", "s3.bucket.name"),
+            ("s3.bucket", "archive"),
+            ("s3.endpoint", "store.url"),
+            ("topics", "topics.regex"),
+            ("tasks.max", "workers"),
+            ("chunk_bytes", "chunk-bytes"),
+        ],
+    )
+    def test_two_names_of_one_field(self, names: tuple[str, str]) -> None:
+        with pytest.raises(UsageError, match="set the same thing"):
+            connect(**dict.fromkeys(names, "x"))
+
+
+class TestReading:
+    def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match="cannot be read"):
+            read_config_file(tmp_path / "none.yaml")
+
+    def test_a_file_that_is_no_text(self, tmp_path: Path) -> None:
+        path = tmp_path / "f.yaml"
+        path.write_bytes(b"\xff\xfe")
+        with pytest.raises(UsageError, match="not UTF-8"):
+            read_config_file(path)
+
+    def test_a_file_that_is_too_large(self, tmp_path: Path) -> None:
+        path = tmp_path / "f.yaml"
+        path.write_bytes(b"#" * (1024**2 + 1))
+        with pytest.raises(UsageError, match="larger"):
+            read_config_file(path)
+
+    def test_a_byte_order_mark(self, tmp_path: Path) -> None:
+        path = tmp_path / "f.yaml"
+        path.write_bytes(b"\xef\xbb\xbfregion: eu\n")
+        assert values(read_config_file(path)) == {"region": "eu"}

@@ -1,0 +1,213 @@
+"""`archiver doctor`: each judgement by its values, the whole against a mock cluster, and never a traceback."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+from click.testing import CliRunner, Result
+
+from archiver.cli import main
+from archiver.doctor.findings import Finding, Verdict, worst
+from archiver.doctor.judging import (
+    FILES,
+    judge_clock,
+    judge_group_permissions,
+    judge_identity,
+    judge_newest,
+    judge_open_files,
+    judge_protocols,
+    judge_retention,
+    judge_space,
+    judge_topic_ids,
+    judge_topic_permissions,
+    judge_topics,
+)
+from archiver.ingest.kafka_cluster import TopicDescription
+from blockgz_runtime.store.s3_writer import S3Store
+from index_format.identity import ArchiveInfo
+from tests.support.archives import ArchiveWriter
+from tests.support.mock_cluster import MockCluster
+
+OK, WARN, FAIL = Verdict
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, None),
+        ({"retention.ms": "-1"}, None),
+        ({"retention.ms": str(168 * HOUR_MS)}, None),
+        ({"retention.ms": str(HOUR_MS)}, None),
+        ({"retention.ms": str(HOUR_MS - 1)}, WARN),
+        ({"retention.ms": "300001"}, WARN),
+        ({"retention.ms": "300000"}, FAIL),
+        ({"retention.ms": "0"}, FAIL),
+        ({"retention.ms": "0", "cleanup.policy": "compact"}, None),
+        ({"retention.ms": "0", "cleanup.policy": "compact,delete"}, FAIL),
+        ({"retention.ms": "-1", "retention.bytes": "1073741824"}, WARN),
+    ],
+)
+def test_retention_against_a_chunk_interval_of_five_minutes(settings: dict[str, str], expected: Verdict | None) -> None:
+    finding = judge_retention("orders", settings, 300.0)
+    assert (finding.verdict if finding else None) is expected
+    assert finding is None or (finding.remedy and "orders" in finding.detail)
+
+
+def test_topics_are_told_apart_only_where_something_is_to_be_done() -> None:
+    fine = TopicDescription(1, 1, {}, {"retention.ms": "-1", "message.timestamp.type": "LogAppendTime"})
+    short = TopicDescription(1, 1, {"retention.ms": "1000"}, {"retention.ms": "-1"})
+    silent = TopicDescription(1, 1, None, None)
+    findings = list(judge_topics({"a": fine, "b": fine, "c": short, "d": silent}, 300.0))
+    assert [(each.check, each.verdict) for each in findings] == [
+        ("retention", FAIL),
+        ("retention", WARN),
+        ("retention", OK),
+        ("timestamp type", OK),
+    ]
+    assert findings[-1].detail.startswith("CreateTime on 1 topics, LogAppendTime on 2 topics")
+
+
+@pytest.mark.parametrize(
+    ("allowed", "expected"),
+    [
+        ({"a": frozenset({"DESCRIBE", "READ", "WRITE"})}, [OK]),
+        ({"a": frozenset({"DESCRIBE"}), "b": frozenset({"DESCRIBE", "READ"})}, [FAIL]),
+        ({"a": None, "b": frozenset({"DESCRIBE", "READ"})}, [WARN]),
+        ({}, []),
+    ],
+)
+def test_topic_permissions(allowed: dict[str, frozenset[str] | None], expected: list[Verdict]) -> None:
+    assert [each.verdict for each in judge_topic_permissions(allowed)] == expected
+
+
+@pytest.mark.parametrize(
+    ("finding", "expected"),
+    [
+        (judge_group_permissions("g", frozenset({"READ"})), OK),
+        (judge_group_permissions("g", frozenset({"DESCRIBE"})), FAIL),
+        (judge_group_permissions("g", None), WARN),
+        (judge_topic_ids("id"), OK),
+        (judge_topic_ids(None), WARN),
+        (judge_protocols(frozenset({"classic", "consumer"})), OK),
+        (judge_protocols(frozenset({"classic"})), FAIL),
+        (judge_protocols(None), WARN),
+        (judge_newest(None, 1000.0), OK),
+        (judge_newest(1_060_000, 1000.0), OK),
+        (judge_newest(1_061_000, 1000.0), WARN),
+        (judge_open_files(None, 3, 1000), OK),
+        (judge_open_files(1024, 3, 1000), OK),
+        (judge_open_files(FILES, 3, 1), WARN),
+        (judge_space(Path("/b"), 10, 10), OK),
+        (judge_space(Path("/b"), 9, 10), WARN),
+        (judge_clock(59), OK),
+        (judge_clock(-61), WARN),
+        (judge_clock(901), FAIL),
+    ],
+)
+def test_judgements(finding: Finding, expected: Verdict) -> None:
+    assert finding.verdict is expected
+    assert finding.detail
+
+
+@pytest.mark.parametrize(
+    ("layout", "cluster_id", "expected"),
+    [("topic", "c", OK), ("topic", None, OK), ("seed", "c", FAIL), ("topic", "other", FAIL)],
+)
+def test_an_archive_of_another_layout_or_cluster_is_refused(
+    layout: str, cluster_id: str | None, expected: Verdict
+) -> None:
+    found = {"topic": ArchiveInfo(archive_id="a", cluster_id="c", layout="topic")}
+    assert judge_identity(found, layout, cluster_id).verdict is expected
+
+
+def test_the_worst_verdict_counts() -> None:
+    assert worst([]) is OK
+    assert worst([Finding("a", WARN, ""), Finding("b", OK, "")]) is WARN
+    assert worst([Finding("a", WARN, ""), Finding("b", FAIL, ""), Finding("c", OK, "")]) is FAIL
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mock does not answer half of the questions; nobody waits for it."""
+    monkeypatch.setattr("archiver.ingest.kafka_cluster.IDENTITY_DEADLINE_SECONDS", 0.1)
+    monkeypatch.setattr("archiver.doctor.kafka_access.DEADLINE_SECONDS", 0.3)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> MockCluster:
+    cluster = MockCluster()
+    cluster.create_topic("orders")
+    return cluster
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["doctor", *map(str, arguments)])
+
+
+def verdicts(result: Result) -> dict[str, str]:
+    """Check -> its last verdict."""
+    return {each["check"]: each["verdict"] for each in orjson.loads(result.stdout)["findings"]}
+
+
+def test_a_sound_site_is_ok_and_what_cannot_be_asked_is_a_warning(cluster: MockCluster, tmp_path: Path) -> None:
+    archive = tmp_path / "new" / "archive"
+    result = run("orders", "-b", cluster.bootstrap_servers, "-a", archive, "--buffer-bytes", "1MiB", "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    found = verdicts(result)
+    sound = {"versions", "broker", "topics", "buffer", "store", "store clock", "conditional writes", "archive"}
+    assert {found[check] for check in sound} == {"ok"}
+    assert found["topic ACL"] == found["group ACL"] == "warn", "the mock does not tell"
+    assert orjson.loads(result.stdout)["verdict"] == "warn"
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
+
+
+def test_the_table_names_what_to_do(cluster: MockCluster, tmp_path: Path) -> None:
+    ArchiveWriter(tmp_path, "seed")
+    result = run("orders", "missing", "-b", cluster.bootstrap_servers, "-a", tmp_path)
+    assert result.exit_code == 1
+    (line,) = [line for line in result.stdout.splitlines() if "there is no topic missing" in line]
+    assert " fail " in line and "create it" in line
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("archive ")]
+    assert "layout seed" in line and "--layout seed" in line
+
+
+def test_without_a_broker_the_rest_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blockgz_runtime.kafka.connection.BROKER_DEADLINE_SECONDS", 0.3)
+    result = run("orders", "-b", "127.0.0.1:1", "-a", tmp_path, "--json")
+    assert result.exit_code == 1
+    found = verdicts(result)
+    assert found["broker"] == "fail"
+    assert found["topics"] == found["permissions"] == found["retention"] == "warn"
+    assert found["store"] == found["conditional writes"] == "ok"
+
+
+def test_a_store_that_cannot_be_reached_is_a_failure(cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(S3Store.__init__, "__kwdefaults__", {"attempts": 1})
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    options = ("--endpoint-url", "http://127.0.0.1:1", "--region", "us-east-1", "--json")
+    result = run("orders", "-b", cluster.bootstrap_servers, "-a", "s3://nowhere/a", *options)
+    assert result.exit_code == 1
+    assert verdicts(result)["store"] == "fail"
+    assert "Traceback" not in result.stderr
+
+
+def test_a_fault_of_ours_in_one_check_stops_no_other(
+    cluster: MockCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("broken\ncheck")
+
+    monkeypatch.setattr("archiver.doctor.machine_checks.shutil.disk_usage", broken)
+    result = run("orders", "-b", cluster.bootstrap_servers, "-a", tmp_path, "--json")
+    (finding,) = [each for each in orjson.loads(result.stdout)["findings"] if each["check"] == "buffer"]
+    assert finding["verdict"] == "warn"
+    assert finding["detail"] == "could not be checked: RuntimeError: broken check"
+    assert verdicts(result)["store"] == "ok"
+
+
+def test_without_a_topic_all_are_looked_at(cluster: MockCluster, tmp_path: Path) -> None:
+    result = run("-b", cluster.bootstrap_servers, "-a", tmp_path, "--json")
+    (finding,) = [each for each in orjson.loads(result.stdout)["findings"] if each["check"] == "topics"]
+    assert finding["detail"] == "1 topics, 4 partitions"

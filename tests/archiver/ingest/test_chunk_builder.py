@@ -1,0 +1,181 @@
+"""An open chunk: what its blocks, index entries, gaps and tail say of the records that went in."""
+
+import gzip
+import hashlib
+import json
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from archiver.commit.commit import FinishedChunk
+from archiver.errors import UnencodableRecord
+from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.chunk_builder import ChunkBuilder
+from index_format.blocks import IsalCompressor
+from index_format.chunk_index import Gap
+from index_format.keys import ChunkStart
+from index_format.record_formats import record_format
+from index_format.records import Record, batch_from_records, record_hash
+from tests.index_format.builders import record
+from tests.support.archives import records
+
+Builder = Callable[..., ChunkBuilder]
+
+
+@pytest.fixture
+def buffer(tmp_path: Path) -> Iterator[BufferFolder]:
+    folder = BufferFolder(tmp_path)
+    yield folder
+    folder.close()
+
+
+@pytest.fixture
+def builder(buffer: BufferFolder) -> Iterator[Builder]:
+    with ExitStack() as made:
+
+        def build(format_name: str = "json", **changes: Any) -> ChunkBuilder:
+            settings: dict[str, Any] = {
+                "record_format": record_format(format_name),
+                "compressor": IsalCompressor(1),
+                "block_bytes": 400,
+                "bad_records_are_skipped": False,
+                "buffer": buffer.new_file(),
+                "start_offset": 10,
+                "opened_at": 5.0,
+            }
+            chunk = ChunkBuilder(**settings | changes)
+            made.callback(chunk.discard)
+            return chunk
+
+        yield build
+
+
+def add(chunk: ChunkBuilder, rows: Sequence[Record], leader_epoch: int | None = None, now: float = 6.0) -> None:
+    chunk.add(batch_from_records(rows), leader_epoch, now)
+
+
+def stored_offsets(chunk: FinishedChunk) -> list[int]:
+    lines = gzip.decompress(chunk.body.path.read_bytes()).splitlines()
+    return [json.loads(line)["offset"] for line in lines]
+
+
+def test_a_chunk_of_several_batches(builder: Builder, buffer: BufferFolder) -> None:
+    chunk = builder()
+    rows = records([12, *range(13, 30), 40])
+    add(chunk, rows[:5], leader_epoch=3)
+    add(chunk, rows[5:], leader_epoch=4)
+    assert chunk.facts.num_records == len(rows)
+    assert chunk.facts.compressed_bytes == buffer.used_bytes > 0
+    finished = chunk.finish(45)
+    assert stored_offsets(finished) == [row.offset for row in rows]
+    assert finished.start == ChunkStart(10, 12, rows[0].timestamp)
+    assert (finished.next_offset, finished.leader_epoch, finished.gaps) == (45, 4, ())
+    assert (finished.timestamp_type, finished.tail_hash) == ("CreateTime", record_hash(rows[-1]))
+    content = finished.body.path.read_bytes()
+    assert (finished.body.size, finished.body.sha256) == (len(content), hashlib.sha256(content).hexdigest())
+
+
+def test_every_block_inflates_alone_to_what_its_entry_says(builder: Builder) -> None:
+    chunk = builder()
+    add(chunk, records(range(10, 60)))
+    finished = chunk.finish(60)
+    data = finished.body.path.read_bytes()
+    assert len(finished.blocks) > 5
+    for block in finished.blocks:
+        lines = gzip.decompress(data[block.byte_offset : block.byte_end]).splitlines(keepends=True)
+        offsets = [json.loads(line)["offset"] for line in lines]
+        assert sum(map(len, lines)) == block.byte_length_uncompressed <= 400
+        assert (offsets[0], offsets[-1]) == (block.first_record_offset, block.last_record_offset)
+        assert len(lines) == block.num_records
+    assert finished.blocks[-1].byte_end == len(data)
+
+
+def test_the_facts_count_compressed_bytes_of_whole_blocks_only(builder: Builder) -> None:
+    chunk = builder(block_bytes=10**6)
+    add(chunk, records(range(10, 60)), now=7.0)
+    assert (chunk.facts.compressed_bytes, chunk.facts.num_blocks, chunk.facts.num_records) == (0, 0, 50)
+    assert (chunk.facts.opened_at, chunk.facts.last_record_at) == (5.0, 7.0)
+    open_bytes = chunk.open_block_bytes
+    assert chunk.facts.encoded_bytes == open_bytes > 0
+    chunk.end_block()
+    assert (chunk.open_block_bytes, chunk.facts.num_blocks, chunk.facts.encoded_bytes) == (0, 1, open_bytes)
+    assert chunk.facts.compressed_bytes > 0
+    chunk.end_block()
+    assert chunk.facts.num_blocks == 1, "an empty block is none"
+    chunk.finish(60)
+
+
+def test_without_records_there_is_no_chunk(builder: Builder) -> None:
+    chunk = builder()
+    chunk.skip(10)
+    assert chunk.facts.num_records == 0
+    with pytest.raises(ValueError, match="without records"):
+        chunk.finish(11)
+
+
+def test_discarding_gives_the_buffer_back(builder: Builder, buffer: BufferFolder) -> None:
+    chunk = builder()
+    add(chunk, records(range(10, 60)))
+    body = chunk.finish(60).body
+    chunk.discard()
+    chunk.discard()
+    assert buffer.used_bytes == 0 and not body.path.exists()
+
+
+BAD = [
+    record(10, b"good", timestamp=10),
+    record(11, b"two\nlines", timestamp=11),
+    record(12, None, timestamp=12),
+    record(13, b"good", timestamp=13),
+    record(14, b"keyed", b"k", timestamp=14),
+    record(15, b"good", timestamp=15),
+    record(16, b"headed", headers=(("h", b""),), timestamp=16),
+]
+
+
+def test_a_record_that_the_format_cannot_hold_stops_by_default(builder: Builder) -> None:
+    chunk = builder("text")
+    with pytest.raises(UnencodableRecord, match="offset 11") as caught:
+        add(chunk, BAD)
+    assert "newline" in caught.value.why and "--on-bad-record skip" in caught.value.remedy
+    assert chunk.facts.num_records == 1, "the record before it is taken"
+    assert chunk.finish(11).tail_hash == record_hash(BAD[0])
+
+
+def test_skipped_records_become_gaps_and_a_run_of_them_one_gap(builder: Builder) -> None:
+    chunk = builder("text", bad_records_are_skipped=True)
+    add(chunk, BAD)
+    assert chunk.skipped == 4 and chunk.facts.num_records == 3
+    finished = chunk.finish(17)
+    assert finished.gaps == (Gap(11, 13, "skipped"), Gap(14, 15, "skipped"), Gap(16, 17, "skipped"))
+    assert gzip.decompress(finished.body.path.read_bytes()) == b"good\ngood\ngood\n"
+    assert [(block.first_record_offset, block.num_records) for block in finished.blocks] == [(10, 1), (13, 1), (15, 1)]
+    assert finished.tail_hash == record_hash(BAD[5])
+
+
+def test_a_run_of_skipped_records_over_two_batches_is_one_gap(builder: Builder) -> None:
+    chunk = builder("text", bad_records_are_skipped=True)
+    add(chunk, BAD[1:2])
+    add(chunk, BAD[2:3])
+    chunk.skip(13)
+    chunk.skip(20)
+    chunk.skip(22)
+    assert chunk.gaps == (Gap(11, 14, "skipped"), Gap(20, 21, "skipped"), Gap(22, 23, "skipped"))
+
+
+def test_an_open_chunk_whose_block_ended_holds_no_record_in_memory(builder: Builder) -> None:
+    chunk = builder()
+    add(chunk, [record(10, b"warm up")])
+    batch = batch_from_records([record(11, b"x" * 2**20)])
+    tracemalloc.start()
+    try:
+        chunk.add(batch, None, 6.0)
+        chunk.end_block()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 2**19

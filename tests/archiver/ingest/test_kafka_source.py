@@ -1,0 +1,133 @@
+"""How much the consumer takes at a time, and what it may not do."""
+
+import time
+from collections.abc import Iterator
+from itertools import count, islice
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, Message
+
+from archiver.config.model import RunConfig
+from archiver.ingest import kafka_source
+from archiver.ingest.kafka_settings import consumer_settings
+from archiver.ingest.kafka_source import (
+    BYTES_A_POLL,
+    FIRST_MESSAGES_A_POLL,
+    MOST_MESSAGES_A_POLL,
+    EndReached,
+    Fetched,
+    KafkaSource,
+    messages_a_poll,
+)
+from blockgz_runtime.errors import AccessDenied
+from tests.support.mock_cluster import FIND_COORDINATOR, MockCluster
+
+NOW = 1_700_000_000_000
+
+
+@pytest.mark.parametrize("record_bytes", [10, 500, 20_000, 1_000_000, 10 * BYTES_A_POLL])
+def test_a_poll_takes_a_bounded_number_of_bytes(record_bytes: int) -> None:
+    asked = FIRST_MESSAGES_A_POLL
+    for _ in range(4):
+        asked = messages_a_poll(asked, asked * record_bytes, asked)
+    assert asked == max(1, min(MOST_MESSAGES_A_POLL, BYTES_A_POLL // record_bytes))
+
+
+def test_polls_grow_step_by_step_where_records_turn_small() -> None:
+    assert [messages_a_poll(1, 10, 1), messages_a_poll(8, 80, 8)] == [8, 64]
+
+
+def test_a_poll_without_records_changes_nothing() -> None:
+    assert messages_a_poll(0, 0, 17) == 17
+
+
+class Client:
+    """A consumer that is given what it takes; notes how many were asked for."""
+
+    def __init__(self, messages: Iterator[Message]) -> None:
+        self._messages = messages
+        self.asked: list[int] = []
+
+    def consume(self, count: int, _: float) -> list[Message]:
+        self.asked.append(count)
+        return list(islice(self._messages, count))
+
+    def incremental_assign(self, _: object) -> None:
+        """Nothing to do."""
+
+    def list_topics(self, timeout: float) -> None:
+        """Nothing to tell."""
+
+
+def source_of(client: Client, monkeypatch: pytest.MonkeyPatch) -> KafkaSource:
+    monkeypatch.setattr(kafka_source, "make_client", lambda *_: client)
+    source = KafkaSource({}, gathering_bytes=1)
+    source.consume({("orders", 0): 0})
+    return source
+
+
+def message(offset: int, epoch: int = 0, **more: Any) -> Message:
+    partition = more.pop("partition", 0)
+    given = {"key": b"k", "value": b"v", "headers": [], "timestamp": (1, NOW), "leader_epoch": epoch} | more
+    return Message("orders", partition, offset, **given)
+
+
+@pytest.mark.parametrize("more", [{"key": b"k" * 200_000}, {"headers": [("trace", b"t" * 200_000)]}])
+def test_keys_and_headers_count_as_values_do(monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]) -> None:
+    client = Client(message(offset, **more) for offset in count())
+    source = source_of(client, monkeypatch)
+    for _ in range(3):
+        assert source.poll()
+    assert client.asked[-1] == BYTES_A_POLL // 200_000
+
+
+def test_offsets_that_come_again_are_a_batch_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the partition's guard, which looks at a batch's first offset, sees them."""
+    client = Client(iter([*(message(offset, 1) for offset in (5, 6, 8)), *(message(offset, 2) for offset in (6, 7))]))
+    events = source_of(client, monkeypatch).poll()
+    found = [
+        (each.batch.column("offset").to_pylist(), each.leader_epoch) for each in events if isinstance(each, Fetched)
+    ]
+    assert found == [([5, 6, 8], 1), ([6, 7], 2)]
+
+
+def test_a_new_leader_epoch_begins_a_batch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one batch had both, its first offsets would be judged by an epoch that did not write them."""
+    epochs = {5: 1, 6: 1, 7: 3, 8: 3, 9: None, 10: 3}
+    client = Client(message(offset, -1 if epoch is None else epoch) for offset, epoch in epochs.items())
+    events = source_of(client, monkeypatch).poll()
+    found = [
+        (each.batch.column("offset").to_pylist(), each.leader_epoch) for each in events if isinstance(each, Fetched)
+    ]
+    assert found == [([5, 6], 1), ([7, 8], 3), ([9], None), ([10], 3)]
+
+
+def test_partitions_may_take_turns_and_their_ends_stand_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = {"key": None, "value": None, "error": KafkaError(KafkaError._PARTITION_EOF), "leader_epoch": -1}
+    given = [(0, 5), (0, 6), (1, 3), (0, 7, end), (1, 4), (1, 5, end), (0, 7), (2, 0, end)]
+    messages = [message(offset, partition=number, **(more[0] if more else {})) for number, offset, *more in given]
+    source = source_of(Client(iter(messages)), monkeypatch)
+    source.consume({("orders", number): 0 for number in range(3)})
+    events = source.poll()
+    found = {each.partition[1]: each.batch.column("offset").to_pylist() for each in events if isinstance(each, Fetched)}
+    assert found == {0: [5, 6, 7], 1: [3, 4]}
+    ends = {each.partition[1]: each.position for each in events if isinstance(each, EndReached)}
+    assert ends == {0: 7, 1: 5, 2: 0}
+
+
+def test_a_group_that_may_not_be_joined_is_no_silence() -> None:
+    cluster = MockCluster()
+    cluster.create_topic("orders")
+    cluster.refuse(FIND_COORDINATOR, KafkaError.GROUP_AUTHORIZATION_FAILED, times=100)
+    config = RunConfig(archive="./archive", bootstrap_servers=cluster.bootstrap_servers, topics=("orders",))
+    source = KafkaSource(consumer_settings(config, queue_bytes=1), gathering_bytes=1)
+    listener: Any = None
+    try:
+        source.subscribe(["orders"], listener)
+        deadline = time.monotonic() + 20
+        with pytest.raises(AccessDenied, match="group"):
+            while time.monotonic() < deadline:
+                source.poll()
+    finally:
+        source.close()

@@ -1,0 +1,51 @@
+"""What the budget promises, by arithmetic; whether it is kept is measured by system_test/test_soak.py."""
+
+import pytest
+
+from archiver.config.model import RunConfig
+from archiver.ingest.kafka_settings import consumer_settings
+from archiver.ingest.memory_plan import QUEUED_RECORD_FOOTPRINT, MemoryPlan, QueueLimits
+
+MIB = 1024**2
+BUDGETS = [32 * MIB, 256 * MIB, 4096 * MIB]
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_what_is_held_at_rest_leaves_most_of_the_budget_to_work_on_it(budget: int) -> None:
+    plan = MemoryPlan(budget)
+    at_work = plan.gathering_bytes + plan.waiting_bytes + plan.open_block_bytes + plan.index_bytes
+    shares = plan.queue_bytes + at_work
+    assert budget / 4 < shares < budget / 2.5
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("record_bytes", [0, 10, 500, 20_000])
+def test_the_queue_holds_its_share_whatever_the_size_of_records(budget: int, record_bytes: int) -> None:
+    share = MemoryPlan(budget).queue_bytes
+    limits = QueueLimits(share)
+    by_content = limits.content_bytes // record_bytes if record_bytes else limits.records
+    held = min(limits.records, by_content) * (record_bytes + QUEUED_RECORD_FOOTPRINT)
+    assert held <= share
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_one_fetch_is_small_beside_the_queue(budget: int) -> None:
+    limits = QueueLimits(MemoryPlan(budget).queue_bytes)
+    assert limits.fetch_bytes <= limits.content_bytes / 2
+    assert limits.fetch_bytes >= MIB, "librdkafka raises it to message.max.bytes, a million by default"
+
+
+def test_the_consumer_is_told() -> None:
+    config = RunConfig(archive="./archive", bootstrap_servers="b:9092", topics=("t",))
+    limits = QueueLimits(32 * MIB)
+    settings = consumer_settings(config, queue_bytes=32 * MIB)
+    assert settings["queued.max.messages.kbytes"] * 1024 == limits.content_bytes
+    assert settings["queued.min.messages"] == limits.records
+    assert settings["fetch.max.bytes"] == settings["fetch.message.max.bytes"] == limits.fetch_bytes
+
+
+def test_the_users_own_settings_stand() -> None:
+    config = RunConfig(
+        archive="./archive", bootstrap_servers="b:9092", topics=("t",), kafka={"fetch.max.bytes": "52428800"}
+    )
+    assert consumer_settings(config, queue_bytes=32 * MIB)["fetch.max.bytes"] == "52428800"

@@ -1,0 +1,132 @@
+"""Giving partitions up: what could not be committed is told, and what `--once` left."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from archiver.cli.run_result import run_exit_code
+from archiver.config.model import RunConfig
+from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.kafka_source import Fetched
+from archiver.ingest.ownership import Ownership, Workshop
+from blockgz_runtime.errors import AccessDenied, BufferFailed
+from blockgz_runtime.store.writer import Body
+from index_format.errors import BlockgzError
+from index_format.keys import TopicFolder
+from index_format.records import batch_from_records
+from tests.support.archives import records
+from tests.support.memory_store import MemoryLog, MemoryStore
+
+PARTITION = ("orders", 0)
+
+
+class RefusingStore(MemoryStore):
+    """Fails once a chunk is to be stored, not before."""
+
+    def __init__(self, refusal: BlockgzError | None) -> None:
+        super().__init__()
+        self._refusal = refusal
+
+    def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:
+        if self._refusal is not None:
+            raise self._refusal
+        return super().put_if_absent(key, body, attempt)
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(3) as threads:
+        yield threads
+
+
+@pytest.fixture
+def buffer(tmp_path: Path) -> Iterator[BufferFolder]:
+    folder = BufferFolder(tmp_path)
+    yield folder
+    folder.close()
+
+
+def claimed(
+    store: MemoryStore, buffer: BufferFolder, pool: ThreadPoolExecutor, end_offset: int | None = None
+) -> Ownership:
+    """An owner of PARTITION, which is being archived."""
+    topics: Any = SimpleNamespace(locate=lambda topic: (None, TopicFolder(topic)), is_same=lambda *_: True)
+    workshop = Workshop(
+        config=RunConfig(archive="./archive", bootstrap_servers="b:9092", topics=("orders",)),
+        archive_id="a",
+        store=store,
+        buffer=buffer,
+        topics=topics,
+        log_of=lambda _: MemoryLog([]),
+        writer="w",
+        back_off=lambda *_: None,
+        clock=time.monotonic,
+        takers=pool,
+        builders=pool,
+        committers=pool,
+    )
+    ownership = Ownership(workshop)
+    ownership.acquire(PARTITION, end_offset)
+    wait_for(ownership.begin)
+    return ownership
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "is_the_runs"), [(None, False), (AccessDenied("denied"), True), (BufferFailed("no space"), False)]
+)
+def test_a_last_chunk_that_could_not_be_committed(
+    refusal: BlockgzError | None,
+    is_the_runs: bool,
+    pool: ThreadPoolExecutor,
+    buffer: BufferFolder,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ownership = claimed(RefusingStore(refusal), buffer, pool)
+    ownership.offer(Fetched(PARTITION, batch_from_records(records(range(3))), None, 100))
+    ownership.give_up([PARTITION], 10, lambda: time.sleep(0.001))
+    report = ownership.reports[PARTITION]
+    assert report.counts.records == (0 if refusal else 3)
+    assert (report.failure is refusal) == (is_the_runs or refusal is None)
+    assert bool(caplog.messages) == (refusal is not None), "nobody hears of it"
+
+
+class TestDraining:
+    @pytest.mark.parametrize(("end_offset", "is_drained"), [(3, True), (4, False)])
+    def test_given_up_in_the_middle(
+        self, end_offset: int, is_drained: bool, pool: ThreadPoolExecutor, buffer: BufferFolder
+    ) -> None:
+        ownership = claimed(MemoryStore(), buffer, pool, end_offset)
+        ownership.offer(Fetched(PARTITION, batch_from_records(records(range(3))), None, 100))
+        ownership.give_up([PARTITION], 10, lambda: time.sleep(0.001))
+        report = ownership.reports[PARTITION]
+        assert (report.counts.records, report.is_drained) == (3, is_drained)
+        assert run_exit_code([report], once=True) == (0 if is_drained else 3)
+        assert run_exit_code([report], once=False) == 0
+
+    def test_to_the_end(self, pool: ThreadPoolExecutor, buffer: BufferFolder) -> None:
+        ownership = claimed(MemoryStore(), buffer, pool, 3)
+        ownership.offer(Fetched(PARTITION, batch_from_records(records(range(3))), None, 100))
+        wait_for(ownership.review)
+        assert ownership.is_over
+        assert ownership.reports[PARTITION].is_drained
+
+    def test_a_last_chunk_that_is_not_committed(self, pool: ThreadPoolExecutor, buffer: BufferFolder) -> None:
+        ownership = claimed(RefusingStore(BufferFailed("no space")), buffer, pool, 3)
+        ownership.offer(Fetched(PARTITION, batch_from_records(records(range(3))), None, 100))
+        ownership.give_up([PARTITION], 10, lambda: time.sleep(0.001))
+        assert run_exit_code(list(ownership.reports.values()), once=True) == 3
+
+    def test_not_even_begun(self) -> None:
+        assert run_exit_code([], once=True) == 3

@@ -1,0 +1,667 @@
+"""One partition, with its threads as in the service, against a store in memory."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from archiver.commit.driver import Driver
+from archiver.commit.recovery import take_over
+from archiver.errors import Diverged, Fenced, UnencodableRecord, UnreadableRecord
+from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.chunk_builder import ENTRY_BYTES
+from archiver.ingest.kafka_source import EndReached, Fetched, Unreadable
+from archiver.ingest.partition_archiver import ChunkSettings, EndBlock, Flush, PartitionArchiver, PartitionCounts, Tick
+from archiver.ingest.roll_policy import RollLimits, RollReason
+from blockgz_runtime.errors import BufferFailed, StoreError, StoreUnavailable
+from blockgz_runtime.store.writer import Body
+from index_format.blocks import IsalCompressor
+from index_format.record_formats import record_format
+from index_format.records import Record, batch_from_records
+from tests.index_format.builders import record
+from tests.support.archives import records
+from tests.support.chain import Chain, check_history, read_chain
+from tests.support.chunks import POLICY, identity_of
+from tests.support.memory_store import MemoryLog, MemoryStore
+
+PARTITION = ("orders", 3)
+DEADLINE_SECONDS = 20
+FLUSH = Flush(RollReason.FLUSH)
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    give_up = time.monotonic() + DEADLINE_SECONDS
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < give_up, f"waited in vain until {what}"
+        pause.wait(0.001)
+
+
+class GatedStore(MemoryStore):
+    """Writes wait at a gate; each `open(n)` lets n of them through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tickets = threading.Semaphore(0)
+        self.gated = False
+        self.waiting = 0
+        self.failure: Exception | None = None
+
+    def open(self, writes: int) -> None:
+        self.tickets.release(writes)
+
+    def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:
+        self._pass()
+        return super().put_if_absent(key, body, attempt)
+
+    def compare_and_swap(self, key: str, body: bytes, expected: str | None) -> str | None:
+        self._pass()
+        return super().compare_and_swap(key, body, expected)
+
+    def _pass(self) -> None:
+        if self.gated:
+            self.waiting += 1
+            assert self.tickets.acquire(timeout=DEADLINE_SECONDS)
+            self.waiting -= 1
+        if self.failure is not None:
+            raise self.failure
+
+
+class Bench:
+    """A partition under work, its store, buffer and clock."""
+
+    def __init__(self, root: Path) -> None:
+        self.now = 1000.0
+        self.store = GatedStore()
+        self.buffer = BufferFolder(root)
+        self.builders = ThreadPoolExecutor(2)
+        self.committers = ThreadPoolExecutor(2)
+        self.block_bytes = 200
+        self.made: list[PartitionArchiver] = []
+
+    def archiver(
+        self,
+        *,
+        layout: str = "topic",
+        partition: int = 3,
+        end_offset: int | None = None,
+        low: int = 0,
+        skip: bool = False,
+        **limits: Any,
+    ) -> PartitionArchiver:
+        """The partition, taken over anew."""
+        self.identity = identity_of(layout, partition=partition)
+        self.driver = Driver(self.store, MemoryLog([], low=low, high=10**6), self._wait, lambda: True)
+        archiver = PartitionArchiver(
+            self.identity,
+            self.driver.run(take_over(self.identity, f"writer-{len(self.made)}", POLICY)),
+            ChunkSettings(
+                record_format=record_format(self.identity.record_format),
+                compressor=IsalCompressor(1),
+                block_bytes=self.block_bytes,
+                limits=RollLimits(
+                    **{"chunk_bytes": 10**9, "chunk_records": None, "chunk_interval_seconds": 60.0} | limits
+                ),
+                bad_records_are_skipped=skip,
+            ),
+            buffer=self.buffer,
+            driver=self.driver,
+            builders=self.builders,
+            committers=self.committers,
+            clock=lambda: self.now,
+            end_offset=end_offset,
+        )
+        self.made.append(archiver)
+        return archiver
+
+    def settle(self) -> None:
+        """Wait until everything that was offered is done."""
+        archiver = self.made[-1]
+        until(lambda: archiver.is_idle, "the partition is idle")
+
+    def chain(self) -> Chain | None:
+        """What readers see."""
+        history = {key: bodies for key, bodies in self.store.versions.items() if not key.endswith(".txt")}
+        check_history(history, self.identity.keys.home)
+        return read_chain(self.store.bodies(), self.identity.keys.home, self.identity.keys.chunks)
+
+    def spans(self) -> list[tuple[int, int, int]]:
+        """Start, next offset and number of records of each chunk."""
+        chain = self.chain()
+        tail = chain.marker["tail"] if chain else []
+        return [(entry["start_offset"], entry["next_offset"], entry["num_records"]) for entry in tail]
+
+    def offsets(self) -> list[int]:
+        """The archived offsets."""
+        chain = self.chain()
+        return [line.offset for line in chain.lines] if chain else []
+
+    def close(self) -> None:
+        self.store.gated = False
+        self.store.open(1000)
+        for archiver in self.made:
+            archiver.close()
+        for pool in (self.builders, self.committers):
+            pool.shutdown()
+        self.buffer.close()
+
+    @staticmethod
+    def _wait(attempt: int, cause: str) -> None:
+        if attempt >= 3:
+            raise StoreUnavailable("the store failed 3 times", why=cause)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.close()
+
+
+def fetched(rows: Sequence[Record], leader_epoch: int | None = 0) -> Fetched:
+    batch = batch_from_records(rows)
+    return Fetched(PARTITION, batch, leader_epoch, batch.nbytes)
+
+
+def some(*offsets: int, leader_epoch: int | None = 0) -> Fetched:
+    return fetched(records(offsets), leader_epoch)
+
+
+def unreadable(offset: int) -> Unreadable:
+    return Unreadable(PARTITION, offset, UnreadableRecord(f"the record at {offset} cannot be read", why="test"))
+
+
+def test_nine_records_at_three_a_chunk_are_three_chunks(bench: Bench) -> None:
+    archiver = bench.archiver(chunk_records=3)
+    archiver.offer(some(*range(9)))
+    bench.settle()
+    assert bench.spans() == [(0, 3, 3), (3, 6, 3), (6, 9, 3)]
+    assert archiver.counts.chunks == 3 and archiver.counts.records == 9
+    assert archiver.counts.stored_bytes == sum(entry.bytes for entry in archiver.held.marker.tail)
+    assert bench.buffer.used_bytes == 0
+
+
+@pytest.mark.parametrize("sizes", [(1,) * 9, (2,) * 5, (4, 4, 1), (7, 2)])
+def test_chunks_hold_exactly_that_many_records_however_they_arrive(bench: Bench, sizes: tuple[int, ...]) -> None:
+    archiver = bench.archiver(chunk_records=3)
+    rows = records(range(0, 2 * sum(sizes), 2))
+    start = 0
+    for size in sizes:
+        archiver.offer(fetched(rows[start : start + size]))
+        start += size
+    archiver.offer(FLUSH)
+    bench.settle()
+    full, rest = divmod(len(rows), 3)
+    assert [count for _, _, count in bench.spans()] == [3] * full + [rest] * bool(rest)
+    assert bench.offsets() == [row.offset for row in rows]
+
+
+def test_nothing_is_committed_before_a_limit_is_reached(bench: Bench) -> None:
+    archiver = bench.archiver()
+    archiver.offer(some(0, 1, 2))
+    archiver.offer(Tick(bench.now + 59))
+    bench.settle()
+    assert bench.chain() is None and archiver.position == 3
+
+
+def test_a_chunk_ends_at_its_compressed_size(bench: Bench) -> None:
+    archiver = bench.archiver(chunk_bytes=500)
+    for start in range(0, 60, 10):
+        archiver.offer(some(*range(start, start + 10)))
+    bench.settle()
+    assert len(bench.spans()) >= 2
+    assert all(entry.bytes >= 500 for entry in archiver.held.marker.tail)
+
+
+def test_a_chunk_ends_at_its_age(bench: Bench) -> None:
+    archiver = bench.archiver()
+    archiver.offer(some(0, 1))
+    bench.settle()
+    bench.now += 59.9
+    archiver.offer(Tick(bench.now))
+    bench.settle()
+    assert bench.spans() == []
+    bench.now += 0.1
+    archiver.offer(Tick(bench.now))
+    bench.settle()
+    assert bench.spans() == [(0, 2, 2)]
+
+
+def test_the_age_counts_from_the_first_record(bench: Bench) -> None:
+    archiver = bench.archiver()
+    bench.now += 1000
+    archiver.offer(some(0))
+    archiver.offer(Tick(bench.now + 59))
+    bench.settle()
+    assert bench.spans() == []
+
+
+def test_a_chunk_takes_in_the_offsets_behind_its_records(bench: Bench) -> None:
+    archiver = bench.archiver()
+    archiver.offer(some(0, 1))
+    archiver.offer(EndReached(PARTITION, 5))
+    archiver.offer(FLUSH)
+    bench.settle()
+    assert bench.spans() == [(0, 5, 2)]
+    archiver.offer(some(6))
+    archiver.offer(FLUSH)
+    bench.settle()
+    assert bench.spans() == [(0, 5, 2), (5, 7, 1)]
+
+
+def test_a_log_that_starts_above_0(bench: Bench) -> None:
+    archiver = bench.archiver(low=70)
+    archiver.offer(some(71, 72))
+    archiver.offer(FLUSH)
+    bench.settle()
+    assert bench.spans() == [(70, 73, 2)]
+    chain = bench.chain()
+    assert chain is not None and not chain.gaps
+
+
+def test_progress_without_records_is_committed_at_intervals(bench: Bench) -> None:
+    archiver = bench.archiver()
+    archiver.offer(some(0))
+    archiver.offer(FLUSH)
+    archiver.offer(EndReached(PARTITION, 8))
+    bench.settle()
+    assert archiver.held.marker.next_offset == 1
+    bench.now += 60
+    archiver.offer(Tick(bench.now))
+    bench.settle()
+    assert archiver.held.marker.next_offset == 8
+    assert bench.spans() == [(0, 8, 1)]
+
+
+def test_an_empty_partition_is_noted_as_archived_up_to_its_end(bench: Bench) -> None:
+    archiver = bench.archiver(low=5, end_offset=5)
+    assert archiver.is_drained
+    archiver.offer(FLUSH)
+    bench.settle()
+    assert (archiver.held.marker.start_offset, archiver.held.marker.next_offset) == (5, 5)
+
+
+def test_the_next_owner_goes_on_where_the_last_one_committed(bench: Bench) -> None:
+    first = bench.archiver(chunk_records=2)
+    first.offer(some(0, 1, 2))
+    bench.settle()
+    first.close()
+    second = bench.archiver()
+    assert second.position == 2
+    second.offer(some(2, 3))
+    second.offer(FLUSH)
+    bench.settle()
+    assert bench.spans() == [(0, 2, 2), (2, 4, 2)]
+
+
+def test_a_redelivery_is_dropped_and_counted(bench: Bench) -> None:
+    archiver = bench.archiver()
+    archiver.offer(some(0, 1, 2))
+    archiver.offer(some(1, 2, 3, 4))
+    archiver.offer(some(3, 4))
+    archiver.offer(FLUSH)
+    bench.settle()
+    assert bench.offsets() == [0, 1, 2, 3, 4] and archiver.counts.dropped_duplicates == 4
+
+
+@pytest.mark.parametrize("epoch", [None, 3, 4])
+def test_a_redelivery_written_under_an_older_leader_is_one_too(bench: Bench, epoch: int | None) -> None:
+    archiver = bench.archiver()
+    archiver.offer(some(0, 1, leader_epoch=3))
+    archiver.offer(some(2, leader_epoch=4))
+    archiver.offer(some(0, 1, leader_epoch=epoch))
+    archiver.offer(FLUSH)
+    bench.settle()
+    assert archiver.failure is None and bench.offsets() == [0, 1, 2]
+
+
+def test_an_offset_that_comes_again_under_a_newer_leader_has_diverged(bench: Bench) -> None:
+    archiver = bench.archiver(chunk_records=2)
+    archiver.offer(some(0, 1, 2, leader_epoch=3))
+    bench.settle()
+    archiver.offer(some(1, 2, 3, leader_epoch=4))
+    bench.settle()
+    assert isinstance(archiver.failure, Diverged)
+    assert bench.offsets() == [0, 1] and bench.buffer.used_bytes == 0
+
+
+def test_a_new_leader_alone_is_no_divergence(bench: Bench) -> None:
+    archiver = bench.archiver()
+    archiver.offer(some(0, 1, leader_epoch=3))
+    archiver.offer(some(2, leader_epoch=4))
+    archiver.offer(FLUSH)
+    bench.settle()
+    assert bench.offsets() == [0, 1, 2] and archiver.held.marker.leader_epoch == 4
+
+
+def test_what_lies_beyond_the_end_offset_is_left_for_the_next_run(bench: Bench) -> None:
+    archiver = bench.archiver(end_offset=3)
+    archiver.offer(some(0, 1, 2, 3, 4))
+    archiver.offer(EndReached(PARTITION, 5))
+    bench.settle()
+    assert archiver.is_drained and archiver.position == 3
+    archiver.offer(some(5, 6))
+    archiver.offer(unreadable(7))
+    archiver.offer(EndReached(PARTITION, 9))
+    archiver.offer(FLUSH)
+    bench.settle()
+    assert archiver.failure is None
+    assert bench.spans() == [(0, 3, 3)], "the end of the log lies beyond what was taken from it"
+    following = bench.archiver()
+    assert following.position == 3
+    following.offer(some(3, 4, 5, 6))
+    following.offer(FLUSH)
+    bench.settle()
+    assert bench.offsets() == list(range(7))
+
+
+@pytest.mark.parametrize(
+    "last", [some(0, 1, 9), some(9), EndReached(PARTITION, 6), EndReached(PARTITION, 9), unreadable(8)]
+)
+def test_the_end_offset_is_reached_where_nothing_lies_at_it(bench: Bench, last: Any) -> None:
+    archiver = bench.archiver(end_offset=6)
+    archiver.offer(last)
+    bench.settle()
+    assert archiver.is_drained and archiver.position == 6
+    archiver.offer(FLUSH)
+    bench.settle()
+    assert archiver.held.marker.next_offset == 6
+
+
+def test_short_of_the_end_offset_it_is_not_drained(bench: Bench) -> None:
+    archiver = bench.archiver(end_offset=6)
+    archiver.offer(some(0, 4))
+    archiver.offer(EndReached(PARTITION, 5))
+    bench.settle()
+    assert not archiver.is_drained
+    assert not bench.archiver().is_drained, "without an end there is none to reach"
+
+
+def test_a_bad_record_stops_the_partition_by_default(bench: Bench) -> None:
+    archiver = bench.archiver()
+    archiver.offer(some(0, 1))
+    archiver.offer(unreadable(2))
+    archiver.offer(some(3))
+    bench.settle()
+    assert isinstance(archiver.failure, UnreadableRecord)
+    archiver.offer(FLUSH)
+    bench.settle()
+    assert bench.spans() == [(0, 2, 2)], "what lies before it is archived"
+    assert bench.buffer.used_bytes == 0 and archiver.inbox_bytes == 0
+
+
+def test_what_lies_before_a_bad_record_is_committed_first_however_slow_the_store(bench: Bench) -> None:
+    archiver = bench.archiver(layout="seed", chunk_records=2)
+    bench.store.gated = True
+    archiver.offer(fetched([record(0, b"a"), record(1, b"b"), record(2, b"c"), record(4, None), record(5, b"e")]))
+    archiver.offer(fetched([record(6, b"f")]))
+    until(lambda: archiver.position == 4 and bench.store.waiting == 1, "the bad record is seen")
+    assert archiver.failure is None and not archiver.is_idle
+    bench.store.gated = False
+    bench.store.open(1)
+    bench.settle()
+    assert isinstance(archiver.failure, UnencodableRecord)
+    assert bench.spans() == [(0, 2, 2), (2, 4, 1)]
+    assert bench.buffer.used_bytes == 0 and archiver.inbox_bytes == 0
+
+
+@pytest.mark.parametrize("position", [0, 5])
+def test_a_bad_record_with_nothing_before_it(bench: Bench, position: int) -> None:
+    archiver = bench.archiver()
+    archiver.offer(unreadable(position))
+    bench.settle()
+    assert isinstance(archiver.failure, UnreadableRecord)
+    assert bench.archiver().position == position, "the offsets before it hold nothing"
+
+
+def test_a_commit_that_fails_before_a_bad_record_is_the_failure(bench: Bench) -> None:
+    archiver = bench.archiver()
+    bench.store.failure = StoreError("the disk is gone")
+    archiver.offer(some(0))
+    archiver.offer(unreadable(1))
+    bench.settle()
+    assert archiver.failure is bench.store.failure and bench.buffer.used_bytes == 0
+
+
+def test_a_record_that_the_format_cannot_hold_stops_the_partition_by_default(bench: Bench) -> None:
+    archiver = bench.archiver(layout="seed")
+    archiver.offer(fetched([record(0, b"x"), record(1, None)]))
+    bench.settle()
+    assert isinstance(archiver.failure, UnencodableRecord)
+
+
+def test_skipped_records_are_counted_and_recorded_as_gaps(bench: Bench) -> None:
+    archiver = bench.archiver(layout="seed", skip=True)
+    archiver.offer(fetched([record(0, b"a"), record(1, None), record(2, None), record(3, b"d")]))
+    archiver.offer(unreadable(4))
+    archiver.offer(fetched([record(5, b"f")]))
+    archiver.offer(unreadable(6))
+    archiver.offer(FLUSH)
+    bench.settle()
+    assert archiver.failure is None and archiver.counts.skipped == 4
+    chain = bench.chain()
+    assert chain is not None
+    assert (chain.gaps, chain.next_offset) == ([(1, 3), (4, 5), (6, 7)], 7)
+    assert bench.offsets() == [0, 3, 5]
+
+
+def test_an_unreadable_record_that_comes_again_is_a_redelivery(bench: Bench) -> None:
+    archiver = bench.archiver(skip=True)
+    archiver.offer(some(0))
+    archiver.offer(unreadable(1))
+    archiver.offer(some(2))
+    archiver.offer(unreadable(1))
+    archiver.offer(FLUSH)
+    bench.settle()
+    chain = bench.chain()
+    assert archiver.failure is None and chain is not None and chain.gaps == [(1, 2)]
+
+
+@pytest.mark.parametrize("by_tick", [True, False])
+def test_progress_over_nothing_but_skipped_records(bench: Bench, by_tick: bool) -> None:
+    archiver = bench.archiver(skip=True)
+    archiver.offer(unreadable(0))
+    archiver.offer(unreadable(1))
+    bench.now += 60
+    archiver.offer(FLUSH)
+    bench.settle()
+    assert archiver.held.marker.next_offset == 2
+    archiver.offer(unreadable(2))
+    bench.settle()
+    bench.now += 60
+    archiver.offer(Tick(bench.now) if by_tick else FLUSH)
+    bench.settle()
+    assert (archiver.failure, archiver.held.marker.next_offset) == (None, 3)
+    archiver.offer(some(3))
+    archiver.offer(FLUSH)
+    bench.settle()
+    chain = bench.chain()
+    assert chain is not None and (chain.gaps, chain.next_offset) == ([(0, 2), (2, 3)], 4)
+    assert bench.offsets() == [3]
+
+
+def test_a_slow_store_stalls_the_partition_after_a_chunk_in_flight_and_one_that_waits(bench: Bench) -> None:
+    archiver = bench.archiver(chunk_records=2)
+    bench.store.gated = True
+    for start in range(0, 20, 2):
+        archiver.offer(some(start, start + 1))
+    until(lambda: archiver.position == 4 and bench.store.waiting == 1, "two chunks are finished")
+    waiting = archiver.inbox_bytes
+    assert waiting > 0 and not archiver.is_idle
+    for _ in range(100):
+        archiver.offer(Tick(bench.now))
+    assert archiver.position == 4 and archiver.inbox_bytes == waiting
+    bench.store.gated = False
+    bench.store.open(1)
+    bench.settle()
+    assert bench.spans() == [(start, start + 2, 2) for start in range(0, 20, 2)]
+    assert archiver.inbox_bytes == 0 and bench.buffer.used_bytes == 0
+
+
+def test_building_goes_on_as_soon_as_one_commit_is_done(bench: Bench) -> None:
+    archiver = bench.archiver(chunk_records=2)
+    bench.store.gated = True
+    for start in range(0, 20, 2):
+        archiver.offer(some(start, start + 1))
+    until(lambda: archiver.position == 4 and bench.store.waiting == 1, "two chunks are finished")
+    bench.store.open(3)  # data, index and marker of the first chunk
+    until(lambda: archiver.position == 6, "the third chunk is built while the second is committed")
+    assert bench.spans() == [(0, 2, 2)]
+
+
+def test_it_says_whether_a_chunk_waits_to_be_committed(bench: Bench) -> None:
+    archiver = bench.archiver()
+    archiver.offer(some(0))
+    bench.settle()
+    assert not archiver.is_committing
+    bench.store.gated = True
+    archiver.offer(FLUSH)
+    assert archiver.is_committing
+    until(lambda: bench.store.waiting == 1, "the chunk is being committed")
+    assert archiver.is_committing
+    bench.store.gated = False
+    bench.store.open(1)
+    bench.settle()
+    assert not archiver.is_committing
+
+
+def test_ticks_do_not_pile_up_behind_a_slow_store(bench: Bench) -> None:
+    archiver = bench.archiver(chunk_records=1)
+    bench.store.gated = True
+    archiver.offer(some(0))
+    archiver.offer(some(1))
+    until(lambda: archiver.position == 2, "the partition is stalled")
+    archiver.offer(some(2))
+    for _ in range(1000):
+        archiver.offer(Tick(bench.now))
+    assert len(archiver._inbox) == 1
+
+
+def test_one_batch_of_many_chunks_is_cut_whole(bench: Bench) -> None:
+    archiver = bench.archiver(chunk_records=1)
+    archiver.offer(some(*range(200)))
+    bench.settle()
+    counts = archiver.counts
+    assert (counts.records, counts.chunks, counts.commits, counts.commit_seconds) == (200, 200, 200, 0.0)
+    assert bench.offsets() == list(range(200))
+
+
+def test_a_failed_commit_stops_the_partition_and_gives_everything_back(bench: Bench) -> None:
+    archiver = bench.archiver(chunk_records=2)
+    bench.store.gated = True
+    for start in range(0, 10, 2):
+        archiver.offer(some(start, start + 1))
+    until(lambda: archiver.position == 4, "two chunks are finished")
+    bench.store.failure = StoreError("the disk is gone")
+    bench.store.gated = False
+    bench.store.open(1)
+    bench.settle()
+    assert archiver.failure is bench.store.failure
+    archiver.offer(some(10, 11))
+    bench.settle()
+    bench.store.failure = None
+    assert bench.chain() is None
+    assert (archiver.inbox_bytes, archiver.open_bytes, bench.buffer.used_bytes) == (0, 0, 0)
+
+
+def test_a_store_that_stays_away_ends_as_the_driver_decides(bench: Bench) -> None:
+    archiver = bench.archiver(chunk_records=1)
+    bench.store.failure = StoreUnavailable("no answer")
+    archiver.offer(some(0))
+    bench.settle()
+    assert isinstance(archiver.failure, StoreUnavailable) and "3 times" in archiver.failure.what
+
+
+def test_a_fenced_writer_stops(bench: Bench) -> None:
+    first = bench.archiver()
+    first.offer(some(0, 1))
+    second = bench.archiver()
+    first.offer(FLUSH)
+    until(lambda: first.is_idle, "the first writer is idle")
+    assert isinstance(first.failure, Fenced)
+    second.offer(some(0, 1, 2))
+    second.offer(FLUSH)
+    bench.settle()
+    assert bench.offsets() == [0, 1, 2]
+
+
+def test_a_fault_of_our_own_stops_the_partition_and_blocks_nothing(bench: Bench) -> None:
+    archiver = bench.archiver(chunk_records=2)
+    archiver.offer(some(0, 1))
+    archiver.offer(Fetched(PARTITION, "no batch", 0, 5))
+    bench.settle()
+    assert archiver.failure is not None and "internal error" in archiver.failure.what
+    assert isinstance(archiver.failure.__cause__, AttributeError)
+    assert bench.buffer.used_bytes == 0 and archiver.inbox_bytes == 0
+
+
+def test_a_fault_of_our_own_in_a_commit_stops_the_partition_and_blocks_nothing(bench: Bench) -> None:
+    archiver = bench.archiver(chunk_records=2)
+    bench.store.failure = ZeroDivisionError()
+    archiver.offer(some(0, 1))
+    bench.settle()
+    assert archiver.failure is not None and isinstance(archiver.failure.__cause__, ZeroDivisionError)
+    assert bench.buffer.used_bytes == 0
+
+
+def test_a_buffer_that_fails_stops_the_partition(bench: Bench, tmp_path: Path) -> None:
+    archiver = bench.archiver()
+    archiver.offer(some(*range(2000)))
+    bench.settle()
+    (path,) = tmp_path.glob("*/*.chunk")
+    path.unlink()
+    archiver.offer(FLUSH)
+    bench.settle()
+    assert isinstance(archiver.failure, BufferFailed) and bench.buffer.used_bytes == 0
+
+
+def test_a_closed_partition_writes_nothing_more(bench: Bench) -> None:
+    archiver = bench.archiver()
+    archiver.offer(some(*range(100)))
+    bench.settle()
+    assert bench.buffer.used_bytes > 0
+    archiver.close()
+    archiver.offer(FLUSH)
+    bench.settle()
+    assert bench.chain() is None and bench.buffer.used_bytes == 0 and archiver.failure is None
+
+
+def test_closing_during_a_commit_lets_that_one_end_and_drops_the_rest(bench: Bench) -> None:
+    archiver = bench.archiver(chunk_records=2)
+    bench.store.gated = True
+    for start in range(0, 10, 2):
+        archiver.offer(some(start, start + 1))
+    until(lambda: archiver.position == 4 and bench.store.waiting == 1, "two chunks are finished")
+    archiver.close()
+    bench.store.gated = False
+    bench.store.open(1)
+    bench.settle()
+    assert bench.spans() == [(0, 2, 2)] and bench.buffer.used_bytes == 0
+
+
+def test_counts_add_up() -> None:
+    some_counts, more = PartitionCounts(*range(1, 8)), PartitionCounts(*range(10, 80, 10))
+    assert some_counts + more == PartitionCounts(*range(11, 88, 11))
+
+
+def test_an_open_block_is_told_to_end_once_while_the_partition_waits(bench: Bench) -> None:
+    archiver = bench.archiver()
+    bench.store.gated = True
+    for offset in range(3):  # the third chunk waits for the first, so that the inbox stands still
+        archiver.offer(some(offset))
+        archiver.offer(FLUSH)
+    until(lambda: bench.store.waiting == 1, "the first commit is under way")
+    archiver.offer(some(3))
+    archiver.offer(EndBlock())
+    archiver.offer(some(4))
+    archiver.offer(EndBlock())
+    bench.store.gated = False
+    bench.store.open(100)
+    bench.settle()
+    chunk = archiver.open_chunk
+    assert chunk is not None and (chunk.num_records, chunk.num_blocks) == (2, 1)
+    assert archiver.open_index_bytes == ENTRY_BYTES

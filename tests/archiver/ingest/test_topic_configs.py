@@ -1,0 +1,104 @@
+"""Topics' configurations, kept beside their chunks."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from archiver.ingest.kafka_cluster import KafkaCluster, TopicDescription
+from archiver.ingest.kafka_settings import client_settings
+from archiver.ingest.topic_configs import TopicConfigs, keep_topic_config
+from blockgz_runtime.errors import BrokerUnreachable, StoreUnavailable
+from blockgz_runtime.store.local_writer import LocalStore
+from index_format import objects
+from index_format.identity import TopicConfig
+from index_format.keys import TopicFolder
+from tests.support.mock_cluster import PARTITIONS, MockCluster
+
+KEY = "topic=orders/_topic_config.json"
+
+
+def stored(store: LocalStore) -> TopicConfig:
+    found = store.get(KEY)
+    assert found is not None
+    return objects.decode(found.body, TopicConfig, KEY)
+
+
+def seen(partitions: int = 4, config: dict[str, str] | None = None, topic_id: str | None = "id-1") -> TopicConfig:
+    return TopicConfig(
+        topic="orders",
+        topic_id=topic_id,
+        partitions=partitions,
+        replication_factor=3,
+        config=config,
+        defaults=None if config is None else {"retention.ms": "1000"},
+    )
+
+
+def test_what_was_seen_last_is_kept(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    assert keep_topic_config(store, KEY, seen(config={}))
+    assert not keep_topic_config(store, KEY, seen(config={})), "nothing changed"
+    assert keep_topic_config(store, KEY, seen(6, {"cleanup.policy": "compact"}))
+    assert stored(store) == seen(6, {"cleanup.policy": "compact"})
+
+
+def test_what_is_not_told_any_more_stays(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    keep_topic_config(store, KEY, seen(4, {"cleanup.policy": "compact"}))
+    assert keep_topic_config(store, KEY, seen(6, None))
+    assert stored(store) == seen(6, {"cleanup.policy": "compact"})
+    assert keep_topic_config(store, KEY, seen(6, None, topic_id="id-2")), "another topic has another configuration"
+    assert stored(store).config is None
+
+
+def test_another_process_may_win(tmp_path: Path) -> None:
+    class Raced(LocalStore):
+        def compare_and_swap(self, key: str, body: bytes, expected: str | None) -> str | None:
+            super().compare_and_swap(key, objects.encode(seen(8, {})), expected)
+            return super().compare_and_swap(key, body, expected)
+
+    store = Raced(tmp_path)
+    assert not keep_topic_config(store, KEY, seen(4, {}))
+    assert stored(store) == seen(8, {})
+
+
+def test_trouble_stops_nothing_and_is_tried_again(tmp_path: Path) -> None:
+    troubles: list[Exception] = [BrokerUnreachable("no broker"), StoreUnavailable("no store")]
+
+    def describe(topics: Sequence[str]) -> dict[str, TopicDescription]:
+        if len(troubles) == 2:
+            raise troubles.pop(0)
+        return {topic: TopicDescription(4, 1, {}, {}) for topic in topics if topic == "orders"}
+
+    def locate(topic: str) -> tuple[str | None, TopicFolder]:
+        if troubles:
+            raise troubles.pop(0)
+        return "id-1", TopicFolder(topic)
+
+    store = LocalStore(tmp_path)
+    configs = TopicConfigs(store, "topic", locate, describe)
+    configs.keep(["orders", "gone"])
+    configs.keep(["orders", "gone"])
+    assert store.get(KEY) is None
+    configs.keep(["orders", "gone"])
+    assert stored(store) == TopicConfig(
+        topic="orders", topic_id="id-1", partitions=4, replication_factor=1, config={}, defaults={}
+    )
+
+
+def test_a_damaged_one_is_left_alone(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.compare_and_swap(KEY, b"{}", None)
+    configs = TopicConfigs(
+        store, "topic", lambda topic: (None, TopicFolder(topic)), lambda _: {"orders": TopicDescription(4, 1, {}, {})}
+    )
+    configs.keep(["orders"])
+    found = store.get(KEY)
+    assert found is not None
+    assert found.body == b"{}"
+
+
+def test_a_broker_that_tells_the_partitions_only() -> None:
+    mock = MockCluster()
+    mock.create_topic("orders")
+    cluster = KafkaCluster(client_settings(mock.bootstrap_servers, {}))
+    assert cluster.describe(["orders", "gone"]) == {"orders": TopicDescription(PARTITIONS, 1, None, None)}

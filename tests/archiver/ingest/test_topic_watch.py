@@ -1,0 +1,59 @@
+from collections.abc import Collection
+from concurrent.futures import Executor, Future
+from typing import Any
+
+import pytest
+
+from archiver.ingest.topic_watch import TopicWatch, selected_topics
+from blockgz_runtime.errors import BrokerUnreachable, NoSuchTopic
+from blockgz_runtime.topic_patterns import TopicSelection
+
+
+class Later(Executor):
+    """Carries out what was submitted when it is told to."""
+
+    def __init__(self) -> None:
+        self.submitted: list[tuple[Future[Any], Any]] = []
+
+    def submit(self, function: Any, /, *_: Any, **__: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.submitted.append((future, function))
+        return future
+
+    def carry_out(self) -> None:
+        while self.submitted:
+            future, function = self.submitted.pop()
+            try:
+                future.set_result(function())
+            except BrokerUnreachable as error:
+                future.set_exception(error)
+
+
+def test_topics_are_looked_up_again_when_it_is_time() -> None:
+    answers: list[Collection[str]] = [["b-1", "a", "b-2"]]
+
+    def ask() -> dict[str, int]:
+        if not answers:
+            raise BrokerUnreachable("no answer")
+        return dict.fromkeys(answers.pop(), 1)
+
+    later = Later()
+    watch = TopicWatch(TopicSelection(["b-*"]), ask, later, every_seconds=30, now=1000)
+    assert watch.topics(1029.9) is None and not later.submitted
+    assert watch.topics(1030) is None and len(later.submitted) == 1
+    assert watch.topics(1031) is None and len(later.submitted) == 1, "one look at a time"
+    later.carry_out()
+    assert watch.topics(1032) == ["b-1", "b-2"]
+    assert watch.topics(1061.9) is None and not later.submitted, "the interval counts from the answer"
+    assert watch.topics(1062) is None
+    later.carry_out()
+    assert watch.topics(1063) is None, "without an answer nothing changes"
+    assert watch.topics(1093) is None and later.submitted, "and it is asked again"
+
+
+def test_a_named_topic_must_exist() -> None:
+    assert selected_topics(TopicSelection(["b", "a*"]), ["b", "a1", "c"]) == ["a1", "b"]
+    assert selected_topics(TopicSelection(["a*"]), ["b"]) == []
+    with pytest.raises(NoSuchTopic) as caught:
+        selected_topics(TopicSelection(["b", "d"]), ["b", "__consumer_offsets"])
+    assert caught.value.what == "the cluster has no topic 'd'" and caught.value.why == "it has b"

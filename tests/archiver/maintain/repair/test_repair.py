@@ -1,0 +1,470 @@
+"""Lost and damaged indexes and markers: what is made again is what was there, and never more than the log's records."""
+
+import dataclasses
+import hashlib
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from archiver.cli import main as archiver_main
+from archiver.commit.commit import commit_chunk
+from archiver.commit.driver import Driver
+from archiver.commit.recovery import take_over
+from archiver.errors import Fenced
+from archiver.maintain.repair.chunk_indexes import plan_indexes
+from archiver.maintain.repair.markers import plan_marker
+from archiver.maintain.repair.plan import Target, carry_out
+from index_format import marker as markers
+from index_format.blocks import BlockBuilder, block_crc32
+from index_format.chunk_index import BlockEntry
+from index_format.keys import Conflict
+from index_format.record_formats import record_format
+from index_format.records import batch_from_records
+from index_format.zstd_frames import ZstdCompressor
+from replayer.cli import main as replayer_main
+from tests.index_format.builders import record
+from tests.support.ancestor_archives import OldChunk, OldWriter, rows_of, two_blocks
+from tests.support.archives import ARCHIVE_ID, ArchiveWriter, PartitionWriter, records
+from tests.support.chunks import POLICY, finished_chunk, identity_of
+from tests.support.memory_store import MemoryBody, MemoryLog, MemoryStore
+
+MARKER = "last_chunk_index.json"
+MAX = 1 << 20
+
+
+def repair(what: str, root: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(archiver_main, ["repair", what, *arguments, "-a", str(root)], prog_name="archiver")
+
+
+def repaired(what: str, root: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
+    """The result of a repair that may not change or remove anything that was whole."""
+    before = contents(root)
+    done = repair(what, root, *arguments, "--yes", "--json")
+    assert done.exit_code == code, done.output + done.stderr
+    assert {key: body for key, body in before.items() if key.endswith((".gz", ".zst"))} == {
+        key: body for key, body in contents(root).items() if key.endswith((".gz", ".zst"))
+    }
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    paths = [path for path in root.rglob("*") if path.is_file() and not path.name.startswith(".")]
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
+
+
+def verified(root: Path) -> dict[str, Any]:
+    done = CliRunner().invoke(replayer_main, ["verify", "--deep", "--records", "--json", "-a", str(root)])
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def partition_of(root: Path, **settings: Any) -> PartitionWriter:
+    """Chunks with all that a chain may have: gaps before and inside, progress, conflict names."""
+    partition = ArchiveWriter(root).partition("orders", 3, **settings)
+    partition.commit(records(range(10, 40)))
+    partition.advance(45)
+    partition.commit(records([*range(45, 60), *range(62, 70)]), next_offset=75)
+    partition.lose(100)
+    partition.commit(records(range(100, 130)), conflict=Conflict(2, "ab12cd34"))
+    partition.commit(records(range(130, 140)))
+    return partition
+
+
+@pytest.mark.parametrize("form", ["json", "arrow"])
+@pytest.mark.parametrize("damage", ["lost", "changed", "emptied"])
+def test_an_index_is_made_again_byte_for_byte(tmp_path: Path, form: str, damage: str) -> None:
+    partition_of(tmp_path, record_format=form)
+    whole = contents(tmp_path)
+    for path in tmp_path.rglob("*.index.json"):
+        if damage == "lost":
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:-5] if damage == "changed" else b"")
+    assert verified(tmp_path)["verdict"] == "FAILURE"
+    result = repaired("index", tmp_path, "orders")
+    assert [step["done"] for step in result["steps"]] == [True] * 4
+    assert contents(tmp_path) == whole
+    assert repaired("index", tmp_path, "orders")["steps"] == []
+
+
+def test_one_chunk_by_its_key(tmp_path: Path) -> None:
+    partition_of(tmp_path)
+    whole = contents(tmp_path)
+    for path in tmp_path.rglob("*.index.json"):
+        path.unlink()
+    key = "topic=orders/partition=00003/00000000000000000045.gz"
+    (step,) = repaired("index", tmp_path, key)["steps"]
+    assert step["key"] == key.replace(".gz", ".index.json")
+    assert contents(tmp_path)[step["key"]] == whole[step["key"]]
+
+
+def test_an_index_of_damaged_data_is_not_made(tmp_path: Path) -> None:
+    partition = partition_of(tmp_path)
+    data = tmp_path / partition.keys.chunks / partition.indexes[1].data.name
+    data.write_bytes(data.read_bytes()[:50] + b"\0" + data.read_bytes()[51:])
+    (tmp_path / partition.keys.chunks / partition.marker.tail[1].name).unlink()
+    result = repaired("index", tmp_path, "orders:3", code=3)
+    assert result["steps"] == [] and "damaged" in result["problems"][0]["error"]
+
+
+def test_an_index_that_said_something_else_is_not_made(tmp_path: Path) -> None:
+    """A field that the data does not tell: what is made would not be what was committed."""
+    partition = partition_of(tmp_path)
+    marker = json.loads((tmp_path / partition.keys.marker).read_bytes())
+    del marker["crc32"]
+    marker["tail"][1]["sha256"] = hashlib.sha256(b"?").hexdigest()
+    (tmp_path / partition.keys.marker).write_text(json.dumps(marker))
+    result = repaired("index", tmp_path, "orders:3", code=3)
+    assert "byte for byte" in result["problems"][0]["error"]
+
+
+@pytest.mark.parametrize("state", ["lost", "damaged", "emptied"])
+@pytest.mark.parametrize("form", ["json", "arrow"])
+def test_a_marker_is_made_again(tmp_path: Path, state: str, form: str) -> None:
+    partition = partition_of(tmp_path, record_format=form)
+    path = tmp_path / partition.keys.marker
+    before = verified(tmp_path)
+    path.unlink() if state == "lost" else path.write_bytes(path.read_bytes()[:100] if state == "damaged" else b"")
+    (step,) = repaired("marker", tmp_path, "orders")["steps"]
+    assert step["done"]
+    after = verified(tmp_path)
+    assert after == before and after["verdict"] == "WARNING"
+    marker = markers.decode_marker(path.read_bytes())
+    assert marker.tail == partition.marker.tail and marker.gaps == partition.marker.gaps
+    assert (marker.next_offset, marker.tail_hash, marker.epoch) == (140, partition.marker.tail_hash, 3)
+    assert repaired("marker", tmp_path, "orders")["steps"] == []
+
+
+def test_many_chunks_fold_into_catalogs(tmp_path: Path) -> None:
+    partition = ArchiveWriter(tmp_path).partition("orders", 3)
+    for start in range(66):
+        partition.commit(records([start]))
+    (tmp_path / partition.keys.marker).unlink()
+    before = contents(tmp_path)
+    shutil.rmtree(tmp_path / partition.keys.home / "_catalog")
+    repaired("marker", tmp_path, "orders:3")
+    marker = markers.decode_marker((tmp_path / partition.keys.marker).read_bytes())
+    assert (marker.tail, marker.catalogs) == (partition.marker.tail, partition.marker.catalogs)
+    (tmp_path / partition.keys.marker).unlink()
+    assert contents(tmp_path) == before
+    repaired("marker", tmp_path, "orders:3")
+    assert before.items() <= contents(tmp_path).items(), "a catalog that was there was replaced"
+    assert verified(tmp_path)["partitions"][0]["records"] == 66
+
+
+def test_everything_but_the_data_lost(tmp_path: Path) -> None:
+    """Marker and all indexes: two steps, and the gap that nobody knows any more is one of unknown offsets."""
+    partition = partition_of(tmp_path)
+    whole = contents(tmp_path)
+    for key in whole:
+        if "partition=" in key and not key.endswith(".gz"):
+            (tmp_path / key).unlink()
+    assert "repair index" in repair("marker", tmp_path, "orders", "--dry-run").stderr
+    assert len(repaired("index", tmp_path, "orders")["steps"]) == 4
+    repaired("marker", tmp_path, "orders")
+    report = verified(tmp_path)
+    assert report["verdict"] == "WARNING"
+    (found,) = report["partitions"]
+    assert found["records"] == len(partition.records) and found["lost"] == []
+    assert {gap["reason"] for gap in found["gaps"]} <= {"unverified"}
+
+
+def test_a_marker_does_not_leave_out_data_that_can_be_indexed(tmp_path: Path) -> None:
+    partition = partition_of(tmp_path)
+    (tmp_path / partition.keys.marker).unlink()
+    (tmp_path / partition.keys.chunks / partition.marker.tail[1].name).unlink()
+    result = repaired("marker", tmp_path, "orders", code=3)
+    assert result["steps"] == [] and "has no index" in result["problems"][0]["error"]
+    repaired("index", tmp_path, "orders")
+    repaired("marker", tmp_path, "orders")
+    assert verified(tmp_path)["partitions"][0]["records"] == len(partition.records)
+
+
+def test_a_newest_chunk_that_lost_its_index_too_is_named(tmp_path: Path) -> None:
+    """It may be an orphan as well; but where it is not, the next archiver would go on below it, or note a gap."""
+    partition = partition_of(tmp_path)
+    (tmp_path / partition.keys.marker).unlink()
+    (tmp_path / partition.keys.chunks / partition.marker.tail[-1].name).unlink()
+    result = json.loads(repair("marker", tmp_path, "orders", "--dry-run", "--json").stdout)
+    data = partition.keys.chunks + partition.indexes[-1].data.name
+    assert [note for note in result["notes"] if data in note and "repair index" in note]
+    repaired("index", tmp_path, "orders")
+    repaired("marker", tmp_path, "orders")
+    assert verified(tmp_path)["partitions"][0]["records"] == len(partition.records)
+
+
+def test_a_chunk_that_is_wholly_gone_is_a_gap(tmp_path: Path) -> None:
+    partition = partition_of(tmp_path)
+    (tmp_path / partition.keys.marker).unlink()
+    (tmp_path / partition.keys.chunks / partition.marker.tail[1].name).unlink()
+    (tmp_path / partition.keys.chunks / partition.indexes[1].data.name).unlink()
+    repaired("marker", tmp_path, "orders")
+    (found,) = verified(tmp_path)["partitions"]
+    assert found["lost"] == [] and {"from": 40, "to": 75, "reason": "unverified"} in found["gaps"]
+
+
+IDENTITY = identity_of("topic", archive_id=ARCHIVE_ID)
+
+
+def run(protocol: Any, store: Any, log: MemoryLog) -> Any:
+    return Driver(store, log, lambda attempt, cause: None, lambda: True).run(protocol)
+
+
+def with_identity(store: MemoryStore) -> MemoryStore:
+    body = {
+        "format": "block-gzip-archive",
+        "version": 1,
+        "archive_id": ARCHIVE_ID,
+        "cluster_id": None,
+        "layout": "topic",
+    }
+    store.put_if_absent("_archive.json", json.dumps(body).encode(), "test")
+    return store
+
+
+def rebuild(store: MemoryStore) -> None:
+    def wait(attempt: int, cause: str) -> None:
+        raise AssertionError(cause)
+
+    plan = plan_marker(store, Target(IDENTITY.keys), IDENTITY.group_id, MAX, wait)
+    assert not plan.problems, [problem.error.why for problem in plan.problems]
+    assert not carry_out(plan)
+
+
+LOG = MemoryLog([record(n, b"%d" % n) for n in range(100)])
+
+
+def chunk(start: int, end: int) -> Any:
+    return finished_chunk("json", tuple(LOG.records[start:end]), start, end)
+
+
+def marker_of(store: MemoryStore) -> markers.Marker:
+    return markers.decode_marker(store.bodies()[IDENTITY.keys.marker])
+
+
+@pytest.mark.parametrize("form", ["json", "arrow"])
+def test_an_index_of_zstd_frames(form: str) -> None:
+    identity = dataclasses.replace(IDENTITY, codec="zstd", record_format=form)
+    store = with_identity(MemoryStore())
+    blocks, data = list[BlockEntry](), b""
+    for start in (0, 10):
+        builder = BlockBuilder(record_format(form), 0, MAX)
+        raw = [*builder.add(batch_from_records(LOG.records[start : start + 10])), builder.finish()][-1]
+        assert raw is not None
+        frame = ZstdCompressor(3).compress(raw.raw)
+        times = (raw.summary.min_timestamp, raw.summary.max_timestamp)
+        entry = BlockEntry(
+            len(raw.raw), 10, len(frame), len(data), start, start + 9, *times, crc32=block_crc32(raw.raw)
+        )
+        blocks, data = [*blocks, entry], data + frame
+    plain = chunk(0, 20)
+    held = run(take_over(identity, "a", POLICY), store, LOG).held
+    run(commit_chunk(identity, held, plain._replace(body=MemoryBody.of(data), blocks=tuple(blocks))), store, LOG)
+    (key,) = [key for key in store.objects if key.endswith(".index.json") and "partition=" in key and MARKER not in key]
+    body = store.bodies()[key]
+    store.delete(key)
+    assert not carry_out(plan_indexes(store, Target(IDENTITY.keys), MAX))
+    assert store.bodies()[key] == body
+
+
+def test_an_archiver_that_still_works_is_fenced_and_loses_nothing() -> None:
+    store = with_identity(MemoryStore())
+    claimed = run(take_over(IDENTITY, "a", POLICY), store, LOG)
+    held = run(commit_chunk(IDENTITY, claimed.held, chunk(0, 10)), store, LOG)
+    store.delete(IDENTITY.keys.marker)
+    rebuild(store)
+    with pytest.raises(Fenced):
+        run(commit_chunk(IDENTITY, held, chunk(10, 20)), store, LOG)
+    again = run(take_over(IDENTITY, "a", POLICY), store, LOG)
+    assert again.position == 10
+    run(commit_chunk(IDENTITY, again.held, chunk(10, 30)), store, LOG)
+    assert marker_of(store).next_offset == 30
+
+
+def test_a_chain_begun_anew_gives_way_while_it_is_empty() -> None:
+    store = with_identity(MemoryStore())
+    claimed = run(take_over(IDENTITY, "a", POLICY), store, LOG)
+    run(commit_chunk(IDENTITY, claimed.held, chunk(0, 10)), store, LOG)
+    chain = marker_of(store).tail
+    store.delete(IDENTITY.keys.marker)
+    anew = run(take_over(IDENTITY, "b", POLICY), store, LOG)
+    assert anew.position == 0
+    rebuild(store)
+    assert marker_of(store).tail == chain
+    with pytest.raises(Fenced):
+        run(commit_chunk(IDENTITY, anew.held, chunk(0, 10)), store, LOG)
+
+
+def test_orphans_are_told_from_the_chain() -> None:
+    """Two writers from one marker: one commits; the other one's chunk stays behind, longer, and is never taken."""
+    store = with_identity(MemoryStore())
+    first = run(take_over(IDENTITY, "a", POLICY), store, LOG)
+    held = run(commit_chunk(IDENTITY, first.held, chunk(0, 10)), store, LOG)
+    second = run(take_over(IDENTITY, "b", POLICY), store, LOG)
+    with pytest.raises(Fenced):
+        run(commit_chunk(IDENTITY, held, chunk(10, 60)), store, LOG)
+    newer = run(commit_chunk(IDENTITY, second.held, chunk(10, 20)), store, LOG)
+    store.delete(IDENTITY.keys.marker)
+    rebuild(store)
+    assert marker_of(store).tail == newer.marker.tail
+    third = run(take_over(IDENTITY, "c", POLICY), store, LOG)
+    run(commit_chunk(IDENTITY, third.held, chunk(20, 30)), store, LOG)
+    chain = marker_of(store).tail
+    store.delete(IDENTITY.keys.marker)
+    rebuild(store)
+    assert marker_of(store).tail == chain
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_random_histories(number: int) -> None:
+    """Claims, commits and orphans at random: the new marker extends what was committed, by one orphan at most."""
+    seed = f"{random.randrange(2**32)}/{number}"
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    store = with_identity(MemoryStore())
+    stale = []
+    held = None
+    for _ in range(rng.randrange(2, 25)):
+        if held is None or rng.random() < 0.3:
+            if held is not None:
+                stale.append(held)
+            held = run(take_over(IDENTITY, str(rng.random()), POLICY), store, LOG).held
+        zombie = rng.choice([*stale, held])
+        start = zombie.marker.next_offset or 0
+        end = min(100, start + rng.randrange(1, 8))
+        if end == start:
+            break
+        try:
+            done = run(commit_chunk(IDENTITY, zombie, chunk(start, end)), store, LOG)
+        except Fenced:
+            continue
+        held = done
+    assert held is not None
+    committed = marker_of(store)
+    if not committed.tail:
+        return
+    store.delete(IDENTITY.keys.marker)
+    rebuild(store)
+    rebuilt = marker_of(store)
+    assert rebuilt.epoch > max(json.loads(body)["epoch"] for key, body in store.bodies().items() if ".index." in key)
+    assert rebuilt.tail[: len(committed.tail)] == committed.tail
+    assert len(rebuilt.tail) <= len(committed.tail) + 1
+
+
+def test_an_older_incarnation_leads_to_the_next(tmp_path: Path) -> None:
+    archive = ArchiveWriter(tmp_path)
+    old = archive.partition("orders", 0)
+    old.commit(records(range(5)))
+    old.hand_over("orders~2")
+    archive.partition("orders", 0, incarnation=2).commit(records(range(9)))
+    body = (tmp_path / old.keys.marker).read_bytes()
+    (tmp_path / old.keys.marker).unlink()
+    repaired("marker", tmp_path, "orders~1")
+    again = markers.decode_marker((tmp_path / old.keys.marker).read_bytes())
+    assert again.successor == markers.decode_marker(body).successor == "orders~2"
+
+
+def test_a_chain_whose_catalog_is_lost_is_left_alone(tmp_path: Path) -> None:
+    """What its entries said is not known then: an index made without them would not be the committed one."""
+    partition = ArchiveWriter(tmp_path).partition("orders", 3)
+    for start in range(65):
+        partition.commit(records([start]))
+    shutil.rmtree(tmp_path / partition.keys.home / "_catalog")
+    (tmp_path / partition.keys.chunks / partition.marker.tail[-1].name).unlink()
+    done = repair("index", tmp_path, "orders", "--yes")
+    assert done.exit_code == 3 and "catalog" in done.stderr
+
+
+def test_an_archive_that_lost_its_identity_is_no_old_one(tmp_path: Path) -> None:
+    partition_of(tmp_path)
+    (tmp_path / "_archive.json").unlink()
+    done = repair("marker", tmp_path, "orders", "--yes")
+    assert done.exit_code == 10 and "_archive.json" in done.stderr
+
+
+class TestSeedLayout:
+    @pytest.fixture
+    def partition(self, tmp_path: Path) -> PartitionWriter:
+        partition = ArchiveWriter(tmp_path, "seed").partition("bar", 0, record_format="text")
+        for start in (0, 30, 60):
+            rows = [record(n, b"v%d" % n, timestamp=1_456_000_000_000 + n) for n in range(start, start + 30)]
+            partition.commit(rows, block_bytes=10_000)
+        return partition
+
+    @pytest.mark.parametrize("lost", [".index.json", ".meta.json"])
+    def test_either_index_from_the_other(self, tmp_path: Path, partition: PartitionWriter, lost: str) -> None:
+        whole = contents(tmp_path)
+        for path in tmp_path.rglob(f"*{lost}"):
+            path.unlink()
+        assert len(repaired("index", tmp_path, "bar")["steps"]) == 3
+        assert contents(tmp_path) == whole
+
+    def test_a_marker(self, tmp_path: Path, partition: PartitionWriter) -> None:
+        (tmp_path / partition.keys.marker).unlink()
+        repaired("marker", tmp_path, "bar:0")
+        assert verified(tmp_path)["verdict"] == "OK"
+
+
+class TestOldArchives:
+    def test_an_index(self, tmp_path: Path) -> None:
+        old = OldWriter(tmp_path)
+        path = old.write(OldChunk(7, [rows_of(7, 50), ((b""), 0), rows_of(50, 70)]))
+        index = path.with_suffix("").with_suffix("").with_name(path.stem + ".index.json")
+        expected = index.read_bytes()
+        index.unlink()
+        (step,) = repaired("index", tmp_path, "2016-02-24/" + path.name)["steps"]
+        assert index.read_bytes() == expected and "counted" in step["detail"]
+        index.write_bytes(b"{")
+        repaired("index", tmp_path, "bar")
+        assert index.read_bytes() == expected
+        assert repaired("index", tmp_path, "bar:0")["steps"] == []
+
+    def test_damaged_data_gets_no_index(self, tmp_path: Path) -> None:
+        OldWriter(tmp_path).write(two_blocks(has_index=False, damage=lambda data: data.__delitem__(slice(-3, None))))
+        assert repaired("index", tmp_path, "bar", code=3)["steps"] == []
+
+    @pytest.mark.parametrize("body", [None, "nonsense", "pfx/2016-02-24/bar-00000-000000000900.index.json"])
+    def test_a_marker(self, tmp_path: Path, body: str | None) -> None:
+        old = OldWriter(tmp_path)
+        old.write(two_blocks())
+        old.write(two_blocks(100, date="2016-02-25"))
+        if body is not None:
+            old.mark(body)
+        repaired("marker", tmp_path, "bar")
+        path = tmp_path / "last_chunk_index.bar-00000.txt"
+        assert path.read_text() == "2016-02-25/bar-00000-000000000100.index.json"
+        path.write_text(path.read_text() + "\n")
+        assert repaired("marker", tmp_path, "bar")["steps"] == []
+
+
+@pytest.mark.parametrize(
+    ("what", "place", "code"),
+    [
+        ("index", "gone", 4),
+        ("index", "orders:9", 4),
+        ("index", "orders:x", 2),
+        ("index", "a/b", 2),
+        ("marker", "gone", 4),
+        ("marker", "topic=orders/partition=00003/00000000000000000045.gz", 2),
+    ],
+)
+def test_what_is_not_there(tmp_path: Path, what: str, place: str, code: int) -> None:
+    partition_of(tmp_path)
+    assert repair(what, tmp_path, place, "--yes").exit_code == code
+
+
+def test_a_plan_first(tmp_path: Path) -> None:
+    partition = partition_of(tmp_path)
+    (tmp_path / partition.keys.marker).unlink()
+    before = contents(tmp_path)
+    dry = repair("marker", tmp_path, "orders", "--dry-run")
+    assert dry.exit_code == 0 and "4 chunks, offsets 10 to 139" in dry.stdout
+    refused = repair("marker", tmp_path, "orders")
+    assert refused.exit_code == 2 and "--yes" in refused.stderr
+    assert contents(tmp_path) == before

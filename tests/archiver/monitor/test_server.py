@@ -1,0 +1,127 @@
+"""What a running archiver serves."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from archiver.errors import ServiceUnreachable
+from archiver.ingest.ownership import PartitionState
+from archiver.monitor.client import service_snapshot
+from archiver.monitor.metrics import make_registry
+from archiver.monitor.server import StatusServer, serving
+from archiver.monitor.snapshot import LIVE_SECONDS, ServiceSnapshot
+from blockgz_runtime.errors import UsageError
+from tests.support.snapshots import partition, service
+
+
+@contextmanager
+def served(*snapshots: ServiceSnapshot, address: str = "127.0.0.1:0") -> Iterator[str]:
+    """A server that shows these one after the other, the last for ever."""
+    left = list(snapshots)
+
+    def take() -> ServiceSnapshot:
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    server = StatusServer(address, take, make_registry(take))
+    try:
+        yield server.url
+    finally:
+        server.close()
+
+
+def get(url: str, method: str = "GET", **headers: str) -> tuple[int, str, str]:
+    try:
+        with urlopen(Request(url, method=method, headers=headers), timeout=5) as answer:
+            return answer.status, answer.headers["Content-Type"], answer.read().decode()
+    except HTTPError as error:
+        with error:
+            return error.code, error.headers["Content-Type"], error.read().decode()
+
+
+def test_metrics() -> None:
+    with served(service(partition(0, durable_offset=42))) as url:
+        status, content_type, body = get(f"{url}/metrics")
+        assert (status, content_type.startswith("text/plain")) == (200, True)
+        assert 'blockgz_durable_offset{partition="0",topic="orders"} 42.0' in body
+        _, content_type, body = get(f"{url}/metrics", Accept="application/openmetrics-text; version=1.0.0")
+        assert content_type.startswith("application/openmetrics-text")
+        assert body.endswith("# EOF\n")
+
+
+def test_health_and_readiness() -> None:
+    late = service(heartbeat_age=LIVE_SECONDS + 40)
+    waiting = service(partition(0), partition(1, PartitionState.WAITING))
+    with served(service(), late, service(), service(joined=False), waiting) as url:
+        assert get(f"{url}/healthz") == (200, "text/plain", "ok\n")
+        assert get(f"{url}/healthz") == (503, "text/plain", "the main loop took no step for 100 s\n")
+        assert get(f"{url}/readyz") == (200, "text/plain", "ok\n")
+        assert get(f"{url}/readyz") == (503, "text/plain", "not a member of the consumer group yet\n")
+        assert get(f"{url}/readyz") == (503, "text/plain", "1 of 2 partitions are not archived\n")
+
+
+def test_status_is_the_snapshot() -> None:
+    snapshot = service(partition(0, durable_offset=42, lag_seconds=1.5), partition(1, PartitionState.STOPPED))
+    with served(snapshot) as url:
+        assert service_snapshot(url) == snapshot
+        assert service_snapshot(url.removeprefix("http://") + "/") == snapshot
+
+
+def test_nothing_else_is_served() -> None:
+    with served(service()) as url:
+        status, _, body = get(f"{url}/")
+        assert (status, body) == (404, "there are /metrics /healthz /readyz /status\n")
+        assert get(f"{url}/healthz?verbose=1", "HEAD") == (200, "text/plain", "")
+        assert get(f"{url}/healthz", "POST")[0] == 501
+
+
+def test_version_6_addresses() -> None:
+    if not socket.has_ipv6:
+        pytest.skip("this machine has no IPv6")
+    try:
+        with served(service(), address="[::1]:0") as url:
+            assert get(f"{url}/healthz")[0] == 200
+    except UsageError as error:
+        pytest.skip(f"this machine has no IPv6 address: {error.why}")
+
+
+def test_a_port_that_is_taken_is_said_so() -> None:
+    with served(service()) as url, pytest.raises(UsageError, match="cannot be listened on") as caught:
+        StatusServer(url.removeprefix("http://"), service, CollectorRegistry())
+    assert caught.value.why == "Address already in use"
+
+
+def test_serving_ends_with_its_context() -> None:
+    before = threading.active_count()
+    with serving("127.0.0.1:0", service):
+        assert threading.active_count() > before
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.0 200 OK\r\n\r\n{}", b"nonsense\r\n\r\n"])
+def test_a_stranger_is_no_archiver(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def reply() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=reply)
+        thread.start()
+        with pytest.raises(ServiceUnreachable, match="no archiver answers"):
+            service_snapshot(f"127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
+
+
+def test_nobody_there() -> None:
+    with pytest.raises(ServiceUnreachable):
+        service_snapshot("127.0.0.1:1")
+    with pytest.raises(UsageError):
+        service_snapshot("ftp://127.0.0.1")

@@ -1,0 +1,447 @@
+"""Tasks and driver of the format `blockgz-archive` without Spark, judged by the program `replayer`."""
+
+import json
+import pickle
+import random
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from archiver.commit.batch import Reading
+from archiver.errors import Diverged, Fenced, OwnedByAnother
+from archiver.spark import committing
+from archiver.spark.columns import to_rows
+from archiver.spark.committing import Outcome, commit_all, ordered
+from archiver.spark.errors import BatchRefused, JobFailed, WriteFailed, error_in, in_options, told
+from archiver.spark.options import parse_options
+from archiver.spark.sorting import Place
+from archiver.spark.task import TaskPartition, write_task
+from archiver.spark.workshop import Workshop, open_workshop
+from blockgz_runtime.errors import StoreError, UsageError
+from blockgz_runtime.errors import exit_code as exit_code_of
+from index_format.errors import BadName, BlockgzError, MalformedObject
+from index_format.records import Record
+from replayer.cli import main as replayer_main
+from tests.support.archives import records
+
+HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+FIELDS = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestampType", pa.int32()),
+        ("headers", HEADERS),
+    ]
+)
+Placed = tuple[str, int, Record]
+
+
+def at(topic: str, partition: int, rows: Sequence[Record]) -> list[Placed]:
+    return [(topic, partition, row) for row in rows]
+
+
+def spark_batch(rows: Sequence[Placed]) -> pa.RecordBatch:
+    """As Spark hands it over; a record without headers has null there."""
+    columns = {
+        "key": [row.key for _, _, row in rows],
+        "value": [row.value for _, _, row in rows],
+        "topic": [topic for topic, _, _ in rows],
+        "partition": [partition for _, partition, _ in rows],
+        "offset": [row.offset for _, _, row in rows],
+        "timestamp": [datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=row.timestamp) for _, _, row in rows],
+        "timestampType": [row.timestamp_type for _, _, row in rows],
+        "headers": [[{"key": k, "value": v} for k, v in row.headers] or None for _, _, row in rows],
+    }
+    return pa.record_batch([pa.array(columns[field.name], field.type) for field in FIELDS], schema=FIELDS)
+
+
+def batches(rows: Sequence[Placed], size: int = 7) -> list[pa.RecordBatch]:
+    return [spark_batch(rows[start : start + size]) for start in range(0, len(rows), size)]
+
+
+class Sink:
+    """An archive in a folder, written as Spark would."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def workshop(self, **options: str) -> Workshop:
+        given = {"path": str(self.folder), "singleWriter": "true", **options}
+        return open_workshop(parse_options(given), is_batch=True)
+
+    def task(self, rows: Sequence[Placed], **options: str) -> tuple[TaskPartition, ...]:
+        """One task; its report went over the wire."""
+        sent: Workshop = pickle.loads(pickle.dumps(self.workshop(**options)))
+        report: tuple[TaskPartition, ...] = pickle.loads(pickle.dumps(write_task(map(to_rows, batches(rows)), sent)))
+        return report
+
+    def commit(
+        self, *reports: tuple[TaskPartition, ...], readings: Mapping[Place, Reading] | None = None, **options: str
+    ) -> list[Outcome]:
+        batches = ordered(each for report in reports for each in report)
+        outcomes = commit_all(batches, self.workshop(**options), readings or {})
+        for outcome in outcomes:
+            if outcome.error is not None:
+                raise outcome.error
+        return outcomes
+
+    def write(self, *tasks: Sequence[Placed], **options: str) -> list[Outcome]:
+        return self.commit(*(self.task(rows, **options) for rows in tasks), **options)
+
+    def replayer(self, *arguments: str) -> str:
+        done = CliRunner().invoke(replayer_main, [*arguments, "-a", str(self.folder)], prog_name="replayer")
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    def verify(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.replayer("verify", "--deep", "--records", "--json"))
+        return found
+
+    def offsets(self, topic: str = "orders:0") -> list[int]:
+        return [json.loads(line)["offset"] for line in self.replayer("cat", topic, "--json").splitlines()]
+
+    def lines(self, topic: str = "orders:0") -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.replayer("cat", topic, "--json").splitlines()]
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> Sink:
+    return Sink(tmp_path / "archive")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"recordFormat": "arrow", "codec": "zstd"}, {"blockBytes": "300", "chunkRecords": "13"}],
+    ids=["json", "arrow-zstd", "small-chunks"],
+)
+def test_whole_records_in_any_order_become_an_archive(sink: Sink, options: dict[str, str]) -> None:
+    seed = random.randrange(2**32)
+    rows = at("orders", 0, records(range(100))) + at("orders", 1, records(range(5, 60))) + at("p.x", 0, records([3]))
+    random.Random(seed).shuffle(rows)
+    sink.write(rows, **options)
+    found = sink.verify()
+    assert found["verdict"] == "OK", f"seed {seed}"
+    assert {(each["topic"], each["partition"]): each["records"] for each in found["partitions"]} == {
+        ("orders", 0): 100,
+        ("orders", 1): 55,
+        ("p.x", 0): 1,
+    }
+    for line, row in zip(sink.lines(), records(range(100)), strict=True):
+        assert (line["offset"], line["timestamp"], line["timestamp_type"]) == (row.offset, row.timestamp, "CreateTime")
+        assert line["key"] == (None if row.key is None else row.key.decode())
+        assert line["value"] == (None if row.value is None else row.value.decode())
+        headers = [(header["key"], header["value"]) for header in line.get("headers", [])]
+        assert headers == [(key, None if value is None else value.decode()) for key, value in row.headers]
+
+
+def test_types_of_timestamps_and_records_without_any_are_kept(sink: Sink) -> None:
+    rows = [
+        Record(0, -1, -1, None, b"", ()),
+        Record(1, 0, 0, b"", None, ()),
+        Record(2, 5, 1, b"\xff", b"\xfe", (("h", b"\xff"), ("h", None), ("", b""))),
+    ]
+    sink.write(at("orders", 0, rows))
+    lines = sink.lines()
+    assert [(line["timestamp"], line["timestamp_type"]) for line in lines] == [
+        (-1, "NoTimestampType"),
+        (0, "CreateTime"),
+        (5, "LogAppendTime"),
+    ]
+    assert (lines[0]["value"], lines[1]["value"], lines[1]["key"]) == ("", None, "")
+    assert [header["key"] for header in lines[2]["headers"]] == ["h", "h", ""]
+    assert sink.verify()["verdict"] == "OK"
+
+
+def test_many_tasks_share_a_partition_as_long_as_they_do_not_overlap(sink: Sink) -> None:
+    sink.write(at("orders", 0, records(range(50, 70))), at("orders", 0, records(range(0, 40))), [])
+    assert sink.offsets() == [*range(0, 40), *range(50, 70)]
+    assert sink.verify()["verdict"] == "OK", "offsets that lack inside a batch are the log's holes"
+
+
+def test_overlaps_are_refused_before_anything_is_committed(sink: Sink) -> None:
+    with pytest.raises(BatchRefused) as caught:
+        sink.write(at("orders", 0, records(range(0, 10, 2))), at("orders", 0, records(range(1, 10, 2))))
+    assert "sortWithinPartitions" in caught.value.remedy
+    assert not list(sink.folder.rglob("last_chunk_index.json"))
+
+
+@pytest.mark.parametrize("twice", [records([3, 4, 4]), records([4, 3, 4])])
+def test_an_offset_that_comes_twice_is_refused(sink: Sink, twice: list[Record]) -> None:
+    with pytest.raises(BatchRefused, match="offset 4 comes twice"):
+        sink.task(at("orders", 0, twice))
+
+
+def test_more_than_memory_holds_must_be_in_order(sink: Sink) -> None:
+    rows = records(range(400), value_bytes=200_000)
+    orders = at("orders", 0, rows)
+    outcomes = sink.write(orders, memory="32MiB")
+    assert sum(len(each.batch.chunks) for each in outcomes) == 1
+    backwards = at("payments", 0, rows[200:]) + at("payments", 0, rows[:200])
+    with pytest.raises(BatchRefused, match="came after") as caught:
+        sink.write(backwards, memory="32MiB")
+    assert "repartition" in caught.value.remedy
+    sink.write(backwards, memory="128MiB")
+    assert sink.offsets("payments:0") == list(range(400))
+
+
+def test_a_chunk_ends_within_what_is_sorted_at_once(sink: Sink) -> None:
+    source = random.Random(1)
+    rows = [row._replace(value=source.randbytes(100_000)) for row in records(range(200))]
+    (done,) = sink.write(at("orders", 0, rows), chunkBytes="3MiB", recordFormat="arrow")
+    sizes = [chunk.data.bytes for chunk in done.batch.chunks]
+    assert len(sizes) >= 4 and max(sizes) < 3 * 1024**2 + 5 * 1024**2, sizes
+    assert sink.offsets() == list(range(200))
+
+
+def test_small_memory_ends_blocks_of_many_partitions_early(sink: Sink) -> None:
+    """Forty open blocks of up to a mebibyte each do not fit into a quarter of 32 MiB."""
+    rows = [
+        placed
+        for offset in range(30)
+        for partition in range(40)
+        for placed in at("orders", partition, records([offset], value_bytes=40_000))
+    ]
+    sink.write(rows, memory="32MiB")
+    found = sink.verify()
+    assert found["verdict"] == "OK"
+    assert [each["records"] for each in found["partitions"]] == [30] * 40
+    blocks = [len(json.loads(path.read_bytes())["chunks"]) for path in sink.folder.rglob("*.index.json")]
+    # Once 32 MiB have gathered a partition has less than a block of them: a second block tells of an early end.
+    assert sum(count > 1 for count in blocks) >= 20, blocks
+
+
+def test_a_batch_that_runs_again_leaves_out_what_is_there(sink: Sink) -> None:
+    sink.write(at("orders", 0, records(range(20))))
+    before = sorted(sink.folder.rglob("*.gz"))
+    (again,) = sink.write(at("orders", 0, records(range(20))))
+    assert (again.batch.dropped, again.committed) == (20, None)
+    assert sorted(sink.folder.rglob("*.gz")) == before
+    (further,) = sink.write(at("orders", 0, records(range(10, 30))))
+    assert further.batch.dropped == 10
+    assert sink.offsets() == list(range(30))
+
+
+def test_a_jump_is_recorded_as_unverified(sink: Sink) -> None:
+    sink.write(at("orders", 0, records(range(10))))
+    sink.write(at("orders", 0, records(range(15, 20))))
+    found = sink.verify()
+    assert found["verdict"] == "WARNING"
+    assert found["partitions"][0]["gaps"] == [{"from": 10, "to": 15, "reason": "unverified"}]
+    assert "unverified" in sink.replayer("describe", "orders")
+
+
+def test_what_a_batch_is_known_to_have_read_leaves_no_gaps(sink: Sink) -> None:
+    """Two partitions, of which one has no record in the second batch; a third one has none at all."""
+    first, second, never = (Place("orders", partition) for partition in range(3))
+    workshop = sink.workshop()
+    report = sink.task(at("orders", 0, records(range(10))) + at("orders", 1, records(range(4))))
+    sink.commit(report, readings={first: Reading(0, 11), second: Reading(0, 5), never: Reading(0, 3)})
+    report = sink.task(at("orders", 0, records(range(12, 20))))
+    sink.commit(report, readings={first: Reading(11, 21), second: Reading(5, 9)})
+    report = sink.task(at("orders", 0, records(range(23, 25))) + at("orders", 1, records(range(9, 11))))
+    done = sink.commit(report, readings={first: Reading(21, 26), second: Reading(9, 12)})
+    assert [each.committed and each.committed.gap for each in done] == [None, None]
+    found = sink.verify()
+    assert (found["verdict"], [each["records"] for each in found["partitions"]]) == ("OK", [20, 6])
+    assert not (sink.folder / workshop.identity(never).keys.home).exists()
+    sink.write(at("orders", 0, records(range(27, 30))))
+    assert sink.verify()["partitions"][0]["gaps"] == [{"from": 26, "to": 27, "reason": "unverified"}]
+
+
+def test_a_partition_without_a_record_that_fails_keeps_no_other_from_its_commit(sink: Sink) -> None:
+    sink.write(at("orders", 1, records(range(4))), groupId="another")
+    report = sink.task(at("orders", 0, records(range(4))))
+    with pytest.raises(OwnedByAnother):
+        sink.commit(report, readings={Place("orders", 0): Reading(0, 5), Place("orders", 1): Reading(4, 5)})
+    assert sink.offsets() == list(range(4))
+
+
+def test_records_that_come_too_late_are_not_told_as_held(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below the archive's start and inside its gap: what is left out there is nowhere."""
+    sink.write(at("orders", 0, records(range(10, 20))))
+    sink.write(at("orders", 0, records(range(25, 30))))
+    told: list[tuple[str, int]] = []
+    warning = SimpleNamespace(warning=lambda event, **keys: told.append((event, keys["records"])))
+    monkeypatch.setattr(committing, "log", warning)
+    (again,) = sink.write(at("orders", 0, records(range(35))), at("orders", 1, records(range(3))))[:1]
+    assert (again.batch.dropped, again.batch.too_late) == (15, 15)
+    assert told == [("dropped", 15), ("too_late", 15)]
+    assert sink.offsets() == [*range(10, 20), *range(25, 35)]
+
+
+def test_another_topic_is_noticed_beside_records_that_come_too_late(sink: Sink) -> None:
+    sink.write(at("orders", 0, records(range(10))))
+    sink.write(at("orders", 0, records(range(15, 20))))
+    other = [row._replace(value=b"another") for row in records(range(13))]
+    with pytest.raises(Diverged, match="offset 9"):
+        sink.write(at("orders", 0, other))
+
+
+def test_tasks_that_failed_leave_orphans_and_no_more(sink: Sink) -> None:
+    sink.task(at("orders", 0, records(range(20))))
+    report = sink.task(at("orders", 0, records(range(20))))
+    sink.task(at("orders", 0, records(range(20))))
+    sink.commit(report)
+    assert len(list(sink.folder.rglob("*.gz"))) == 3
+    assert sink.offsets() == list(range(20))
+    assert sink.verify()["verdict"] in ("OK", "WARNING")
+
+
+def test_two_drivers_with_the_same_batch_commit_it_once(sink: Sink) -> None:
+    first, second = (sink.task(at("orders", 0, records(range(20)))) for _ in range(2))
+    sink.commit(first)
+    (late,) = sink.commit(second)
+    assert late.committed is not None and (late.committed.passed, late.committed.chunks) == (20, 0)
+    third = sink.task(at("orders", 0, records(range(20, 40))))
+    sink.write(at("orders", 0, records(range(20, 30))))
+    with pytest.raises(Fenced, match="while this batch was under way"):
+        sink.commit(third)
+    assert sink.offsets() == list(range(30))
+
+
+def test_a_partition_that_fails_keeps_no_other_from_its_commit(sink: Sink) -> None:
+    stale = sink.task(at("orders", 0, records(range(20))) + at("orders", 1, records(range(20))))
+    sink.write(at("orders", 0, records(range(5))))
+    with pytest.raises(Fenced):
+        sink.commit(stale)
+    assert (sink.offsets("orders:0"), sink.offsets("orders:1")) == (list(range(5)), list(range(20)))
+
+
+def test_another_topic_of_the_same_name_does_not_pass_for_what_is_archived(sink: Sink) -> None:
+    sink.write(at("orders", 0, records(range(20))))
+    other = [row._replace(value=b"another") for row in records(range(20))]
+    for few in (other, other[3:8]):
+        with pytest.raises(Diverged, match=f"offset {few[-1].offset}"):
+            sink.write(at("orders", 0, few))
+    ids = json.dumps({"orders": "id-2"})
+    sink.write(at("orders", 0, other), topicIds=json.dumps({"orders": "id-1"}), path=str(sink.folder) + "2")
+    sink.folder = Path(str(sink.folder) + "2")
+    sink.write(at("orders", 0, records(range(20))), topicIds=ids)
+    assert [line["value"] for line in sink.lines("orders~1:0")] == ["another"] * 20
+    assert len(sink.offsets("orders:0")) == 20
+
+
+def test_a_partition_of_another_group_is_refused_unless_taken_over(sink: Sink) -> None:
+    sink.write(at("orders", 0, records(range(20))), groupId="blockgz-archiver")
+    with pytest.raises(WriteFailed) as caught, told():
+        sink.write(at("orders", 0, records(range(20, 30))))
+    assert "use groupId blockgz-archiver, or takeover once" in str(caught.value)
+    sink.write(at("orders", 0, records(range(20, 30))), takeover="true")
+    with pytest.raises(OwnedByAnother):
+        sink.write(at("orders", 0, records(range(30, 40))), groupId="blockgz-archiver")
+    assert sink.offsets() == list(range(30))
+
+
+def test_layout_seed_for_readers_of_the_ancestor(sink: Sink) -> None:
+    rows = [Record(offset, -1, -1, None, b"%d" % offset, ()) for offset in range(20)]
+    options = {"layout": "seed", "recordFormat": "text"}
+    sink.write(at("bar", 0, rows[:10]), **options)
+    sink.write(at("bar", 0, rows[10:]), **options)
+    assert (sink.folder / "last_chunk_index.bar-00000.txt").read_text().endswith("bar-00000-000000000010.index.json")
+    assert sink.verify()["verdict"] == "OK"
+    with pytest.raises(BatchRefused, match="offset 20"):
+        sink.write(at("bar", 0, [Record(20, -1, -1, None, b"two\nlines", ())]), **options)
+
+
+def test_jumps_may_be_refused(sink: Sink) -> None:
+    sink.write(at("orders", 0, records(range(10))))
+    with pytest.raises(WriteFailed, match="onGap record"), told():
+        sink.write(at("orders", 0, records(range(15, 20))), onGap="stop")
+    assert sink.verify()["verdict"] == "OK"
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "says"),
+    [
+        ("offset", None, "column offset holds a null"),
+        ("offset", -1, "column offset holds -1"),
+        ("partition", -1, "column partition holds -1"),
+        ("topic", None, "column topic holds a null"),
+        ("timestamp", datetime(2026, 1, 1, 0, 0, 0, 1500, tzinfo=UTC), "fractions of a millisecond"),
+        ("timestampType", 2, "column timestampType holds 2"),
+        ("headers", [{"key": None, "value": b""}], "a header without a key"),
+        ("headers", [None], "a header without a key"),
+    ],
+)
+def test_what_no_record_of_kafka_is(column: str, value: object, says: str) -> None:
+    batch = spark_batch(at("orders", 0, records(range(3))))
+    cells = batch.column(column).to_pylist()
+    cells[1] = value
+    broken = batch.set_column(
+        batch.schema.get_field_index(column),
+        batch.schema.field(column),
+        pa.array(cells, batch.schema.field(column).type),
+    )
+    with pytest.raises(BatchRefused, match=says):
+        to_rows(broken)
+
+
+def test_headers_of_a_slice_are_its_own() -> None:
+    rows = records(range(20))
+    whole, part = to_rows(spark_batch(at("orders", 0, rows))), to_rows(spark_batch(at("orders", 0, rows)).slice(4, 9))
+    assert part.column("headers").to_pylist() == whole.column("headers").to_pylist()[4:13]
+    assert to_rows(spark_batch(at("orders", 0, rows)).slice(0, 0)).num_rows == 0
+
+
+def test_a_name_that_is_no_topics_is_refused(sink: Sink) -> None:
+    with pytest.raises(ValueError, match="not a topic name"):
+        sink.task(at("../etc", 0, records([1])))
+
+
+def test_an_archive_of_another_cluster_is_refused(sink: Sink) -> None:
+    sink.write(at("orders", 0, records([1])), clusterId="one")
+    with pytest.raises(Diverged, match="another cluster"):
+        sink.workshop(clusterId="two")
+    with pytest.raises(UsageError, match="layout"):
+        sink.workshop(layout="seed", recordFormat="text")
+
+
+def test_data_that_the_driver_does_not_see_is_not_committed(sink: Sink) -> None:
+    """As where executors on other machines write into folders of their own."""
+    report = sink.task(at("orders", 0, records(range(20))))
+    (data,) = sink.folder.rglob("*.gz")
+    data.unlink()
+    with pytest.raises(StoreError, match="is not there"):
+        sink.commit(report)
+    assert not list(sink.folder.rglob("last_chunk_index.json"))
+
+
+def as_spark_says(error: BlockgzError) -> str:
+    with pytest.raises(WriteFailed) as caught, told():
+        raise error
+    told_by_spark = f"archiver.spark.errors.WriteFailed: {caught.value}"
+    return f"[STREAM_FAILED] Query ended\nTraceback ...\n{told_by_spark}\n\tat org.apache"
+
+
+def test_an_error_comes_back_from_what_spark_says_of_it() -> None:
+    found = error_in(as_spark_says(Fenced("orders:0: another writer", why="it was quicker", remedy="use --group-id x")))
+    assert (type(found), exit_code_of(found)) == (Fenced, 11)
+    assert (found.what, found.why, found.remedy) == ("orders:0: another writer", "it was quicker", "use groupId x")
+    other = error_in("java.lang.OutOfMemoryError: heap\n at x")
+    assert (type(other), other.what) == (JobFailed, "java.lang.OutOfMemoryError: heap")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MalformedObject("a marker", why="no JSON"), BadName("../x"), BatchRefused("offset 4 comes twice")],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_of_the_format_and_of_a_batch_come_back_as_they_were(error: BlockgzError) -> None:
+    found = error_in(as_spark_says(error))
+    assert (type(found), found.what, exit_code_of(found)) == (type(error), error.what, exit_code_of(error))
+
+
+def test_errors_name_options_rather_than_flags() -> None:
+    assert in_options("use --group-id x, or --takeover - not -a") == "use groupId x, or takeover - not -a"
+    assert in_options("another --archive") == "another path"
+    assert in_options("topic~e1--x-y") == "topic~e1--x-y"

@@ -1,0 +1,32 @@
+import pytest
+
+from blockgz_runtime.errors import NotInArchive, UsageError
+from blockgz_runtime.topic_patterns import is_pattern, matching
+
+TOPICS = ["bills", "orders", "orders-eu", "__consumer_offsets"]
+
+
+@pytest.mark.parametrize(("text", "pattern"), [("orders", False), ("orders~2", False), ("or*", True), ("~o.*", True)])
+def test_what_is_a_pattern(text: str, pattern: bool) -> None:
+    assert is_pattern(text) is pattern
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topics"),
+    [
+        ("orders*", ["orders", "orders-eu"]),
+        ("~orders", ["orders"]),
+        ("~.*s", ["bills", "orders"]),
+        ("[bo]*", TOPICS[:3]),
+    ],
+)
+def test_whole_names_and_none_of_kafkas_own(pattern: str, topics: list[str]) -> None:
+    assert matching(pattern, TOPICS) == topics
+
+
+def test_what_fits_nothing_and_what_is_no_expression() -> None:
+    with pytest.raises(NotInArchive, match="no archived topic fits 'x\\*'") as caught:
+        matching("x*", TOPICS)
+    assert "bills, orders" in caught.value.why
+    with pytest.raises(UsageError, match="is not a regular expression"):
+        matching("~(", TOPICS)

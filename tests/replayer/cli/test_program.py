@@ -1,0 +1,106 @@
+"""What holds for every command of the program, those inside groups too."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from blockgz_runtime.program.main import EXIT_CODES, Program, completed
+from replayer.cli import main
+from tests.support.archives import ArchiveWriter, records
+
+
+def replayer(*args: str) -> Result:
+    return CliRunner().invoke(main, args, prog_name="replayer")
+
+
+def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield path, group
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, *path, name)
+        else:
+            yield (*path, name), command
+
+
+ALL = list(commands(main))
+
+
+@pytest.mark.parametrize("path", [path for path, _ in ALL], ids=" ".join)
+def test_every_help_shows_an_example_and_the_exit_codes(path: tuple[str, ...]) -> None:
+    page = replayer(*path, "--help").stdout
+    assert f"  replayer {' '.join(path)}" in page.split("Examples:")[1]
+    assert all(f"{code:>3}  {meaning}" in page for code, meaning in EXIT_CODES.items())
+
+
+def test_an_option_has_one_environment_variable_everywhere() -> None:
+    variables: dict[str, set[str]] = {}
+    for path, command in ALL:
+        if isinstance(command, click.Group):
+            continue
+        assert "BLOCKGZ_DEBUG" in [option.envvar for option in command.params if isinstance(option, click.Option)]
+        for option in command.params:
+            if isinstance(option, click.Option):
+                assert isinstance(option.envvar, str), (path, option.opts)
+                assert option.envvar.startswith("BLOCKGZ_")
+                assert f"[env var: {option.envvar}" in " ".join(replayer(*path, "--help").stdout.split())
+                variables.setdefault(option.envvar, set()).add(option.opts[-1])
+    assert all(len(options) == 1 for options in variables.values()), variables
+
+
+def test_commands_inside_groups_are_completed_once() -> None:
+    @click.command("inner")
+    @click.option("-l", "--long-name", "renamed")
+    @click.option("-f", "template", envvar="BLOCKGZ_TEMPLATE")
+    def inner(renamed: str | None, template: str | None) -> None:
+        click.echo(f"{renamed} {template}")
+
+    plain = click.Group("plain", commands=[inner])
+    whole = completed(completed(click.Group("outer", commands=[plain])))
+    result = CliRunner().invoke(
+        whole, ["plain", "inner", "--debug"], env={"BLOCKGZ_LONG_NAME": "x", "BLOCKGZ_TEMPLATE": "y"}
+    )
+    assert (result.exit_code, result.output) == (0, "x y\n")
+    assert [param.name for param in inner.params] == ["renamed", "template", "debug"]
+
+
+def test_commands_of_a_group_inside_the_program_are_completed() -> None:
+    nested = Program("nested", places={"reports": "replayer.cli.verify_report:command"})
+    outer = completed(click.Group("outer", commands=[nested]))
+    help_page = CliRunner().invoke(outer, ["nested", "reports", "--help"]).output
+    assert "BLOCKGZ_REPORT_KEY" in help_page
+    assert "BLOCKGZ_DEBUG" in help_page
+
+
+@pytest.mark.parametrize("command", [["get", "orders:0:1"], ["cat", "orders"], ["verify", "--records"]], ids=" ".join)
+def test_no_command_loads_pandas_or_a_client_that_it_does_not_need(
+    command: list[str], writer: ArchiveWriter, tmp_path: Path
+) -> None:
+    """Pyarrow would load pandas with the first array."""
+    writer.partition("orders", 0).commit(records(range(3)))
+    program = [sys.executable, "-X", "importtime", "-m", "replayer"]
+    done = subprocess.run([*program, *command, "-a", str(tmp_path)], check=True, capture_output=True, text=True)
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert {"pyarrow.lib", "replayer.read.archive"} <= loaded
+    assert loaded.isdisjoint({"pandas._libs", "pandas.core.api", "confluent_kafka", "aiobotocore"})
+
+
+@pytest.mark.parametrize("command", [["ls"], ["describe", "orders"]], ids=" ".join)
+def test_small_commands_do_not_load_what_they_do_not_use(
+    command: list[str], writer: ArchiveWriter, tmp_path: Path
+) -> None:
+    writer.partition("orders", 0).commit(records(range(3)))
+    run = f"main({[*command, '-a', str(tmp_path)]}, standalone_mode=False)"
+    code = f"import sys\nfrom replayer.cli import main\n{run}\nprint(*sys.modules)"
+    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    table, loaded = output.rstrip("\n").rsplit("\n", 1)
+    assert "0..3" in table
+    assert {"replayer.read.archive"} <= set(loaded.split())
+    assert set(loaded.split()).isdisjoint({"aiobotocore", "pyarrow", "numpy", "pydantic", "confluent_kafka"})

@@ -1,0 +1,340 @@
+"""`replayer replay` and `replayer verify --against-topic` as a user runs them."""
+
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from index_format.records import Record
+from replayer.cli import main
+from replayer.kafka.admin import KafkaAdmin
+from tests.support.archives import ArchiveWriter, records
+from tests.support.mock_cluster import MockCluster
+
+names = map("copy-{}".format, itertools.count())
+TIME_OF_30 = "@1760000000030"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[MockCluster]:
+    yield MockCluster()
+
+
+@pytest.fixture(autouse=True)
+def _jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def copy(cluster: MockCluster) -> str:
+    topic = next(names)
+    cluster.create_topic(topic)
+    return topic
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    archive = ArchiveWriter(tmp_path)
+    for partition in range(3):
+        writer = archive.partition("orders", partition)
+        writer.commit(records(range(40)))
+        writer.commit(records(range(40, 60)))
+    return tmp_path
+
+
+class Program:
+    def __init__(self, root: Path, cluster: MockCluster) -> None:
+        self._root, self._cluster = root, cluster
+
+    def __call__(self, *args: str, bootstrap_server: str | None = None) -> Result:
+        server = bootstrap_server or self._cluster.bootstrap_servers
+        return CliRunner().invoke(main, [*args, "-a", str(self._root), "-b", server], prog_name="replayer")
+
+    def held(self, topic: str) -> int:
+        admin = KafkaAdmin({"bootstrap.servers": self._cluster.bootstrap_servers})
+        return sum(bounds.end for bounds in admin.watermarks(topic, range(4)).values())
+
+
+@pytest.fixture
+def program(root: Path, cluster: MockCluster) -> Program:
+    return Program(root, cluster)
+
+
+def test_replay_and_compare(program: Program, copy: str, tmp_path: Path) -> None:
+    result = program("replay", "orders", "--to-topic", copy, "--yes")
+    assert result.exit_code == 0, result.stderr
+    assert "180 records (" in result.stdout
+    assert f"orders -> {copy}, at most 180 records" in result.stderr
+    report = tmp_path / "report.json"
+    compared = program("verify", "orders", "--against-topic", copy, "--report", str(report))
+    assert compared.exit_code == 0, compared.stdout
+    for partition in json.loads(report.read_bytes())["partitions"]:
+        assert partition["digests"]["found"]["content"] == partition["digests"]["archived"]["content"]
+    assert compared.stdout.splitlines()[-1] == "OK"
+    assert "a copy" in compared.stdout
+
+
+def test_replay_as_of_a_time_in_json(program: Program, copy: str) -> None:
+    result = program("replay", "orders", "--to-topic", copy, "--at", TIME_OF_30, "--yes", "--json")
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert told["records"] == 90
+    assert told["partitions"] == [
+        {
+            "partition": partition,
+            "target_partition": partition,
+            "records": 30,
+            "first_offset": 0,
+            "last_offset": 29,
+            "target_first_offset": 0,
+            "target_last_offset": 29,
+        }
+        for partition in range(3)
+    ]
+    assert told["plan"]["warnings"]
+    assert told["zero_timestamps"] == 0
+    compared = program("verify", "orders", "--against-topic", copy, "--at", TIME_OF_30, "--json")
+    report = json.loads(compared.stdout)
+    assert (report["verdict"], report["relation"], report["records"]) == ("OK", "copy", 90)
+    assert [(each["topic"], each["records"]) for each in report["partitions"]] == [("orders", 30)] * 3
+    whole = program("verify", "orders", "--against-topic", copy, "--json")
+    assert whole.exit_code == 3
+    assert [each["missing"] for each in json.loads(whole.stdout)["partitions"]] == [30] * 3
+    assert [each["missing_offsets"] for each in json.loads(whole.stdout)["partitions"]] == [
+        [{"from": 30, "to": 60}]
+    ] * 3
+    assert json.loads(whole.stdout)["partitions"][0]["first_difference"]["archived"]["offset"] == 30
+
+
+def test_some_partitions(program: Program, copy: str) -> None:
+    result = program("replay", "orders:0,2", "--to-topic", copy, "--yes", "--json")
+    assert [each["partition"] for each in json.loads(result.stdout)["partitions"]] == [0, 2]
+    assert program.held(copy) == 120
+    for topic, option in (("orders:0,2", ()), ("orders", ("--partitions", "0,2"))):
+        assert program("verify", topic, *option, "--against-topic", copy).exit_code == 0
+
+
+def test_a_dry_run_writes_nothing(program: Program, copy: str) -> None:
+    result = program("replay", "orders", "--to-topic", copy, "--dry-run")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert re.search(r"\n +2 +0\.\.60 +60 .*2025-10-09 08:53:20", result.stderr)
+    assert "warning: the broker does not tell the configuration" in result.stderr
+    told = json.loads(program("replay", "orders", "--to-topic", copy, "--dry-run", "--json").stdout)
+    assert told["dry_run"] is True
+    assert (told["records"], told["partitions"]) == (0, [])
+    assert [(each["from"], each["to"], each["records"]) for each in told["plan"]["partitions"]] == [(0, 60, 60)] * 3
+    assert program.held(copy) == 0
+
+
+def test_a_complete_job_leaves_nothing_behind_and_can_be_run_again(program: Program, copy: str, tmp_path: Path) -> None:
+    for option in ("--resume", "--into-source"):
+        result = program("replay", "orders:0", "--to-topic", copy, "--yes", option, "--json")
+        assert result.exit_code == 0, result.stderr
+        told = json.loads(result.stdout)
+        assert (told["records"], told["records_before"], told["complete"]) == (60, 0, True)
+        assert list((tmp_path / "state" / "blockgz" / "jobs").iterdir()) == []
+    assert program.held(copy) == 120
+
+
+def test_a_job_that_was_broken_off(program: Program, copy: str, root: Path, tmp_path: Path) -> None:
+    """Damage ends it; once that is mended it goes on behind what it had written."""
+    block = next(root.glob("topic=orders/partition=00001/*40.gz"))
+    stored = break_block(root)
+    again = ("replay", "orders", "--to-topic", copy, "--yes", "--json", "--job-file", str(tmp_path / "job.json"))
+    assert program(*again).exit_code == 3
+    held = program.held(copy)
+    assert 100 <= held < 120
+    block.write_bytes(stored)
+    refused = program(*again)
+    assert refused.exit_code == 2
+    assert "was begun and is not complete" in refused.stderr
+    assert f"{held} records of it are in {copy}" in refused.stderr
+    other = program(*again, "--resume", "--to", "50")
+    assert other.exit_code == 2
+    result = program(*again, "--resume")
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert (told["records"], told["records_before"], told["complete"]) == (180 - held, held, True)
+    assert program("verify", "orders", "--against-topic", copy).exit_code == 0
+
+
+def test_only_some_records(program: Program, copy: str, cluster: MockCluster, tmp_path: Path) -> None:
+    positions = tmp_path / "positions.csv"
+    positions.write_text("orders,0,6\norders,1,12\n")
+    chosen = ("--positions", str(positions), "--until", TIME_OF_30, "--header", "h=v", "--grep", "value of [0-9]*5")
+    again = ("replay", "orders:0,1", "--to-topic", copy, "--yes", "--json", *chosen)
+    result = program(*again, "--partitions", "2")
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    offsets = [n for n in range(0, 30, 5) if n % 10 == 5 and n % 7 != 3]
+    assert offsets == [5, 15, 25]
+    assert [(each["records"], each["first_offset"]) for each in told["partitions"]] == [(2, 15), (2, 15)]
+    assert told["skipped"] == []
+    assert f"only records with timestamp < {TIME_OF_30} and header 'h' = b'v'" in told["plan"]["notes"][0]
+    assert program.held(copy) == 4
+
+
+def test_other_records_are_not_the_same_job(program: Program, copy: str, root: Path, tmp_path: Path) -> None:
+    break_block(root)
+    again = ("replay", "orders", "--to-topic", copy, "--yes", "--job-file", str(tmp_path / "job.json"), "--job", "j")
+    assert program(*again, "--since", TIME_OF_30).exit_code == 3
+    held = program.held(copy)
+    for changed in (("--since", "@1760000000031"), ("--since", TIME_OF_30, "--key", "1"), ()):
+        result = program(*again, "--resume", *changed)
+        assert result.exit_code == 2
+        assert "not the replay that the job began with" in result.stderr
+    assert program.held(copy) == held
+    resumed = program(*again, "--resume", "--since", TIME_OF_30, "--on-damage", "skip", "--json")
+    assert resumed.exit_code == 3, resumed.stderr
+    assert json.loads(resumed.stdout)["complete"]
+
+
+def break_block(root: Path) -> bytes:
+    """Damages the last block of the chunk with the offsets 40 to 60; what the chunk was before."""
+    block = next(root.glob("topic=orders/partition=00001/*40.gz"))
+    stored = block.read_bytes()
+    block.write_bytes(stored[:-20] + b"x" * 20)
+    return stored
+
+
+def test_damage_is_passed_over_and_named(program: Program, copy: str, root: Path) -> None:
+    break_block(root)
+    result = program("replay", "orders", "--to-topic", copy, "--yes", "--json", "--on-damage", "skip")
+    assert result.exit_code == 3, result.stderr
+    told = json.loads(result.stdout)
+    (skipped,) = told["skipped"]
+    lost = skipped["to"] - skipped["from"]
+    assert skipped["partition"] == 1
+    assert 40 <= skipped["from"] < skipped["to"] == 60
+    assert (told["records"], told["complete"]) == (180 - lost, True)
+    assert f"FAILURE orders:1 skipped offsets {skipped['from']}..60" in result.stderr
+    assert "damaged blocks are passed over" in told["plan"]["notes"][0]
+    compared = program("verify", "orders", "--against-topic", copy)
+    assert compared.exit_code == 3
+    assert f"FAILURE orders:1 {skipped['from']}..60: the archive cannot read them" in compared.stdout
+    compared = program("verify", "orders", "--against-topic", copy, "--json")
+    report = json.loads(compared.stdout)
+    assert [(each["records"], each["missing"], each["extra"]) for each in report["partitions"]] == [
+        (60, 0, 0),
+        (60 - lost, 0, 0),
+        (60, 0, 0),
+    ]
+
+
+@pytest.mark.parametrize("suffix", ["gz", "index.json"])
+def test_a_chunk_that_is_gone_is_passed_over(program: Program, copy: str, root: Path, suffix: str) -> None:
+    next(root.glob(f"topic=orders/partition=00001/*00.{suffix}")).unlink()
+    result = program("replay", "orders", "--to-topic", copy, "--yes", "--json", "--on-damage", "skip")
+    assert result.exit_code == 3, result.stderr
+    told = json.loads(result.stdout)
+    assert [(each["from"], each["to"]) for each in told["skipped"]] == [(0, 40)]
+    assert program.held(copy) == 140
+
+
+def test_nothing_recorded_and_a_target_with_records(program: Program, copy: str, cluster: MockCluster) -> None:
+    cluster.produce(copy, 1, records(range(3)))
+    result = program("replay", "orders", "--to-topic", copy, "--yes", "--resume")
+    assert result.exit_code == 2
+    assert "nothing is recorded of job" in result.stderr
+    assert program.held(copy) == 3
+
+
+def test_a_pace_is_kept(program: Program, copy: str) -> None:
+    result = program("replay", "orders", "--to-topic", copy, "--yes", "--json", "--rate", "360/s", "--speed", "1000x")
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert told["records"] == 180
+    assert told["seconds"] >= 0.4
+    assert program("verify", "orders", "--against-topic", copy).exit_code == 0
+
+
+def test_without_a_terminal_it_wants_yes(program: Program, copy: str) -> None:
+    result = program("replay", "orders", "--to-topic", copy)
+    assert result.exit_code == 2
+    assert "--yes was not given" in result.stderr
+    assert program.held(copy) == 0
+
+
+def test_the_source_itself(program: Program, cluster: MockCluster, root: Path) -> None:
+    for partition in range(3):
+        cluster.produce("orders", partition, records(range(70)))
+    same = program("verify", "orders", "--against-topic", "orders")
+    assert same.exit_code == 0, same.stdout
+    assert "the topic that was archived" in same.stdout
+    cluster.produce("orders", 3, [Record(0, 5, 0, None, b"later", ())])
+    beside = program("verify", "orders", "--against-topic", "orders", "--json")
+    assert (beside.exit_code, json.loads(beside.stdout)["verdict"]) == (0, "WARNING")
+    assert "orders:3 holds records" in json.loads(beside.stdout)["warnings"][0]
+    ArchiveWriter(root).partition("orders", 4).commit(records(range(5)))
+    more = program("verify", "orders", "--against-topic", "orders", "--json")
+    assert more.exit_code == 3
+    assert json.loads(more.stdout)["partitions"][-1]["missing"] == 5
+
+
+def test_a_difference_is_shown_on_both_sides(program: Program, cluster: MockCluster, copy: str) -> None:
+    made = records(range(60))
+    made[7] = made[7]._replace(value=b"something else " * 50)
+    cluster.produce(copy, 1, made)
+    result = program("verify", "orders:1", "--against-topic", copy)
+    assert result.exit_code == 3
+    assert "first difference in value" in result.stdout
+    assert '"value":"value of 7' in result.stdout
+    assert "something else" in result.stdout
+    assert result.stdout.splitlines()[-1] == "FAILURE"
+
+
+@pytest.mark.parametrize(
+    ("args", "exit_code", "expected"),
+    [
+        (("replay", "orders", "--to-topic", "nowhere", "--yes"), 2, "no topic 'nowhere'.*--partitions 3"),
+        (("replay", "orders", "--to-topic", "orders", "--yes"), 2, "archive was made from.*--into-source"),
+        (("replay", "orders", "--partitions", "0,2", "--to-topic", "x", "--yes"), 2, "0,2.*orders:0,2-4"),
+        (("replay", "orders", "--to-topic", "x", "--topic-config", "a=b", "--yes"), 2, "goes with --create-topic"),
+        (("replay", "orders", "--to-topic", "x", "--timestamps", "later", "--yes"), 2, "keep, now, or shift="),
+        (("replay", "orders", "--to-topic", "x", "--add-header", "a", "--yes"), 2, "NAME=VALUE"),
+        (("replay", "nothing", "--to-topic", "x", "--yes"), 4, "topic nothing is not in the archive"),
+        (("replay", "orders:9", "--to-topic", "x", "--yes"), 4, "partition 9 of orders"),
+        (("replay", "orders", "--to-topic", "x", "-X", "no.such=1", "--yes"), 2, "No such configuration property"),
+        (("replay", "orders", "--to-topic", "x", "-X", "acks=1", "--yes"), 2, "no topic|cannot be set"),
+        (("replay", "orders"), 2, "--to-topic"),
+        (("replay", "orders", "--to-topic", "x", "--rate", "fast"), 2, "not a rate.*5000/s or 20MB/s"),
+        (("replay", "orders", "--to-topic", "x", "--speed", "0x"), 2, "not a speed"),
+        (("replay", "orders", "--to-topic", "x", "--job", "a/b"), 2, "no name for a job"),
+        (("replay", "orders", "--to-topic", "x", "--transactional", "--job-file", "f"), 2, "leave --job-file out"),
+        (("verify", "orders", "--against-topic", "nowhere"), 2, "no topic 'nowhere'"),
+        (("verify", "orders", "--against-topic", "x", "--deep"), 2, "reads every record anyway"),
+        (("verify", "--against-topic", "x"), 2, "compares one archived topic"),
+        (("verify", "orders", "--from", "5"), 2, "go with --against-topic"),
+    ],
+)
+def test_mistakes(program: Program, args: tuple[str, ...], exit_code: int, expected: str) -> None:
+    result = program(*args)
+    assert result.exit_code == exit_code, result.stderr
+    assert "Traceback" not in result.stderr
+    told = result.stderr.replace("\n", " ")
+    assert re.search(expected, told), told
+
+
+def test_too_many_partitions_for_the_target(program: Program, copy: str, root: Path) -> None:
+    ArchiveWriter(root).partition("orders", 6).commit(records(range(5)))
+    result = program("replay", "orders", "--to-topic", copy, "--yes")
+    assert result.exit_code == 2
+    assert "it has 4, and partition 6 of orders goes to partition 6" in result.stderr
+    assert program.held(copy) == 0
+
+
+def test_no_broker(program: Program) -> None:
+    result = program("verify", "orders", "--against-topic", "x", bootstrap_server="127.0.0.1:1")
+    assert result.exit_code == 1
+    assert "cannot reach a Kafka broker at 127.0.0.1:1" in result.stderr
+    assert "Connection refused" in result.stderr
+
+
+def test_no_address(root: Path) -> None:
+    result = CliRunner().invoke(main, ["replay", "orders", "--to-topic", "x", "-a", str(root)], prog_name="replayer")
+    assert result.exit_code == 2
+    assert "add -b HOST:PORT" in result.stderr

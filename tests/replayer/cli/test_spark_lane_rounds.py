@@ -1,0 +1,196 @@
+"""`replayer spark replay` without Spark and Kafka: rounds of tasks, their failures, and what they are made of."""
+
+import asyncio
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from blockgz_runtime.errors import ObjectMissing, UsageError
+from blockgz_runtime.store.address import LocalAddress
+from index_format.ancestor.payloads import ANCESTORS_FORMAT
+from index_format.errors import BlockgzError
+from replayer.cli.spark import lane_rounds
+from replayer.cli.spark.lane_rounds import ROUNDS_IN_VAIN, Replay, run_rounds
+from replayer.cli.spark.replaying_output import Done
+from replayer.cli.spark.session_options import SessionOptions
+from replayer.errors import CommitLost, JobTakenOver, RecordUnfit
+from replayer.read.damage import SkippedRange
+from replayer.read.record_filter import KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
+from replayer.replay.job import Job
+from replayer.replay.lane_position import LanePosition, SourceProgress
+from replayer.replay.pipeline import KeepPartitions, Pipeline
+from replayer.replay.record_edits import AddProvenance, DropTombstones, StripHeaders, parse_header, parse_timestamps
+from replayer.replay.routing import FoldPartitions, MapPartitions, SpreadByKey
+from replayer.replay.transform_stage import TransformStage
+from replayer.spark.jobs.lane_task import ArchivePlace, LaneOutcome, LaneTask, LaneWork
+from replayer.spark.jobs.source_lanes import source_lane
+from replayer.transforms.building import build_chain
+
+JOB = Job("j", "copy", "0" * 16)
+END = 10
+"""Records of every partition."""
+
+Script = Callable[[int, LanePosition], tuple[int, BlockgzError | None]]
+"""What becomes of a task: by source and position, the next offset that it reaches and how it fails."""
+
+
+def first(source: int) -> LanePosition:
+    return LanePosition("0" * 16, "0" * 16, 0, {source: SourceProgress(0, 0, END)})
+
+
+class World:
+    """Positions, and a Spark whose tasks follow a script."""
+
+    def __init__(self, sources: Sequence[int], script: Script, **settings: str) -> None:
+        self.positions: dict[int, LanePosition] = {}
+        self.rounds: list[list[int]] = []
+        self._script, self._settings = script, settings
+        self.known = SimpleNamespace(
+            recorded={}, transactional=True, work=SimpleNamespace(first={source: first(source) for source in sources})
+        )
+        self.conf = SimpleNamespace(get=lambda name, default: self._settings.get(name.replace(".", "_"), default))
+        self.sparkContext = SimpleNamespace(parallelize=lambda tasks, _: SimpleNamespace(map=self._mapped(tasks)))
+
+    def read(self) -> dict[int, LanePosition]:
+        return dict(self.positions)
+
+    def begin(self, at: dict[int, LanePosition], *, transactional: bool) -> dict[int, LanePosition]:
+        assert transactional
+        self.positions = {**at, **self.positions}
+        return self.read()
+
+    def _mapped(self, tasks: list[LaneTask]) -> Callable[[Any], SimpleNamespace]:
+        return lambda _: SimpleNamespace(collect=lambda: self._run(tasks))
+
+    def _run(self, tasks: list[LaneTask]) -> list[LaneOutcome]:
+        self.rounds.append([task.lane.source for task in tasks])
+        outcomes = []
+        for task in pickle.loads(pickle.dumps(tasks)):
+            source = task.lane.source
+            at = self.positions[source]
+            reached, failure = self._script(source, at)
+            self.positions[source] = at.advanced(reached - at.sources[source].next, {source: reached})
+            outcomes.append(LaneOutcome(source, failure=failure))
+        return pickle.loads(pickle.dumps(outcomes))  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], Done]:
+    def run(world: World) -> Done:
+        @contextmanager
+        def session(*_: object) -> Iterator[World]:
+            yield world
+
+        monkeypatch.setattr(lane_rounds, "session", session)
+        lanes = {source: source_lane(JOB, source, 2) for source in world.known.work.first}
+        plan = SimpleNamespace(records=100, bytes=1000)
+        replay = Replay(world.known, lanes, world, plan, WORK)  # type: ignore[arg-type]
+        return asyncio.run(run_rounds(replay, SessionOptions(None, {}), as_json=False))
+
+    return run
+
+
+WORK = LaneWork(
+    ArchivePlace(LocalAddress("./archive"), None, None, 1, ANCESTORS_FORMAT),
+    "orders~1",
+    "copy",
+    Pipeline(),
+    RecordFilter(),
+    skips_damage=False,
+    transactional=True,
+    properties={"bootstrap.servers": "x"},
+    max_message_bytes=None,
+)
+LOST = CommitLost("lost", why="the broker is away")
+
+
+def test_every_partition_is_a_task_and_then_it_is_done(run: Callable[[World], Done]) -> None:
+    world = World([0, 3, 4], lambda _, __: (END, None))
+    done = run(world)
+    assert world.rounds == [[0, 3, 4]]
+    assert done.complete
+    assert [position.written for position in done.before.values()] == [0, 0, 0]
+
+
+def test_what_is_complete_is_no_task(run: Callable[[World], Done]) -> None:
+    world = World([0, 1], lambda _, __: (END, None))
+    world.known.recorded = {0: first(0).advanced(END, {0: END})}
+    world.positions = dict(world.known.recorded)
+    assert run(world).complete
+    assert world.rounds == [[1]]
+    world.known.recorded = world.read()
+    assert run(world).complete
+    assert world.rounds == [[1]], "Spark is not asked again"
+
+
+def test_what_may_pass_is_tried_again_as_long_as_something_moves(run: Callable[[World], Done]) -> None:
+    def step(source: int, at: LanePosition) -> tuple[int, BlockgzError | None]:
+        reached = min(END, at.sources[source].next + 1 + 9 * source)
+        return reached, None if reached == END else LOST
+
+    world = World([0, 1], step)
+    assert run(world).complete
+    assert world.rounds == [[0, 1]] + [[0]] * (END - 1)
+
+
+def test_what_does_not_pass_ends_it(run: Callable[[World], Done]) -> None:
+    world = World([0], lambda _, __: (0, LOST))
+    with pytest.raises(CommitLost, match="lost"):
+        run(world)
+    assert len(world.rounds) == ROUNDS_IN_VAIN
+
+
+@pytest.mark.parametrize(
+    ("failure", "exit_code"),
+    [
+        (JobTakenOver("taken"), 11),
+        (ObjectMissing("a/b"), 3),
+        (RecordUnfit(3, 17, "too odd", "leave it out"), 1),
+    ],
+)
+def test_what_another_round_would_meet_again_is_raised_as_it_was(
+    run: Callable[[World], Done], failure: BlockgzError, exit_code: int
+) -> None:
+    world = World([0, 1], lambda source, _: (END, None) if source else (4, failure))
+    with pytest.raises(type(failure)) as caught:
+        run(world)
+    assert (caught.value.what, caught.value.exit_code) == (failure.what, exit_code)
+    assert len(world.rounds) == 1
+    assert world.positions[1].complete
+
+
+def test_speculation_is_refused_before_anything_is_fenced(run: Callable[[World], Done]) -> None:
+    world = World([0], lambda _, __: (END, None), spark_speculation="true")
+    with pytest.raises(UsageError, match="twice at a time"):
+        run(world)
+    assert world.positions == {}
+
+
+def test_a_task_travels_with_all_that_a_replay_can_be_asked_for() -> None:
+    hoist = {"type": "org.apache.kafka.connect.transforms.HoistField$Value", "field": "f"}
+    chain = build_chain({"transforms": "h", **{f"transforms.h.{name}": value for name, value in hoist.items()}})
+    stages = (
+        DropTombstones(),
+        TransformStage(chain, "orders", "copy"),
+        StripHeaders(("a",)),
+        parse_header("a=b"),
+        AddProvenance("orders"),
+        parse_timestamps("shift=+1d"),
+    )
+    conditions = (KeyIn((b"k", None)), ValueMatches(Pattern("v+")), header_condition("a=b"))
+    routers = (KeepPartitions(), FoldPartitions(2), MapPartitions({0: 1}), SpreadByKey(3))
+    for router in routers:
+        pipeline = Pipeline(stages, router)
+        work = replace(WORK, pipeline=pipeline, record_filter=RecordFilter(1, 2, conditions))
+        task = LaneTask(work, source_lane(JOB, 5, 2), first(5))
+        again: LaneTask = pickle.loads(pickle.dumps(task))
+        assert again.work.pipeline.fingerprint == pipeline.fingerprint
+        assert str(again.work.record_filter) == str(work.record_filter)
+        assert (again.lane, again.first) == (task.lane, task.first)
+    outcome = LaneOutcome(1, skipped=(SkippedRange(1, 2, "cut"),))
+    assert pickle.loads(pickle.dumps(outcome)) == outcome

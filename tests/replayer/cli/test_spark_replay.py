@@ -1,0 +1,164 @@
+"""`replayer spark replay` as a user runs it, on a mock cluster, its tasks run here one after the other."""
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner, Result
+
+from replayer.cli import main
+from replayer.cli.spark import lane_rounds
+from replayer.kafka.admin import KafkaAdmin
+from replayer.spark.jobs.lane_task import LaneOutcome, LaneTask
+from tests.support.archives import ArchiveWriter, records
+from tests.support.mock_cluster import MockCluster
+
+names = map("spark-copy-{}".format, itertools.count())
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[MockCluster]:
+    yield MockCluster()
+
+
+@pytest.fixture
+def copy(cluster: MockCluster) -> str:
+    topic = next(names)
+    cluster.create_topic(topic)
+    return topic
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    archive = ArchiveWriter(tmp_path)
+    for partition in range(3):
+        archive.partition("orders", partition).commit(records(range(40)))
+    return tmp_path
+
+
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of tasks of the rounds that Spark was given."""
+    rounds: list[int] = []
+
+    def parallelize(tasks: list[LaneTask], slices: int) -> SimpleNamespace:
+        assert len(tasks) == slices
+        rounds.append(slices)
+
+        def mapped(step: Callable[[LaneTask], LaneOutcome]) -> SimpleNamespace:
+            return SimpleNamespace(collect=lambda: [step(task) for task in tasks])
+
+        return SimpleNamespace(map=mapped)
+
+    @contextmanager
+    def session(*_: object) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(
+            conf=SimpleNamespace(get=lambda _, default: default),
+            sparkContext=SimpleNamespace(parallelize=parallelize),
+        )
+
+    monkeypatch.setattr(lane_rounds, "session", session)
+    return rounds
+
+
+class Program:
+    def __init__(self, root: Path, cluster: MockCluster) -> None:
+        self._root, self._cluster = root, cluster
+
+    def __call__(self, *args: str) -> Result:
+        where = ("-a", str(self._root), "-b", self._cluster.bootstrap_servers)
+        return CliRunner().invoke(main, ["spark", "replay", *args, *where], prog_name="replayer")
+
+    def held(self, topic: str) -> list[int]:
+        admin = KafkaAdmin({"bootstrap.servers": self._cluster.bootstrap_servers})
+        return [bounds.end for bounds in admin.watermarks(topic, range(4)).values()]
+
+
+@pytest.fixture
+def program(root: Path, cluster: MockCluster) -> Program:
+    return Program(root, cluster)
+
+
+def test_every_partition_by_a_task(program: Program, copy: str, sessions: list[int]) -> None:
+    result = program("orders", "--to-topic", copy, "--yes", "--json")
+    assert result.exit_code == 0, result.stderr
+    done = json.loads(result.stdout)
+    assert (done["records"], done["records_before"], done["complete"], done["tasks"]) == (120, 0, True, 3)
+    assert done["partitions"][2] == {
+        "partition": 2,
+        "target_partitions": [2],
+        "records": 40,
+        "records_before": 0,
+        "from": 0,
+        "to": 40,
+    }
+    assert sessions == [3]
+    assert program.held(copy) == [40, 40, 40, 0]
+
+
+def test_into_fewer_partitions_for_people(program: Program, copy: str, sessions: list[int]) -> None:
+    result = program("orders", "--to-topic", copy, "--partitions", "2", "--from", "10", "--yes")
+    assert result.exit_code == 0, result.stderr
+    assert "3 tasks at most, one for each source partition" in result.stderr
+    assert f"90 records replayed to {copy}" in result.stdout
+    assert program.held(copy) == [60, 30, 0, 0]
+    told = program("orders", "--to-topic", copy, "--partitions", "2", "--from", "10", "--yes")
+    assert told.exit_code == 2
+    assert "is complete" in told.stderr
+    again = program("orders", "--to-topic", copy, "--partitions", "2", "--from", "10", "--yes", "--resume", "--json")
+    assert again.exit_code == 0, again.stderr
+    done = json.loads(again.stdout)
+    assert (done["records"], done["records_before"], done["tasks"]) == (0, 90, 0)
+    assert sessions == [3]
+
+
+def test_a_dry_run_starts_nothing(program: Program, copy: str, sessions: list[int]) -> None:
+    result = program("orders:0,2", "--to-topic", copy, "--dry-run", "--json")
+    assert result.exit_code == 0, result.stderr
+    plan = json.loads(result.stdout)["plan"]
+    assert (plan["records"], [each["partition"] for each in plan["partitions"]]) == (80, [0, 2])
+    assert "2 tasks at most, one for each source partition" in plan["notes"]
+    assert (sessions, program.held(copy)) == ([], [0, 0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("orders", "--to-topic", "orders", "--yes"), "is the topic that the archive was made from"),
+        (("orders", "--to-topic", "{copy}"), "--yes was not given"),
+        (("orders", "--yes"), "--to-topic says where the records go"),
+        (("orders", "--to-topic", "{copy}", "--rate", "5/s", "--yes"), "No such option"),
+        (("orders", "--to-topic", "{copy}", "--partitions", "9:0", "--yes"), "does not say where partition 0 goes"),
+    ],
+)
+def test_refusals_come_before_spark(
+    program: Program, cluster: MockCluster, copy: str, sessions: list[int], arguments: tuple[str, ...], message: str
+) -> None:
+    cluster.create_topic("orders")
+    result = program(*(each.format(copy=copy) for each in arguments))
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert sessions == []
+
+
+def test_damage_is_passed_over_and_named(program: Program, root: Path, copy: str, sessions: list[int]) -> None:
+    data = sorted(root.rglob("*.gz"))[1]
+    content = bytearray(data.read_bytes())
+    content[100:120] = bytes(20)
+    data.write_bytes(content)
+    told = program("orders", "--to-topic", copy, "--yes")
+    assert told.exit_code == 3
+    assert program.held(copy)[0] == program.held(copy)[2] == 40, "the other partitions are whole"
+    result = program("orders", "--to-topic", copy, "--yes", "--resume", "--on-damage", "skip", "--json")
+    assert result.exit_code == 3, result.stderr
+    done = json.loads(result.stdout)
+    assert {each["partition"] for each in done["skipped"]} == {1}
+    lost = sum(each["to"] - each["from"] for each in done["skipped"])
+    assert program.held(copy) == [40, 40 - lost, 40, 0]
+    assert 0 < lost < 40
+    assert "FAILURE orders:1 skipped offsets" in result.stderr
+    assert sessions == [3, 1]

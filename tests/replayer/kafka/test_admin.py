@@ -1,0 +1,131 @@
+"""The Kafka edges: settings, errors, questions to the cluster, reading."""
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import AdminClient
+
+from blockgz_runtime.errors import AccessDenied, BrokerUnreachable, PartitionUnavailable, UsageError
+from blockgz_runtime.errors import exit_code as exit_code_of
+from blockgz_runtime.kafka.connection import kafka_failure
+from blockgz_runtime.kafka.settings import client_settings, make_client
+from index_format.records import Record, iter_records
+from replayer.kafka.admin import KafkaAdmin
+from replayer.kafka.reader import KafkaReader
+from replayer.kafka.topic_facts import TopicFacts, Watermarks
+from replayer.replay.sinks.producer import producer_settings
+from tests.support.archives import records
+from tests.support.mock_cluster import MockCluster
+
+NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[MockCluster]:
+    yield MockCluster()
+
+
+@pytest.fixture
+def properties(cluster: MockCluster) -> dict[str, str]:
+    return {"bootstrap.servers": cluster.bootstrap_servers}
+
+
+@pytest.fixture
+def reader(properties: dict[str, str]) -> Iterator[KafkaReader]:
+    opened = KafkaReader(properties)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "no Kafka cluster is named"),
+        ({**NOWHERE, "no.such.property": "1"}, 'No such configuration property: "no.such.property"'),
+        ({**NOWHERE, "linger.ms": "soon"}, "Invalid value"),
+        ({**NOWHERE, "error_cb": "x"}, "cannot be set"),
+    ],
+)
+def test_settings_that_cannot_be_are_the_users_mistake(given: dict[str, str], expected: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make_client(AdminClient, client_settings(given))
+    assert expected in f"{caught.value.what} {caught.value.why}"
+    assert caught.value.remedy
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["acks", "enable.idempotence", "max.in.flight.requests.per.connection"])
+def test_what_order_rests_on_cannot_be_overridden(name: str) -> None:
+    with pytest.raises(UsageError, match=name):
+        producer_settings({**NOWHERE, name: "1"}, None)
+
+
+def test_a_broker_that_is_not_there(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(BrokerUnreachable, match=r"127\.0\.0\.1:1") as caught:
+        KafkaAdmin(NOWHERE)
+    assert "Connection refused" in caught.value.why
+    assert caught.value.remedy
+    assert capfd.readouterr() == ("", ""), "librdkafka's own log"
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "exit_code"),
+    [
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, AccessDenied, 12),
+        (KafkaError._AUTHENTICATION, AccessDenied, 12),
+        (KafkaError.SASL_AUTHENTICATION_FAILED, AccessDenied, 12),
+        (KafkaError._TRANSPORT, BrokerUnreachable, 1),
+        (KafkaError.INVALID_REQUEST, PartitionUnavailable, 1),
+    ],
+)
+def test_errors_of_librdkafka(code: int, expected: type[Exception], exit_code: int) -> None:
+    failure = kafka_failure(KafkaError(code), "it failed")
+    assert isinstance(failure, expected)
+    assert (failure.what, exit_code_of(failure)) == ("it failed", exit_code)
+    assert failure.why
+
+
+def test_facts_and_watermarks(cluster: MockCluster, properties: dict[str, str]) -> None:
+    cluster.produce("facts", 2, records(range(5)))
+    admin = KafkaAdmin(properties)
+    assert admin.topic("facts") == TopicFacts("facts", 4, None, None)
+    assert "facts" in admin.topics
+    assert admin.topic("no-such-topic") is None
+    assert "no-such-topic" not in KafkaAdmin(properties).topics, "asking must not create it"
+    assert admin.watermarks("facts", [1, 2]) == {1: Watermarks(0, 0), 2: Watermarks(0, 5)}
+    with pytest.raises(PartitionUnavailable):
+        admin.watermarks("facts", [17])
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 30), (0, 10), (7, 8), (29, 30), (12, 12), (30, 30)])
+def test_reads_from_one_offset_to_another(cluster: MockCluster, reader: KafkaReader, start: int, end: int) -> None:
+    topic = f"read-{start}-{end}"
+    cluster.produce(topic, 1, records(range(30)))
+    found = [record.offset for batch in reader.read(topic, 1, start, end) for record in iter_records(batch)]
+    assert found == list(range(start, end))
+
+
+def test_reads_one_partition_after_the_other(cluster: MockCluster, reader: KafkaReader) -> None:
+    made = {partition: records(range(10 + partition)) for partition in range(3)}
+    for partition, some in made.items():
+        cluster.produce("several", partition, some)
+    for partition, some in made.items():
+        read = [r for batch in reader.read("several", partition, 0, len(some)) for r in iter_records(batch)]
+        assert read == [record._replace(headers=tuple(record.headers)) for record in some]
+
+
+def test_reads_oddities_as_they_are(cluster: MockCluster, reader: KafkaReader) -> None:
+    made = [
+        Record(0, 1, 0, None, None, ()),
+        Record(1, 2, 0, b"", b"", (("h", None), ("h", b""), ("ü", b"\xff"))),
+        Record(2, 1, 0, bytes(range(256)), b"\n\0", ()),
+    ]
+    cluster.produce("odd", 0, made)
+    assert [record for batch in reader.read("odd", 0, 0, 3) for record in iter_records(batch)] == made
+
+
+def test_an_offset_that_is_gone_is_an_error(cluster: MockCluster, reader: KafkaReader) -> None:
+    cluster.produce("gone", 0, records(range(3)))
+    with pytest.raises(PartitionUnavailable, match="gone:0 cannot be read from the wanted offset"):
+        list(reader.read("gone", 0, 10, 20))

@@ -1,0 +1,143 @@
+"""Jobs: names, positions and what is kept of them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blockgz_runtime.errors import UsageError
+from replayer.errors import JobTakenOver, ReplayRefused
+from replayer.read.positions import OffsetRange
+from replayer.replay.job import Job, first_positions, make_job, refuse_other_job
+from replayer.replay.job_file import JobFile
+from replayer.replay.lane_position import (
+    MAX_METADATA_BYTES,
+    LanePosition,
+    SourceProgress,
+    decode_position,
+    refuse_long_metadata,
+)
+from replayer.replay.pipeline import Pipeline
+
+HASH = "0123456789abcdef"
+JOB = Job("nightly", "copy", HASH)
+ends = st.lists(st.integers(0, 2**62), min_size=3, max_size=3).map(sorted)
+positions = st.builds(
+    LanePosition,
+    st.just(HASH),
+    st.just(HASH),
+    st.integers(0, 2**62),
+    st.dictionaries(st.integers(0, 9999), ends.map(lambda three: SourceProgress(*three)), max_size=4),
+)
+
+
+def position(written: int = 3, done: int = 5, **changes: str) -> LanePosition:
+    fields = {"selection": HASH, "history": HASH, **changes}
+    return LanePosition(written=written, sources={0: SourceProgress(0, done, 9)}, **fields)
+
+
+@given(positions)
+def test_a_position_comes_back_as_it_was(made: LanePosition) -> None:
+    assert decode_position(made.written, made.encoded()) == made
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        "null",
+        "somebody else's",
+        position().encoded().replace('"v":1', '"v":2'),
+        position().encoded().replace("[0,5,9]", "[0,10,9]"),
+        position().encoded().replace("[0,5,9]", "[0,5]"),
+        position().encoded().replace("[0,5,9]", "[-1,5,9]"),
+        position().encoded().replace(HASH, "x", 1),
+    ],
+)
+def test_what_another_program_wrote_is_refused(text: str) -> None:
+    with pytest.raises(ReplayRefused, match="cannot be read"):
+        decode_position(1, text)
+
+
+def test_metadata_that_kafka_would_not_store_is_refused() -> None:
+    def lane(sources: int) -> dict[int, LanePosition]:
+        progress = {number: SourceProgress(0, 0, 10**10) for number in range(sources)}
+        return {7: LanePosition(HASH, HASH, 0, progress)}
+
+    refuse_long_metadata(lane(90))
+    with pytest.raises(ReplayRefused, match="partition 7 would draw from too many") as caught:
+        refuse_long_metadata(lane(200))
+    assert str(MAX_METADATA_BYTES) in caught.value.why
+
+
+def test_every_part_of_a_request_makes_another_job() -> None:
+    class Other(Pipeline):
+        fingerprint = "other"
+
+    def name(
+        archive: str = "a", folder: str = "orders", target: str = "copy", asked: str = "0", **rest: Pipeline
+    ) -> str:
+        return make_job(None, archive, folder, target, [asked, "latest"], rest.get("pipeline", Pipeline())).name
+
+    names = [
+        name(),
+        name(archive="b"),
+        name(folder="orders~2"),
+        name(target="other"),
+        name(asked="1"),
+        make_job(None, "a", "orders", "copy", ["0", "latest"], Pipeline(router=Other())).name,
+    ]
+    assert len(set(names)) == len(names)
+    assert name() == name()
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "ü", "x" * 101, "a b"])
+def test_names_that_cannot_be(name: str) -> None:
+    with pytest.raises(UsageError, match="is no name for a job"):
+        Job(name, "copy", HASH)
+
+
+def test_the_positions_of_another_job_are_refused() -> None:
+    def at_start(job: Job = JOB, history: str = "chunks") -> dict[int, LanePosition]:
+        return first_positions(job, {0: OffsetRange(0, 9)}, {0: history}, Pipeline())
+
+    first = at_start()
+    begun = {0: first[0].advanced(2, {0: 4})}
+    refuse_other_job(begun, first)
+    refuse_other_job({}, first)
+    with pytest.raises(ReplayRefused, match="not the replay that the job began with"):
+        refuse_other_job({1: begun[0]}, first)
+    with pytest.raises(ReplayRefused, match="not the replay that the job began with"):
+        refuse_other_job(begun, at_start(job=Job("nightly", "copy", "f" * 16)))
+    with pytest.raises(ReplayRefused, match="archive is not the one"):
+        refuse_other_job(begun, at_start(history="others"))
+
+
+def test_a_job_file_keeps_every_lane(tmp_path: Path) -> None:
+    file = JobFile(tmp_path / "deep" / "job.json", JOB)
+    assert file.read() == {}
+    with file.held():
+        file.write({0: position(1)})
+        file.write({1: position(2)})
+        file.write({0: position(5)})
+        assert file.read() == {0: position(5), 1: position(2)}
+        with pytest.raises(JobTakenOver), file.held():
+            pass
+        file.remove()
+    assert file.read() == {}
+    assert list((tmp_path / "deep").iterdir()) == []
+    with file.held():
+        pass
+
+
+@pytest.mark.parametrize("content", ["", "{}", "no json", json.dumps({"job": "other", "target": "copy", "lanes": {}})])
+def test_a_file_of_something_else_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(content)
+    with pytest.raises(ReplayRefused, match="does not tell where job nightly stands") as caught:
+        JobFile(path, JOB).read()
+    assert "--job-file" in caught.value.remedy

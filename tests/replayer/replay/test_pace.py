@@ -1,0 +1,79 @@
+"""Paces, with the time as an argument."""
+
+import pytest
+
+from blockgz_runtime.errors import UsageError
+from index_format.records import batch_from_records
+from replayer.replay.pace import CREDIT_SECONDS, TICK_SECONDS, Pace, make_pace, parse_rate, parse_speed
+from tests.support.archives import records
+
+
+def seconds_for(pace: Pace, count: int, timestamps: list[int] | None = None) -> float:
+    """How long it takes until all have gone, by a clock that jumps to when it is worth asking again."""
+    batch = batch_from_records(records(range(count), timestamps=timestamps))
+    elapsed = 0.0
+    for _ in range(100_000):
+        due = pace.due(batch, elapsed)
+        assert due.rows <= batch.num_rows
+        if due.rows:
+            pace.sent(due.rows, due.rows * 100, elapsed)
+            batch = batch.slice(due.rows)
+            if not batch.num_rows:
+                return elapsed
+        else:
+            assert due.seconds > 0
+            elapsed += due.seconds
+    raise AssertionError("it takes for ever")
+
+
+@pytest.mark.parametrize(
+    ("rate", "count", "seconds"),
+    [("1000/s", 500, 0.5), ("2/s", 10, 5.0), ("0.5/s", 3, 6.0), ("1000000/s", 100, TICK_SECONDS), ("1/s", 1, 1.0)],
+)
+def test_records_a_second(rate: str, count: int, seconds: float) -> None:
+    assert seconds_for(parse_rate(rate), count) == pytest.approx(seconds, abs=2 * TICK_SECONDS)
+
+
+def test_bytes_a_second() -> None:
+    assert seconds_for(parse_rate("10kB/s"), 1000) == pytest.approx(10, abs=0.2)
+
+
+def test_a_record_larger_than_the_rate_goes_whole() -> None:
+    assert seconds_for(parse_rate("10B/s"), 3) == pytest.approx(20, abs=1)
+
+
+def test_a_stall_is_not_made_up_for_without_end() -> None:
+    pace = parse_rate("100/s")
+    batch = batch_from_records(records(range(1000)))
+    pace.due(batch, 0.0)
+    assert pace.due(batch, 3600.0).rows == 100 * CREDIT_SECONDS
+
+
+@pytest.mark.parametrize(("speed", "seconds"), [("1x", 9.0), ("10x", 0.9), ("0.5x", 18.0)])
+def test_records_follow_as_they_once_did(speed: str, seconds: float) -> None:
+    times = [1_760_000_000_000 + 1000 * number for number in range(10)]
+    assert seconds_for(parse_speed(speed), 10, times) == pytest.approx(seconds, abs=2 * TICK_SECONDS)
+
+
+def test_times_that_go_back_or_are_missing_hold_nothing_up() -> None:
+    assert seconds_for(parse_speed("1x"), 6, [-1, 5000, 3000, -1, 7000, 6000]) == pytest.approx(2, abs=0.1)
+
+
+def test_both_hold() -> None:
+    times = [1000 * number for number in range(10)]
+    assert seconds_for(make_pace("1/s", "10x"), 10, times) == pytest.approx(10, abs=0.2)
+    assert seconds_for(make_pace("100/s", "1x"), 10, times) == pytest.approx(9, abs=0.2)
+    assert make_pace("100/s", "1x").by_time
+    assert not make_pace("100/s", None).by_time
+
+
+@pytest.mark.parametrize("text", ["5000", "0/s", "5000/m", "20mb/s", "-1/s", "/s", "1e3/s", "٣/s"])
+def test_what_is_no_rate(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a rate"):
+        parse_rate(text)
+
+
+@pytest.mark.parametrize("text", ["1", "0x", "x", "-1x", "1 x"])
+def test_what_is_no_speed(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a speed"):
+        parse_speed(text)

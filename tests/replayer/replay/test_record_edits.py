@@ -1,0 +1,139 @@
+"""Edits of records on their way to the target, against the same edits made record by record."""
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from blockgz_runtime.errors import UsageError
+from index_format.records import SCHEMA, Record, batch_from_records, iter_records
+from replayer.errors import RecordUnfit
+from replayer.replay.pipeline import ScannedBatch, Stage
+from replayer.replay.record_edits import (
+    AddHeader,
+    AddProvenance,
+    DropTombstones,
+    KeepTimestamps,
+    ShiftTimestamps,
+    StripHeaders,
+    TimestampsNow,
+    parse_header,
+    parse_timestamps,
+)
+
+NOW = 1_800_000_000_000
+HOUR = 3_600_000
+
+
+def random_records(seed: int, count: int = 200) -> list[Record]:
+    chance = random.Random(seed)
+    names = ["a", "b", "trace", "ü"]
+    return [
+        Record(
+            offset=row * 3,
+            timestamp=chance.choice([-1, 0, 1, 1_700_000_000_000 + row]),
+            timestamp_type=0,
+            key=chance.choice([None, b"", b"k%d" % row]),
+            value=chance.choice([None, b"", b"v%d" % row]),
+            headers=tuple(
+                (chance.choice(names), chance.choice([None, b"", b"h%d" % row])) for _ in range(chance.randrange(4))
+            ),
+        )
+        for row in range(count)
+    ]
+
+
+def edited(stage: Stage, records: list[Record], source: int = 7) -> list[Record]:
+    """What the stage makes of these records as one batch; slices of it must agree."""
+    whole = batch_from_records(records)
+    result = stage(ScannedBatch(source, whole)).records
+    assert result.schema.equals(SCHEMA)
+    result.validate(full=True)
+    pieces = [stage(ScannedBatch(source, whole.slice(start, 33))).records for start in range(0, len(records), 33)]
+    assert pa.Table.from_batches(pieces, SCHEMA).equals(pa.Table.from_batches([result], SCHEMA))
+    return list(iter_records(result))
+
+
+SEED = 20261121
+
+
+@pytest.mark.parametrize(
+    ("stage", "expected"),
+    [
+        (StripHeaders(("a", "ü")), lambda r: r._replace(headers=tuple(h for h in r.headers if h[0] not in "aü"))),
+        (StripHeaders(("nobody",)), lambda r: r),
+        (
+            AddHeader("a", b"1"),
+            lambda r: r._replace(headers=(*r.headers, ("a", b"1"))),
+        ),
+        (
+            AddProvenance("orders"),
+            lambda r: r._replace(headers=(*r.headers, ("blockgz-source", b"orders/7/%d" % r.offset))),
+        ),
+        (TimestampsNow(lambda: NOW), lambda r: r._replace(timestamp=NOW)),
+        (
+            ShiftTimestamps(HOUR),
+            lambda r: r._replace(timestamp=r.timestamp if r.timestamp == -1 else r.timestamp + HOUR),
+        ),
+    ],
+    ids=["strip", "strip-nothing", "add", "provenance", "now", "shift"],
+)
+@pytest.mark.parametrize("headers", ["some", "none"])
+def test_an_edit_of_batches_is_that_of_each_record(stage: Stage, expected: Any, headers: str) -> None:
+    records = random_records(SEED)
+    if headers == "none":
+        records = [record._replace(headers=()) for record in records]
+    assert edited(stage, records) == [expected(record) for record in records], f"seed {SEED}"
+
+
+def test_tombstones_are_dropped_and_empty_values_are_none() -> None:
+    records = random_records(SEED)
+    kept = [record for record in records if record.value is not None]
+    assert 0 < len(kept) < len(records)
+    assert b"" in {record.value for record in kept}
+    assert list(iter_records(DropTombstones()(ScannedBatch(0, batch_from_records(records))).records)) == kept
+
+
+def test_a_batch_in_which_nothing_changes_is_handed_on_as_it_is() -> None:
+    batch = ScannedBatch(0, batch_from_records([Record(0, 5, 0, b"k", b"v", (("x", b"1"),))]))
+    for stage in (DropTombstones(), StripHeaders(("y",)), KeepTimestamps()):
+        assert stage(batch) is batch
+
+
+@pytest.mark.parametrize(("timestamp", "by"), [(5, -6), (2**63 - 10, 10), (0, -1)])
+def test_a_time_that_kafka_cannot_hold(timestamp: int, by: int) -> None:
+    batch = batch_from_records([Record(3, 6, 0, None, None, ()), Record(4, timestamp, 0, None, None, ())])
+    with pytest.raises(RecordUnfit, match="partition 9, offset 4") as caught:
+        ShiftTimestamps(by)(ScannedBatch(9, batch))
+    assert str(timestamp) in str(caught.value.why)
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("keep", KeepTimestamps()),
+        ("now", TimestampsNow()),
+        ("shift=+30d", ShiftTimestamps(30 * 24 * HOUR)),
+        ("shift=-90m", ShiftTimestamps(-90 * 60_000)),
+        ("shift=5ms", ShiftTimestamps(5)),
+    ],
+)
+def test_timestamp_policies(text: str, policy: object) -> None:
+    assert parse_timestamps(text) == policy
+
+
+@pytest.mark.parametrize(
+    "text", ["", "shift", "shift=", "shift=1", "shift=1y", "later", "shift=--1h", "shift=1.5h", "shift=999999999999d"]
+)
+def test_unknown_timestamp_policies(text: str) -> None:
+    with pytest.raises(UsageError, match="timestamps"):
+        parse_timestamps(text)
+
+
+def test_headers_as_text() -> None:
+    assert parse_header("a=b=ü") == AddHeader("a", "b=ü".encode())
+    assert parse_header("a=") == AddHeader("a", b"")
+    for text in ("a", "=b", ""):
+        with pytest.raises(UsageError, match="header"):
+            parse_header(text)

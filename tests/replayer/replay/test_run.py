@@ -1,0 +1,178 @@
+"""Replays into librdkafka's mock cluster, and what goes wrong on the way."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from index_format.errors import CorruptBlock
+from index_format.records import Record, iter_records
+from replayer.errors import DeliveryFailed
+from replayer.kafka.admin import KafkaAdmin
+from replayer.kafka.reader import KafkaReader
+from replayer.kafka.topic_facts import parse_config
+from replayer.read.selection import Selection
+from replayer.replay.plan import RecordPlace, TimeBounds
+from replayer.replay.result import LaneResult, RepublishResult
+from replayer.replay.sinks.idempotent import KafkaSink
+from replayer.replay.sources import describe_source, find_refusable
+from tests.support.archives import ArchiveWriter, records
+from tests.support.mock_cluster import MockCluster
+from tests.support.replays import NoStore, replay_into
+from tests.support.selections import selections_of
+
+EVERY_BYTE = bytes(range(256))
+ODDITIES = [
+    Record(3, 1_760_000_000_000, 0, b"k", b"v", ()),
+    Record(4, 1_760_000_000_001, 0, None, None, ()),
+    Record(5, 1_760_000_000_000, 0, b"", b"", (("h", b"1"), ("h", b"2"), ("h", None), ("", b""))),
+    Record(9, 5, 0, EVERY_BYTE, EVERY_BYTE, (("ü", EVERY_BYTE),)),
+    Record(10, -1, 0, b"\xff", b"line\nbreak\0", ()),
+    Record(11, 1, 0, b"tombstone", None, ()),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[MockCluster]:
+    yield MockCluster()
+
+
+def replay(
+    cluster: MockCluster, selections: list[Selection], target: str, properties: dict[str, str] | None = None
+) -> RepublishResult:
+    cluster.create_topic(target)
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, **(properties or {})}
+    return replay_into(KafkaSink(settings, target, NoStore()), selections)
+
+
+def held(cluster: MockCluster, topic: str, partition: int) -> list[Record]:
+    properties = {"bootstrap.servers": cluster.bootstrap_servers}
+    bounds = KafkaAdmin(properties).watermarks(topic, [partition])[partition]
+    reader = KafkaReader(properties)
+    try:
+        return [record for batch in reader.read(topic, partition, *bounds) for record in iter_records(batch)]
+    finally:
+        reader.close()
+
+
+def without_offsets(made: list[Record]) -> list[tuple[object, ...]]:
+    return [(r.timestamp, r.key, r.value, tuple(r.headers)) for r in made]
+
+
+def test_records_arrive_as_they_are_and_in_order(tmp_path: Path, cluster: MockCluster) -> None:
+    archive = ArchiveWriter(tmp_path)
+    first, second = archive.partition("odd", 0), archive.partition("odd", 2)
+    first.commit(ODDITIES)
+    second.commit(records(range(100, 400)), block_bytes=2000)
+    second.commit(records(range(400, 450)))
+    result = replay(cluster, selections_of(tmp_path, "odd"), "odd-copy")
+    assert without_offsets(held(cluster, "odd-copy", 0)) == without_offsets(first.records)
+    assert without_offsets(held(cluster, "odd-copy", 2)) == without_offsets(second.records)
+    assert held(cluster, "odd-copy", 1) == []
+    assert result.partitions == (LaneResult(0, 0, 6, 3, 11, 0, 5), LaneResult(2, 2, 350, 100, 449, 0, 349))
+    assert (result.records, result.zero_timestamps) == (356, 0)
+    assert result.bytes == sum(len(r.key or b"") + len(r.value or b"") for r in first.records + second.records)
+
+
+def test_a_range_goes_behind_what_the_target_holds(tmp_path: Path, cluster: MockCluster) -> None:
+    writer = ArchiveWriter(tmp_path).partition("ranged", 0)
+    writer.commit(records(range(50)), block_bytes=300)
+    replay(cluster, selections_of(tmp_path, "ranged", 0, 5), "ranged-copy")
+    result = replay(cluster, selections_of(tmp_path, "ranged", 17, 31), "ranged-copy")
+    assert result.partitions == (LaneResult(0, 0, 14, 17, 30, 5, 18),)
+    expected = without_offsets([*writer.records[:5], *writer.records[17:31]])
+    assert without_offsets(held(cluster, "ranged-copy", 0)) == expected
+
+
+def test_timestamp_zero_is_sent_as_one_and_counted(tmp_path: Path, cluster: MockCluster) -> None:
+    writer = ArchiveWriter(tmp_path).partition("zero", 0)
+    writer.commit(records(range(4), timestamps=[0, 1, 0, 7]))
+    result = replay(cluster, selections_of(tmp_path, "zero"), "zero-copy")
+    assert result.zero_timestamps == 2
+    assert [record.timestamp for record in held(cluster, "zero-copy", 0)] == [1, 1, 1, 7]
+
+
+def test_an_empty_selection_writes_nothing(tmp_path: Path, cluster: MockCluster) -> None:
+    ArchiveWriter(tmp_path).partition("nothing", 0).commit(records(range(5)))
+    result = replay(cluster, selections_of(tmp_path, "nothing", 2, 2), "nothing-copy")
+    assert result.partitions == (LaneResult(0, 0, 0, None, None, None, None),)
+    assert held(cluster, "nothing-copy", 0) == []
+
+
+def test_a_full_queue_makes_the_sender_wait(tmp_path: Path, cluster: MockCluster) -> None:
+    writer = ArchiveWriter(tmp_path).partition("narrow", 0)
+    writer.commit(records(range(500), value_bytes=200), block_bytes=10_000)
+    properties = {"queue.buffering.max.messages": "50", "linger.ms": "1"}
+    result = replay(cluster, selections_of(tmp_path, "narrow"), "narrow-copy", properties)
+    assert result.partitions == (LaneResult(0, 0, 500, 0, 499, 0, 499),)
+    assert without_offsets(held(cluster, "narrow-copy", 0)) == without_offsets(writer.records)
+
+
+def test_a_record_larger_than_the_queue_is_named(tmp_path: Path, cluster: MockCluster) -> None:
+    writer = ArchiveWriter(tmp_path).partition("huge", 0)
+    writer.commit(records(range(1), value_bytes=5000))
+    properties = {"queue.buffering.max.kbytes": "1"}
+    with pytest.raises(DeliveryFailed, match="does not fit") as caught:
+        replay(cluster, selections_of(tmp_path, "huge"), "huge-copy", properties)
+    assert "nothing was written" in caught.value.why
+
+
+def test_what_the_cluster_does_not_take_ends_the_replay(tmp_path: Path, cluster: MockCluster) -> None:
+    archive = ArchiveWriter(tmp_path)
+    archive.partition("apart", 0).commit(records(range(20)))
+    archive.partition("apart", 7).commit(records(range(20)))
+    with pytest.raises(DeliveryFailed, match="did not take a record for apart-copy:7") as caught:
+        replay(cluster, selections_of(tmp_path, "apart"), "apart-copy")
+    written = len(held(cluster, "apart-copy", 0))
+    told = f"partition 0 offsets 0 to {written - 1}" if written else "nothing was written"
+    assert told in caught.value.why
+
+
+def test_damage_ends_the_replay_and_says_what_was_written(tmp_path: Path, cluster: MockCluster) -> None:
+    writer = ArchiveWriter(tmp_path).partition("damaged", 0)
+    index = writer.commit(records(range(60)), block_bytes=500)
+    data = tmp_path / (writer.keys.chunks + index.data.name)
+    stored = bytearray(data.read_bytes())
+    stored[index.blocks[3].byte_offset + 20] ^= 1
+    data.write_bytes(stored)
+    intact = index.blocks[3].first_record_offset
+    with pytest.raises(CorruptBlock) as caught:
+        replay(cluster, selections_of(tmp_path, "damaged"), "damaged-copy")
+    assert f"written to the target: partition 0 offsets 0 to {intact - 1}" in caught.value.why
+    assert without_offsets(held(cluster, "damaged-copy", 0)) == without_offsets(writer.records[:intact])
+
+
+def test_sources_are_summed_over_blocks(tmp_path: Path) -> None:
+    writer = ArchiveWriter(tmp_path).partition("summed", 0)
+    first = writer.commit(records(range(100)), block_bytes=300)
+    writer.lose(120)
+    second = writer.commit(records(range(120, 200)), block_bytes=300)
+    (selection,) = selections_of(tmp_path, "summed")
+    whole = asyncio.run(describe_source(selection))
+    assert (whole.records, whole.bytes) == (180, first.raw_bytes + second.raw_bytes)
+    assert whole.timestamps == TimeBounds(1_760_000_000_000, 1_760_000_000_199)
+    assert [(gap.start, gap.end) for gap in whole.gaps] == [(100, 120)]
+    assert whole.record_formats == {"json"}
+    part = asyncio.run(describe_source(selections_of(tmp_path, "summed", 50, 52)[0]))
+    block = next(b for b in first.blocks if b.first_record_offset <= 50 <= b.last_record_offset)
+    assert block.num_records <= part.records < 10
+    assert part.gaps == ()
+    empty = asyncio.run(describe_source(selections_of(tmp_path, "summed", 100, 120)[0]))
+    assert (empty.records, empty.bytes, empty.timestamps) == (0, 0, None)
+
+
+def test_records_that_a_target_would_refuse_are_found(tmp_path: Path) -> None:
+    writer = ArchiveWriter(tmp_path).partition("refusable", 3)
+    keyed = [record._replace(key=b"k") for record in records(range(40))]
+    keyed[30] = keyed[30]._replace(key=None)
+    keyed[20] = keyed[20]._replace(value=b"x" * 1000)
+    index = writer.commit(keyed, block_bytes=400)
+    config = parse_config({"cleanup.policy": "compact", "max.message.bytes": "1000"})
+    selections = selections_of(tmp_path, "refusable")
+    found = asyncio.run(find_refusable(selections, config))
+    assert found.without_key == RecordPlace(3, 30)
+    solo = next(block for block in index.blocks if block.num_records == 1)
+    assert found.largest_solo is not None
+    assert found.largest_solo == (RecordPlace(3, 20), solo.byte_length)
+    assert asyncio.run(find_refusable(selections, None)).without_key is None

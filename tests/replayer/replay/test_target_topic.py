@@ -1,0 +1,131 @@
+"""What a new target is made like, and the retention that is held and set back."""
+
+from pathlib import Path
+
+import pytest
+
+from blockgz_runtime.errors import UsageError
+from index_format.identity import TopicConfig as ArchivedTopic
+from replayer.errors import ReplayRefused
+from replayer.kafka.topic_facts import TopicFacts, parse_config
+from replayer.replay.target_topic import (
+    ConfigChange,
+    RetentionFile,
+    new_topic,
+    parse_topic_config,
+    plan_hold,
+    plan_undo,
+    still_means,
+    while_held,
+)
+
+ARCHIVED = ArchivedTopic(
+    topic="orders",
+    topic_id="id",
+    partitions=6,
+    replication_factor=3,
+    config={
+        "cleanup.policy": "compact",
+        "segment.bytes": "1000",
+        "min.insync.replicas": "2",
+        "confluent.tier.enable": "true",
+        "leader.replication.throttled.replicas": "*",
+    },
+    defaults={"retention.ms": "86400000", "max.message.bytes": "5000000", "flush.ms": "1"},
+)
+
+
+def test_a_new_topic_is_like_the_archived_one_where_records_are_concerned() -> None:
+    topic = new_topic("copy", 6, ARCHIVED, {"segment.bytes": "2000"})
+    assert topic.config == {
+        "cleanup.policy": "compact",
+        "max.message.bytes": "5000000",
+        "message.timestamp.type": "CreateTime",
+        "retention.bytes": "-1",
+        "retention.ms": "86400000",
+        "segment.bytes": "2000",
+    }
+    assert topic.facts.num_partitions == 6
+    assert topic.facts.config is not None
+    assert topic.facts.config.compacts
+    assert topic.facts.config.retention_ms == 86_400_000
+
+
+@pytest.mark.parametrize(
+    "archived",
+    [None, ArchivedTopic(topic="t", topic_id=None, partitions=1, replication_factor=None, config=None, defaults=None)],
+)
+def test_where_the_archive_does_not_tell_the_retention_is_not_taken_for_unlimited(
+    archived: ArchivedTopic | None,
+) -> None:
+    facts = new_topic("copy", 1, archived, {}).facts
+    assert facts.config is not None
+    assert facts.config.retention_ms == 7 * 86_400_000
+    assert new_topic("copy", 1, archived, {"retention.ms": "-1"}).facts.config == parse_config(
+        {"max.message.bytes": "1048588", "retention.ms": "-1"}
+    )
+
+
+def test_settings_as_text() -> None:
+    assert parse_topic_config("cleanup.policy=compact,delete") == ("cleanup.policy", "compact,delete")
+    for text in ("retention.ms", "=1"):
+        with pytest.raises(UsageError):
+            parse_topic_config(text)
+
+
+@pytest.mark.parametrize(
+    ("before", "meanwhile", "change"),
+    [
+        ({"retention.ms": "1000"}, {}, ConfigChange({"retention.ms": "1000"}, ("retention.bytes",))),
+        ({}, {}, ConfigChange({}, ("retention.ms", "retention.bytes"))),
+        ({"retention.ms": "-1", "retention.bytes": "5"}, {}, ConfigChange({"retention.bytes": "5"})),
+        ({"retention.ms": "1000"}, {"retention.ms": "7"}, ConfigChange({}, ("retention.bytes",), ("retention.ms",))),
+        ({"retention.ms": "1000"}, {"retention.ms": "1000"}, ConfigChange({}, ("retention.bytes",))),
+    ],
+    ids=["set", "from-the-cluster", "was-unlimited", "changed-since", "set-back-already"],
+)
+def test_a_held_retention_is_set_back_to_what_it_was(
+    before: dict[str, str], meanwhile: dict[str, str], change: ConfigChange
+) -> None:
+    hold = plan_hold("copy", "id", before)
+    during = {**before, **hold.held, **meanwhile}
+    undo = plan_undo(hold, during)
+    assert undo == change
+    after = {name: value for name, value in {**during, **undo.values}.items() if name not in undo.removed}
+    assert after == {**before, **{name: value for name, value in meanwhile.items() if name in undo.kept}}
+
+
+def test_setting_back_twice_changes_nothing() -> None:
+    hold = plan_hold("copy", "id", {"retention.ms": "1000"})
+    assert not plan_undo(hold, {"retention.ms": "1000"})
+
+
+def test_a_hold_on_a_topic_that_is_gone_means_nothing() -> None:
+    hold = plan_hold("copy", "old", {})
+    assert still_means(hold, "copy", "old")
+    assert still_means(hold, "copy", None)
+    assert not still_means(hold, "copy", "new")
+
+
+def test_nothing_is_deleted_while_it_is_held() -> None:
+    facts = TopicFacts("copy", 1, None, parse_config({"retention.ms": "5", "retention.bytes": "6"}))
+    config = while_held(facts).config
+    assert config is not None
+    assert (config.retention_ms, config.retention_bytes) == (None, None)
+    assert while_held(TopicFacts("copy", 1, None, None)).config is None
+
+
+def test_the_file(tmp_path: Path) -> None:
+    file = RetentionFile(tmp_path / "new" / "folder", "cluster", "copy")
+    assert file.read() is None
+    hold = plan_hold("copy", "id", {"retention.ms": "1000"})
+    file.write(hold)
+    assert file.read() == hold
+    assert RetentionFile(tmp_path / "new" / "folder", "other", "copy").read() is None
+    assert [path.name for path in file.path.parent.iterdir()] == [file.path.name]
+    file.path.write_text("{")
+    with pytest.raises(ReplayRefused, match="cannot hold"):
+        file.read()
+    file.remove()
+    file.remove()
+    assert file.read() is None

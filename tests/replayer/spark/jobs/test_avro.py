@@ -1,0 +1,176 @@
+"""Avro values: what decodes, what is refused, and where schemas come from."""
+
+import io
+import json
+import pickle
+import struct
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from fastavro import parse_schema, schemaless_writer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blockgz_runtime.errors import NotInArchive, StoreUnavailable, UsageError
+from index_format.records import batch_from_records
+from replayer.spark.jobs import schema_registry as registry_module
+from replayer.spark.jobs.avro_types import arrow_type, plain
+from replayer.spark.jobs.avro_values import AvroDecoder, avro_decoder
+from replayer.spark.jobs.decoding import RowDecoder
+from replayer.spark.jobs.schema_registry import SchemaRegistry
+from replayer.spark.source.rows import to_rows
+from tests.support.archives import records
+from tests.support.schema_registry import schema_registry
+
+
+def record(*fields: tuple[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": "shop.Order", "fields": [{"name": name, "type": kind} for name, kind in fields]}
+
+
+def logical(kind: str, name: str, **more: int) -> dict[str, Any]:
+    return {"type": kind, "logicalType": name, **more}
+
+
+KIND = {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}
+LINE = {"type": "record", "name": "Line", "fields": [{"name": "n", "type": ["int", "long"]}]}
+LINES = pa.list_(pa.struct([("n", pa.int64())]))
+FIELDS: list[tuple[str, Any, Any, pa.DataType, Any]] = [
+    ("flag", "boolean", True, pa.bool_(), True),
+    ("number", "long", -(2**63), pa.int64(), -(2**63)),
+    ("share", ["float", "double"], 0.5, pa.float64(), 0.5),
+    ("raw", "bytes", b"\xff", pa.binary(), b"\xff"),
+    ("note", ["null", "string"], None, pa.string(), None),
+    ("kind", KIND, "B", pa.string(), "B"),
+    ("again", ["null", "Kind"], "A", pa.string(), "A"),
+    ("code", {"type": "fixed", "name": "Code", "size": 2}, b"ab", pa.binary(), b"ab"),
+    (
+        "lines",
+        {"type": "array", "items": LINE},
+        [{"n": 2**40}],
+        pa.list_(pa.struct([("n", pa.int64())])),
+        [{"n": 2**40}],
+    ),
+    ("counts", {"type": "map", "values": "int"}, {"a": 1}, pa.map_(pa.string(), pa.int32()), [("a", 1)]),
+    ("day", logical("int", "date"), date(2026, 1, 2), pa.date32(), date(2026, 1, 2)),
+    (
+        "at",
+        logical("long", "timestamp-millis"),
+        datetime(2026, 1, 2, tzinfo=UTC),
+        pa.timestamp("us", tz="UTC"),
+        datetime(2026, 1, 2, tzinfo=UTC),
+    ),
+    ("price", logical("bytes", "decimal", precision=9, scale=2), Decimal("1.50"), pa.decimal128(9, 2), Decimal("1.50")),
+    ("clock", logical("int", "time-millis"), 5, pa.int32(), 5),
+    ("id", logical("string", "uuid"), "6e7e2b1c-8f0d-4c55-8f2a-0d4e6f3f7a11", pa.string(), None),
+]
+
+
+def written(schema: Any, value: Any, number: int = 1) -> bytes:
+    body = io.BytesIO()
+    schemaless_writer(body, parse_schema(plain(schema)), value)
+    return b"\0" + struct.pack(">I", number) + body.getvalue()
+
+
+def test_every_type_and_its_value() -> None:
+    schema = record(*((name, kind) for name, kind, *_ in FIELDS))
+    decoder = pickle.loads(pickle.dumps(avro_decoder(schema, None)))
+    assert decoder.type == pa.struct([(name, kind) for name, _, _, kind, _ in FIELDS])
+    value = {name: value for name, _, value, *_ in FIELDS}
+    (found,) = pa.array([decoder.decode(written(schema, value))], decoder.type).to_pylist()
+    assert found == {name: value[name] if seen is None else seen for name, _, _, _, seen in FIELDS}
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        (record(("a", ["int", "string"])), "no single column"),
+        (record(("next", ["null", "shop.Order"])), "holds itself"),
+        ({"type": "record", "name": "X"}, "fields"),
+        ({"type": "nonsense"}, "nonsense"),
+    ],
+)
+def test_what_is_no_column_is_refused(schema: Any, why: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        avro_decoder(schema, None)
+    assert why in caught.value.why
+
+
+def test_a_plain_type_is_a_column_too() -> None:
+    assert arrow_type("string") == pa.string()
+    assert avro_decoder("string", None).decode(written("string", "x")) == "x"
+
+
+SCHEMA = record(("id", "long"), ("name", "string"))
+GOOD = written(SCHEMA, {"id": 7, "name": "seven"})
+
+
+@pytest.mark.parametrize("value", [b"", b"\0", b"\1" + GOOD[1:], GOOD[:-1], GOOD + b"x", GOOD[5:]])
+def test_what_is_no_value_of_the_schema(value: bytes) -> None:
+    with pytest.raises(ValueError, match="value"):
+        avro_decoder(SCHEMA, None).decode(value)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=60))
+def test_any_bytes_are_decoded_or_refused(body: bytes) -> None:
+    decoder = avro_decoder(SCHEMA, None)
+    rows = to_rows(batch_from_records([records([1])[0]._replace(value=b"\0\0\0\0\1" + body)]), "t", 0, headers=False)
+    decoded = RowDecoder(False, False, decoder)(rows)
+    (value,), (bad,) = decoded.column("value").to_pylist(), decoded.column("bad").to_pylist()
+    assert (value is None) == (bad is not None)
+
+
+def test_values_written_by_another_schema_are_read_by_the_readers() -> None:
+    older = record(("id", "int"))
+    newer = record(("id", "long"))
+    newer["fields"].append({"name": "name", "type": "string", "default": "none"})
+    with schema_registry({1: older, 2: newer}, {"orders-value": 2}) as (url, asked):
+        decoder = avro_decoder(SchemaRegistry(url).latest("orders-value"), url)
+        assert decoder.decode(written(older, {"id": 7}, 1)) == {"id": 7, "name": "none"}
+        assert decoder.decode(written(newer, {"id": 8, "name": "x"}, 2)) == {"id": 8, "name": "x"}
+        for _ in range(3):
+            decoder.decode(written(older, {"id": 7}, 1))
+        with pytest.raises(ValueError, match="has no schema 9"):
+            decoder.decode(written(older, {"id": 7}, 9))
+        assert asked.count("/schemas/ids/1") == 1
+        with pytest.raises(NotInArchive, match="no subject bills-value"):
+            SchemaRegistry(url).latest("bills-value")
+
+
+def test_a_registry_that_does_not_answer_ends_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_module, "TRIES", 1)
+    with schema_registry({}, {}) as (url, _):
+        pass
+    decoder = AvroDecoder(json.dumps(SCHEMA), url)
+    with pytest.raises(StoreUnavailable, match="does not answer"):
+        decoder.decode(GOOD)
+
+
+def test_user_and_password_stay_out_of_errors() -> None:
+    with pytest.raises(UsageError) as caught:
+        SchemaRegistry("ftp://user:secret@host")
+    assert "secret" not in f"{caught.value} {caught.value.why} {caught.value.remedy}"
+    assert SchemaRegistry("https://user:secret@host:8081/").url == "https://host:8081"
+
+
+def test_text_that_is_none_is_named_once() -> None:
+    odd = [each._replace(key=b"\xff", value=b"\xfe" if each.offset == 1 else each.value) for each in records(range(3))]
+    rows = to_rows(batch_from_records(odd), "t", 0, headers=False)
+    decoded = RowDecoder(False, True)(rows)
+    assert decoded.column("bad").to_pylist() == [None, "the value is not UTF-8", None]
+    assert decoded.column("value").to_pylist()[1] is None
+    both = RowDecoder(True, True)(rows)
+    assert both.column("bad").to_pylist() == ["the key is not UTF-8"] * 3
+    assert both.column("key").null_count == 3
+
+
+def test_a_number_too_large_for_its_column_is_a_bad_value() -> None:
+    """fastavro reads an int of any size."""
+    rows = to_rows(batch_from_records(records([1, 2])), "t", 0, headers=False)
+    values = pa.array([written("long", 2**40), written("long", 5)], pa.binary())
+    decoded = RowDecoder(False, False, avro_decoder("int", None))(rows.set_column(1, "value", values))
+    assert decoded.column("value").to_pylist() == [None, 5]
+    assert decoded.column("bad").to_pylist()[0].startswith("a decoded field does not fit its column")

@@ -1,0 +1,106 @@
+"""A verification by many tasks reports what that of one process does; Spark itself runs in the system tests."""
+
+import asyncio
+import json
+import os
+import pickle
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from blockgz_runtime.store.address import LocalAddress
+from replayer.read.archive import Archive
+from replayer.spark.jobs.verifying import VerificationPlan, _Check, planned, reported
+from replayer.spark.place import ArchivePlace, opened
+from replayer.verify.chunk_checks import EVERY_CHUNK, ChunkChoice, ChunkFindings
+from replayer.verify.findings import ArchiveReport
+from replayer.verify.partition import Depth, survey, verify_partition
+from replayer.verify.report import verification_document
+from tests.support.corruption import Case, cases, damaged, sample_archive
+
+
+def stored(root: Path, objects: Mapping[str, bytes]) -> ArchivePlace:
+    for key, body in objects.items():
+        (root / key).parent.mkdir(parents=True, exist_ok=True)
+        (root / key).write_bytes(body)
+    return ArchivePlace(LocalAddress(str(root)))
+
+
+async def alone(archive: Archive, depth: Depth, choice: ChunkChoice) -> ArchiveReport:
+    identity, places, report = await survey(archive, [])
+    for place in places:
+        found = await verify_partition(archive, *place, depth, lambda _: None, choice=choice, identity=identity)
+        report.partitions.append(found)
+    return report
+
+
+def spread(plan: VerificationPlan, place: ArchivePlace, depth: Depth) -> ArchiveReport:
+    """Every slice by a task of its own, which gets and gives no more than bytes."""
+    found = {}
+    for each in plan.slices:
+        check, task = pickle.loads(pickle.dumps((_Check(place, depth), each)))
+        (rows,) = check(task)
+        (row,) = rows.to_pylist()
+        found[row["home"], row["number"]] = msgspec.json.decode(row["findings"], type=ChunkFindings)
+    return reported(plan, found)
+
+
+def both(place: ArchivePlace, depth: Depth, choice: ChunkChoice, **how: Any) -> tuple[Any, Any, int]:
+    async def read() -> tuple[VerificationPlan, ArchiveReport]:
+        async with opened(place) as archive:
+            return await planned(archive, [], choice, **how), await alone(archive, depth, choice)
+
+    plan, theirs = asyncio.run(read())
+    ours = spread(plan, place, depth)
+    documents = [json.loads(json.dumps(verification_document(each, "here", depth))) for each in (ours, theirs)]
+    return (*documents, len(plan.slices))
+
+
+def without_digests(document: Any) -> Any:
+    return {**document, "partitions": [{**each, "digests": None} for each in document["partitions"]]}
+
+
+@pytest.mark.parametrize("layout", ["topic", "seed"])
+def test_whole_and_damaged_archives(tmp_path: Path, layout: str) -> None:
+    sample = sample_archive(layout)
+    seed = int(os.environ.get("BLOCKGZ_SEED", random.randrange(2**32)))
+    rng = random.Random(seed)
+    some: list[Case | None] = [None, *rng.sample(list(cases(sample, rng, 300)), 25)]
+    failures = 0
+    for number, case in enumerate(some):
+        objects = sample.objects if case is None else damaged(sample, case)
+        depth = rng.choice([Depth.BLOCKS, Depth.RECORDS])
+        digests = rng.random() < 0.3
+        place = stored(tmp_path / str(number), objects)
+        task_bytes = rng.choice([1, 1_000, 10**9])
+        ours, theirs, slices = both(place, depth, EVERY_CHUNK, task_bytes=task_bytes, digests=digests)
+        told = f"seed {seed}, {case and case.kind}, {task_bytes} bytes a task, {slices} slices"
+        if digests or task_bytes == 10**9:
+            assert ours == theirs, told
+        else:
+            assert without_digests(ours) == without_digests(theirs), told
+            for one, other in zip(ours["partitions"], theirs["partitions"], strict=True):
+                assert one["digests"] in (None, other["digests"]), told
+        failures += ours["verdict"] == "FAILURE"
+    assert failures > 5, f"seed {seed}: hardly any damage was tried"
+
+
+def test_a_sample_of_the_chunks(tmp_path: Path) -> None:
+    place = stored(tmp_path, sample_archive("topic").objects)
+    ours, theirs, _ = both(place, Depth.BLOCKS, ChunkChoice(None, 0.3, 7), task_bytes=1, digests=False)
+    assert ours == theirs
+    assert ours["partitions"][0]["checked_chunks"] < ours["partitions"][0]["chunks"]
+
+
+def test_digests_are_not_claimed_for_parts(tmp_path: Path) -> None:
+    place = stored(tmp_path, sample_archive("topic").objects)
+    parts, _, many = both(place, Depth.RECORDS, EVERY_CHUNK, task_bytes=1, digests=False)
+    whole, theirs, few = both(place, Depth.RECORDS, EVERY_CHUNK, task_bytes=1, digests=True)
+    assert few == 3 < many
+    assert [each["digests"] for each in parts["partitions"]] == [None, None, None]
+    assert whole == theirs
+    assert all(each["digests"] for each in whole["partitions"])

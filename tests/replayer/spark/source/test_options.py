@@ -1,0 +1,92 @@
+import pytest
+
+from blockgz_runtime.errors import UsageError
+from blockgz_runtime.store.address import LocalAddress
+from replayer.read.positions import AtOffset, AtTime, Earliest, Latest
+from replayer.spark.source.options import Bound, SourceOptions, Subscription, parse_options, position_in
+
+LEAST = {"path": "./archive", "subscribe": "orders"}
+
+
+def parsed(**options: str) -> SourceOptions:
+    return parse_options(LEAST | options, default_start=Earliest())
+
+
+def test_the_least_reads_everything() -> None:
+    options = parsed()
+    assert (options.address, options.start, options.end) == (LocalAddress("./archive"), Earliest(), Latest())
+    assert options.subscription == Subscription({"orders": None})
+    assert options.fails_on_data_loss
+    assert not options.headers
+
+
+def test_a_bare_path_is_a_folder_as_everywhere_in_spark() -> None:
+    assert parsed(path="archive").address == LocalAddress("./archive")
+
+
+def test_names_in_any_case() -> None:
+    assert parsed(INCLUDEHEADERS="TRUE", MinPartitions="7").headers
+    assert parsed(MINPARTITIONS="7").min_tasks == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "start"),
+    [
+        ({"startingOffsets": "earliest"}, Earliest()),
+        ({"startingOffsets": "latest"}, Latest()),
+        (
+            {"startingOffsets": '{"orders":{"0":23,"1":-1,"2":-2}}'},
+            {("orders", 0): AtOffset(23), ("orders", 1): Latest(), ("orders", 2): Earliest()},
+        ),
+        ({"startingOffsetsByTimestamp": '{"orders":{"0":1000}}'}, {("orders", 0): AtTime(1000)}),
+        ({"startingTimestamp": "1000", "startingOffsets": "latest"}, AtTime(1000)),
+        ({"startingOffsetsByTimestamp": '{"orders":{"0":1}}', "startingOffsets": "latest"}, {("orders", 0): AtTime(1)}),
+    ],
+)
+def test_where_to_start(options: dict[str, str], start: Bound) -> None:
+    assert parsed(**options).start == start
+
+
+def test_topics_and_partitions() -> None:
+    assert parsed(subscribe="orders, payments,").subscription == Subscription({"orders": None, "payments": None})
+    assigned = parse_options({"path": "/a", "assign": '{"orders":[2,0,2]}'}, default_start=Earliest())
+    assert assigned.subscription == Subscription({"orders": (0, 2)})
+    fitting = parse_options({"path": "/a", "subscribePattern": "ord.*"}, default_start=Earliest())
+    assert fitting.subscription == Subscription({}, "ord.*")
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"kafka.bootstrap.servers": "localhost:9092"}, "kafka.bootstrap.servers"),
+        ({"path": ""}, "path"),
+        ({"path": "gs://bucket"}, "gs://bucket"),
+        ({"subscribe": ""}, "subscribe"),
+        ({"subscribePattern": "o.*"}, "one of subscribe"),
+        ({"subscribe": "", "subscribePattern": "("}, "subscribePattern"),
+        ({"subscribe": "", "assign": "orders"}, "assign"),
+        ({"subscribe": "", "assign": '{"orders":3}'}, "assign"),
+        ({"startingOffsets": "first"}, "startingOffsets"),
+        ({"startingOffsets": '{"orders":3}'}, "startingOffsets"),
+        ({"startingOffsets": '{"orders":{"0":"3"}}'}, "startingOffsets"),
+        ({"startingOffsets": '{"orders":{"0":-3}}'}, "startingOffsets"),
+        ({"endingOffsets": "earliest"}, "endingOffsets"),
+        ({"endingOffsets": '{"orders":{"0":-2}}'}, "endingOffsets"),
+        ({"endingTimestamp": "yesterday"}, "endingTimestamp"),
+        ({"includeHeaders": "yes"}, "includeHeaders"),
+        ({"minPartitions": "-1"}, "minPartitions"),
+        ({"startingOffsetsByTimestampStrategy": "first"}, "startingOffsetsByTimestampStrategy"),
+    ],
+)
+def test_what_is_refused_is_named(options: dict[str, str], named: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parsed(**options)
+    assert named in str(caught.value)
+    assert caught.value.remedy
+
+
+def test_offsets_by_partition_must_name_all() -> None:
+    bound = parsed(startingOffsets='{"orders":{"0":23}}').start
+    assert position_in(bound, "orders", 0, "startingOffsets") == AtOffset(23)
+    with pytest.raises(UsageError, match="says nothing of partition 1 of orders"):
+        position_in(bound, "orders", 1, "startingOffsets")

@@ -1,0 +1,233 @@
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from blockgz_runtime.errors import NotInArchive, UsageError
+from blockgz_runtime.spark.errors import DataLost
+from index_format.chunk_index import Gap
+from index_format.records import batch_from_records
+from replayer.read.positions import Earliest
+from replayer.spark.place import opened
+from replayer.spark.source import following, planning
+from replayer.spark.source.options import SourceOptions, parse_options
+from replayer.spark.source.planning import Piece, Run, cut
+from replayer.spark.source.rows import gathered, to_rows
+from replayer.spark.source.running import iterated
+from tests.support.archives import ArchiveWriter, records
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 100)), min_size=1, max_size=12),
+    st.integers(0, 40),
+    st.integers(1, 60),
+    st.integers(1, 200),
+)
+def test_tasks_cover_a_run_once_at_the_edges_of_pieces(
+    steps: list[tuple[int, int]], start: int, length: int, limit: int
+) -> None:
+    ends = [sum(step for step, _ in steps[: number + 1]) for number in range(len(steps))]
+    pieces = [Piece(end, size) for end, (_, size) in zip(ends, steps, strict=True)]
+    run = Run("orders~1", 0, start, min(start + length, ends[-1]))
+    parts = cut(run, pieces, limit)
+    if run.end <= run.start:
+        assert parts == []
+        return
+    assert [parts[0].start, *(part.end for part in parts)] == [run.start, *(part.start for part in parts[1:]), run.end]
+    for part in parts:
+        assert part.end == run.end or part.end in ends
+        sizes = [
+            p.bytes for p, before in zip(pieces, [0, *ends], strict=False) if p.end > part.start and before < part.end
+        ]
+        assert sum(sizes) <= limit or len(sizes) == 1
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    writer = ArchiveWriter(tmp_path)
+    orders = writer.partition("orders", 0)
+    for first in range(0, 400, 100):
+        orders.commit(records(range(first, first + 100)))
+    writer.partition("orders", 1).commit(records(range(50, 60)))
+    writer.partition("payments", 0)
+    return tmp_path
+
+
+def options(path: Path, **given: str) -> SourceOptions:
+    return parse_options({"path": str(path), "subscribe": "orders"} | given, default_start=Earliest())
+
+
+def planned(wanted: SourceOptions) -> list[Run]:
+    async def plan() -> list[Run]:
+        async with opened(wanted) as archive:
+            partitions = await planning.subscribed(archive, wanted)
+            return await planning.tasks(partitions, await planning.ranges(partitions, wanted), wanted)
+
+    return asyncio.run(plan())
+
+
+def test_a_small_archive_is_a_task_for_each_partition(archive: Path) -> None:
+    assert planned(options(archive)) == [Run("orders~1", 0, 0, 400), Run("orders~1", 1, 50, 60)]
+
+
+def test_more_tasks_cut_chunks_at_blocks(archive: Path) -> None:
+    few = planned(options(archive, minPartitions="5"))
+    many = planned(options(archive, minPartitions="30"))
+    assert 5 <= len(few) < 30 <= len(many)
+    for runs in (few, many):
+        assert sum(run.end - run.start for run in runs) == 410
+
+
+def test_ranges_by_offset_and_time(archive: Path) -> None:
+    by_offset = options(archive, assign='{"orders":[0]}', subscribe="", startingOffsets='{"orders":{"0":150}}')
+    assert planned(by_offset) == [Run("orders~1", 0, 150, 400)]
+    start, end = 1_760_000_000_000 + 55, 1_760_000_000_000 + 58
+    assert planned(options(archive, startingTimestamp=str(start), endingTimestamp=str(end))) == [
+        Run("orders~1", 0, 55, 58),
+        Run("orders~1", 1, 55, 58),
+    ]
+
+
+def test_a_start_by_time_that_nothing_reaches(archive: Path) -> None:
+    late = str(1_760_000_000_000 + 100)
+    with pytest.raises(UsageError, match="orders:1 holds no record at or after"):
+        planned(options(archive, startingTimestamp=late))
+    lenient = options(archive, startingTimestamp=late, startingOffsetsByTimestampStrategy="latest")
+    assert planned(lenient) == [Run("orders~1", 0, 100, 400)]
+
+
+def test_offsets_outside_the_archive_are_data_lost(archive: Path) -> None:
+    outside = {"startingOffsets": '{"orders":{"0":0,"1":7}}'}
+    with pytest.raises(DataLost, match="offsets 7 to 50 of orders:1"):
+        planned(options(archive, **outside))
+    assert planned(options(archive, failOnDataLoss="false", **outside))[-1] == Run("orders~1", 1, 50, 60)
+
+
+def test_a_gap_is_data_lost_where_it_is_read(tmp_path: Path) -> None:
+    writer = ArchiveWriter(tmp_path).partition("orders", 0)
+    writer.commit(records(range(10)))
+    writer.commit(records(range(20, 30)), gaps=(Gap(10, 20, "retention"),))
+    with pytest.raises(DataLost, match="offsets 10 to 20 of orders~1:0"):
+        planned(options(tmp_path))
+    assert planned(options(tmp_path, failOnDataLoss="false")) == [Run("orders~1", 0, 0, 30)]
+    assert planned(options(tmp_path, startingOffsets='{"orders":{"0":20}}')) == [Run("orders~1", 0, 20, 30)]
+
+
+def test_a_gap_that_may_hold_nothing_does_not_end_a_read(tmp_path: Path) -> None:
+    """As streams leave one where a batch ends before a transaction's end; a known loss ends the read still."""
+    writer = ArchiveWriter(tmp_path).partition("orders", 0)
+    writer.commit(records(range(10)))
+    writer.commit(records(range(11, 20)), gaps=(Gap(10, 11, "unverified"),))
+    assert planned(options(tmp_path)) == [Run("orders~1", 0, 0, 20)]
+    writer.commit(records(range(25, 30)), gaps=(Gap(20, 25, "retention"),))
+    with pytest.raises(DataLost, match="offsets 20 to 25 of orders~1:0"):
+        planned(options(tmp_path))
+
+
+def test_a_pattern_must_fit_some_topic(archive: Path) -> None:
+    assert {run.topic for run in planned(options(archive, subscribe="", subscribePattern="ord.*"))} == {"orders~1"}
+    with pytest.raises(NotInArchive, match="no archived topic fits"):
+        planned(options(archive, subscribe="", subscribePattern="ord"))
+
+
+def test_a_stream_goes_on_through_a_topic_created_again(tmp_path: Path) -> None:
+    writer = ArchiveWriter(tmp_path)
+    old = writer.partition("orders", 0)
+    old.commit(records(range(10)))
+    wanted = options(tmp_path)
+    start = asyncio.run(following.initial(wanted))
+    assert start == {"orders~1": {"0": 0}}
+    first = asyncio.run(following.next_end(start, None, 4, wanted))
+    assert first == {"orders~1": {"0": 4}}
+    writer.partition("orders", 0, incarnation=2).commit(records(range(3)))
+    second = asyncio.run(following.next_end(first, None, None, wanted))
+    assert second == {"orders~1": {"0": 10}, "orders~2": {"0": 3}}
+    assert asyncio.run(following.tasks_between(first, second, wanted)) == [
+        Run("orders~1", 0, 4, 10),
+        Run("orders~2", 0, 0, 3),
+    ]
+    assert asyncio.run(following.next_end(second, None, None, wanted)) == second
+
+
+def test_a_new_query_begins_on_the_newest_incarnation(tmp_path: Path) -> None:
+    writer = ArchiveWriter(tmp_path)
+    old = writer.partition("orders", 0)
+    old.commit(records(range(10)))
+    old.marker = replace(old.marker, successor="orders~2")
+    old.store_marker()
+    writer.partition("orders", 0, incarnation=2).commit(records(range(3)))
+    wanted = options(tmp_path)
+    start = asyncio.run(following.initial(wanted))
+    assert start == {"orders~2": {"0": 0}}
+    assert asyncio.run(following.next_end(start, None, None, wanted)) == {"orders~2": {"0": 3}}
+
+
+def test_available_now_does_not_run_after_new_records(archive: Path) -> None:
+    wanted = options(archive)
+    last = asyncio.run(following.latest(wanted))
+    end = asyncio.run(following.next_end({}, last, 100, wanted))
+    assert sum(end["orders~1"].values()) <= 50 + 100
+    for _ in range(10):
+        end = asyncio.run(following.next_end(end, last, 100, wanted))
+    assert end == last
+
+
+@given(st.dictionaries(st.tuples(st.just("t"), st.text("01", max_size=3)), st.integers(0, 1000)), st.integers(1, 3000))
+def test_a_limit_is_shared_by_lag(lags: dict[tuple[str, str], int], most: int) -> None:
+    steps = following.shared_out(lags, most)
+    assert all(0 <= steps[place] <= lag and (steps[place] > 0) == (lag > 0) for place, lag in lags.items())
+    assert sum(steps.values()) <= most + len(lags)
+
+
+def test_rows_have_the_columns_of_the_kafka_source() -> None:
+    batch = batch_from_records(records(range(3), timestamps=[-1, 0, 1_760_000_000_123]))
+    rows = to_rows(batch, "orders", 3, headers=True).to_pylist()
+    assert [row["timestamp"].isoformat() for row in rows] == [
+        "1969-12-31T23:59:59.999000+00:00",
+        "1970-01-01T00:00:00+00:00",
+        "2025-10-09T08:53:20.123000+00:00",
+    ]
+    assert [row["headers"] for row in rows] == [[{"key": "h", "value": b"v"}, {"key": "h", "value": None}], None, None]
+    assert {(row["topic"], row["partition"], row["timestampType"]) for row in rows} == {("orders", 3, 0)}
+    assert "headers" not in to_rows(batch, "orders", 3, headers=False).schema.names
+
+
+def test_batches_are_gathered_in_order() -> None:
+    batches = [to_rows(batch_from_records(records([n])), "t", 0, headers=False) for n in range(50)]
+    (whole,) = gathered(iter(batches))
+    assert whole.column("offset").to_pylist() == list(range(50))
+    assert list(gathered(iter([]))) == []
+
+
+class TestIterated:
+    def test_items_then_the_error(self) -> None:
+        async def source() -> AsyncGenerator[int]:
+            for number in range(10):
+                yield number
+            raise DataLost("orders:0", 10, 11, "it broke")
+
+        seen = []
+        with pytest.raises(DataLost):
+            for item in iterated(source):
+                seen.append(item)
+        assert seen == list(range(10))
+
+    def test_giving_up_ends_the_read(self) -> None:
+        closed = []
+
+        async def source() -> AsyncGenerator[pa.RecordBatch]:
+            try:
+                while True:
+                    yield 1
+            finally:
+                closed.append(True)
+
+        items = iterated(source)
+        assert next(items) == 1
+        items.close()  # type: ignore[attr-defined]
+        assert closed == [True]

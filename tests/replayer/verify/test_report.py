@@ -1,0 +1,209 @@
+"""Reports: what was found as files, signed; and verifying a part of the chunks."""
+
+import hashlib
+import io
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from index_format.records import canonical_bytes
+from replayer.cli import main
+from replayer.verify.chunk_checks import ChunkChoice
+from replayer.verify.findings import Lost, OffsetRun, PartitionReport
+from tests.support.archives import ArchiveWriter, PartitionWriter, records
+
+NEWEST = 1_760_000_000_000 + 100
+
+
+def verify(root: Path, *arguments: object) -> Result:
+    return CliRunner().invoke(main, ["verify", "-a", str(root / "archive"), *map(str, arguments)])
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> PartitionWriter:
+    """20 chunks of five records, and a gap."""
+    partition = ArchiveWriter(tmp_path / "archive").partition("orders", 0)
+    for start in range(0, 100, 5):
+        partition.commit(records(range(start, start + 5)))
+    partition.lose(110)
+    partition.commit(records(range(110, 120)))
+    return partition
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> tuple[Path, Path]:
+    """An Ed25519 pair as PEM files, as openssl writes them."""
+    key = ed25519.Ed25519PrivateKey.generate()
+    private, public = tmp_path / "key.pem", tmp_path / "pub.pem"
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    return private, public
+
+
+class Text(HTMLParser):
+    """The text of a page; raises for what is not closed."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data + "\n"
+
+
+def test_a_report_says_what_was_found_and_its_digests_can_be_repeated(
+    tmp_path: Path, partition: PartitionWriter
+) -> None:
+    file = tmp_path / "report.json"
+    printed = verify(tmp_path, "--records", "--json", "--report", file)
+    document = json.loads(file.read_bytes())
+    assert (document["format"], document["version"]) == ("blockgz-report", 1)
+    assert {name: document[name] for name in json.loads(printed.stdout)} == json.loads(printed.stdout)
+    (found,) = document["partitions"]
+    assert found["readable"] == [{"from": 0, "to": 100}, {"from": 110, "to": 120}]
+    whole = [canonical_bytes(record) for record in partition.records]
+    assert found["digests"] == {
+        "content": hashlib.sha256(b"".join(each[8:16] + each[17:] for each in whole)).hexdigest(),
+        "positions": hashlib.sha256(b"".join(each[:8] + each[16:17] for each in whole)).hexdigest(),
+    }
+
+
+def test_the_program_in_the_documentation_gives_the_digest_from_the_printed_records(
+    tmp_path: Path, partition: PartitionWriter, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["orders:0", "--json", "-a", str(tmp_path / "archive")]
+    lines = CliRunner().invoke(main, ["cat", *arguments]).stdout
+    (report,) = json.loads(verify(tmp_path, "--records", "--json").stdout)["partitions"]
+    documentation = (Path(__file__).parents[3] / "docs" / "verify.md").read_text()
+    program = documentation.split("```python\n")[1].split("```")[0]
+    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+    exec(program, {})
+    assert capsys.readouterr().out.strip() == report["digests"]["content"]
+
+
+def test_a_page_names_the_lost_offsets(tmp_path: Path, partition: PartitionWriter) -> None:
+    (tmp_path / "archive" / partition.keys.home / f"{50:020d}.gz").unlink()
+    file = tmp_path / "report.html"
+    assert verify(tmp_path, "--deep", "--report", file).exit_code == 3
+    text = Text(file.read_text()).text
+    for expected in ("FAILURE", "orders:0", "lost", "50", "55", "is missing", "retention", "readable"):
+        assert expected in text
+
+
+def test_a_page_escapes_what_it_shows(tmp_path: Path) -> None:
+    folder = tmp_path / "<b>&archive"
+    folder.mkdir()
+    ArchiveWriter(folder / "archive").partition("orders", 0).commit(records(range(3)))
+    assert verify(folder, "--report", tmp_path / "report.html").exit_code == 0
+    assert "<b>&archive" in Text((tmp_path / "report.html").read_text()).text
+
+
+@pytest.mark.parametrize("name", ["report.json", "report.html"])
+def test_a_signed_report_is_told_from_a_changed_one(
+    tmp_path: Path, partition: PartitionWriter, keys: tuple[Path, Path], name: str
+) -> None:
+    private, public = keys
+    file = tmp_path / name
+    assert verify(tmp_path, "--report", file, "--sign-key", private).exit_code == 0
+
+    def checked() -> Result:
+        return CliRunner().invoke(main, ["verify-report", str(file), "--key", str(public)])
+
+    assert checked().exit_code == 0
+    assert ("WARNING" in checked().stdout) == (name == "report.json")
+    body = file.read_bytes()
+    file.write_bytes(body.replace(b"WARNING", b"OK", 1))
+    assert (checked().exit_code, checked().stdout) == (3, "")
+    file.write_bytes(body)
+    signature = tmp_path / f"{name}.sig"
+    signature.write_bytes(signature.read_bytes()[:-1])
+    assert checked().exit_code == 3
+    signature.unlink()
+    assert checked().exit_code == 2
+
+
+def test_what_could_not_be_reported_or_signed_is_refused_before_the_work(
+    tmp_path: Path, partition: PartitionWriter, keys: tuple[Path, Path]
+) -> None:
+    other = tmp_path / "other.pem"
+    other.write_bytes(
+        ec.generate_private_key(ec.SECP256R1()).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
+    report = ("--report", tmp_path / "report.json")
+    folder = tmp_path / "folder.json"
+    folder.mkdir()
+    for arguments, named in (
+        (("--report", tmp_path / "report.txt"), "report.txt"),
+        (("--report", tmp_path / "none" / "report.json"), "no such folder"),
+        (("--report", folder), "it is a folder"),
+        (("--sign-key", keys[0]), "--sign-key has nothing to sign"),
+        ((*report, "--sign-key", keys[1]), "pub.pem is not a usable Ed25519 key"),
+        ((*report, "--sign-key", other), "a key of another kind"),
+        ((*report, "--sign-key", tmp_path / "none.pem"), "none.pem"),
+        (("--sample", "0%"), "0%"),
+        (("--sample", "101%"), "101%"),
+        (("--sample", "5"), "5%"),
+        (("--since", "yesterday"), "yesterday"),
+        (("orders", "--against-topic", "orders", "--sample", "5%"), "--sample"),
+    ):
+        refused = verify(tmp_path, *arguments)
+        assert (refused.exit_code, refused.stdout) == (2, ""), arguments
+        assert named in refused.stderr
+    assert not (tmp_path / "report.json").exists()
+
+
+def test_what_was_found_is_printed_though_the_report_cannot_be_written(
+    tmp_path: Path, partition: PartitionWriter
+) -> None:
+    (tmp_path / "page.html").symlink_to(tmp_path / "none" / "page.html")
+    failed = verify(tmp_path, "--report", tmp_path / "page.html")
+    assert (failed.exit_code, failed.stdout.splitlines()[-1]) == (1, "WARNING")
+    assert "page.html could not be written" in failed.stderr and "fault of the program" not in failed.stderr
+
+
+def test_a_part_of_the_chunks_is_checked(tmp_path: Path, partition: PartitionWriter) -> None:
+    (tmp_path / "archive" / partition.keys.home / f"{0:020d}.gz").unlink()
+
+    def found(*arguments: str) -> tuple[int, int, object]:
+        result = verify(tmp_path, "--records", "--json", *arguments)
+        (report,) = json.loads(result.stdout)["partitions"]
+        return result.exit_code, report["checked_chunks"], report["digests"]
+
+    assert found() == (3, 21, None)
+    assert found("--since", f"@{NEWEST}") == (0, 1, None)
+    assert found("--since", "2100-01-01") == (0, 0, None)
+    code, checked, digests = found("--sample", "10%")
+    assert (checked, digests) == (2, None)
+    assert code in (0, 3)
+    assert found("--since", f"@{NEWEST}", "--sample", "1%") == (0, 1, None)
+
+
+def test_other_seeds_choose_other_chunks_and_in_the_end_all(partition: PartitionWriter) -> None:
+    entries = partition.marker.tail
+    chosen = [ChunkChoice(share=0.2, seed=seed).of(entries) for seed in range(100)]
+    assert {len(each) for each in chosen} == {4}
+    assert all(each == sorted(each, key=lambda entry: entry.start_offset) for each in chosen)
+    assert {entry.name for each in chosen for entry in each} == {entry.name for entry in entries}
+
+
+def test_readable_is_what_is_neither_lost_nor_in_a_gap() -> None:
+    report = PartitionReport("t", 0, first_offset=5, next_offset=50)
+    assert report.readable == [OffsetRun(5, 50)]
+    report.lost = [Lost(0, 7, ""), Lost(20, 30, ""), Lost(25, 28, ""), Lost(30, 31, ""), Lost(49, 60, "")]
+    assert report.readable == [OffsetRun(7, 20), OffsetRun(31, 49)]
+    assert PartitionReport("t", 0).readable == []
