@@ -8,11 +8,13 @@ BENCH_OPTIONS ?=
 FAULTS ?= 3000
 SOAK_MINUTES ?= 60
 SOAK_PARTITIONS ?= 2000
+# The Git revision that `make house` compares the working tree with.
+BASE ?=
 # Files of tests run side by side, each process with servers of its own. Much of a system test is waiting.
 SIDE_BY_SIDE ?= -n 2 --dist loadfile
 SYSTEM_SIDE_BY_SIDE ?= -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test unit system spark check bench bench-quick faults soak replay-kills clean
+.PHONY: demo test unit system spark check house bench bench-quick faults soak replay-kills clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/archiver demo
@@ -33,6 +35,9 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+house: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.house --base "$(BASE)"
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks --mb $(BENCH_MB) $(BENCH_OPTIONS)

@@ -175,7 +175,22 @@ class Actor:
         self._protocol.close()
         self.operation = None
 
-    def _carry_out(self, operation: Step) -> Any:  # noqa: PLR0911
+    def _carry_out(self, operation: Step) -> Any:
+        match operation:
+            case op.Wait() | op.CourtesyFailed():
+                return None
+            case op.NewToken():
+                return str(uuid.UUID(int=self._tokens.getrandbits(128)))
+            case op.StillAssigned():
+                return True
+            case op.ReadLogBounds():
+                return self._log.bounds()
+            case op.ReadLogRecord(offset):
+                return self._log.record_at(offset)
+            case _:
+                return self._carry_out_on_store(operation)
+
+    def _carry_out_on_store(self, operation: Step) -> Any:  # noqa: PLR0911
         store = self._store
         match operation:
             case op.Get(key):
@@ -200,16 +215,6 @@ class Actor:
                 store.delete(key)
                 store.versions.pop(key, None)  # a late upload may bring it back; no chain will hold it
                 return None
-            case op.Wait() | op.CourtesyFailed():
-                return None
-            case op.NewToken():
-                return str(uuid.UUID(int=self._tokens.getrandbits(128)))
-            case op.StillAssigned():
-                return True
-            case op.ReadLogBounds():
-                return self._log.bounds()
-            case op.ReadLogRecord(offset):
-                return self._log.record_at(offset)
 
 
 @dataclass
