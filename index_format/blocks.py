@@ -66,7 +66,6 @@ class IsalCompressor:
         self._level = level
 
     def compress(self, raw: bytes) -> bytes:
-        """See Compressor."""
         return bytes(igzip.compress(raw, self._level, mtime=0))
 
 
@@ -79,7 +78,6 @@ class ZlibCompressor:
         self._level = level
 
     def compress(self, raw: bytes) -> bytes:
-        """See Compressor."""
         deflater = zlib.compressobj(self._level, zlib.DEFLATED, -zlib.MAX_WBITS, 8, zlib.Z_DEFAULT_STRATEGY)
         trailer = zlib.crc32(raw).to_bytes(4, "little") + (len(raw) & 0xFFFFFFFF).to_bytes(4, "little")
         return GZIP_HEADER + deflater.compress(raw) + deflater.flush() + trailer

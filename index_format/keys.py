@@ -160,29 +160,23 @@ class TopicLayoutKeys:
 
     @property
     def home(self) -> str:
-        """See PartitionKeys."""
         return f"topic={self.folder}/partition={self.partition:05d}/"
 
     @property
     def marker(self) -> str:
-        """See PartitionKeys."""
         return self.home + MARKER_OBJECT
 
     @property
     def chunks(self) -> str:
-        """See PartitionKeys."""
         return self.home
 
     def data_name(self, start: ChunkStart, suffix: str, conflict: Conflict | None = None) -> str:
-        """See PartitionKeys."""
         return f"{start.position:020d}{conflict or ''}{suffix}"
 
     def index_name(self, start: ChunkStart, conflict: Conflict | None = None) -> str:
-        """See PartitionKeys."""
         return self.data_name(start, INDEX_SUFFIX, conflict)
 
     def check_name(self, name: str, position: int, suffix: str) -> str:
-        """See PartitionKeys."""
         match = _STEM.fullmatch(name.removesuffix(suffix))
         if match and int(match[1]) == position:
             start = ChunkStart(position, 0, 0)
@@ -203,17 +197,14 @@ class SeedLayoutKeys:
 
     @property
     def home(self) -> str:
-        """See PartitionKeys."""
         return SEED_HOME + self._home.home
 
     @property
     def marker(self) -> str:
-        """See PartitionKeys."""
         return SEED_HOME + self._home.marker
 
     @property
     def chunks(self) -> str:
-        """See PartitionKeys."""
         return ""
 
     @property
@@ -231,12 +222,10 @@ class SeedLayoutKeys:
         return int(match[1]) if match else -1
 
     def data_name(self, start: ChunkStart, suffix: str, conflict: Conflict | None = None) -> str:
-        """See PartitionKeys."""
         date = utc_date(start.first_timestamp)
         return f"{date}{conflict or ''}/{self.folder.topic}-{self.partition:05d}-{start.first_offset:012d}{suffix}"
 
     def index_name(self, start: ChunkStart, conflict: Conflict | None = None) -> str:
-        """See PartitionKeys."""
         return self.data_name(start, SEED_INDEX_SUFFIX, conflict)
 
     def check_name(self, name: str, position: int, suffix: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 TIMESTAMP_TYPES = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
 """Kafka's timestamp type ids and names (org.apache.kafka.common.record.TimestampType)."""
@@ -71,6 +72,21 @@ def header_column(headers: Sequence[Headers | None]) -> pa.ListArray:
         return pa.array([row or [] for row in headers], header_type)
     no_headers = pa.array(np.zeros(len(headers) + 1, np.int32))
     return pa.ListArray.from_arrays(no_headers, pa.array([], HEADER_TYPE), type=header_type)
+
+
+def header_column_of_lists(lists: pa.ListArray) -> pa.ListArray:
+    """The column `headers` of lists of structs with `key` and `value` that may be null, as other libraries have them.
+
+    A null list stands for no headers. Raises ValueError where a header or its key is null.
+    """
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
+    flat = lists.flatten()
+    keys, values = flat.field("key").cast(pa.string()), flat.field("value").cast(pa.binary())
+    if flat.null_count or keys.null_count:
+        raise ValueError("a header without a key")
+    ends = pa.array(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32))
+    structs = pa.StructArray.from_arrays([keys, values], fields=list(HEADER_TYPE))
+    return pa.ListArray.from_arrays(ends, structs, type=SCHEMA.field("headers").type)
 
 
 def batch_from_records(records: Sequence[Record]) -> pa.RecordBatch:

@@ -23,7 +23,6 @@ class ZstdCompressor:
         self._level = level
 
     def compress(self, raw: bytes) -> bytes:
-        """See blocks.Compressor."""
         # One for each call: they may not be shared by threads.
         return zstandard.ZstdCompressor(self._level, write_checksum=True, write_content_size=True).compress(raw)
 

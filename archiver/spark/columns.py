@@ -8,8 +8,7 @@ import pyarrow.compute as pc
 
 from archiver.spark.errors import BatchRefused
 from blockgz_runtime.errors import UsageError
-from index_format.header_lists import header_column_of_lists
-from index_format.records import SCHEMA, TIMESTAMP_TYPES
+from index_format.records import SCHEMA, TIMESTAMP_TYPES, header_column_of_lists
 
 COLUMNS = {
     "key": "binary",

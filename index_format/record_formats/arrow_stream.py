@@ -60,11 +60,9 @@ class ArrowStream:
         return EncodedRows(batch, np.cumsum(sizes))
 
     def merge(self, pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        """See RecordFormat."""
         return pa.concat_batches(pieces)
 
     def join(self, pieces: Sequence[pa.RecordBatch]) -> bytes:
-        """See RecordFormat."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, SCHEMA) as writer:
             writer.write_batch(pa.concat_batches(pieces))

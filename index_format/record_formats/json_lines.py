@@ -9,15 +9,54 @@ import numpy as np
 import pyarrow as pa
 from msgspec import UNSET, UnsetType
 
-from index_format.record_formats.json_line import Base64, HeaderLine, RecordLine, Text
-from index_format.record_formats.json_reading import decode, decode_near
-from index_format.record_formats.lines import EncodedLines, count_lines
-from index_format.records import TIMESTAMP_TYPES, has_headers, header_rows
+from index_format.errors import CorruptBlock
+from index_format.record_formats.lines import EncodedLines, LineFormat
+from index_format.records import SCHEMA, TIMESTAMP_TYPE_IDS, TIMESTAMP_TYPES, has_headers, header_column, header_rows
 
+Text = str | None | UnsetType
+Base64 = bytes | UnsetType
+
+
+class HeaderLine(msgspec.Struct, gc=False):
+    """One header; exactly one of the two value fields is set."""
+
+    key: str
+    value: Text = UNSET
+    value_base64: Base64 = UNSET
+
+
+class RecordLine(msgspec.Struct, gc=False):
+    """One record in the order of its fields on the line."""
+
+    offset: int
+    timestamp: int
+    timestamp_type: str | UnsetType = UNSET
+    key: Text = UNSET
+    key_base64: Base64 = UNSET
+    headers: list[HeaderLine] | UnsetType = UNSET
+    value: Text = UNSET
+    value_base64: Base64 = UNSET
+
+
+_NOT_LINES = (ValueError, OverflowError, RecursionError, pa.ArrowException)
+
+
+class _PlainLine(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A record as most are: key and value are text or null, without headers, of the chunk's timestamp type."""
+
+    offset: int
+    timestamp: int
+    key: str | None
+    value: str | None
+
+
+_plain_lines = msgspec.json.Decoder(_PlainLine).decode_lines
+_any_lines = msgspec.json.Decoder(RecordLine).decode_lines
+_line = msgspec.json.Decoder(RecordLine).decode
 _encoder = msgspec.json.Encoder()
 
 
-class JsonLines:
+class JsonLines(LineFormat):
     """Lossless; readable with zcat, jq, Spark and DuckDB."""
 
     name = "json"
@@ -29,29 +68,15 @@ class JsonLines:
         return {}
 
     def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> EncodedLines:
-        """See RecordFormat."""
         data = _encoder.encode_lines(_lines(batch, timestamp_type))
         return EncodedLines(data, np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1)
 
-    def merge(self, pieces: Sequence[bytes]) -> bytes:
-        """See RecordFormat."""
-        return b"".join(pieces)
-
-    def join(self, pieces: Sequence[bytes]) -> bytes:
-        """See RecordFormat."""
-        return b"".join(pieces)
-
-    def count(self, raw: bytes) -> int:
-        """See RecordFormat."""
-        return count_lines(raw)
-
     def decode(self, raw: bytes, first_offset: int, timestamp_type: int) -> pa.RecordBatch:  # noqa: ARG002
         """See RecordFormat; the offsets stand in the lines."""
-        return decode(raw, timestamp_type)
+        return _decode(raw, timestamp_type)
 
     def decode_near(self, raw: bytes, offsets: Sequence[int], timestamp_type: int) -> pa.RecordBatch:
-        """See RecordFormat."""
-        return decode_near(raw, offsets, timestamp_type)
+        return _decode_near(raw, offsets, timestamp_type)
 
 
 def _lines(batch: pa.RecordBatch, timestamp_type: int) -> list[RecordLine]:
@@ -111,7 +136,7 @@ def _header_line(key: str, value: bytes | None) -> HeaderLine:
 
 
 def json_object(record: Any, **where: Any) -> dict[str, Any]:
-    """A record as the plain object that `replayer` prints: `where` first, then the fields of the line.
+    """A record as a plain object: `where` first, then the fields of the line.
 
     The timestamp type is always named here.
     """
@@ -124,3 +149,111 @@ def json_object(record: Any, **where: Any) -> dict[str, Any]:
         line.headers = [_header_line(key, value) for key, value in record.headers]
     fields: dict[str, Any] = msgspec.to_builtins(line)
     return where | fields
+
+
+def _decode(raw: bytes, timestamp_type: int) -> pa.RecordBatch:
+    """The records of lines as a batch of `records.SCHEMA`; raises CorruptBlock."""
+    try:
+        try:
+            lines = _plain_lines(raw)
+        except msgspec.ValidationError:
+            return _batch_of_any(_any_lines(raw), timestamp_type)
+        # Straight from str to Arrow: a bytes object for each field would double what this costs.
+        keys = pa.array([line.key for line in lines], pa.string())
+        values = pa.array([line.value for line in lines], pa.string())
+        types = np.full(len(lines), timestamp_type, np.int8)
+        return _batch(lines, pa.array(types), keys, values, header_column([None] * len(lines)))
+    except _NOT_LINES as error:
+        raise _not_records(error) from error
+
+
+def _decode_near(raw: bytes, offsets: Iterable[int], timestamp_type: int) -> pa.RecordBatch:
+    """The first record, the last one, and for each offset the last one below it and the first one not below it.
+
+    Takes lines of rising offsets, which it does not check; raises CorruptBlock where one that it meets is no record.
+    """
+    starts = {0, _start_of_line(raw, len(raw) - 1)}
+    try:
+        for offset in offsets:
+            start = _first_from(raw, offset)
+            if start:
+                starts.add(_start_of_line(raw, start - 1))
+            starts.add(min(start, max(starts)))
+    except _NOT_LINES as error:
+        raise _not_records(error) from error
+    return _decode(b"".join(raw[start : _end_of_line(raw, start)] for start in sorted(starts)), timestamp_type)
+
+
+def _first_from(raw: bytes, offset: int) -> int:
+    """Where the first line of an offset not below `offset` begins: the end of `raw` where there is none."""
+    low, high = 0, len(raw)
+    while low < high:
+        start = _start_of_line(raw, (low + high) // 2)
+        end = _end_of_line(raw, start)
+        if _line(raw[start:end]).offset < offset:
+            low = end
+        else:
+            high = start
+    return low
+
+
+def _start_of_line(raw: bytes, position: int) -> int:
+    """Where the line begins that holds a byte, its own newline included."""
+    return raw.rfind(b"\n", 0, position) + 1
+
+
+def _end_of_line(raw: bytes, position: int) -> int:
+    return raw.find(b"\n", position) + 1 or len(raw)
+
+
+def _batch_of_any(lines: Sequence[RecordLine], timestamp_type: int) -> pa.RecordBatch:
+    return _batch(
+        lines,
+        pa.array([_type_id(line, timestamp_type) for line in lines], pa.int8()),
+        _contents([line.key for line in lines], [line.key_base64 for line in lines]),
+        _contents([line.value for line in lines], [line.value_base64 for line in lines]),
+        header_column([_header_pairs(line.headers) for line in lines]),
+    )
+
+
+def _batch(
+    lines: Sequence[Any], types: pa.Array, keys: pa.Array, values: pa.Array, headers: pa.Array
+) -> pa.RecordBatch:
+    offsets = pa.array([line.offset for line in lines], pa.int64())
+    timestamps = pa.array([line.timestamp for line in lines], pa.int64())
+    contents = (column.cast(pa.binary()) for column in (keys, values))
+    return pa.record_batch([offsets, timestamps, types, *contents, headers], schema=SCHEMA)
+
+
+def _contents(texts: Sequence[Text], base64s: Sequence[Base64]) -> pa.Array:
+    """Keys or values, each of which must stand exactly once, as text or as base64."""
+    if set(base64s) == {UNSET} and UNSET not in texts:
+        return pa.array(texts, pa.string())
+    return pa.array([_bytes(*pair) for pair in zip(texts, base64s, strict=True)], pa.binary())
+
+
+def _type_id(line: RecordLine, timestamp_type: int) -> int:
+    if isinstance(line.timestamp_type, UnsetType):
+        return timestamp_type
+    try:
+        return TIMESTAMP_TYPE_IDS[line.timestamp_type]
+    except KeyError:
+        raise ValueError(f"unknown timestamp type {line.timestamp_type!r}") from None
+
+
+def _bytes(text: Text, content: Base64) -> bytes | None:
+    if isinstance(text, UnsetType) == isinstance(content, UnsetType):
+        raise ValueError("a key or value must stand exactly once, as text or as base64")
+    if not isinstance(content, UnsetType):
+        return content
+    return text.encode() if isinstance(text, str) else None
+
+
+def _header_pairs(headers: list[HeaderLine] | UnsetType) -> list[tuple[str, bytes | None]] | None:
+    if isinstance(headers, UnsetType):
+        return None
+    return [(header.key, _bytes(header.value, header.value_base64)) for header in headers]
+
+
+def _not_records(error: Exception) -> CorruptBlock:
+    return CorruptBlock("a block holds a line that is not a record", why=str(error))

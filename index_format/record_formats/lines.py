@@ -1,5 +1,6 @@
 """What the record formats of lines share: records cut out of one run of bytes."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,11 +24,21 @@ class EncodedLines(NamedTuple):
         return lines if 2 * len(lines) >= len(self.data) else memoryview(bytes(lines))
 
 
-def count_lines(raw: bytes) -> int:
-    """How many lines a block holds; raises CorruptBlock where the last one does not end."""
-    if raw and not raw.endswith(b"\n"):
-        raise CorruptBlock("a block does not hold the records that its index says", why="its last line does not end")
-    # Numpy compares and counts without the interpreter's lock; a piece at a time stays in the processor's cache.
-    found = np.frombuffer(raw, np.uint8)
-    pieces = (found[start : start + COUNTED_AT_ONCE] for start in range(0, len(raw), COUNTED_AT_ONCE))
-    return sum(int(np.count_nonzero(piece == NEWLINE)) for piece in pieces)
+class LineFormat:
+    """The half of a RecordFormat that is the same for all formats of lines."""
+
+    def merge(self, pieces: Sequence[bytes]) -> bytes:
+        return b"".join(pieces)
+
+    join = merge
+
+    def count(self, raw: bytes) -> int:
+        """How many lines a block holds; raises CorruptBlock where the last one does not end."""
+        if raw and not raw.endswith(b"\n"):
+            raise CorruptBlock(
+                "a block does not hold the records that its index says", why="its last line does not end"
+            )
+        # Numpy compares and counts without the interpreter's lock; a piece at a time stays in the processor's cache.
+        found = np.frombuffer(raw, np.uint8)
+        pieces = (found[start : start + COUNTED_AT_ONCE] for start in range(0, len(raw), COUNTED_AT_ONCE))
+        return sum(int(np.count_nonzero(piece == NEWLINE)) for piece in pieces)

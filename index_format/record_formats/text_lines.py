@@ -7,14 +7,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index_format.errors import CorruptBlock
-from index_format.record_formats.lines import EncodedLines, count_lines
+from index_format.record_formats.lines import EncodedLines, LineFormat
 from index_format.records import Record, batch_from_columns, has_headers, iter_records
 
 NO_TIMESTAMP = -1
 NO_TIMESTAMP_TYPE = -1
 
 
-class TextLines:
+class TextLines(LineFormat):
     """Values only: no null, newline, key or header; a reader counts offsets from the block's first."""
 
     name = "text"
@@ -22,7 +22,6 @@ class TextLines:
     framing_bytes = 0
 
     def objections(self, batch: pa.RecordBatch) -> dict[int, str]:
-        """See RecordFormat."""
         values = batch.column("value")
         if (
             values.null_count == 0
@@ -35,23 +34,10 @@ class TextLines:
         return {row: reason for row, reason in reasons.items() if reason}
 
     def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> EncodedLines:  # noqa: ARG002
-        """See RecordFormat."""
         values = batch.column("value")
         lengths = pc.binary_length(values).to_numpy(zero_copy_only=False).astype(np.int64) + 1
         data = b"".join([value + b"\n" for value in values.to_pylist()])
         return EncodedLines(data, np.cumsum(lengths))
-
-    def merge(self, pieces: Sequence[bytes]) -> bytes:
-        """See RecordFormat."""
-        return b"".join(pieces)
-
-    def join(self, pieces: Sequence[bytes]) -> bytes:
-        """See RecordFormat."""
-        return b"".join(pieces)
-
-    def count(self, raw: bytes) -> int:
-        """See RecordFormat."""
-        return count_lines(raw)
 
     def decode(self, raw: bytes, first_offset: int, timestamp_type: int) -> pa.RecordBatch:  # noqa: ARG002
         """See RecordFormat; timestamps are not in the bytes, so they come as -1."""

@@ -46,7 +46,6 @@ class StopAtDamage:
     """Ends the scan with the error that says what is damaged."""
 
     def meet(self, unreadable: Unreadable) -> None:
-        """See DamagePolicy."""
         raise unreadable.error
 
 
@@ -58,7 +57,6 @@ class SkipDamage:
         """In offset order and apart; damage of one object for one reason is one range."""
 
     def meet(self, unreadable: Unreadable) -> None:
-        """See DamagePolicy."""
         before = self.skipped[-1] if self.skipped else None
         found = SkippedRange(unreadable.start, unreadable.end, unreadable.reason)
         if before is not None and before.end == found.start and before.reason == found.reason:

@@ -51,7 +51,6 @@ class NoCache:
     """Keeps nothing."""
 
     async def through(self, archive_id: str, key: str, sha256: str, fetch: Callable[[], Awaitable[bytes]]) -> bytes:  # noqa: ARG002
-        """See ObjectCache."""
         return await fetch()
 
 
@@ -108,17 +107,14 @@ class ArchivedPartition:
 
     @property
     def num_records(self) -> int:
-        """See Marker."""
         return self.marker.num_records
 
     @property
     def num_bytes(self) -> int:
-        """See Marker."""
         return self.marker.num_bytes
 
     @property
     def num_chunks(self) -> int:
-        """See Marker."""
         return self.marker.num_chunks
 
     @property

@@ -77,7 +77,6 @@ class KeyIn:
         return f"key in {list(self.keys)}"
 
     def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """See Condition."""
         return pc.is_in(batch.column("key"), pa.array(self.keys, pa.binary()))
 
 
@@ -91,7 +90,6 @@ class ValueMatches:
         return f"{self.pattern} in the value"
 
     def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """See Condition."""
         return self.pattern.found_in(batch.column("value"))
 
 
@@ -105,7 +103,6 @@ class HasHeader:
         return f"header {self.key!r}"
 
     def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """See Condition."""
         return _any_header(batch, lambda headers: pc.equal(headers.field("key"), self.key))
 
 
@@ -120,7 +117,6 @@ class HeaderIs:
         return f"header {self.key!r} = {self.value!r}"
 
     def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """See Condition."""
         value = pa.scalar(self.value, pa.binary())
         return _any_header(
             batch,
@@ -140,7 +136,6 @@ class Not:
         return f"not {self.condition}"
 
     def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """See Condition."""
         return pc.invert(self.condition.mask(batch))
 
 

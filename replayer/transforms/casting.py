@@ -76,7 +76,6 @@ class Cast:
 
     @classmethod
     def of(cls, settings: Settings, side: Side) -> "Cast":
-        """See fields."""
         fields: dict[str, str] = {}
         whole = None
         items = settings.names("spec")
@@ -95,7 +94,6 @@ class Cast:
         return cls(side, whole, fields)
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        """See fields."""
         data = record.part(self.side).data
         if data is None:
             return record

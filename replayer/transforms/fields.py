@@ -31,7 +31,6 @@ class InsertField:
 
     @classmethod
     def of(cls, settings: Settings, side: Side) -> "InsertField":
-        """See the module."""
         names = [settings.optional(f"{name}.field") for name in ("topic", "partition", "offset", "timestamp", "static")]
         # `!` and `?` say whether the field is required in the schema, and there is none.
         names = [name[:-1] if name and name[-1] in "!?" else name for name in names]
@@ -45,7 +44,6 @@ class InsertField:
         return cls(side, topic, partition, offset, timestamp, static, text)
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        """See the module."""
         data = record.part(self.side).data
         if data is None:
             return record
@@ -70,7 +68,6 @@ class ReplaceField:
 
     @classmethod
     def of(cls, settings: Settings, side: Side) -> "ReplaceField":
-        """See the module."""
         renames = {}
         for item in settings.items("renames"):
             before, _, after = item.partition(":")
@@ -81,7 +78,6 @@ class ReplaceField:
         return cls(side, frozenset(settings.items("exclude")), frozenset(settings.items("include")), renames)
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        """See the module."""
         data = record.part(self.side).data
         if data is None:
             return record
@@ -103,7 +99,6 @@ class MaskField:
 
     @classmethod
     def of(cls, settings: Settings, side: Side) -> "MaskField":
-        """See the module."""
         replacement = settings.optional("replacement")
         if replacement == "":
             raise settings.wrong("replacement", "it is empty; without it a text becomes empty anyway")
@@ -111,7 +106,6 @@ class MaskField:
         return cls(side, settings.names("fields"), replacement)
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        """See the module."""
         data = fields_of(record.part(self.side).data)
         return record.with_data(self.side, data | {name: self._masked(data.get(name)) for name in self.fields})
 
@@ -141,12 +135,10 @@ class ValueToKey:
 
     @classmethod
     def of(cls, settings: Settings) -> "ValueToKey":
-        """See the module."""
         settings.without_effect("replace.null.with.default")
         return cls(settings.names("fields"))
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        """See the module."""
         data = fields_of(record.value.data)
         return record.with_data("key", {name: data.get(name) for name in self.fields})
 
@@ -160,11 +152,9 @@ class HoistField:
 
     @classmethod
     def of(cls, settings: Settings, side: Side) -> "HoistField":
-        """See the module."""
         return cls(side, settings.text("field"))
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        """See the module."""
         return record.with_data(self.side, {self.field: record.part(self.side).data})
 
 
@@ -177,7 +167,6 @@ class ExtractField:
 
     @classmethod
     def of(cls, settings: Settings, side: Side) -> "ExtractField":
-        """See the module."""
         version = settings.text("field.syntax.version", "V1").upper()
         if version not in ("V1", "V2"):
             raise settings.wrong("field.syntax.version", "it is V1 or V2")
@@ -185,7 +174,6 @@ class ExtractField:
         return cls(side, settings.made("field", parse_path) if version == "V2" else (settings.text("field"),))
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        """See the module."""
         data = record.part(self.side).data
         return record if data is None else record.with_data(self.side, value_at(fields_of(data), self.path))
 
@@ -199,11 +187,9 @@ class Flatten:
 
     @classmethod
     def of(cls, settings: Settings, side: Side) -> "Flatten":
-        """See the module."""
         return cls(side, settings.text("delimiter", "."))
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        """See the module."""
         data = record.part(self.side).data
         if data is None:
             return record

@@ -14,11 +14,9 @@ class DropHeaders:
 
     @classmethod
     def of(cls, settings: Settings) -> "DropHeaders":
-        """See fields."""
         return cls(frozenset(settings.names("headers")))
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        """See fields."""
         return record._replace(headers=tuple(header for header in record.headers if header[0] not in self.names))
 
 
@@ -31,11 +29,9 @@ class InsertHeader:
 
     @classmethod
     def of(cls, settings: Settings) -> "InsertHeader":
-        """See fields."""
         return cls(settings.text("header"), settings.text("value.literal").encode())
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        """See fields."""
         return record._replace(headers=(*record.headers, (self.name, self.value)))
 
 
@@ -49,7 +45,6 @@ class HeaderFrom:
 
     @classmethod
     def of(cls, settings: Settings, side: Side) -> "HeaderFrom":
-        """See fields."""
         fields, headers = settings.names("fields"), settings.names("headers")
         if len(fields) != len(headers):
             raise settings.wrong("headers", f"{len(headers)} headers are named for {len(fields)} fields")
@@ -58,7 +53,6 @@ class HeaderFrom:
         return cls(side, tuple(zip(fields, headers, strict=True)), operation)
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        """See fields."""
         data = fields_of(record.part(self.side).data)
         found = tuple((header, data.get(field)) for field, header in self.pairs)
         made = tuple((header, None if value is None else text_of(value).encode()) for header, value in found)

@@ -18,7 +18,6 @@ class TopicNameMatches:
 
     @classmethod
     def of(cls, settings: Settings) -> "TopicNameMatches":
-        """See fields."""
         if not settings.text("pattern"):
             raise settings.wrong("pattern", "it is empty")
         return cls(settings.pattern("pattern"))
@@ -40,7 +39,6 @@ class HasHeaderKey:
 
     @classmethod
     def of(cls, settings: Settings) -> "HasHeaderKey":
-        """See fields."""
         name = settings.text("name")
         if not name:
             raise settings.wrong("name", "it is empty")
@@ -57,7 +55,6 @@ class RecordIsTombstone:
 
     @classmethod
     def of(cls, _settings: Settings) -> "RecordIsTombstone":
-        """See fields."""
         return cls()
 
     def __call__(self, record: ConnectRecord) -> bool:
@@ -71,7 +68,6 @@ class Filter:
 
     @classmethod
     def of(cls, _settings: Settings) -> "Filter":
-        """See fields."""
         return cls()
 
     def __call__(self, _record: ConnectRecord) -> None:

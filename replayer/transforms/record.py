@@ -43,14 +43,12 @@ class JsonConverter:
     """JSON without a schema. Integers stay exact, whatever their size."""
 
     def decode(self, content: bytes) -> Any:
-        """See Converter."""
         try:
             return msgspec.json.decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise CannotTransform(f"it is not JSON ({error})") from error
 
     def encode(self, data: Any) -> bytes:
-        """See Converter."""
         return msgspec.json.encode(data, enc_hook=_moment)
 
 
@@ -58,14 +56,12 @@ class StringConverter:
     """Text in UTF-8; what is no text is written as text."""
 
     def decode(self, content: bytes) -> Any:
-        """See Converter."""
         try:
             return content.decode()
         except UnicodeDecodeError as error:
             raise CannotTransform(f"it is not UTF-8 ({error})") from error
 
     def encode(self, data: Any) -> bytes:
-        """See Converter."""
         return text_of(data).encode()
 
 

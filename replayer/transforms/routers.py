@@ -19,12 +19,10 @@ class RegexRouter:
 
     @classmethod
     def of(cls, settings: Settings) -> "RegexRouter":
-        """See fields."""
         regex = settings.pattern("regex")
         return cls(regex, settings.made("replacement", lambda text: java_replacement(regex, text)))
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        """See fields."""
         return record._replace(topic=self.renamed(record.topic))
 
     def renamed(self, topic: str) -> str:
@@ -41,7 +39,6 @@ class TimestampRouter:
 
     @classmethod
     def of(cls, settings: Settings) -> "TimestampRouter":
-        """See fields."""
         if settings.optional("timestamp.format") is None:
             timestamp_format = DateFormat("yyyyMMdd")
         else:
@@ -49,7 +46,6 @@ class TimestampRouter:
         return cls(settings.text("topic.format", "${topic}-${timestamp}"), timestamp_format)
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        """See fields."""
         if record.timestamp is None:
             raise CannotTransform("it has no timestamp")
         named = self.topic_format.replace("${topic}", record.topic)

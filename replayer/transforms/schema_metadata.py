@@ -19,7 +19,6 @@ class SetSchemaMetadata:
 
     @classmethod
     def of(cls, settings: Settings, side: Side) -> "SetSchemaMetadata":
-        """See fields."""
         changes: list[tuple[str, Any]] = []
         name = settings.optional("schema.name")
         if name is not None:
@@ -32,7 +31,6 @@ class SetSchemaMetadata:
         return cls(side, tuple(changes))
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        """See fields."""
         data = record.part(self.side).data
         if data is None:
             return record

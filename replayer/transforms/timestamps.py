@@ -26,7 +26,6 @@ class TimestampConverter:
 
     @classmethod
     def of(cls, settings: Settings, side: Side) -> "TimestampConverter":
-        """See fields."""
         target = settings.choice("target.type", ("string", "unix", "Date", "Time", "Timestamp"))
         blank = not settings.text("format", "").strip()
         if target == "string" and blank:
@@ -37,7 +36,6 @@ class TimestampConverter:
         return cls(side, settings.text("field", "") or None, target, form, NANOSECONDS[precision])
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        """See fields."""
         data = record.part(self.side).data
         if data is None:
             return record

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from blockgz_runtime.errors import ObjectMissing
+from index_format.canonical import RecordsDigest
 from index_format.chunk_index import Gap
-from index_format.digest import RecordsDigest
 from index_format.errors import CorruptBlock
 from index_format.marker import ChunkEntry
 from index_format.record_formats import record_format

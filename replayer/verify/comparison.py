@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from index_format.canonical import RecordsDigest
 from index_format.chunk_index import Gap
-from index_format.digest import RecordsDigest
 from index_format.records import Record, iter_records
 from index_format.seek import gap_at
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
@@ -291,7 +291,6 @@ class _Losses(SkipDamage):
         self._records = 0
 
     def meet(self, unreadable: Unreadable) -> None:
-        """See DamagePolicy."""
         super().meet(unreadable)
         self._records += min(unreadable.num_records, unreadable.end - unreadable.start)
 

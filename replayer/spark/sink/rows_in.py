@@ -9,8 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from blockgz_runtime.errors import UsageError
-from index_format.header_lists import header_column_of_lists
-from index_format.records import SCHEMA, header_column
+from index_format.records import SCHEMA, header_column, header_column_of_lists
 from replayer.errors import ReplayRefused
 from replayer.replay.record_edits import Clock, wall_clock
 

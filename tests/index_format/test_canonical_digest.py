@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from index_format.digest import RecordsDigest
+from index_format.canonical import RecordsDigest
 from index_format.records import Record, batch_from_records, canonical_bytes
 
 

@@ -3,8 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from index_format.header_lists import header_column_of_lists
-from index_format.records import header_column
+from index_format.records import header_column, header_column_of_lists
 
 LISTS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
