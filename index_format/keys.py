@@ -98,7 +98,8 @@ def parse_topic_folder(name: str) -> TopicFolder:
             f"{name[:80]!r} is not a topic or one of its incarnations",
             why="it is written orders, or orders~2 for the second incarnation",
         )
-    return _same(TopicFolder(match[1], int(match[2] or 1)), name)
+    # `orders~1` names the first incarnation where a newer one exists; its folder is plain.
+    return TopicFolder(check_topic(match[1]), int(match[2] or 1))
 
 
 def catalog_name(level: int, position: int, conflict: Conflict | None = None) -> str:
@@ -108,16 +109,15 @@ def catalog_name(level: int, position: int, conflict: Conflict | None = None) ->
 
 def is_catalog_name(name: str, level: int, position: int) -> bool:
     """Whether `name` is one that a catalog of that level and position may have."""
+    return _parsed_catalog_name(name) == (level, position)
+
+
+def _parsed_catalog_name(name: str) -> tuple[int, int] | None:
+    """Level and position; None for what is no catalog's name."""
     match = _CATALOG.fullmatch(name)
-    return (
-        match is not None
-        and catalog_name(int(match[1]), int(match[2]), _conflict(match[3], match[4])) == name
-        and (
-            int(match[1]),
-            int(match[2]),
-        )
-        == (level, position)
-    )
+    if match and catalog_name(int(match[1]), int(match[2]), _conflict(match[3], match[4])) == name:
+        return int(match[1]), int(match[2])
+    return None
 
 
 class PartitionKeys(Protocol):
@@ -330,12 +330,10 @@ _CHUNK_SUFFIXES = tuple(data_suffix(form, codec) for form in ("json", "arrow") f
 
 
 def _catalog_key(keys: PartitionKeys, name: str) -> ObjectKey | None:
-    match = _CATALOG.fullmatch(name)
-    if not match:
+    parsed = _parsed_catalog_name(name)
+    if parsed is None:
         return None
-    level, position = int(match[1]), int(match[2])
-    if catalog_name(level, position, _conflict(match[3], match[4])) != name:
-        return None
+    level, position = parsed
     key = keys.home + name
     return ObjectKey(key, ObjectKind.CATALOG, keys.folder, keys.partition, position, level, key)
 
@@ -381,19 +379,6 @@ def conflict_in(key: str) -> Conflict | None:
 
 def _conflict(epoch: str | None, token: str | None) -> Conflict | None:
     return Conflict(int(epoch), token) if epoch and token else None
-
-
-def _same(folder: TopicFolder, name: str) -> TopicFolder:
-    check_topic(folder.topic)
-    if folder.incarnation == 1 and "~" in name:
-        # `orders~1` names the first incarnation where a newer one exists; its folder is plain.
-        return folder
-    if str(folder) != name:
-        raise BadName(
-            f"{name[:80]!r} is not a topic or one of its incarnations",
-            why="it is written orders, or orders~2 for the second incarnation",
-        )
-    return folder
 
 
 def _bad_name(name: str, home: str) -> MalformedObject:

@@ -215,7 +215,7 @@ class PendingCatalog(NamedTuple):
     """Its name is still the plain one; see `with_catalog_name`."""
 
 
-def encode(value: Marker | ChunkCatalog | ReferenceCatalog) -> bytes:
+def encode(value: Marker | Catalog) -> bytes:
     """The stored form of a marker or catalog."""
     return objects.encode(value)
 
@@ -229,15 +229,11 @@ def decode_catalog(body: bytes, reference: CatalogReference, level: int) -> Cata
     """The catalog in `body`, checked against the reference that led to it; raises a FormatError."""
     if hashlib.sha256(body).hexdigest() != reference.sha256:
         raise MalformedObject(f"catalog {reference.name} is damaged", why="its sha256 is not the one in its reference")
-    catalog: Catalog = (
-        objects.decode(body, ChunkCatalog, reference.name)
-        if level == 1
-        else objects.decode(body, ReferenceCatalog, reference.name)
-    )
+    kind: type[Catalog] = ChunkCatalog if level == 1 else ReferenceCatalog
+    catalog = objects.decode(body, kind, reference.name)
     if catalog.level != level or reference_to(catalog, reference.name, body) != reference:
         raise MalformedObject(
-            f"catalog {reference.name} is not what its reference says",
-            why="level, offsets, timestamps or counts differ",
+            f"catalog {reference.name} is not what its reference says", why="level, offsets, times or counts differ"
         )
     return catalog
 
@@ -287,26 +283,12 @@ def decode_index(body: bytes, entry: ChunkEntry, topic: str, partition: int) -> 
 
 
 def claimed(
-    marker: Marker,
-    *,
-    writer: str,
-    nonce: str,
-    group_id: str,
-    isolation_level: str | None,
-    gap: Gap | None = None,
+    marker: Marker, *, writer: str, nonce: str, group_id: str, isolation_level: str | None, gap: Gap | None = None
 ) -> Marker:
     """The marker as its next owner claims it; a gap moves next_offset to the gap's end."""
-    claim = replace(
-        marker,
-        epoch=marker.epoch + 1,
-        writer=writer,
-        nonce=nonce,
-        group_id=group_id,
-        isolation_level=isolation_level,
-    )
-    if gap is None:
-        return claim
-    return replace(claim, next_offset=gap.end, gaps=(*marker.gaps, gap))
+    owner = {"writer": writer, "nonce": nonce, "group_id": group_id, "isolation_level": isolation_level}
+    claim = replace(marker, epoch=marker.epoch + 1, **owner)
+    return claim if gap is None else replace(claim, next_offset=gap.end, gaps=(*marker.gaps, gap))
 
 
 def advanced(

@@ -1,7 +1,6 @@
 """Opening an archive and its topics: which there are, and the marker of each partition."""
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -12,9 +11,9 @@ from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.errors import BadName, BlockgzError, MalformedObject
 from index_format.identity import TopicConfig
 from index_format.keys import (
+    ARCHIVE_OBJECT,
     LAYOUTS,
     MARKER_OBJECT,
-    SEED_HOME,
     TOPIC_CONFIG_OBJECT,
     PartitionKeys,
     TopicFolder,
@@ -22,6 +21,8 @@ from index_format.keys import (
     ancestor_marker_prefix,
     archive_key,
     parse_topic_folder,
+    partition_folders,
+    topic_folders,
     topic_home,
 )
 from index_format.marker import decode_marker
@@ -29,7 +30,6 @@ from replayer.read.damage import Damaged
 from replayer.read.partition import ArchivedPartition, NoCache, ObjectCache
 
 CONCURRENT_MARKERS = 32
-_PARTITION = re.compile(r"partition=([0-9]{5,10})")
 
 
 class DamagedPartition(NamedTuple):
@@ -222,9 +222,8 @@ class Archive:
         if self.other is not None:
             return self.other.folders()
         for layout in self._layouts:
-            home = SEED_HOME if layout == "seed" else ""
-            names = await self.reader.folders(home)
-            folders = tuple(folder for name in names if (folder := _topic_folder(name)) is not None)
+            home = archive_key(layout).removesuffix(ARCHIVE_OBJECT)
+            folders = tuple(topic_folders(await self.reader.folders(home)))
             if folders or await self._has_archive_object(layout):
                 self._layouts = (layout,)
                 return folders
@@ -250,7 +249,7 @@ class Archive:
         if self.other is not None:
             return self.other.partitions(folder)
         names = await self.reader.folders(topic_home(self.layout, folder))
-        numbers = {int(match[1]) for name in names if (match := _PARTITION.fullmatch(name))}
+        numbers = {keys.partition for keys in partition_folders(self.layout, folder, names)}
         if self.layout == "seed" and folder == max(await self.incarnations(folder.topic)):
             numbers |= await self._seed_partitions(folder)
         return tuple(sorted(numbers))
@@ -282,13 +281,6 @@ def _successor(partition: ArchivedPartition) -> TopicFolder:
     if folder.topic != here.topic or folder.incarnation <= here.incarnation:
         raise MalformedObject(f"{partition.keys.marker} names a successor that is none", why=f"it says {name[:80]!r}")
     return folder
-
-
-def _topic_folder(name: str) -> TopicFolder | None:
-    try:
-        return parse_topic_folder(name.removeprefix("topic=")) if name.startswith("topic=") else None
-    except BadName:
-        return None
 
 
 def _listed(names: Iterable[str], limit: int = 20) -> str:
