@@ -1,4 +1,4 @@
-"""docs/configuration.md says what the model says. `python -m tests.archiver.test_configuration_docs` makes it so."""
+"""docs/configuration.md says what the model says. `python -m tests.archiver.config.test_template` makes it so."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,7 @@ def with_tables(text: str) -> str:
 
 def test_the_tables_are_those_of_the_model() -> None:
     text = PAGE.read_text()
-    assert text == with_tables(text), "run python -m tests.archiver.test_configuration_docs"
+    assert text == with_tables(text), "run python -m tests.archiver.config.test_template"
 
 
 EXAMPLES = re.findall(r"^```(yaml|properties|json)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
