@@ -8,7 +8,7 @@ from index_format.records import Record, batch_from_records, iter_records
 from replayer.errors import RecordUnfit
 from replayer.replay.pipeline import ScannedBatch
 from replayer.transforms.chain import Chain
-from replayer.transforms.record import CannotTransform, ConnectRecord, Part
+from replayer.transforms.record import CannotTransform, ConnectRecord, RecordPart
 
 NO_TIMESTAMP = -1
 
@@ -73,8 +73,8 @@ class TransformStage:
             partition,
             record.offset,
             None if record.timestamp == NO_TIMESTAMP else record.timestamp,
-            Part(record.key, chain.key_converter),
-            Part(record.value, chain.value_converter),
+            RecordPart(record.key, chain.key_converter),
+            RecordPart(record.value, chain.value_converter),
             record.headers,
         )
 

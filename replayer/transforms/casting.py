@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from replayer.transforms.java import float32, java_text, narrowed
-from replayer.transforms.record import CannotTransform, ConnectRecord, Moment, Side, fields_of, kind_of
+from replayer.transforms.record import CannotTransform, DataTransform, Moment, Side, fields_of, kind_of
 from replayer.transforms.settings import Settings
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
@@ -67,10 +67,9 @@ CASTS: Mapping[str, Callable[[Any], Any]] = {
 
 
 @dataclass(frozen=True)
-class Cast:
+class Cast(DataTransform):
     """Casts the whole where `whole` is set, else these fields; a field that is not there is null from then on."""
 
-    side: Side
     whole: str | None
     fields: Mapping[str, str]
 
@@ -93,14 +92,11 @@ class Cast:
         settings.without_effect("replace.null.with.default")
         return cls(side, whole, fields)
 
-    def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        data = record.part(self.side).data
-        if data is None:
-            return record
+    def changed(self, data: Any) -> Any:
         if self.whole is not None:
-            return record.with_data(self.side, _cast(data, self.whole))
+            return _cast(data, self.whole)
         data = fields_of(data)
-        return record.with_data(self.side, data | {name: _cast(data.get(name), to) for name, to in self.fields.items()})
+        return data | {name: _cast(data.get(name), to) for name, to in self.fields.items()}
 
 
 def _cast(value: Any, kind: str) -> Any:

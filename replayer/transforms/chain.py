@@ -1,31 +1,97 @@
-"""Transforms in order, each with the predicate that says for which records it is."""
+"""A chain of transforms, made of settings by Connect's names: `transforms=a,b`, `transforms.a.type=…` and so on."""
 
-from collections.abc import Callable
+import difflib
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from replayer.transforms.predicates import Predicate, TopicNameMatches
-from replayer.transforms.record import CannotTransform, ConnectRecord, Converter
-from replayer.transforms.routers import RegexRouter, TimestampRouter
+from blockgz_runtime.errors import UsageError
+from replayer.transforms.casting import Cast
+from replayer.transforms.fields import (
+    ExtractField,
+    Flatten,
+    HoistField,
+    InsertField,
+    MaskField,
+    ReplaceField,
+    SetSchemaMetadata,
+    ValueToKey,
+)
+from replayer.transforms.metadata import (
+    DropHeaders,
+    Filter,
+    HasHeaderKey,
+    HeaderFrom,
+    InsertHeader,
+    Predicate,
+    RecordIsTombstone,
+    RegexRouter,
+    TimestampRouter,
+    TopicNameMatches,
+)
+from replayer.transforms.record import CannotTransform, ConnectRecord, Converter, JsonConverter, Side, StringConverter
+from replayer.transforms.settings import Settings
+from replayer.transforms.times import TimestampConverter
 
 Transform = Callable[[ConnectRecord], ConnectRecord | None]
 """None: the record is dropped. Raises CannotTransform."""
 
-
-@dataclass(frozen=True)
-class Condition:
-    """A predicate, and the answer for which the transform is applied."""
-
-    predicate: Predicate
-    applies_when: bool
+PACKAGE = "org.apache.kafka.connect.transforms."
+PREDICATE_PACKAGE = PACKAGE + "predicates."
+CONVERTERS: Mapping[str, Callable[[], Converter]] = {
+    "org.apache.kafka.connect.json.JsonConverter": JsonConverter,
+    "org.apache.kafka.connect.storage.StringConverter": StringConverter,
+}
+SIDES: Mapping[str, Side] = {"Key": "key", "Value": "value"}
+SIDED: Mapping[str, Callable[[Settings, Side], Transform]] = {
+    "Cast": Cast.of,
+    "ExtractField": ExtractField.of,
+    "Flatten": Flatten.of,
+    "HeaderFrom": HeaderFrom.of,
+    "HoistField": HoistField.of,
+    "InsertField": InsertField.of,
+    "MaskField": MaskField.of,
+    "ReplaceField": ReplaceField.of,
+    "SetSchemaMetadata": SetSchemaMetadata.of,
+    "TimestampConverter": TimestampConverter.of,
+}
+"""Those that exist for keys and for values."""
+WHOLE: Mapping[str, Callable[[Settings], Transform]] = {
+    "DropHeaders": DropHeaders.of,
+    "Filter": Filter.of,
+    "InsertHeader": InsertHeader.of,
+    "RegexRouter": RegexRouter.of,
+    "TimestampRouter": TimestampRouter.of,
+    "ValueToKey": ValueToKey.of,
+}
+PREDICATES: Mapping[str, Callable[[Settings], Predicate]] = {
+    "HasHeaderKey": HasHeaderKey.of,
+    "RecordIsTombstone": RecordIsTombstone.of,
+    "TopicNameMatches": TopicNameMatches.of,
+}
+TYPES = (*(f"{name}${side}" for name in SIDED for side in SIDES), *WHOLE)
 
 
 @dataclass(frozen=True)
 class Step:
-    """A transform by the name that it has in the settings, and its condition."""
+    """A transform by the name that it has in the settings, and the answer of its predicate for which it is applied."""
 
     alias: str
     transform: Transform
-    condition: Condition | None = None
+    predicate: Predicate | None = None
+    applies_when: bool = True
+
+    def __call__(self, record: ConnectRecord) -> ConnectRecord | None:
+        """What becomes of a record, None where it is dropped; raises CannotTransform, naming the transform."""
+        if self.predicate is not None and self.predicate(record) is not self.applies_when:
+            return record
+        try:
+            return self.transform(record)
+        except CannotTransform as error:
+            raise CannotTransform(f"transform {self.alias} ({type(self.transform).__name__}): {error}") from error
+        except RecursionError as error:
+            raise CannotTransform(f"transform {self.alias}: it is nested too deep") from error
 
 
 @dataclass(frozen=True)
@@ -47,14 +113,13 @@ class Chain:
         if not self.routes:
             return None
         for step in self.steps:
-            predicate = step.condition.predicate if step.condition else None
             if isinstance(step.transform, TimestampRouter):
                 return None
             if isinstance(step.transform, RegexRouter):
-                if isinstance(predicate, TopicNameMatches):
-                    if predicate.matches(topic) is not (step.condition is not None and step.condition.applies_when):
+                if isinstance(step.predicate, TopicNameMatches):
+                    if step.predicate.matches(topic) is not step.applies_when:
                         continue
-                elif predicate is not None:
+                elif step.predicate is not None:
                     return None
                 topic = step.transform.renamed(topic)
         return topic
@@ -62,16 +127,115 @@ class Chain:
     def __call__(self, record: ConnectRecord) -> ConnectRecord | None:
         """What becomes of a record, None where it is dropped; raises CannotTransform, naming the transform."""
         for step in self.steps:
-            condition = step.condition
-            if condition is not None and condition.predicate(record) is not condition.applies_when:
-                continue
-            try:
-                result = step.transform(record)
-            except CannotTransform as error:
-                raise CannotTransform(f"transform {step.alias} ({type(step.transform).__name__}): {error}") from error
-            except RecursionError as error:
-                raise CannotTransform(f"transform {step.alias}: it is nested too deep") from error
+            result = step(record)
             if result is None:
                 return None
             record = result
         return record
+
+
+def build_chain(properties: Mapping[str, str]) -> Chain:
+    """The chain of these settings; raises UsageError for what is missing, unknown or malformed.
+
+    Keys that belong to other parts of a connector's configuration are left alone.
+    """
+    mine = {
+        name: value
+        for name, value in properties.items()
+        if name.partition(".")[0] in ("transforms", "predicates") or name.startswith(("key.conv", "value.conv"))
+    }
+    aliases = _aliases(mine, "transforms")
+    if not aliases:
+        raise UsageError("no transform is named", why="transforms is missing or empty", remedy="add transforms=a,b")
+    predicates = {alias: _predicate(mine, alias) for alias in _aliases(mine, "predicates")}
+    steps = tuple(_step(mine, alias, predicates) for alias in aliases)
+    key, value = _converter(mine, "key"), _converter(mine, "value")
+    return Chain(steps, key, value, "transforms " + json.dumps(mine, sort_keys=True))
+
+
+def _aliases(properties: Mapping[str, str], kind: str) -> tuple[str, ...]:
+    aliases = Settings("", properties).items(kind)
+    for alias in aliases:
+        if aliases.count(alias) > 1:
+            raise UsageError(f"{kind} names {alias} twice", why="a name stands for one", remedy="name each once")
+    for name in properties:
+        if name.startswith(f"{kind}.") and not any(name.startswith(f"{kind}.{alias}.") for alias in aliases):
+            raise UsageError(
+                f"{name} belongs to nothing",
+                why=f"{kind}={','.join(aliases)} does not name it",
+                remedy=f"add it to {kind}, or leave it out",
+            )
+    return aliases
+
+
+def _below(properties: Mapping[str, str], prefix: str) -> dict[str, str]:
+    return {name.removeprefix(prefix): value for name, value in properties.items() if name.startswith(prefix)}
+
+
+def _step(properties: Mapping[str, str], alias: str, predicates: Mapping[str, Predicate]) -> Step:
+    prefix = f"transforms.{alias}."
+    settings = Settings(prefix, _below(properties, prefix))
+    predicate, applies_when = _condition(settings, predicates)
+    name = settings.text("type").removeprefix(PACKAGE)
+    base, _, side = name.partition("$")
+    transform: Transform
+    if base in SIDED and side in SIDES:
+        transform = SIDED[base](settings, SIDES[side])
+    elif name in WHOLE:
+        transform = WHOLE[name](settings)
+    else:
+        remedy = f"say {base}$Key or {base}$Value" if base in SIDED else _suggestion(base, (*SIDED, *WHOLE))
+        raise UsageError(
+            f"{prefix}type={name[:80]} is no transform", why=f"there are {', '.join(TYPES)}", remedy=remedy
+        )
+    settings.finish()
+    return Step(alias, transform, predicate, applies_when)
+
+
+def _condition(settings: Settings, predicates: Mapping[str, Predicate]) -> tuple[Predicate | None, bool]:
+    name, negate = settings.optional("predicate"), settings.flag("negate")
+    if name is None:
+        if settings.optional("negate") is not None:
+            raise settings.wrong("negate", "there is no predicate to negate")
+        return None, True
+    if name not in predicates:
+        raise settings.wrong("predicate", f"predicates={','.join(predicates)} does not name it")
+    return predicates[name], not negate
+
+
+def _predicate(properties: Mapping[str, str], alias: str) -> Predicate:
+    prefix = f"predicates.{alias}."
+    settings = Settings(prefix, _below(properties, prefix))
+    name = settings.text("type").removeprefix(PREDICATE_PACKAGE)
+    if name not in PREDICATES:
+        raise UsageError(
+            f"{prefix}type={name[:80]} is no predicate",
+            why=f"there are {', '.join(PREDICATES)}",
+            remedy=_suggestion(name, tuple(PREDICATES)),
+        )
+    predicate = PREDICATES[name](settings)
+    settings.finish()
+    return predicate
+
+
+def _converter(properties: Mapping[str, str], part: str) -> Converter:
+    """JSON unless it is said otherwise."""
+    prefix = f"{part}.converter"
+    name = properties.get(prefix, next(iter(CONVERTERS)))
+    make = CONVERTERS.get(name) or {full.rpartition(".")[2]: each for full, each in CONVERTERS.items()}.get(name)
+    if make is None:
+        raise UsageError(
+            f"{prefix}={name[:80]} is not known here",
+            why=f"there are {', '.join(CONVERTERS)}",
+            remedy="name one of them, or leave it out for JSON",
+        )
+    settings = Settings(f"{prefix}.", _below(properties, f"{prefix}."))
+    if settings.flag("schemas.enable"):
+        raise settings.wrong("schemas.enable", "keys and values are read as JSON without a schema")
+    settings.finish()
+    return make()
+
+
+def _suggestion(name: str, known: Any) -> str:
+    near = difflib.get_close_matches(name, known, 1, 0.6)
+    return f"did you mean {near[0]}?" if near else "name one of them"

@@ -1,16 +1,15 @@
-"""Transforms of fields: InsertField, ReplaceField, MaskField, ValueToKey, HoistField, ExtractField, Flatten.
+"""Transforms of fields: InsertField, ReplaceField, MaskField, ValueToKey and so on, and of the schema around them.
 
 Each is a function from record to record, made of its settings. `side` is the part of the record it works on.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from replayer.transforms.field_paths import parse_path, value_at
 from replayer.transforms.java import narrowed
-from replayer.transforms.record import CannotTransform, ConnectRecord, Moment, Side, fields_of, kind_of
+from replayer.transforms.record import CannotTransform, ConnectRecord, DataTransform, Moment, Side, fields_of, kind_of
 from replayer.transforms.settings import Settings
 
 LARGEST_EXPONENT = 307
@@ -58,10 +57,9 @@ class InsertField:
 
 
 @dataclass(frozen=True)
-class ReplaceField:
+class ReplaceField(DataTransform):
     """Leaves fields out and renames others; null stays null."""
 
-    side: Side
     exclude: frozenset[str]
     include: frozenset[str]
     renames: Mapping[str, str]
@@ -77,16 +75,12 @@ class ReplaceField:
         settings.without_effect("replace.null.with.default")
         return cls(side, frozenset(settings.items("exclude")), frozenset(settings.items("include")), renames)
 
-    def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        data = record.part(self.side).data
-        if data is None:
-            return record
-        kept = {
+    def changed(self, data: Any) -> Any:
+        return {
             self.renames.get(name, name): value
             for name, value in fields_of(data).items()
             if name not in self.exclude and (not self.include or name in self.include)
         }
-        return record.with_data(self.side, kept)
 
 
 @dataclass(frozen=True)
@@ -159,10 +153,9 @@ class HoistField:
 
 
 @dataclass(frozen=True)
-class ExtractField:
+class ExtractField(DataTransform):
     """Puts one field, or null where it is not there, in the place of the object; null stays null."""
 
-    side: Side
     path: tuple[str, ...]
 
     @classmethod
@@ -173,29 +166,24 @@ class ExtractField:
         settings.without_effect("replace.null.with.default")
         return cls(side, settings.made("field", parse_path) if version == "V2" else (settings.text("field"),))
 
-    def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        data = record.part(self.side).data
-        return record if data is None else record.with_data(self.side, value_at(fields_of(data), self.path))
+    def changed(self, data: Any) -> Any:
+        return value_at(fields_of(data), self.path)
 
 
 @dataclass(frozen=True)
-class Flatten:
+class Flatten(DataTransform):
     """Makes objects in objects into fields whose names are joined; arrays stay as they are, null stays null."""
 
-    side: Side
     delimiter: str
 
     @classmethod
     def of(cls, settings: Settings, side: Side) -> "Flatten":
         return cls(side, settings.text("delimiter", "."))
 
-    def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        data = record.part(self.side).data
-        if data is None:
-            return record
+    def changed(self, data: Any) -> Any:
         flat: dict[str, Any] = {}
         self._flatten(fields_of(data), "", flat)
-        return record.with_data(self.side, flat)
+        return flat
 
     def _flatten(self, data: dict[str, Any], prefix: str, flat: dict[str, Any]) -> None:
         for name, value in data.items():
@@ -204,3 +192,75 @@ class Flatten:
                 self._flatten(value, joined, flat)
             else:
                 flat[joined] = value
+
+
+@dataclass(frozen=True)
+class SetSchemaMetadata(DataTransform):
+    """Changes the schema of JSON of the form `{"schema": {…}, "payload": …}`; null stays null.
+
+    Anything else has no schema to name, and that is an error, as in Connect.
+    """
+
+    changes: tuple[tuple[str, Any], ...]
+
+    @classmethod
+    def of(cls, settings: Settings, side: Side) -> "SetSchemaMetadata":
+        changes: list[tuple[str, Any]] = []
+        name = settings.optional("schema.name")
+        if name is not None:
+            changes.append(("name", name))
+        if settings.optional("schema.version") is not None:
+            changes.append(("version", settings.made("schema.version", int)))
+        settings.without_effect("replace.null.with.default")
+        if not changes:
+            raise settings.wrong("schema.name", "neither a name nor a version is set")
+        return cls(side, tuple(changes))
+
+    def changed(self, data: Any) -> Any:
+        if not isinstance(data, dict) or data.keys() != {"schema", "payload"} or not isinstance(data["schema"], dict):
+            raise CannotTransform('it has no schema: it is not {"schema": {…}, "payload": …}')
+        return data | {"schema": data["schema"] | dict(self.changes)}
+
+
+def parse_path(text: str) -> tuple[str, ...]:
+    """The names along a path: split at dots, those within backticks apart (`` `a.b`.c ``); raises ValueError.
+
+    A backtick that ends a name must be followed by a dot or the end; one that does not, or has a backslash before it,
+    belongs to the name.
+    """
+    names: list[str] = []
+    rest = text
+    while True:
+        name, rest, more = _quoted(text, rest) if rest.startswith("`") else _plain(rest)
+        names.append(name)
+        if not more:
+            return tuple(names)
+
+
+def value_at(data: Mapping[str, Any], path: Sequence[str]) -> Any:
+    """The value at a path, None where it ends on the way; raises CannotTransform for what is no object."""
+    for name in path[:-1]:
+        inner = data.get(name)
+        if inner is None:
+            return None
+        data = fields_of(inner)
+    return data.get(path[-1])
+
+
+def _plain(rest: str) -> tuple[str, str, bool]:
+    name, dot, rest = rest.partition(".")
+    return name, rest, bool(dot)
+
+
+def _quoted(text: str, rest: str) -> tuple[str, str, bool]:
+    name, at = "", 1
+    while True:
+        tick = rest.find("`", at)
+        ends = tick == len(rest) - 1
+        if tick < 0 or (ends and rest[tick - 1] == "\\"):
+            raise ValueError(f"a backtick in {text!r} is not closed")
+        closes = ends or rest[tick + 1] == "."
+        if closes and rest[tick - 1] != "\\":
+            return name + rest[at:tick], rest[tick + 2 :], not ends
+        name += rest[at : tick - 1] + "`" if closes else rest[at : tick + 1]
+        at = tick + 1

@@ -1,5 +1,7 @@
 """A record as transforms see it: key and value decoded when they are first asked for, and encoded only if replaced."""
 
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -76,7 +78,7 @@ def text_of(data: Any) -> str:
             return msgspec.json.encode(data, enc_hook=_moment).decode()
 
 
-class Part:
+class RecordPart:
     """A key or a value: bytes as archived until someone looks, data from then on if it was replaced."""
 
     __slots__ = ("_converter", "_data", "_decoded", "_raw")
@@ -101,9 +103,9 @@ class Part:
         """Whether it is null in Kafka."""
         return self._raw is None and self._data is None
 
-    def replaced(self, data: Any) -> "Part":
+    def replaced(self, data: Any) -> "RecordPart":
         """The same part with other data."""
-        part = Part(None, self._converter)
+        part = RecordPart(None, self._converter)
         part._data = data
         return part
 
@@ -122,11 +124,11 @@ class ConnectRecord(NamedTuple):
     partition: int
     offset: int
     timestamp: int | None
-    key: Part
-    value: Part
+    key: RecordPart
+    value: RecordPart
     headers: Headers
 
-    def part(self, side: Side) -> Part:
+    def part(self, side: Side) -> RecordPart:
         """The key or the value."""
         return self.key if side == "key" else self.value
 
@@ -134,6 +136,21 @@ class ConnectRecord(NamedTuple):
         """The record with other data as key or value."""
         part = self.part(side).replaced(data)
         return self._replace(key=part) if side == "key" else self._replace(value=part)
+
+
+@dataclass(frozen=True)
+class DataTransform(ABC):
+    """A transform of the data of one part; null stays null."""
+
+    side: Side
+
+    def __call__(self, record: ConnectRecord) -> ConnectRecord:
+        data = record.part(self.side).data
+        return record if data is None else record.with_data(self.side, self.changed(data))
+
+    @abstractmethod
+    def changed(self, data: Any) -> Any:
+        """The data that takes its place; raises CannotTransform."""
 
 
 def fields_of(data: Any) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from replayer.cli.options.options import with_options
 from replayer.replay.record_edits import AddHeader, TimestampPolicy, parse_header, parse_timestamps
 from replayer.replay.routing import RoutingRequest, parse_routing
 from replayer.replay.target_topic import parse_topic_config
-from replayer.transforms.building import build_chain
-from replayer.transforms.chain import Chain
+from replayer.transforms.chain import Chain, build_chain
 from replayer.transforms.documents import parse_document
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -29,7 +29,7 @@ from replayer.replay.routing import FoldPartitions, MapPartitions, SpreadByKey
 from replayer.replay.transform_stage import TransformStage
 from replayer.spark.jobs.lane_task import ArchivePlace, LaneOutcome, LaneTask, LaneWork
 from replayer.spark.jobs.source_lanes import source_lane
-from replayer.transforms.building import build_chain
+from replayer.transforms.chain import build_chain
 
 JOB = Job("j", "copy", "0" * 16)
 END = 10

@@ -11,9 +11,9 @@ from index_format.records import Record, batch_from_records, iter_records
 from replayer.errors import RecordUnfit
 from replayer.replay.pipeline import ScannedBatch
 from replayer.replay.transform_stage import TransformStage
-from replayer.transforms.building import PREDICATES, SIDED, WHOLE, build_chain
+from replayer.transforms.chain import PREDICATES, SIDED, WHOLE, build_chain
 from replayer.transforms.documents import parse_document
-from replayer.transforms.record import CannotTransform, ConnectRecord, Part
+from replayer.transforms.record import CannotTransform, ConnectRecord, RecordPart
 from tests.support.transform_cases import CASES, Case, Given
 
 
@@ -28,8 +28,8 @@ def applied(case: Case, given: Given) -> Any:
         given.partition,
         given.offset,
         given.timestamp,
-        Part(content(given.key), chain.key_converter),
-        Part(content(given.value), chain.value_converter),
+        RecordPart(content(given.key), chain.key_converter),
+        RecordPart(content(given.value), chain.value_converter),
         tuple((name, content(each)) for name, each in given.headers),
     )
     try:
