@@ -1,63 +1,28 @@
-"""What a batch is refused for, and how Spark is told of an error and tells it back."""
+"""What a batch is refused for, and how errors of a write reach Spark, and Spark's reach the job."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
 
-from archiver import errors as archiver_errors
-from blockgz_runtime.errors import UsageError
-from index_format import errors as format_errors
+from py4j.java_gateway import is_instance_of
+from pyspark import SparkContext
+
+from archiver.errors import GapRefused
+from blockgz_runtime.spark.errors import WriteFailed, carry_errors
 from index_format.errors import BlockgzError
 
-
-class WriteFailed(Exception):
-    """An error with its reason and its remedy in one text: of an exception, Spark shows no more than that."""
+DATA_LOSS = "KAFKA_DATA_LOSS"
+"""Spark's condition of errors about records that the topic does not hold any more; each has one of its own below it."""
 
 
 class BatchRefused(BlockgzError):
     """Records that cannot become part of an archive as they are; nothing of their batch is committed."""
 
 
-class JobFailed(BlockgzError):
-    """Spark ended a job, for no reason of the archive's."""
-
-
-_KINDS: dict[str, type[BlockgzError]] = {
-    name: kind
-    for name, kind in {**vars(format_errors), **vars(archiver_errors), "BatchRefused": BatchRefused}.items()
-    if isinstance(kind, type) and issubclass(kind, BlockgzError)
-}
-"""What may be raised while an archive is written, by name."""
-
-
-@contextmanager
-def told() -> Iterator[None]:
-    """Errors of ours as WriteFailed."""
-    try:
-        yield
-    except BlockgzError as error:
-        lines = [
-            f"[{type(error).__name__}] {error.what}",
-            f"why:   {error.why}" if error.why else "",
-            f"do:    {error.remedy}" if error.remedy else "",
-        ]
-        raise WriteFailed("\n".join(in_options(line) for line in lines if line)) from error
-
-
-def error_in(text: str) -> BlockgzError:
-    """The error of ours that Spark tells about, of its own class; JobFailed for any other.
-
-    UsageError where Spark cannot begin for want of Java.
-    """
-    if "[JAVA_GATEWAY_EXITED]" in text:
-        return UsageError("Spark cannot begin", why="it finds no Java", remedy="install Java 17 and set JAVA_HOME")
-    found = re.findall(r"WriteFailed: \[(\w+)\] (.*)(?:\nwhy:   (.*))?(?:\ndo:    (.*))?", text)
-    if not found:
-        lines = [line for line in text.splitlines() if line.strip()]
-        return JobFailed(lines[0] if lines else "Spark ended the query", why=" ".join(lines[1:3]))
-    name, what, why, remedy = found[-1]
-    kind = _KINDS.get(name, JobFailed)
-    return kind(what, why=why, remedy=remedy)
+def as_write_failed() -> AbstractContextManager[None]:
+    """Raises errors of ours as WriteFailed, in words of the format."""
+    return carry_errors(WriteFailed, in_options)
 
 
 def in_options(text: str) -> str:
@@ -69,3 +34,39 @@ def _option(match: re.Match[str]) -> str:
     first, *rest = match[1].split("-")
     name = first + "".join(word.capitalize() for word in rest)
     return {"archive": "path"}.get(name, name)
+
+
+class SparkCondition(NamedTuple):
+    """An error as Spark names it."""
+
+    condition: str
+    parameters: Mapping[str, str]
+
+
+def conditions(error: BaseException) -> Iterator[SparkCondition]:
+    """What Spark names of an error and of its causes: pyspark forgets it where it has no class for a cause."""
+    gateway = SparkContext._gateway
+    cause: Any = getattr(error, "_origin", None)
+    while cause is not None:
+        if is_instance_of(gateway, cause, "org.apache.spark.SparkThrowable") and (condition := cause.getCondition()):
+            yield SparkCondition(condition, dict(cause.getMessageParameters()))
+        cause = cause.getCause()
+
+
+def data_loss(error: BaseException, checkpoint: str, *, is_recorded: bool) -> GapRefused | None:
+    """The error to end a job with where Spark's source found that records are gone; None for any other.
+
+    The checkpoint holds the offsets that are gone, so that each further try fails as well; a query without one begins
+    where the topic does, and leaves out what is archived.
+    """
+    lost = next((each for each in conditions(error) if each.condition.partition(".")[0] == DATA_LOSS), None)
+    if lost is None:
+        return None
+    parameters = ", ".join(f"{name} {value}" for name, value in sorted(lost.parameters.items()))
+    again = f"remove the checkpoint {checkpoint}, or give another one, and start again"
+    return GapRefused(
+        "the topic no longer holds records that were to be archived next",
+        why=f"Spark's Kafka source says {lost.condition}: {parameters}",
+        remedy=f"{again}{'' if is_recorded else ' with --on-gap record'}: what is archived already is left out, "
+        "and the jump is recorded as a gap",
+    )

@@ -1,5 +1,6 @@
 """`archiver spark`: Spark's Kafka source as a stream into the format `blockgz-archive`."""
 
+import json
 import re
 import threading
 import time
@@ -8,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError
@@ -16,26 +17,27 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from archiver.errors import Diverged
 from archiver.spark import register
-from archiver.spark.checkpoint import checkpoint_files
-from archiver.spark.data_loss import data_loss
-from archiver.spark.errors import error_in
-from archiver.spark.identities import Identities, asked_for
-from archiver.spark.offset_log import readings_of
+from archiver.spark.errors import data_loss
 from archiver.spark.options import FORMAT, JOB_OPTION
-from archiver.spark.readings import answered
+from archiver.spark.read_ranges import checkpoint_files, ranges_read, serve_ranges
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.spark.errors import spark_errors
+from blockgz_runtime.spark.session import session
 from blockgz_runtime.topic_patterns import TopicSelection, is_pattern
 
 KAFKA_SOURCE = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 STEP_SECONDS = 1
 IDENTITIES_SECONDS = 30
 """So often, and after each batch, the broker is asked whether topics came, or were created again."""
+DEADLINES = {"default.api.timeout.ms": "10000", "request.timeout.ms": "5000"}
+"""Of the client that is asked for identities alone."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a job is told."""
+    """What a job was asked for."""
 
     topics: tuple[str, ...]
     bootstrap_servers: str
@@ -53,6 +55,33 @@ class Job:
     jars: str | None
 
 
+class Identities(NamedTuple):
+    """Which cluster and topics a job reads; what the broker does not say, or not to this client, stays unknown."""
+
+    cluster_id: str | None = None
+    topic_ids: Mapping[str, str] = {}
+
+    def options(self) -> dict[str, str]:
+        """Of the format `blockgz-archive`."""
+        options = {"topicIds": json.dumps(self.topic_ids)} if self.topic_ids else {}
+        return options | ({"clusterId": self.cluster_id} if self.cluster_id else {})
+
+    def joined(self, now: "Identities", checkpoint: str) -> "Identities":
+        """These and what is new in `now`; raises Diverged for a topic that was created again.
+
+        The checkpoint's offsets are those of the topic before, so that a query must not resume with them.
+        """
+        for topic, topic_id in self.topic_ids.items():
+            if now.topic_ids.get(topic, topic_id) != topic_id:
+                raise Diverged(
+                    f"topic {topic} was created again while the job ran",
+                    why=f"its id was {topic_id}, and is {now.topic_ids[topic]}; the checkpoint is of the old one",
+                    remedy=f"remove the checkpoint {checkpoint}, or give another one, and start again: the new topic "
+                    "is archived from its start, beside the old one",
+                )
+        return Identities(now.cluster_id or self.cluster_id, {**self.topic_ids, **now.topic_ids})
+
+
 @dataclass(frozen=True)
 class JobResult:
     """What a job read; records that the archive held already are among them."""
@@ -64,25 +93,28 @@ class JobResult:
 
 
 def run_job(job: Job, stopped: threading.Event, on_batch: Callable[[Mapping[str, Any]], None]) -> JobResult:
-    """Run the stream until it is drained or `stopped`; `on_batch` is told Spark's progress of every batch.
+    """Runs the stream until it is drained or `stopped`; calls `on_batch` with Spark's progress of every batch.
 
-    Raises UsageError where Spark lacks Java or its Kafka source, and the error that ended the stream.
+    Raises UsageError where Spark lacks Java or its Kafka source, and what ended the stream: JobFailed, SparkFailed or
+    GapRefused.
     """
-    try:
-        return _run(job, stopped, on_batch)
-    except (PySparkException, Py4JError) as error:
-        if (loss := data_loss(error, job.checkpoint, is_recorded=not job.fails_on_gap)) is not None:
-            raise loss from error
-        raise error_in(str(error)) from error
+    with spark_errors():
+        try:
+            return _run(job, stopped, on_batch)
+        except PySparkException as error:
+            if (loss := data_loss(error, job.checkpoint, is_recorded=not job.fails_on_gap)) is not None:
+                raise loss from error
+            raise
 
 
 def _run(job: Job, stopped: threading.Event, on_batch: Callable[[Mapping[str, Any]], None]) -> JobResult:
+    settings = {"spark.jars": job.jars} if job.jars else {}
     with ExitStack() as stack:
-        spark = _session(job)
-        stack.callback(spark.stop)
+        name = f"archiver spark {' '.join(job.topics)}"
+        spark = stack.enter_context(session(name, job.master, settings, quiet=False))
         _check_kafka_source(spark)
         register(spark)
-        address = stack.enter_context(answered(partial(readings_of, checkpoint_files(spark, job.checkpoint))))
+        address = stack.enter_context(serve_ranges(partial(ranges_read, checkpoint_files(spark, job.checkpoint))))
         if address is not None:
             job = replace(job, sink={**job.sink, JOB_OPTION: address})
         identities = _identities(spark, job)
@@ -94,7 +126,7 @@ def _run(job: Job, stopped: threading.Event, on_batch: Callable[[Mapping[str, An
             if not has_more and time.monotonic() - asked_at < IDENTITIES_SECONDS:
                 continue
             joined = identities.joined(_identities(spark, job), job.checkpoint)
-            # The sink's options are a query's for good, and its checkpoint lets the next one go on: between batches
+            # The sink's options are a query's for good, and its checkpoint lets the next one resume: between batches
             # alone, for what commits one that is ended might still be at it, and fence the next query.
             if joined != identities and not query.status["isTriggerActive"]:
                 query.stop()
@@ -147,16 +179,6 @@ def _pattern(topic: str) -> str:
     return f"(?!__)(?:{inner})"
 
 
-def _session(job: Job) -> SparkSession:
-    builder = SparkSession.builder.appName(f"archiver spark {' '.join(job.topics)}")
-    settings = {"spark.sql.session.timeZone": "UTC"}
-    settings |= {"spark.master": job.master} if job.master else {}
-    settings |= {"spark.jars": job.jars} if job.jars else {}
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
-
-
 def _check_kafka_source(spark: SparkSession) -> None:
     jvm: Any = spark._jvm
     if not isinstance(jvm.org.apache.spark.sql.kafka010.KafkaSourceProvider, JavaClass):
@@ -169,7 +191,23 @@ def _check_kafka_source(spark: SparkSession) -> None:
 
 
 def _identities(spark: SparkSession, job: Job) -> Identities:
-    return asked_for(spark, job.topics, job.bootstrap_servers, job.kafka)
+    """Asks the broker by the client that Spark's Kafka source brings along; of the topics that are there by now."""
+    jvm: Any = spark._jvm
+    settings = jvm.java.util.Properties()
+    for name, value in {**job.kafka, "bootstrap.servers": job.bootstrap_servers, **DEADLINES}.items():
+        settings.setProperty(name, value)
+    selected = TopicSelection(job.topics)
+    try:
+        admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+        try:
+            cluster_id = admin.describeCluster().clusterId().get()
+            listings = admin.listTopics().namesToListings().get()
+            ids = {topic: listing.topicId().toString() for topic, listing in listings.items()}
+        finally:
+            admin.close()
+    except Py4JError:
+        return Identities()
+    return Identities(cluster_id, {topic: ids[topic] for topic in selected(ids)})
 
 
 def source_options(job: Job) -> dict[str, str]:

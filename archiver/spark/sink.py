@@ -16,14 +16,13 @@ from pyspark.sql.types import StructType
 
 from archiver.commit.batch import Reading
 from archiver.logs import log_to
-from archiver.spark.columns import Column, check_columns, to_rows
-from archiver.spark.committing import commit_all, ordered
-from archiver.spark.errors import told
+from archiver.spark.commit import commit_all, ordered
+from archiver.spark.context import WriteContext, open_context
+from archiver.spark.errors import as_write_failed
 from archiver.spark.options import FORMAT, parse_options
-from archiver.spark.readings import asked
-from archiver.spark.sorting import Place
+from archiver.spark.read_ranges import ask_ranges
+from archiver.spark.rows import Column, SourcePartition, check_columns, to_rows
 from archiver.spark.task import TaskPartition, write_task
-from archiver.spark.workshop import Workshop, open_workshop
 from blockgz_runtime.errors import UsageError
 
 
@@ -44,47 +43,47 @@ class ArchiveSink(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":
         """A batch; mode append alone."""
-        with told():
-            return BatchWriter(_workshop(self.options, schema, overwrite=overwrite, is_batch=True))
+        with as_write_failed():
+            return BatchWriter(_context(self.options, schema, overwrite=overwrite, is_batch=True))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":  # noqa: N802
         """A stream; output mode append alone. Spark makes one for the tasks of every batch, and another to commit."""
-        with told():
-            return StreamWriter(_workshop(self.options, schema, overwrite=overwrite, is_batch=False))
+        with as_write_failed():
+            return StreamWriter(_context(self.options, schema, overwrite=overwrite, is_batch=False))
 
 
 class BatchWriter(DataSourceArrowWriter):
     """One write; Spark pickles it to tasks, and to where it commits."""
 
-    def __init__(self, workshop: Workshop) -> None:
-        self._workshop = workshop
+    def __init__(self, context: WriteContext) -> None:
+        self._context = context
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
         """See DataSourceArrowWriter; raises WriteFailed."""
-        return _write(iterator, self._workshop)
+        return _write(iterator, self._context)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """See DataSourceWriter; raises WriteFailed."""
-        _commit(messages, self._workshop, {})
+        _commit(messages, self._context, {})
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """One micro-batch. The archive's markers say what was committed; by its number the job says what was read."""
 
-    def __init__(self, workshop: Workshop) -> None:
-        self._workshop = workshop
+    def __init__(self, context: WriteContext) -> None:
+        self._context = context
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
         """See DataSourceStreamArrowWriter; raises WriteFailed."""
-        return _write(iterator, self._workshop)
+        return _write(iterator, self._context)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """See DataSourceStreamWriter; raises WriteFailed."""
-        address = self._workshop.options.readings
-        _commit(messages, self._workshop, asked(address, batchId) if address else {})
+        address = self._context.options.readings
+        _commit(messages, self._context, ask_ranges(address, batchId) if address else {})
 
 
-def _workshop(options: Mapping[str, str], schema: StructType, *, overwrite: bool, is_batch: bool) -> Workshop:
+def _context(options: Mapping[str, str], schema: StructType, *, overwrite: bool, is_batch: bool) -> WriteContext:
     if overwrite:
         raise UsageError(
             "an archive is never overwritten",
@@ -92,21 +91,21 @@ def _workshop(options: Mapping[str, str], schema: StructType, *, overwrite: bool
             remedy='write .mode("append"), or give another path',
         )
     check_columns([Column(field.name, field.dataType.simpleString()) for field in schema.fields])
-    return open_workshop(parse_options(options), is_batch=is_batch)
+    return open_context(parse_options(options), is_batch=is_batch)
 
 
-def _write(iterator: Iterator[pa.RecordBatch], workshop: Workshop) -> TaskReport:
-    with told():
-        return TaskReport(write_task(map(to_rows, iterator), workshop))
+def _write(iterator: Iterator[pa.RecordBatch], context: WriteContext) -> TaskReport:
+    with as_write_failed():
+        return TaskReport(write_task(map(to_rows, iterator), context))
 
 
 def _commit(
-    messages: Sequence[WriterCommitMessage | None], workshop: Workshop, readings: Mapping[Place, Reading]
+    messages: Sequence[WriterCommitMessage | None], context: WriteContext, readings: Mapping[SourcePartition, Reading]
 ) -> None:
     """Once this returns, everything is committed; where it raises, what was committed is left out of the next try."""
     log_to(sys.stderr, level=logging.WARNING, log_format="text")
     reports = [report for message in messages if isinstance(message, TaskReport) for report in message.partitions]
-    with told():
-        errors = [each.error for each in commit_all(ordered(reports), workshop, readings) if each.error is not None]
+    with as_write_failed():
+        errors = [each.error for each in commit_all(ordered(reports), context, readings) if each.error is not None]
         if errors:
             raise errors[0]

@@ -16,15 +16,21 @@ from archiver.errors import Diverged, UnencodableRecord
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkBuilder
 from archiver.ingest.roll_policy import RollLimits, blocks_to_end, roll_reason, rows_that_fit
-from archiver.spark.archived_record import differs
+from archiver.spark.context import WriteContext
 from archiver.spark.errors import BatchRefused
-from archiver.spark.sorting import Place, Run, sorted_runs
-from archiver.spark.workshop import Workshop
+from archiver.spark.rows import SortedRun, SourcePartition, sorted_runs
+from blockgz_runtime.errors import StoreError
 from blockgz_runtime.store.opening import default_buffer_root
-from index_format.blocks import COMPRESSORS
-from index_format.marker import Marker
+from blockgz_runtime.store.writer import ToolStore
+from index_format import marker as markers
+from index_format.blocks import COMPRESSORS, decode_block
+from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, ChunkIndex
+from index_format.errors import MalformedObject
+from index_format.keys import INDEX_SUFFIXES, PartitionKeys, data_suffix, is_catalog_name
+from index_format.marker import CatalogReference, ChunkEntry, Marker
 from index_format.record_formats import record_format
-from index_format.records import iter_records
+from index_format.records import Record, iter_records, record_hash
+from index_format.seek import span_at_or_after
 
 OPEN_BLOCKS_SHARE = 0.25
 """Of the task's memory, what blocks that are not full may take, beside the records that wait to be sorted."""
@@ -51,47 +57,47 @@ class TaskPartition(NamedTuple):
     """Records that the archive does not hold, and has passed: below its start, or inside gaps of its marker."""
 
 
-def write_task(batches: Iterable[pa.RecordBatch], workshop: Workshop) -> tuple[TaskPartition, ...]:
-    """Store the records of `columns.ROWS` batches; raises BatchRefused and what the store raises.
+def write_task(batches: Iterable[pa.RecordBatch], context: WriteContext) -> tuple[TaskPartition, ...]:
+    """Store the records of `rows.ROWS` batches; raises BatchRefused and what the store raises.
 
     What a task that fails has stored stays behind as orphans.
     """
-    config = workshop.config
+    config = context.config
     buffer = BufferFolder(config.buffer_dir or default_buffer_root(config.archive))
-    writers: dict[Place, PartitionWriter] = {}
-    done: dict[Place, TaskPartition] = {}
+    writers: dict[SourcePartition, PartitionWriter] = {}
+    done: dict[SourcePartition, TaskPartition] = {}
     try:
         for run in sorted_runs(batches, config.memory):
-            if run.place not in writers:
-                writers[run.place] = PartitionWriter(run.place, workshop, buffer)
-            writers[run.place].take(run)
+            if run.partition not in writers:
+                writers[run.partition] = PartitionWriter(run.partition, context, buffer)
+            writers[run.partition].take(run)
             if run.is_last:
-                done[run.place] = writers.pop(run.place).finish()
+                done[run.partition] = writers.pop(run.partition).finish()
             else:
                 _end_large_blocks(writers, int(config.memory * OPEN_BLOCKS_SHARE))
-        done |= {place: writer.finish() for place, writer in writers.items()}
+        done |= {partition: writer.finish() for partition, writer in writers.items()}
     finally:
         buffer.close()
     return tuple(done.values())
 
 
-def _end_large_blocks(writers: dict[Place, "PartitionWriter"], budget: int) -> None:
-    for place in blocks_to_end({place: writer.open_block_bytes for place, writer in writers.items()}, budget):
-        writers[place].end_block()
+def _end_large_blocks(writers: dict[SourcePartition, "PartitionWriter"], budget: int) -> None:
+    for partition in blocks_to_end({each: writer.open_block_bytes for each, writer in writers.items()}, budget):
+        writers[partition].end_block()
 
 
 class PartitionWriter:
     """One partition within a task: an open chunk, stored when it is full."""
 
-    def __init__(self, place: Place, workshop: Workshop, buffer: BufferFolder) -> None:
+    def __init__(self, partition: SourcePartition, context: WriteContext, buffer: BufferFolder) -> None:
         """Reads the marker; raises what `read_own` raises."""
-        config = workshop.config
-        self._place = place
-        self._workshop = workshop
+        config = context.config
+        self._partition = partition
+        self._context = context
         self._buffer = buffer
-        self._identity = workshop.identity(place)
-        self._driver: Driver = workshop.driver()
-        self._held: Held | None = self._driver.run(read_own(self._identity, workshop.policy))
+        self._identity = context.identity(partition)
+        self._driver: Driver = context.driver()
+        self._held: Held | None = self._driver.run(read_own(self._identity, context.policy))
         self._end = ChainEnd.of(self._held)
         self._position = self._end.next_offset or 0
         self._limits = RollLimits(
@@ -116,7 +122,7 @@ class PartitionWriter:
         if self._chunk is not None:
             self._chunk.end_block()
 
-    def take(self, run: Run) -> None:
+    def take(self, run: SortedRun) -> None:
         """Add records; raises BatchRefused for an offset that comes twice or after a higher one."""
         batch = self._new(run.records)
         while batch.num_rows:
@@ -148,13 +154,13 @@ class PartitionWriter:
         twice = np.flatnonzero(np.diff(offsets) == 0)
         if len(twice):
             raise BatchRefused(
-                f"{self._place}: offset {int(offsets[twice[0]])} comes twice in a task",
+                f"{self._partition}: offset {int(offsets[twice[0]])} comes twice in a task",
                 why="an offset has one record, and which of two is the right one cannot be known",
                 remedy='write each record once: dropDuplicates(["topic", "partition", "offset"])',
             )
         if len(offsets) and offsets[0] < self._position:
             raise BatchRefused(
-                f"{self._place}: offset {int(offsets[0])} came after offset {self._position - 1}",
+                f"{self._partition}: offset {int(offsets[0])} came after offset {self._position - 1}",
                 why="the task's records are in no order, and more than its memory can hold to sort",
                 remedy=SORT_REMEDY,
             )
@@ -172,15 +178,15 @@ class PartitionWriter:
     def _compare(self, marker: Marker, known: pa.RecordBatch) -> None:
         """Records of another topic by the same name must not pass for what is archived already."""
         (newest,) = iter_records(known.slice(known.num_rows - 1))
-        if differs(self._workshop.store, self._identity.keys, marker, newest):
+        if differs(self._context.store, self._identity.keys, marker, newest):
             raise Diverged(
-                f"{self._place}: the record at offset {newest.offset} is not the one that was archived",
-                why="the topic was created anew, or its records were changed on their way",
+                f"{self._partition}: the record at offset {newest.offset} is not the one that was archived",
+                why="the topic was created again, or its records were changed on their way",
                 remedy="archive into another --archive, or name the new topic with topicIds; nothing was changed",
             )
 
     def _opened(self, first_offset: int) -> ChunkBuilder:
-        config = self._workshop.config
+        config = self._context.config
         return ChunkBuilder(
             record_format=record_format(config.record_format),
             compressor=self._compressor,
@@ -196,7 +202,9 @@ class PartitionWriter:
             chunk.add(batch, None, 0.0)
         except UnencodableRecord as error:
             raise BatchRefused(
-                f"{self._place}: {error.what}", why=error.why, remedy="use recordFormat json, which holds every record"
+                f"{self._partition}: {error.what}",
+                why=error.why,
+                remedy="use recordFormat json, which holds every record",
             ) from error
         self._position = batch.column("offset")[batch.num_rows - 1].as_py() + 1
 
@@ -217,3 +225,54 @@ def too_late(marker: Marker, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
     for gap in marker.gaps:
         late[np.searchsorted(offsets, gap.start) : np.searchsorted(offsets, gap.end)] = True
     return late
+
+
+def differs(store: ToolStore, keys: PartitionKeys, marker: Marker, record: Record) -> bool:
+    """Whether the archive holds another record at that offset; False where it holds none there.
+
+    Record format `text` keeps values, so no more is compared. Raises StoreError, AccessDenied or FormatError.
+    """
+    entry = _entry_at(store, keys, marker, record.offset)
+    if entry is None:
+        return False
+    index = _index(store, keys, marker, entry)
+    block = next((each for each in index.blocks if each.last_record_offset >= record.offset), None)
+    if block is None or block.first_record_offset > record.offset:
+        return False
+    name = keys.check_name(index.data.name, index.start_offset, data_suffix(index.record_format, index.codec))
+    member = store.get_range(keys.chunks + name, block.byte_offset, block.byte_end)
+    batch = decode_block(member, block, index, DEFAULT_MAX_BLOCK_BYTES)
+    archived = next((each for each in iter_records(batch) if each.offset == record.offset), None)
+    if archived is None:
+        return False
+    if index.record_format == "text":
+        return archived.value != record.value
+    return record_hash(archived) != record_hash(record)
+
+
+def _entry_at(store: ToolStore, keys: PartitionKeys, marker: Marker, offset: int) -> ChunkEntry | None:
+    levels = {reference.name: level for level, each in enumerate(marker.catalogs, 1) for reference in each}
+    span = span_at_or_after(marker.spans, offset)
+    level = levels.get(span.name, 0) if span is not None else 0
+    while isinstance(span, CatalogReference):
+        if not is_catalog_name(span.name, level, span.start_offset):
+            raise MalformedObject(f"the name {span.name[:120]!r} does not belong into {keys.home}")
+        catalog = markers.decode_catalog(_get(store, keys.home + span.name), span, level)
+        span, level = span_at_or_after(catalog.entries, offset), level - 1
+    return span if isinstance(span, ChunkEntry) else None
+
+
+def _index(store: ToolStore, keys: PartitionKeys, marker: Marker, entry: ChunkEntry) -> ChunkIndex:
+    name = keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[keys.layout])
+    return markers.decode_index(_get(store, keys.chunks + name), entry, marker.topic, marker.partition)
+
+
+def _get(store: ToolStore, key: str) -> bytes:
+    found = store.get(key)
+    if found is None:
+        raise StoreError(
+            f"the object {key} is gone",
+            why="the marker leads to it",
+            remedy="find out who deleted it and restore it, or see archiver repair",
+        )
+    return found.body

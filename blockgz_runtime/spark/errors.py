@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from pyspark.errors import PySparkException
@@ -11,7 +11,7 @@ from blockgz_runtime.errors import UsageError, exit_code
 from index_format.errors import BlockgzError
 
 PREFIX = "blockgz failure: "
-"""Stands before an error of ours, as JSON, in what Spark says of an exception in a task."""
+"""Stands before an error of ours, as JSON, in what Spark says of an exception."""
 
 _TRACE = re.compile(r"at |Traceback|File \"|JVM stacktrace|Driver stacktrace|: [a-z.]+\.[A-Z]")
 """Beginnings of lines of stack traces."""
@@ -27,11 +27,15 @@ _SETTLED = {
 
 
 class ReadFailed(Exception):
-    """An error with its reason and remedy in one text: of an exception, Spark shows no more than that."""
+    """An error of a read, its reason and its remedy in one text: of an exception, Spark shows no more than that."""
+
+
+class WriteFailed(Exception):
+    """The same of a write."""
 
 
 class TaskFailed(Exception):
-    """An error of a task of ours, as JSON, for `failure_of`."""
+    """The same of a task of one of our jobs."""
 
 
 class SparkFailed(BlockgzError):
@@ -41,39 +45,40 @@ class SparkFailed(BlockgzError):
 
 
 class JobFailed(BlockgzError):
-    """An error of a task, with the exit code that it had there."""
+    """An error that came through Spark, with the exit code that it has; `kind` is the name of its class."""
 
-    def __init__(self, what: str, why: str, remedy: str, exit_code: int) -> None:
+    def __init__(self, what: str, why: str, remedy: str, exit_code: int, kind: str = "") -> None:
         super().__init__(what, why=why, remedy=remedy)
         self.exit_code = exit_code
-
-
-class WriteFailed(Exception):
-    """The same of a write."""
+        self.kind = kind
 
 
 @contextmanager
-def told(kind: type[Exception] = ReadFailed) -> Iterator[None]:
-    """Errors of ours as `kind`."""
+def report_errors(kind: type[Exception]) -> Iterator[None]:
+    """Raises errors of ours as `kind`, with a text for people."""
     try:
         yield
     except BlockgzError as error:
-        lines = [
-            error.what,
-            f"why:   {error.why}" if error.why else "",
-            f"do:    {error.remedy}" if error.remedy else "",
-        ]
-        raise kind("\n".join(line for line in lines if line)) from error
+        raise kind(_text(error.what, error.why, error.remedy)) from error
 
 
 @contextmanager
-def in_task() -> Iterator[None]:
-    """Errors of ours as TaskFailed, so that the driver finds them again in what Spark says."""
+def carry_errors(kind: type[Exception], wording: Callable[[str], str] = str) -> Iterator[None]:
+    """As `report_errors`, for `failure_of` to find: behind the text stands the same as JSON.
+
+    `wording` is applied to what, why and remedy.
+    """
     try:
         yield
     except BlockgzError as error:
-        told = {"what": error.what, "why": error.why, "remedy": error.remedy, "exit_code": exit_code(error)}
-        raise TaskFailed(PREFIX + json.dumps(told)) from error
+        name = type(error).__name__
+        what, why, remedy = map(wording, (error.what, error.why, error.remedy))
+        fields = {"what": what, "why": why, "remedy": remedy, "exit_code": exit_code(error), "kind": name}
+        raise kind(f"[{name}] {_text(what, why, remedy)}\n{PREFIX}{json.dumps(fields)}") from error
+
+
+def _text(what: str, why: str, remedy: str) -> str:
+    return "\n".join(filter(None, [what, why and f"why:   {why}", remedy and f"do:    {remedy}"]))
 
 
 @contextmanager
@@ -92,11 +97,11 @@ def spark_errors() -> Iterator[None]:
 
 
 def failure_of(text: str, condition: str | None = None) -> BlockgzError:
-    """The error in what Spark says of an exception: ours if a task raised one, otherwise Spark's own first lines."""
+    """The error in what Spark says of an exception: ours if there is one, otherwise Spark's own first lines."""
     if (place := text.find(PREFIX)) >= 0:
         with suppress(ValueError):  # cut short on the way
-            told, _ = json.JSONDecoder().raw_decode(text[place + len(PREFIX) :])
-            return JobFailed(told["what"], told["why"], told["remedy"], told["exit_code"])
+            fields, _ = json.JSONDecoder().raw_decode(text[place + len(PREFIX) :])
+            return JobFailed(**fields)
     why = _first_words(text)
     if condition in _SETTLED:
         return UsageError("Spark refuses to begin", why=why, remedy=_SETTLED[condition])
@@ -104,7 +109,7 @@ def failure_of(text: str, condition: str | None = None) -> BlockgzError:
         "Spark could not do the job",
         why=why,
         remedy="see Spark's own log, or run it again with --debug; an executor that was lost needs memory outside the "
-        "heap: --conf spark.executor.memoryOverhead=1g",
+        "heap: set spark.executor.memoryOverhead=1g",
     )
 
 
@@ -113,14 +118,3 @@ def _first_words(text: str) -> str:
     lines = [line.strip() for line in text.splitlines()]
     said = [line for line in lines if line and not _TRACE.match(line)]
     return " ".join(" ".join(said[:3]).split())[:500]
-
-
-class DataLost(BlockgzError):
-    """Offsets that the job asks for are not in the archive."""
-
-    def __init__(self, where: str, start: int, end: int, why: str) -> None:
-        super().__init__(
-            f"offsets {start} to {end} of {where} cannot be read",
-            why=why,
-            remedy="set failOnDataLoss to false to read the rest, or choose other offsets",
-        )

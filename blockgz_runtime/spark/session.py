@@ -9,8 +9,6 @@ from pyspark.sql import SparkSession
 
 from blockgz_runtime.spark.errors import spark_errors
 
-LOCAL = "local[*]"
-
 
 @contextmanager
 def session(
@@ -18,19 +16,17 @@ def session(
 ) -> Iterator[SparkSession]:
     """A session, stopped in the end; one that was there before is used and stays.
 
-    Times are UTC. `quiet` keeps Spark's log to itself, unless `settings` say otherwise.
+    Without a `master` Spark's configuration says where it runs, and that is this machine unless it is set. Times are
+    UTC. `quiet` keeps Spark's log to itself, unless `settings` say otherwise.
     """
     before = SparkSession.getActiveSession()
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if not submitted and (master or LOCAL).startswith("local"):
+    if "PYSPARK_GATEWAY_PORT" not in os.environ and (master or "local").startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(name).config("spark.sql.session.timeZone", "UTC")
-    if quiet:
-        builder = builder.config("spark.log.level", "OFF")
-    if master is not None or not submitted:
-        builder = builder.master(master or LOCAL)
-    builder = builder.config("spark.ui.showConsoleProgress", "false")
-    for setting, value in settings.items():
+    own = {"spark.sql.session.timeZone": "UTC", "spark.ui.showConsoleProgress": "false"}
+    own |= {"spark.log.level": "OFF"} if quiet else {}
+    own |= {"spark.master": master} if master is not None else {}
+    builder = SparkSession.builder.appName(name)
+    for setting, value in {**own, **settings}.items():
         builder = builder.config(setting, value)
     with spark_errors():
         spark = builder.getOrCreate()

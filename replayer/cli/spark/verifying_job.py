@@ -14,8 +14,8 @@ from replayer.cli.spark.job_options import Cutting, topic_arguments
 from replayer.cli.spark.session_options import SessionOptions
 from replayer.cli.spark.stage_progress import stage_progress
 from replayer.cli.verification_output import conclude
+from replayer.spark.archive_place import ArchivePlace, opened
 from replayer.spark.jobs.verifying import VerificationPlan, planned, verify
-from replayer.spark.place import ArchivePlace, opened
 from replayer.verify.chunk_checks import ChunkChoice
 from replayer.verify.partition import Depth
 

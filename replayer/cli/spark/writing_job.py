@@ -13,11 +13,11 @@ from blockgz_runtime.spark.session import session
 from replayer.cli.options.damage import SKIPS
 from replayer.cli.spark.job_options import Request, selections
 from replayer.cli.spark.stage_progress import stage_progress
+from replayer.spark.archive_place import ArchivePlace, opened
 from replayer.spark.jobs.job_plan import JobPlan, planned
 from replayer.spark.jobs.layout import check_parts
 from replayer.spark.jobs.values import ValueOptions
 from replayer.spark.jobs.writing import Reading, Target, Written, write
-from replayer.spark.place import ArchivePlace, opened
 
 PARTLY = 3
 

@@ -16,9 +16,9 @@ from replayer.read.damage import STOP, SkipDamage
 from replayer.read.positions import OffsetRange
 from replayer.read.record_filter import RecordFilter
 from replayer.read.selection import Selection, selected
+from replayer.spark.archive_place import ArchivePlace, opened
 from replayer.spark.jobs.decoding import RowDecoder
 from replayer.spark.jobs.spreading import spread
-from replayer.spark.place import Place, opened
 from replayer.spark.source.planning import Run
 from replayer.spark.source.rows import gathered, to_rows
 from replayer.spark.source.running import iterated
@@ -60,7 +60,7 @@ class SkippedRanges:
 class _Read:
     """What a task does with its run."""
 
-    place: Place
+    place: ArchivePlace
     filter: RecordFilter
     decoder: RowDecoder
     skipped: "Accumulator[list[Skipped]] | None"
@@ -84,7 +84,7 @@ class _Read:
 
 def records(
     spark: SparkSession,
-    place: Place,
+    place: ArchivePlace,
     runs: tuple[Run, ...],
     record_filter: RecordFilter,
     decoder: RowDecoder,

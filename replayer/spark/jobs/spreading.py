@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from blockgz_runtime.spark.errors import in_task
+from blockgz_runtime.spark.errors import TaskFailed, carry_errors
 
 T = TypeVar("T")
 
@@ -36,5 +36,5 @@ class _Task(Generic[T]):
     def __call__(self, batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                with in_task():
+                with carry_errors(TaskFailed):
                     yield from self.work(self.items[number])

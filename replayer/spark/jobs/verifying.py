@@ -15,8 +15,8 @@ from index_format.keys import PartitionKeys
 from index_format.marker import ChunkEntry, Marker
 from replayer.read.archive import Archive
 from replayer.read.partition import ArchivedPartition, NoCache
+from replayer.spark.archive_place import ArchivePlace, opened
 from replayer.spark.jobs.spreading import spread
-from replayer.spark.place import Place, opened
 from replayer.verify.chunk_checks import ChunkChoice, ChunkFindings, check_chunks
 from replayer.verify.findings import ArchiveReport, PartitionReport
 from replayer.verify.partition import Chain, Depth, Survey, assembled, open_to_verify, read_chain, survey
@@ -88,7 +88,7 @@ async def planned(
     return VerificationPlan(found, subjects, slices)
 
 
-def verify(spark: SparkSession, plan: VerificationPlan, place: Place, depth: Depth) -> ArchiveReport:
+def verify(spark: SparkSession, plan: VerificationPlan, place: ArchivePlace, depth: Depth) -> ArchiveReport:
     """The report that a verification by one process makes; digests are in it where one task had a whole partition."""
     with spark_errors():
         rows = spread(spark, plan.slices, _Check(place, depth), "home INT, number INT, findings BINARY").collect()
@@ -129,7 +129,7 @@ def _grouped(entries: Sequence[ChunkEntry], task_bytes: int) -> list[tuple[Chunk
 class _Check:
     """What a task does with its slice."""
 
-    place: Place
+    place: ArchivePlace
     depth: Depth
 
     def __call__(self, task: Slice) -> Iterator[pa.RecordBatch]:

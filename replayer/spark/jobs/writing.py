@@ -10,11 +10,11 @@ from pyspark.sql import functions as fn
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.spark.errors import spark_errors
 from replayer.read.record_filter import RecordFilter
+from replayer.spark.archive_place import ArchivePlace
 from replayer.spark.jobs.job_plan import JobPlan
 from replayer.spark.jobs.layout import check_parts, column_of, fitted, parted
 from replayer.spark.jobs.reading import Skipped, SkippedRanges, records
 from replayer.spark.jobs.values import ValueOptions, row_decoder, settled, with_values
-from replayer.spark.place import Place
 
 CSV = {"header": "true", "escape": '"'}
 """Quotes are doubled, as RFC 4180 has them."""
@@ -45,7 +45,7 @@ class Written(NamedTuple):
 class Reading:
     """Which records, and what becomes of them."""
 
-    place: Place
+    place: ArchivePlace
     filter: RecordFilter
     values: ValueOptions
     skips_damage: bool

@@ -1,10 +1,10 @@
 """Options of the format `blockgz-kafka`: where rows go and by which promise."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.spark.options import FormatOptions
 from replayer.replay.job import Job
 from replayer.replay.routing import RoutingRequest, parse_routing
 
@@ -15,7 +15,7 @@ SELECTION = "0" * 16
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """Everything that a write is told; `routing` is None where the columns decide."""
+    """What a write was asked for; `routing` is None where the columns decide."""
 
     properties: Mapping[str, str]
     topic: str | None
@@ -47,25 +47,29 @@ _KNOWN = {
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """The options by their names in any case; raises UsageError that names the option and the remedy."""
-    options = {name.lower(): value for name, value in given.items()}
     properties = {
-        name.removeprefix(KAFKA_PREFIX): value for name, value in options.items() if name.startswith(KAFKA_PREFIX)
+        name.lower().removeprefix(KAFKA_PREFIX): value
+        for name, value in given.items()
+        if name.lower().startswith(KAFKA_PREFIX)
     }
-    own = {name: value for name, value in options.items() if not name.startswith(KAFKA_PREFIX)}
-    _refuse_unknown(own)
+    own = {name: value for name, value in given.items() if not name.lower().startswith(KAFKA_PREFIX)}
+    options = FormatOptions(
+        "blockgz-kafka", own, _KNOWN, dotted="leave it out, or write kafka.{} for a property of the Kafka client"
+    )
     if not properties.get("bootstrap.servers"):
         raise UsageError(
             "format blockgz-kafka needs a cluster", remedy='add .option("kafka.bootstrap.servers", "HOST:PORT")'
         )
+    routing = options.given.get("partitions")
     parsed = SinkOptions(
         properties,
-        own.get("topic"),
-        _routing(own["partitions"]) if "partitions" in own else None,
-        headers=_flag(own, "includeHeaders", default=True),
-        transactional=_flag(own, "transactional", default=False),
-        job=own.get("job"),
-        append=_flag(own, "append", default=False),
-        into_source=_flag(own, "intoSource", default=False),
+        options.given.get("topic"),
+        None if routing is None else _routing(routing),
+        headers=options.flag("includeHeaders", default=True),
+        transactional=options.flag("transactional", default=False),
+        job=options.given.get("job"),
+        append=options.flag("append", default=False),
+        into_source=options.flag("intoSource", default=False),
     )
     if parsed.transactional and parsed.job is None:
         raise UsageError(
@@ -90,18 +94,6 @@ def _refuse_lanes_name(job: str) -> None:
         )
 
 
-def _refuse_unknown(options: Mapping[str, str]) -> None:
-    known = {name.lower(): name for name in _KNOWN}
-    for name in sorted(options.keys() - known.keys()):
-        near = difflib.get_close_matches(name, known, 1)
-        librdkafka = f"; a property of the Kafka client is written kafka.{name}" if "." in name else ""
-        raise UsageError(
-            f"format blockgz-kafka has no option {name!r}",
-            why=f"there are {', '.join(sorted(_KNOWN))}, and kafka.… for the client{librdkafka}",
-            remedy=f"write {known[near[0]]}" if near else "leave it out",
-        )
-
-
 def _routing(text: str) -> RoutingRequest:
     try:
         return parse_routing(text)
@@ -111,10 +103,3 @@ def _routing(text: str) -> RoutingRequest:
             why="it takes keep, by-key, by-key:N, a number, or a map such as 0:2,1-3:0",
             remedy="leave it out for the partitions of the rows",
         ) from error
-
-
-def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = options.get(name.lower(), str(default)).lower()
-    if text not in ("true", "false"):
-        raise UsageError(f"{name} is {text[:80]!r}", why="it is a switch", remedy="write true or false")
-    return text == "true"

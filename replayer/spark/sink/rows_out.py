@@ -27,7 +27,7 @@ LANES_AT_ONCE = 8
 
 @dataclass(frozen=True)
 class WriteWork:
-    """What every task of a write is told; `target` is None where each row names its topic."""
+    """What every task of a write gets; `target` is None where each row names its topic."""
 
     options: SinkOptions
     columns: Columns

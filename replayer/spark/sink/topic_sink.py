@@ -15,7 +15,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from blockgz_runtime.errors import UsageError
-from blockgz_runtime.spark.errors import WriteFailed, told
+from blockgz_runtime.spark.errors import WriteFailed, report_errors
 from replayer.spark.sink.options import SinkOptions, parse_sink_options
 from replayer.spark.sink.row_position import Writer
 from replayer.spark.sink.rows_in import Columns, check_columns
@@ -43,17 +43,17 @@ class TopicSink(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":
         """A batch; raises WriteFailed before anything is written, where the target would not keep the rows."""
-        with told(WriteFailed):
+        with report_errors(WriteFailed):
             return BatchWriter(prepare(self.options, schema, overwrite=overwrite, batch=True))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":  # noqa: N802
         """A stream, asked for anew with every batch: the topic holds records then."""
-        with told(WriteFailed):
+        with report_errors(WriteFailed):
             return StreamWriter(prepare(self.options, schema, overwrite=overwrite, batch=False))
 
 
 def prepare(given: Mapping[str, str], schema: StructType, *, overwrite: bool, batch: bool) -> WriteWork:
-    """What the tasks are told, everything asked that can be asked before; raises a BlockgzError."""
+    """Checks everything that can be checked before the tasks run; raises a BlockgzError."""
     options = parse_sink_options(given)
     columns = check_columns({field.name: field.dataType.simpleString() for field in schema.fields})
     if overwrite:
@@ -139,5 +139,5 @@ def _write(batches: Iterator[pa.RecordBatch], work: WriteWork, run: str) -> Writ
     context = TaskContext.get()
     task = context.partitionId() if context else 0
     batch = context.getLocalProperty(BATCH_ID) if context else None
-    with told(WriteFailed):
+    with report_errors(WriteFailed):
         return Written(write_rows(batches, work, Writer(f"{run}:{batch or ''}", task)))

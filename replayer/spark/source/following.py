@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from index_format.keys import parse_topic_folder
 from replayer.read.archive import Archive
 from replayer.read.partition import ArchivedPartition
-from replayer.spark.place import opened
+from replayer.spark.archive_place import opened
 from replayer.spark.source import planning
 from replayer.spark.source.options import SourceOptions
 from replayer.spark.source.planning import Run
@@ -19,14 +19,14 @@ Place = tuple[str, str]
 
 async def initial(options: SourceOptions) -> Offsets:
     """Where a new query begins; raises UsageError or DataLost."""
-    async with opened(options) as archive:
+    async with opened(options.place) as archive:
         found = await planning.subscribed(archive, options)
         return _offsets({each: await planning.starting_offset(each, options) for each in found})
 
 
 async def latest(options: SourceOptions) -> Offsets:
     """The end of every partition by now, of older incarnations of the topics too."""
-    async with opened(options) as archive:
+    async with opened(options.place) as archive:
         return await _ends(archive, options)
 
 
@@ -36,7 +36,7 @@ async def next_end(start: Offsets, last: Offsets | None, most: int | None, optio
     What was archived of a topic before it was created again is read to its end, where the query had begun on it.
     """
     firsts: dict[Place, int] = {}
-    async with opened(options) as archive:
+    async with opened(options.place) as archive:
         ends = begun(start, last if last is not None else await _ends(archive, options))
         for topic, partitions in ends.items():
             for partition in partitions:
@@ -79,7 +79,7 @@ async def tasks_between(start: Offsets, end: Offsets, options: SourceOptions) ->
 
     Raises DataLost for a gap inside, NotInArchive for a partition that is no longer there.
     """
-    async with opened(options) as archive:
+    async with opened(options.place) as archive:
         partitions, runs = [], []
         for topic, numbers in end.items():
             for number, stop in numbers.items():

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from blockgz_runtime.errors import NotInArchive, UsageError
-from blockgz_runtime.spark.errors import DataLost
 from index_format.chunk_index import UNVERIFIED
+from index_format.errors import BlockgzError
 from index_format.marker import ChunkEntry
 from replayer.read.archive import Archive
 from replayer.read.partition import ArchivedPartition
@@ -15,6 +15,17 @@ from replayer.spark.source.options import SourceOptions, position_in
 
 SLACK = 1.5
 """A chunk this many times as large as a task is worth reading its index to cut it; smaller ones stay whole."""
+
+
+class DataLost(BlockgzError):
+    """Offsets that a read asks for are not in the archive."""
+
+    def __init__(self, where: str, start: int, end: int, why: str) -> None:
+        super().__init__(
+            f"offsets {start} to {end} of {where} cannot be read",
+            why=why,
+            remedy="set failOnDataLoss to false to read the rest, or choose other offsets",
+        )
 
 
 class Run(NamedTuple):

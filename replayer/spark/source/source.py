@@ -16,10 +16,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from blockgz_runtime.spark.errors import told
+from blockgz_runtime.spark.errors import ReadFailed, report_errors
 from replayer.read.positions import Earliest, Latest
 from replayer.read.scan import scan
-from replayer.spark.place import opened
+from replayer.spark.archive_place import opened
 from replayer.spark.source import following, planning
 from replayer.spark.source.options import SourceOptions, parse_options
 from replayer.spark.source.planning import Run
@@ -46,18 +46,18 @@ class ArchiveSource(DataSource):
 
     def schema(self) -> str:
         """The columns of Spark's Kafka source."""
-        with told():
+        with report_errors(ReadFailed):
             options = parse_options(self.options, default_start=Earliest())
         return DDL + (HEADERS_DDL if options.headers else "")
 
     def reader(self, schema: StructType) -> "BatchReader":  # noqa: ARG002
-        """A batch: from the earliest offset to the latest, unless told otherwise."""
-        with told():
+        """A batch: from the earliest offset to the latest, unless the options say otherwise."""
+        with report_errors(ReadFailed):
             return BatchReader(parse_options(self.options, default_start=Earliest()))
 
     def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: ARG002, N802
-        """A stream: what is committed from now on, unless told otherwise."""
-        with told():
+        """A stream: what is committed from now on, unless the options say otherwise."""
+        with report_errors(ReadFailed):
             return StreamReader(parse_options(self.options, default_start=Latest()))
 
 
@@ -116,12 +116,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _done(work: Coroutine[Any, Any, T]) -> T:
-    with told():
+    with report_errors(ReadFailed):
         return asyncio.run(work)
 
 
 async def _batch(options: SourceOptions) -> list[Run]:
-    async with opened(options) as archive:
+    async with opened(options.place) as archive:
         partitions = await planning.subscribed(archive, options)
         runs = await planning.ranges(partitions, options)
         return await planning.tasks(partitions, runs, options)
@@ -131,12 +131,12 @@ def _read(partition: InputPartition | None, options: SourceOptions) -> Iterator[
     """Spark asks for None where no task was planned."""
     if isinstance(partition, Task):
         run = partition.run
-        with told():
+        with report_errors(ReadFailed):
             yield from gathered(iterated(lambda: _rows(run, options)))
 
 
 async def _rows(run: Run, options: SourceOptions) -> AsyncGenerator[pa.RecordBatch]:
-    async with opened(options) as archive:
+    async with opened(options.place) as archive:
         partition = await archive.open_partition(run.topic, run.partition)
         async with aclosing(scan(partition, run.start, run.end)) as batches:
             async for batch in batches:

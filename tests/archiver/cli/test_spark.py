@@ -60,19 +60,19 @@ def test_a_drain_that_is_ended_too_early_does_not_look_like_success(
 
 
 def test_without_java_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    def session(_: object) -> None:
+    def session(*_: object, **__: object) -> None:
         raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
 
-    monkeypatch.setattr(job, "_session", session)
+    monkeypatch.setattr(job, "session", session)
     done = CliRunner().invoke(main, ARGUMENTS)
     assert (done.exit_code, "install Java 17" in done.stderr, "fault" in done.stderr) == (2, True, False)
 
 
 def test_what_spark_refuses_as_a_query_starts_is_no_fault_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    def session(_: object) -> None:
+    def session(*_: object, **__: object) -> None:
         raise PySparkRuntimeError("[CANNOT_LOAD_STATE] The checkpoint is another query's.")
 
-    monkeypatch.setattr(job, "_session", session)
+    monkeypatch.setattr(job, "session", session)
     done = CliRunner().invoke(main, ARGUMENTS)
     assert done.exit_code == 1
     assert "The checkpoint is another query's" in done.stderr and "fault" not in done.stderr

@@ -11,11 +11,11 @@ from pyspark.errors import PySparkException
 
 from archiver.commit.batch import Reading
 from archiver.errors import Diverged, GapRefused
-from archiver.spark import data_loss, job
-from archiver.spark.identities import Identities
-from archiver.spark.job import Job, run_job, source_options
-from archiver.spark.readings import asked
-from archiver.spark.sorting import Place
+from archiver.spark import errors, job
+from archiver.spark.job import Identities, Job, run_job, source_options
+from archiver.spark.read_ranges import ask_ranges
+from archiver.spark.rows import SourcePartition
+from blockgz_runtime.spark.errors import SparkFailed
 
 
 def job_of(*topics: str, fails_on_gap: bool = False, once: bool = False) -> Job:
@@ -71,7 +71,7 @@ def ended_by(monkeypatch: pytest.MonkeyPatch, origin: Throwable, *, fails_on_gap
         raise QueryFailed(origin)
 
     monkeypatch.setattr(job, "_run", run)
-    monkeypatch.setattr(data_loss, "is_instance_of", lambda _, each, __: each.condition is not None)
+    monkeypatch.setattr(errors, "is_instance_of", lambda _, each, __: each.condition is not None)
     with pytest.raises(Exception) as caught:
         run_job(job_of("orders", fails_on_gap=fails_on_gap), threading.Event(), print)
     return caught.value
@@ -92,7 +92,7 @@ def test_lost_records_end_a_job_with_the_way_on(monkeypatch: pytest.MonkeyPatch,
 
 def test_other_conditions_are_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     error = ended_by(monkeypatch, Throwable("STREAM_FAILED", Throwable("KAFKA_NULL_TOPIC_IN_DATA")))
-    assert not isinstance(error, GapRefused) and "STREAM_FAILED" in str(error)
+    assert not isinstance(error, GapRefused) and isinstance(error, SparkFailed) and "STREAM_FAILED" in error.why
 
 
 class Query:
@@ -123,7 +123,7 @@ class Session:
         self.files: dict[str, str] = {}
         self.queries: list[Query] = []
         left = iter(answers)
-        monkeypatch.setattr(job, "_session", lambda _: self)
+        monkeypatch.setattr(job, "session", lambda *_, **__: nullcontext(self))
         monkeypatch.setattr(job, "_check_kafka_source", lambda _: None)
         monkeypatch.setattr(job, "register", lambda _: None)
         monkeypatch.setattr(job, "checkpoint_files", lambda *_: self.files.get)
@@ -133,13 +133,10 @@ class Session:
 
     def _started(self, _: object, job: Job, identities: Identities) -> Query:
         self.sinks.append(job.sink)
-        self.answers = asked(job.sink["readings"], 1) if "readings" in job.sink else {}
+        self.answers = ask_ranges(job.sink["readings"], 1) if "readings" in job.sink else {}
         self.told.append(identities)
         self.queries.append(Query(2, is_active=self.is_busy))
         return self.queries[-1]
-
-    def stop(self) -> None:
-        """Nothing to do."""
 
 
 def test_a_topic_that_comes_while_a_job_runs_gets_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,12 +155,12 @@ def test_every_query_of_a_job_can_ask_what_its_batches_read(monkeypatch: pytest.
     session.files = {f"offsets/{n}": f'v1\n{{}}\n{{"orders":{{"0":{n + 4}}}}}' for n in range(2)}
     run_job(job_of("~.*orders"), threading.Event(), print)
     address, again = (sink["readings"] for sink in session.sinks)
-    assert (address, session.answers) == (again, {Place("orders", 0): Reading(4, 5)})
-    assert asked(address, 1) == {}, "the job ended"
+    assert (address, session.answers) == (again, {SourcePartition("orders", 0): Reading(4, 5)})
+    assert ask_ranges(address, 1) == {}, "the job ended"
 
 
 def test_a_job_that_cannot_be_asked_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "answered", lambda _: nullcontext(None))
+    monkeypatch.setattr(job, "serve_ranges", lambda _: nullcontext(None))
     session = Session(monkeypatch, *[Identities("c")] * 9)
     assert run_job(job_of("orders"), threading.Event(), print).ended
     assert "readings" not in session.sinks[0]

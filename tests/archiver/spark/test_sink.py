@@ -15,16 +15,16 @@ from click.testing import CliRunner
 
 from archiver.commit.batch import Reading
 from archiver.errors import Diverged, Fenced, OwnedByAnother
-from archiver.spark import committing
-from archiver.spark.columns import to_rows
-from archiver.spark.committing import Outcome, commit_all, ordered
-from archiver.spark.errors import BatchRefused, JobFailed, WriteFailed, error_in, in_options, told
+from archiver.spark import commit
+from archiver.spark.commit import Outcome, commit_all, ordered
+from archiver.spark.context import WriteContext, open_context
+from archiver.spark.errors import BatchRefused, as_write_failed, in_options
 from archiver.spark.options import parse_options
-from archiver.spark.sorting import Place
+from archiver.spark.rows import SourcePartition, to_rows
 from archiver.spark.task import TaskPartition, write_task
-from archiver.spark.workshop import Workshop, open_workshop
 from blockgz_runtime.errors import StoreError, UsageError
 from blockgz_runtime.errors import exit_code as exit_code_of
+from blockgz_runtime.spark.errors import JobFailed, SparkFailed, WriteFailed, failure_of
 from index_format.errors import BadName, BlockgzError, MalformedObject
 from index_format.records import Record
 from replayer.cli import main as replayer_main
@@ -75,21 +75,24 @@ class Sink:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def workshop(self, **options: str) -> Workshop:
+    def context(self, **options: str) -> WriteContext:
         given = {"path": str(self.folder), "singleWriter": "true", **options}
-        return open_workshop(parse_options(given), is_batch=True)
+        return open_context(parse_options(given), is_batch=True)
 
     def task(self, rows: Sequence[Placed], **options: str) -> tuple[TaskPartition, ...]:
         """One task; its report went over the wire."""
-        sent: Workshop = pickle.loads(pickle.dumps(self.workshop(**options)))
+        sent: WriteContext = pickle.loads(pickle.dumps(self.context(**options)))
         report: tuple[TaskPartition, ...] = pickle.loads(pickle.dumps(write_task(map(to_rows, batches(rows)), sent)))
         return report
 
     def commit(
-        self, *reports: tuple[TaskPartition, ...], readings: Mapping[Place, Reading] | None = None, **options: str
+        self,
+        *reports: tuple[TaskPartition, ...],
+        readings: Mapping[SourcePartition, Reading] | None = None,
+        **options: str,
     ) -> list[Outcome]:
         batches = ordered(each for report in reports for each in report)
-        outcomes = commit_all(batches, self.workshop(**options), readings or {})
+        outcomes = commit_all(batches, self.context(**options), readings or {})
         for outcome in outcomes:
             if outcome.error is not None:
                 raise outcome.error
@@ -242,8 +245,8 @@ def test_a_jump_is_recorded_as_unverified(sink: Sink) -> None:
 
 def test_what_a_batch_is_known_to_have_read_leaves_no_gaps(sink: Sink) -> None:
     """Two partitions, of which one has no record in the second batch; a third one has none at all."""
-    first, second, never = (Place("orders", partition) for partition in range(3))
-    workshop = sink.workshop()
+    first, second, never = (SourcePartition("orders", partition) for partition in range(3))
+    context = sink.context()
     report = sink.task(at("orders", 0, records(range(10))) + at("orders", 1, records(range(4))))
     sink.commit(report, readings={first: Reading(0, 11), second: Reading(0, 5), never: Reading(0, 3)})
     report = sink.task(at("orders", 0, records(range(12, 20))))
@@ -253,7 +256,7 @@ def test_what_a_batch_is_known_to_have_read_leaves_no_gaps(sink: Sink) -> None:
     assert [each.committed and each.committed.gap for each in done] == [None, None]
     found = sink.verify()
     assert (found["verdict"], [each["records"] for each in found["partitions"]]) == ("OK", [20, 6])
-    assert not (sink.folder / workshop.identity(never).keys.home).exists()
+    assert not (sink.folder / context.identity(never).keys.home).exists()
     sink.write(at("orders", 0, records(range(27, 30))))
     assert sink.verify()["partitions"][0]["gaps"] == [{"from": 26, "to": 27, "reason": "unverified"}]
 
@@ -262,7 +265,9 @@ def test_a_partition_without_a_record_that_fails_keeps_no_other_from_its_commit(
     sink.write(at("orders", 1, records(range(4))), groupId="another")
     report = sink.task(at("orders", 0, records(range(4))))
     with pytest.raises(OwnedByAnother):
-        sink.commit(report, readings={Place("orders", 0): Reading(0, 5), Place("orders", 1): Reading(4, 5)})
+        sink.commit(
+            report, readings={SourcePartition("orders", 0): Reading(0, 5), SourcePartition("orders", 1): Reading(4, 5)}
+        )
     assert sink.offsets() == list(range(4))
 
 
@@ -272,7 +277,7 @@ def test_records_that_come_too_late_are_not_told_as_held(sink: Sink, monkeypatch
     sink.write(at("orders", 0, records(range(25, 30))))
     told: list[tuple[str, int]] = []
     warning = SimpleNamespace(warning=lambda event, **keys: told.append((event, keys["records"])))
-    monkeypatch.setattr(committing, "log", warning)
+    monkeypatch.setattr(commit, "log", warning)
     (again,) = sink.write(at("orders", 0, records(range(35))), at("orders", 1, records(range(3))))[:1]
     assert (again.batch.dropped, again.batch.too_late) == (15, 15)
     assert told == [("dropped", 15), ("too_late", 15)]
@@ -333,7 +338,7 @@ def test_another_topic_of_the_same_name_does_not_pass_for_what_is_archived(sink:
 
 def test_a_partition_of_another_group_is_refused_unless_taken_over(sink: Sink) -> None:
     sink.write(at("orders", 0, records(range(20))), groupId="blockgz-archiver")
-    with pytest.raises(WriteFailed) as caught, told():
+    with pytest.raises(WriteFailed) as caught, as_write_failed():
         sink.write(at("orders", 0, records(range(20, 30))))
     assert "use groupId blockgz-archiver, or takeover once" in str(caught.value)
     sink.write(at("orders", 0, records(range(20, 30))), takeover="true")
@@ -355,7 +360,7 @@ def test_layout_seed_for_readers_of_the_ancestor(sink: Sink) -> None:
 
 def test_jumps_may_be_refused(sink: Sink) -> None:
     sink.write(at("orders", 0, records(range(10))))
-    with pytest.raises(WriteFailed, match="onGap record"), told():
+    with pytest.raises(WriteFailed, match="onGap record"), as_write_failed():
         sink.write(at("orders", 0, records(range(15, 20))), onGap="stop")
     assert sink.verify()["verdict"] == "OK"
 
@@ -401,9 +406,9 @@ def test_a_name_that_is_no_topics_is_refused(sink: Sink) -> None:
 def test_an_archive_of_another_cluster_is_refused(sink: Sink) -> None:
     sink.write(at("orders", 0, records([1])), clusterId="one")
     with pytest.raises(Diverged, match="another cluster"):
-        sink.workshop(clusterId="two")
+        sink.context(clusterId="two")
     with pytest.raises(UsageError, match="layout"):
-        sink.workshop(layout="seed", recordFormat="text")
+        sink.context(layout="seed", recordFormat="text")
 
 
 def test_data_that_the_driver_does_not_see_is_not_committed(sink: Sink) -> None:
@@ -417,18 +422,22 @@ def test_data_that_the_driver_does_not_see_is_not_committed(sink: Sink) -> None:
 
 
 def as_spark_says(error: BlockgzError) -> str:
-    with pytest.raises(WriteFailed) as caught, told():
+    with pytest.raises(WriteFailed) as caught, as_write_failed():
         raise error
-    told_by_spark = f"archiver.spark.errors.WriteFailed: {caught.value}"
+    told_by_spark = f"blockgz_runtime.spark.errors.WriteFailed: {caught.value}"
     return f"[STREAM_FAILED] Query ended\nTraceback ...\n{told_by_spark}\n\tat org.apache"
 
 
 def test_an_error_comes_back_from_what_spark_says_of_it() -> None:
-    found = error_in(as_spark_says(Fenced("orders:0: another writer", why="it was quicker", remedy="use --group-id x")))
-    assert (type(found), exit_code_of(found)) == (Fenced, 11)
+    fenced = Fenced("orders:0: another writer", why="it was quicker", remedy="use --group-id x")
+    text = as_spark_says(fenced)
+    assert "WriteFailed: [Fenced] orders:0: another writer\nwhy:   it was quicker\ndo:    use groupId x\n" in text
+    found = failure_of(text)
+    assert isinstance(found, JobFailed)
+    assert (found.kind, exit_code_of(found)) == ("Fenced", 11)
     assert (found.what, found.why, found.remedy) == ("orders:0: another writer", "it was quicker", "use groupId x")
-    other = error_in("java.lang.OutOfMemoryError: heap\n at x")
-    assert (type(other), other.what) == (JobFailed, "java.lang.OutOfMemoryError: heap")
+    other = failure_of("java.lang.OutOfMemoryError: heap\n at x")
+    assert (type(other), other.why) == (SparkFailed, "java.lang.OutOfMemoryError: heap")
 
 
 @pytest.mark.parametrize(
@@ -437,8 +446,9 @@ def test_an_error_comes_back_from_what_spark_says_of_it() -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_errors_of_the_format_and_of_a_batch_come_back_as_they_were(error: BlockgzError) -> None:
-    found = error_in(as_spark_says(error))
-    assert (type(found), found.what, exit_code_of(found)) == (type(error), error.what, exit_code_of(error))
+    found = failure_of(as_spark_says(error))
+    assert isinstance(found, JobFailed)
+    assert (found.kind, found.what, exit_code_of(found)) == (type(error).__name__, error.what, exit_code_of(error))
 
 
 def test_errors_name_options_rather_than_flags() -> None:

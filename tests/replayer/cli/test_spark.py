@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from blockgz_runtime.errors import StoreUnavailable, UsageError
 from blockgz_runtime.errors import exit_code as exit_code_of
 from blockgz_runtime.program.main import EXIT_CODES
-from blockgz_runtime.spark.errors import SparkFailed, TaskFailed, failure_of, in_task, spark_errors
+from blockgz_runtime.spark.errors import SparkFailed, TaskFailed, carry_errors, failure_of, spark_errors
 from index_format.chunk_index import Gap
 from index_format.errors import CorruptBlock
 from replayer.cli import COMMANDS, main
@@ -151,7 +151,7 @@ def test_what_cannot_be_done_is_refused_before_spark_starts(
 
 class TestErrors:
     def test_an_error_of_a_task_comes_back_whole(self) -> None:
-        with pytest.raises(TaskFailed) as caught, in_task():
+        with pytest.raises(TaskFailed) as caught, carry_errors(TaskFailed):
             raise CorruptBlock("block 3 is damaged", why='crc32 "x" differs', remedy="run verify")
         said = f"org.apache.spark.SparkException: Job aborted\n  File x\n{caught.value} SQLSTATE: P0001\n\tat java.x(y)"
         error = failure_of(said)

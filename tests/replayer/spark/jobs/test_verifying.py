@@ -14,8 +14,8 @@ import pytest
 
 from blockgz_runtime.store.address import LocalAddress
 from replayer.read.archive import Archive
+from replayer.spark.archive_place import ArchivePlace, opened
 from replayer.spark.jobs.verifying import VerificationPlan, _Check, planned, reported
-from replayer.spark.place import ArchivePlace, opened
 from replayer.verify.chunk_checks import EVERY_CHUNK, ChunkChoice, ChunkFindings
 from replayer.verify.findings import ArchiveReport
 from replayer.verify.partition import Depth, survey, verify_partition

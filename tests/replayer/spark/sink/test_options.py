@@ -34,7 +34,7 @@ def test_a_streams_own_options_are_let_through() -> None:
 @pytest.mark.parametrize(
     ("options", "what", "remedy"),
     [
-        ({"transactionl": "true"}, "no option 'transactionl'", "write transactional"),
+        ({"transactionl": "true"}, "no option 'transactionl'", "did you mean transactional"),
         ({"linger.ms": "5"}, "no option 'linger.ms'", "leave it out"),
         ({"transactional": "yes"}, "transactional is 'yes'", "true or false"),
         ({"transactional": "true"}, "needs a name for its job", '.option("job"'),
@@ -53,7 +53,7 @@ def test_what_cannot_be_used_names_the_remedy(options: dict[str, str], what: str
 def test_a_property_without_its_prefix_is_explained() -> None:
     with pytest.raises(UsageError) as caught:
         parse_sink_options(LEAST | {"linger.ms": "5"})
-    assert "kafka.linger.ms" in caught.value.why
+    assert "kafka.linger.ms" in caught.value.remedy
 
 
 def test_a_cluster_is_needed() -> None:

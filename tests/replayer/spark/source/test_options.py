@@ -14,14 +14,14 @@ def parsed(**options: str) -> SourceOptions:
 
 def test_the_least_reads_everything() -> None:
     options = parsed()
-    assert (options.address, options.start, options.end) == (LocalAddress("./archive"), Earliest(), Latest())
+    assert (options.place.address, options.start, options.end) == (LocalAddress("./archive"), Earliest(), Latest())
     assert options.subscription == Subscription({"orders": None})
     assert options.fails_on_data_loss
     assert not options.headers
 
 
 def test_a_bare_path_is_a_folder_as_everywhere_in_spark() -> None:
-    assert parsed(path="archive").address == LocalAddress("./archive")
+    assert parsed(path="archive").place.address == LocalAddress("./archive")
 
 
 def test_names_in_any_case() -> None:

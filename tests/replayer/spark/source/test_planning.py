@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from blockgz_runtime.errors import NotInArchive, UsageError
-from blockgz_runtime.spark.errors import DataLost
 from index_format.chunk_index import Gap
 from index_format.records import batch_from_records
 from replayer.read.positions import Earliest
-from replayer.spark.place import opened
+from replayer.spark.archive_place import opened
 from replayer.spark.source import following, planning
 from replayer.spark.source.options import SourceOptions, parse_options
-from replayer.spark.source.planning import Piece, Run, cut
+from replayer.spark.source.planning import DataLost, Piece, Run, cut
 from replayer.spark.source.rows import gathered, to_rows
 from replayer.spark.source.running import iterated
 from tests.support.archives import ArchiveWriter, records
@@ -64,7 +63,7 @@ def options(path: Path, **given: str) -> SourceOptions:
 
 def planned(wanted: SourceOptions) -> list[Run]:
     async def plan() -> list[Run]:
-        async with opened(wanted) as archive:
+        async with opened(wanted.place) as archive:
             partitions = await planning.subscribed(archive, wanted)
             return await planning.tasks(partitions, await planning.ranges(partitions, wanted), wanted)
 

@@ -12,10 +12,10 @@ from archiver.commit.batch import ChainEnd, Committed, Reading, commit_batch, co
 from archiver.commit.commit import PartitionIdentity, StoredChunk
 from archiver.commit.succession import name_successors
 from archiver.logs import LogEvent, log
+from archiver.spark.context import WriteContext
 from archiver.spark.errors import BatchRefused
-from archiver.spark.sorting import Place
+from archiver.spark.rows import SourcePartition
 from archiver.spark.task import SORT_REMEDY, TaskPartition
-from archiver.spark.workshop import Workshop
 from index_format.errors import BlockgzError
 
 COMMITTERS = 16
@@ -35,9 +35,9 @@ class PartitionBatch:
     """Records that the archive does not hold, and has passed."""
 
     @property
-    def place(self) -> Place:
+    def partition(self) -> SourcePartition:
         """Which partition it is."""
-        return Place(self.identity.topic, self.identity.keys.partition)
+        return SourcePartition(self.identity.topic, self.identity.keys.partition)
 
 
 class Outcome(NamedTuple):
@@ -68,7 +68,7 @@ def _joined(reports: Sequence[TaskPartition]) -> PartitionBatch:
     for before, after in pairwise(chunks):
         if after.first_offset <= before.last_offset:
             raise BatchRefused(
-                f"{batch.place}: two tasks hold offsets around {after.first_offset}",
+                f"{batch.partition}: two tasks hold offsets around {after.first_offset}",
                 why=f"one holds {before.first_offset} to {before.last_offset}, "
                 f"another {after.first_offset} to {after.last_offset}; chunks never overlap",
                 remedy=SORT_REMEDY,
@@ -77,41 +77,41 @@ def _joined(reports: Sequence[TaskPartition]) -> PartitionBatch:
 
 
 def commit_all(
-    batches: Sequence[PartitionBatch], workshop: Workshop, readings: Mapping[Place, Reading]
+    batches: Sequence[PartitionBatch], context: WriteContext, readings: Mapping[SourcePartition, Reading]
 ) -> list[Outcome]:
     """Commit what the tasks stored; one partition that fails keeps no other from its commit.
 
     `readings` are what the batch read where that is known, of partitions without a record among them.
     """
-    without = readings.keys() - {batch.place for batch in batches}
+    without = readings.keys() - {batch.partition for batch in batches}
     with ThreadPoolExecutor(COMMITTERS) as pool:
-        empty = pool.map(lambda place: _empty(place, workshop), sorted(without))
+        empty = pool.map(lambda partition: _empty(partition, context), sorted(without))
         every = [*batches, *empty]
-        outcomes = list(pool.map(lambda batch: _commit(batch, workshop, readings.get(batch.place)), every))
+        outcomes = list(pool.map(lambda batch: _commit(batch, context, readings.get(batch.partition)), every))
     for outcome in outcomes:
-        _tell(outcome)
+        _log(outcome)
     return outcomes
 
 
-def _empty(place: Place, workshop: Workshop) -> PartitionBatch:
-    return PartitionBatch(workshop.identity(place), frozenset(), (), 0, 0)
+def _empty(partition: SourcePartition, context: WriteContext) -> PartitionBatch:
+    return PartitionBatch(context.identity(partition), frozenset(), (), 0, 0)
 
 
-def _commit(batch: PartitionBatch, workshop: Workshop, reading: Reading | None) -> Outcome:
-    driver = workshop.driver()
+def _commit(batch: PartitionBatch, context: WriteContext, reading: Reading | None) -> Outcome:
+    driver = context.driver()
     try:
         if batch.chunks:
             driver.run(name_successors(batch.identity.keys, str(uuid.uuid4())))
-            protocol = commit_batch(batch.identity, batch.ends, batch.chunks, workshop.policy, reading)
+            protocol = commit_batch(batch.identity, batch.ends, batch.chunks, context.policy, reading)
             return Outcome(batch, driver.run(protocol), None)
         if reading is not None:
-            driver.run(commit_reading(batch.identity, reading, workshop.policy))
+            driver.run(commit_reading(batch.identity, reading, context.policy))
     except BlockgzError as error:
         return Outcome(batch, None, error)
     return Outcome(batch, None, None)
 
 
-def _tell(outcome: Outcome) -> None:
+def _log(outcome: Outcome) -> None:
     batch, committed, _ = outcome
     topic, partition = batch.identity.topic, batch.identity.keys.partition
     dropped = batch.dropped + (committed.passed if committed else 0)

@@ -1,5 +1,7 @@
-"""Columns of Spark's Kafka source, as Arrow hands them over, into records of the archive's schema."""
+"""Rows of Spark's Kafka source as records of the archive's schema, and these by rising offset."""
 
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +34,17 @@ REMEDIES = {
 """What to do about a missing or another column, where there is more to say than its name and type."""
 
 ROWS = pa.schema([pa.field("topic", pa.string()), pa.field("partition", pa.int32()), *SCHEMA])
-"""What batches become: each record with its place."""
+"""What batches become: each record with its partition."""
+
+
+class SourcePartition(NamedTuple):
+    """One partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.partition}"
 
 
 class Column(NamedTuple):
@@ -128,3 +140,54 @@ def _headers(column: Any) -> Any:
             why="Kafka knows none; its value may be null",
             remedy="give records as Spark's Kafka source reads them",
         ) from error
+
+
+class SortedRun(NamedTuple):
+    """Records of one partition by rising offset; equal ones stand side by side."""
+
+    partition: SourcePartition
+    records: pa.RecordBatch
+    is_last: bool
+    """Whether the task holds no more of this partition."""
+
+
+def sorted_runs(batches: Iterable[pa.RecordBatch], budget: int) -> Iterator[SortedRun]:
+    """Sorts the records of `ROWS` batches as far as memory goes, as Spark promises no order: `budget` bytes at a time.
+
+    A later run may lie below an earlier one of its partition.
+    """
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        waiting.append(batch)
+        size += batch.nbytes
+        if size >= budget:
+            yield from _sorted(waiting, is_last=False)
+            waiting, size = [], 0
+    if waiting:
+        yield from _sorted(waiting, is_last=True)
+
+
+def _sorted(batches: list[pa.RecordBatch], *, is_last: bool) -> Iterator[SortedRun]:
+    table = pa.Table.from_batches(batches)
+    topics = table.column("topic").combine_chunks().dictionary_encode()
+    names = topics.dictionary.to_pylist()
+    codes = topics.indices.to_numpy().astype(np.int64)
+    partitions = table.column("partition").to_numpy()
+    places = (codes << 32) | partitions
+    offsets = table.column("offset").to_numpy()
+    order = np.lexsort((offsets, places))
+    if not np.array_equal(order, np.arange(len(order))):
+        table = table.take(pa.array(order))
+        places = places[order]
+    starts = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(places)]
+    for start, end in pairwise(starts):
+        place = SourcePartition(names[places[start] >> 32], int(places[start] & 0xFFFFFFFF))
+        yield SortedRun(place, _records(table.slice(start, end - start)), is_last)
+
+
+def _records(rows: Any) -> pa.RecordBatch:
+    (batch,) = rows.select(SCHEMA.names).combine_chunks().to_batches()
+    return batch.cast(SCHEMA) if batch.schema != SCHEMA else batch

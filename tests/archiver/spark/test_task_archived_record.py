@@ -3,7 +3,7 @@ import random
 import pytest
 
 from archiver.commit.commit import PartitionIdentity
-from archiver.spark.archived_record import differs
+from archiver.spark.task import differs
 from blockgz_runtime.errors import StoreError
 from index_format import marker as markers
 from index_format.records import Record

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 import pytest
 
 from archiver.commit.batch import Reading
-from archiver.spark.offset_log import initial_offsets, logged_offsets, readings_of
-from archiver.spark.sorting import Place
+from archiver.spark.read_ranges import initial_offsets, logged_offsets, ranges_read
+from archiver.spark.rows import SourcePartition
 
-ORDERS = Place("orders", 0)
+ORDERS = SourcePartition("orders", 0)
 METADATA = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1763756593000, "conf": {"a": "b"}})
 
 
@@ -23,39 +23,39 @@ def initial(**topics: Mapping[str, int]) -> str:
 
 def test_a_batch_reads_from_where_the_one_before_it_ended() -> None:
     files = {"offsets/6": logged(orders={"0": 10, "1": 5}), "offsets/7": logged(orders={"0": 25, "1": 5})}
-    assert readings_of(files.get, 7) == {ORDERS: Reading(10, 25)}
+    assert ranges_read(files.get, 7) == {ORDERS: Reading(10, 25)}
 
 
 def test_the_first_batch_reads_from_where_the_source_began() -> None:
     files = {"sources/0/0": initial(orders={"0": 3}, p={"1": 0}), "offsets/0": logged(orders={"0": 9}, p={"1": 0})}
-    assert readings_of(files.get, 0) == {ORDERS: Reading(3, 9)}
+    assert ranges_read(files.get, 0) == {ORDERS: Reading(3, 9)}
 
 
 def test_partitions_that_came_are_read_from_their_beginning() -> None:
     files = {"offsets/0": logged(orders={"1": 5}), "offsets/1": logged(orders={"1": 5, "0": 4}, new={"0": 2})}
-    assert readings_of(files.get, 1) == {ORDERS: Reading(0, 4), Place("new", 0): Reading(0, 2)}
+    assert ranges_read(files.get, 1) == {ORDERS: Reading(0, 4), SourcePartition("new", 0): Reading(0, 2)}
 
 
 def test_offsets_that_fall_say_nothing() -> None:
     files = {"offsets/0": logged(orders={"0": 9}), "offsets/1": logged(orders={"0": 4})}
-    assert readings_of(files.get, 1) == {}
+    assert ranges_read(files.get, 1) == {}
 
 
 @pytest.mark.parametrize("missing", ["offsets/6", "offsets/7"])
 def test_a_missing_file_says_nothing(missing: str) -> None:
     files = {"offsets/6": logged(orders={"0": 1}), "offsets/7": logged(orders={"0": 2})}
-    assert readings_of(files.get, 7)
+    assert ranges_read(files.get, 7)
     del files[missing]
-    assert readings_of(files.get, 7) == {}
+    assert ranges_read(files.get, 7) == {}
 
 
 def test_the_first_batch_without_the_sources_file_says_nothing() -> None:
-    assert readings_of({"offsets/0": logged(orders={"0": 2})}.get, 0) == {}
+    assert ranges_read({"offsets/0": logged(orders={"0": 2})}.get, 0) == {}
 
 
 def test_a_file_that_is_torn_anywhere_says_nothing() -> None:
     whole = logged(orders={"0": 123, "1": 45}, payments={"7": 6})
-    assert logged_offsets(whole) == {ORDERS: 123, Place("orders", 1): 45, Place("payments", 7): 6}
+    assert logged_offsets(whole) == {ORDERS: 123, SourcePartition("orders", 1): 45, SourcePartition("payments", 7): 6}
     assert [end for end in range(len(whole)) if logged_offsets(whole[:end]) is not None] == []
     first = initial(orders={"0": 123})
     assert initial_offsets(first) == {ORDERS: 123}

@@ -3,46 +3,31 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from blockgz_runtime.store.address import Address
 from blockgz_runtime.store.opening import open_reader
+from index_format.ancestor.payloads import OldFormat
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
+from replayer.old_archives.detection import ancestor_finder
 from replayer.read.archive import Archive
-
-
-class Place(Protocol):
-    """An archive's address and what its store needs; credentials come from the environment of each machine."""
-
-    @property
-    def address(self) -> Address:
-        """The archive's."""
-
-    @property
-    def endpoint_url(self) -> str | None:
-        """Where the S3 API is, if not at AWS."""
-
-    @property
-    def region(self) -> str | None:
-        """The bucket's."""
-
-    @property
-    def max_block_bytes(self) -> int:
-        """Blocks that inflate to more are refused."""
 
 
 @dataclass(frozen=True)
 class ArchivePlace:
-    """A place, to be sent to tasks."""
+    """An archive's address and what its store needs; credentials come from the environment of each machine."""
 
     address: Address
     endpoint_url: str | None = None
     region: str | None = None
     max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES
+    old_format: OldFormat | None = None
+    """How to read an archive of kafka-connect-s3, where that is wanted."""
 
 
 @asynccontextmanager
-async def opened(place: Place) -> AsyncIterator[Archive]:
+async def opened(place: ArchivePlace) -> AsyncIterator[Archive]:
     """The archive of a place."""
+    old, limit = place.old_format, place.max_block_bytes
+    finder = None if old is None else ancestor_finder(old, limit)
     async with open_reader(place.address, endpoint_url=place.endpoint_url, region=place.region) as reader:
-        yield Archive(reader, place.max_block_bytes)
+        yield Archive(reader, limit, finder)

@@ -6,7 +6,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from archiver.spark.checkpoint import checkpoint_files
+from archiver.spark.read_ranges import checkpoint_files
 
 
 class Stream:

@@ -10,7 +10,7 @@ from archiver.commit.operations import LogBounds, Record
 from archiver.commit.recovery import TakeoverPolicy
 from archiver.config.model import RunConfig
 from archiver.spark.options import SinkOptions
-from archiver.spark.sorting import Place
+from archiver.spark.rows import SourcePartition
 from blockgz_runtime.store.opening import open_store
 from blockgz_runtime.store.probe import probe
 from blockgz_runtime.store.retry import bounded_backoff
@@ -19,7 +19,7 @@ from index_format.identity import ArchiveInfo
 from index_format.keys import LAYOUTS, archive_key
 
 
-class NoLog:
+class BatchAsLog:
     """A batch in the place of a log: it may hold anything, so that nothing of the archive can be compared with it."""
 
     def bounds(self) -> LogBounds:
@@ -32,7 +32,7 @@ class NoLog:
 
 
 @dataclass(frozen=True)
-class Workshop:
+class WriteContext:
     """Picklable: made on the driver, and opened again wherever it is sent."""
 
     options: SinkOptions
@@ -55,13 +55,13 @@ class Workshop:
             gaps_are_recorded=self.config.on_gap == "record", other_groups_are_replaced=self.config.takeover
         )
 
-    def identity(self, place: Place) -> PartitionIdentity:
+    def identity(self, partition: SourcePartition) -> PartitionIdentity:
         """What every object of a partition says; settles the folder of its topic. Raises BadName."""
         config = self.config
-        topic_id = self.options.topic_ids.get(place.topic)
-        folder = find_incarnation(self.store, layout=config.layout, topic=place.topic, topic_id=topic_id)
+        topic_id = self.options.topic_ids.get(partition.topic)
+        folder = find_incarnation(self.store, layout=config.layout, topic=partition.topic, topic_id=topic_id)
         return PartitionIdentity(
-            keys=LAYOUTS[config.layout](folder, place.partition),
+            keys=LAYOUTS[config.layout](folder, partition.partition),
             archive_id=self.archive_id,
             topic_id=topic_id,
             group_id=config.group_id,
@@ -72,11 +72,11 @@ class Workshop:
         )
 
     def driver(self) -> Driver:
-        """Runs protocols; raises StoreUnavailable after some failures in a row. Spark then tries a task again."""
-        return Driver(self.store, NoLog(), bounded_backoff(self.store.url), lambda: True)
+        """Runs protocols; raises StoreUnavailable after some failures in a row. Spark then runs a task again."""
+        return Driver(self.store, BatchAsLog(), bounded_backoff(self.store.url), lambda: True)
 
 
-def open_workshop(options: SinkOptions, *, is_batch: bool) -> Workshop:
+def open_context(options: SinkOptions, *, is_batch: bool) -> WriteContext:
     """The archive of the options, created where there is none.
 
     A store is probed for conditional writes by every batch, and by a stream that creates the archive: its micro-batches
@@ -88,7 +88,7 @@ def open_workshop(options: SinkOptions, *, is_batch: bool) -> Workshop:
     if (is_batch or is_new) and not config.single_writer:
         probe(store, multipart=store.url.startswith("s3:"))
     info: ArchiveInfo = open_archive(store, layout=config.layout, cluster_id=options.cluster_id)
-    return Workshop(options, info.archive_id)
+    return WriteContext(options, info.archive_id)
 
 
 def _opened(config: RunConfig) -> ToolStore:

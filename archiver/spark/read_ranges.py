@@ -1,0 +1,142 @@
+"""Which offsets a batch of Spark's Kafka source read, so that those without a record are known to be holes of the log.
+
+Without it, each transaction's last offset and each hole of compaction between two batches would be recorded as a gap
+with reason `unverified`, and each such archive be verified with a WARNING. A batch reads from where the one before it
+ended to offsets that Spark writes into the checkpoint before it begins. With `failOnDataLoss` it fails where it cannot
+have all of them, and where a partition that came does not begin at 0.
+
+The sink commits in a Python process that has no Spark session, and a checkpoint may be anywhere that Hadoop reads. So
+the job's process reads it through Spark, and the sink asks that process over a socket: both are on the driver's
+machine, and the socket is in a folder that is this user's alone. Spark hands a sink nothing else of a batch but its
+number: options are fixed for a query, and listeners hear of a batch after it is committed. Whatever fails here leaves
+what was read unknown, which costs a gap and never a record.
+"""
+
+import json
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from socketserver import StreamRequestHandler, UnixStreamServer
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from archiver.commit.batch import Reading
+from archiver.spark.rows import SourcePartition
+
+ReadFile = Callable[[str], str | None]
+"""A file of the checkpoint by its path inside, None where it cannot be read."""
+
+VERSION = "v1"
+"""Of both kinds of files; another one may mean anything."""
+
+ANSWER_SECONDS = 60
+"""The checkpoint may be in a store that is slow."""
+STOP_SECONDS = 0.1
+
+
+def checkpoint_files(spark: SparkSession, checkpoint: str) -> ReadFile:
+    """Reads files of the checkpoint as Spark itself does: whatever file system it is on, with its settings."""
+
+    def read(name: str) -> str | None:
+        jvm: Any = spark._jvm
+        try:
+            settings = spark._jsparkSession.sessionState().newHadoopConf()
+            path = jvm.org.apache.hadoop.fs.Path(checkpoint, name)
+            stream = path.getFileSystem(settings).open(path)
+            try:
+                text: str = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+            finally:
+                stream.close()
+        except Py4JError:
+            return None
+        return text
+
+    return read
+
+
+def ranges_read(read_file: ReadFile, batch_id: int) -> dict[SourcePartition, Reading]:
+    """What the batch read of each partition; empty where the files do not say so for certain."""
+    after = logged_offsets(read_file(f"offsets/{batch_id}"))
+    if batch_id > 0:
+        before = logged_offsets(read_file(f"offsets/{batch_id - 1}"))
+    else:
+        before = initial_offsets(read_file("sources/0/0"))
+    if before is None or after is None:
+        return {}
+    ranges = {partition: Reading(before.get(partition, 0), end) for partition, end in after.items()}
+    return {partition: reading for partition, reading in ranges.items() if reading.start < reading.end}
+
+
+def logged_offsets(text: str | None) -> Mapping[SourcePartition, int] | None:
+    """Where a batch ends, of a file `offsets/N`: version, metadata, and a line for the only source."""
+    match (text or "").splitlines():
+        case [version, _, source] if version == VERSION:
+            return _offsets(source)
+    return None
+
+
+def initial_offsets(text: str | None) -> Mapping[SourcePartition, int] | None:
+    """Where the first batch begins: the source's own file, which starts with a zero byte."""
+    match (text or "").removeprefix("\0").splitlines():
+        case [version, source] if version == VERSION:
+            return _offsets(source)
+    return None
+
+
+def _offsets(line: str) -> Mapping[SourcePartition, int] | None:
+    try:
+        found = {
+            SourcePartition(topic, int(partition)): offset
+            for topic, partitions in json.loads(line).items()
+            for partition, offset in partitions.items()
+        }
+    except (ValueError, AttributeError):
+        return None
+    # Below zero stand words such as latest, of which nobody knows what they meant.
+    return found if all(type(offset) is int and offset >= 0 for offset in found.values()) else None
+
+
+class _Server(UnixStreamServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Sends no answer, which means unknown."""
+
+
+@contextmanager
+def serve_ranges(ranges_of: Callable[[int], Mapping[SourcePartition, Reading]]) -> Iterator[str | None]:
+    """Answers what batches read, by their numbers; gives the address, or None where no socket can be made."""
+
+    class Handler(StreamRequestHandler):
+        def handle(self) -> None:
+            found = ranges_of(int(self.rfile.readline()))
+            self.wfile.write(json.dumps([[*partition, *reading] for partition, reading in found.items()]).encode())
+
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="blockgz-"))
+            address = str(Path(folder) / "readings")
+            server = stack.enter_context(_Server(address, Handler))
+        except OSError:  # a folder for temporary files with a path too long for a socket, for one
+            yield None
+            return
+        threading.Thread(target=server.serve_forever, args=(STOP_SECONDS,), daemon=True).start()
+        stack.callback(server.shutdown)
+        yield address
+
+
+def ask_ranges(address: str, batch_id: int) -> dict[SourcePartition, Reading]:
+    """What the batch read of each partition; empty where that is unknown."""
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(ANSWER_SECONDS)
+            connection.connect(address)
+            connection.sendall(b"%d\n" % batch_id)
+            with connection.makefile("rb") as answer:
+                found = json.loads(answer.read())
+    except (OSError, ValueError):
+        return {}
+    return {SourcePartition(topic, partition): Reading(start, end) for topic, partition, start, end in found}

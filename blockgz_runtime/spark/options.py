@@ -1,0 +1,90 @@
+"""Options of a Spark format: names in any case, values as texts."""
+
+import difflib
+import json
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from blockgz_runtime.errors import UsageError
+
+
+class FormatOptions:
+    """The options that a format was given, read by the names that it knows."""
+
+    def __init__(
+        self,
+        name: str,
+        given: Mapping[str, str],
+        known: Collection[str],
+        *,
+        hidden: Collection[str] = (),
+        dotted: str = "leave it out",
+    ) -> None:
+        """Raises UsageError for an option that is neither known nor `hidden`, which is known and never offered.
+
+        `dotted` is the remedy for names with a dot, as a Kafka client has them; its {} is the name.
+        """
+        self._format = name
+        names = {each.lower(): each for each in (*known, *hidden)}
+        for option in sorted(given):
+            if option.lower() not in names:
+                lower = {each.lower(): each for each in known}
+                near = difflib.get_close_matches(option.lower(), lower, 1)
+                other = dotted.format(option) if "." in option else "leave it out"
+                raise UsageError(
+                    f"format {name} has no option {option!r}",
+                    why=f"there are {', '.join(sorted(known))}",
+                    remedy=f"did you mean {lower[near[0]]}?" if near else other,
+                )
+        self.given = {names[option.lower()]: value for option, value in given.items()}
+        """By the names as they are documented."""
+
+    def text(self, name: str) -> str | None:
+        """The value; None where the option was left out or left empty."""
+        return self.given.get(name) or None
+
+    def path(self, usage: str) -> str:
+        """The archive's address: a bare name is a folder, as everywhere in Spark."""
+        path = self.text("path")
+        if path is None:
+            raise UsageError(
+                f"format {self._format} needs a path", remedy=f'add .option("path", "s3://bucket/prefix") or {usage}'
+            )
+        return path if "://" in path or path.startswith((".", "/", "~")) else f"./{path}"
+
+    def word(self, name: str, words: Collection[str], default: str) -> str:
+        """One of `words`, in any case."""
+        text = self.given.get(name, default).lower()
+        if text not in words:
+            raise bad_value(name, text, " or ".join(words))
+        return text
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """A switch."""
+        return self.word(name, ("true", "false"), str(default).lower()) == "true"
+
+    def number(self, name: str) -> int | None:
+        """A whole number that is not negative."""
+        text = self.given.get(name)
+        if text is None:
+            return None
+        if not re.fullmatch(r"[0-9]{1,18}", text.strip(), re.ASCII):
+            raise bad_value(name, text, "123456")
+        return int(text)
+
+
+def json_object(name: str, text: str, example: str) -> dict[str, Any]:
+    """The JSON object of an option; raises UsageError."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise bad_value(name, text, example)
+    return found
+
+
+def bad_value(name: str, text: str, example: str) -> UsageError:
+    """The error for a value that an option does not take."""
+    return UsageError(f"{name} is {text[:80]!r}", why="that is not what it takes", remedy=f"write it like {example}")
