@@ -12,8 +12,8 @@ import pyarrow as pa
 from archiver.cli.ending import ended_in_time
 from archiver.cli.signals import stop_on_signals
 from archiver.config.model import RunConfig
+from archiver.ingest.assignment import DrainShare
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.draining import DrainShare
 from archiver.ingest.ownership import PartitionReport
 from archiver.ingest.service import ArchiverService
 from blockgz_runtime.allocators import share_heaps

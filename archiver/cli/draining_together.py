@@ -8,7 +8,7 @@ from archiver.cli.archiving import Report, archive
 from archiver.cli.signals import signals_held_back, stop_on_signals
 from archiver.config.model import RunConfig
 from archiver.errors import WorkerLost
-from archiver.ingest.draining import DrainShare
+from archiver.ingest.assignment import DrainShare
 from archiver.ingest.ownership import PartitionReport
 from archiver.ingest.workers import Ended, Forks, own_http
 from blockgz_runtime.errors import PARTLY_FAILED

@@ -14,7 +14,7 @@ from archiver.cli.signals import stop_on_signals
 from archiver.config.model import RunConfig
 from archiver.config.origins import KAFKA_PREFIX
 from archiver.config.resolution import Resolved
-from archiver.ingest.draining import WHOLE
+from archiver.ingest.assignment import WHOLE
 from archiver.ingest.kafka_settings import check_settings
 from archiver.ingest.ownership import PartitionReport
 from archiver.ingest.workers import Workers, worker_commands

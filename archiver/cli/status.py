@@ -19,8 +19,7 @@ from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.ingest.kafka_settings import client_settings
 from archiver.ingest.ownership import PartitionState
 from archiver.maintain.status import ArchiveStatus, read_status, with_lag
-from archiver.monitor.client import service_snapshot
-from archiver.monitor.server import health, readiness
+from archiver.monitor.server import health, readiness, service_snapshot
 from archiver.monitor.snapshot import ServiceSnapshot
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError
 from blockgz_runtime.program.main import closing

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from archiver.commit.commit import PartitionIdentity, StoredChunk, commit_progress, commit_stored
 from archiver.commit.objects import Held
-from archiver.commit.operations import Head, NewToken, Protocol, patiently
+from archiver.commit.operations import Head, NewToken, Protocol, retrying
 from archiver.commit.recovery import TakeoverPolicy, read_own, take_over
 from archiver.errors import Fenced, GapRefused
 from blockgz_runtime.errors import StoreError
@@ -85,7 +85,7 @@ def commit_batch(
     gap = gap_before(before.marker, start, reading) if before is not None else None
     if gap is not None and not policy.gaps_are_recorded:
         raise GapRefused(
-            f"{_name(identity)}: the archive ends at {gap.start}, the batch begins at {gap.end}",
+            f"{identity}: the archive ends at {gap.start}, the batch begins at {gap.end}",
             why="nobody knows whether the log held records between them",
             remedy="give the records from there on, or record the gap with --on-gap record",
         )
@@ -126,7 +126,7 @@ def _check_data(
 ) -> Protocol[None]:
     """Raises StoreError where whoever stored the data saw another store than this one, or as `_check_end` does."""
     key = identity.keys.chunks + chunk.data.name
-    head: ObjectHead | None = yield from patiently(Head(key))
+    head: ObjectHead | None = yield from retrying(Head(key))
     if head is None or head.size != chunk.data.bytes:
         # Where the archive moved on meanwhile, what the batch stored is garbage, and may have been collected.
         _check_end(identity, ends, (yield from read_own(identity, policy)))
@@ -142,7 +142,7 @@ def _check_end(identity: PartitionIdentity, ends: Collection[ChainEnd], held: He
     now = ChainEnd.of(held)
     if set(ends) != {now}:
         raise Fenced(
-            f"{_name(identity)}: another writer archived up to {now.next_offset} while this batch was under way",
+            f"{identity}: another writer archived up to {now.next_offset} while this batch was under way",
             why=f"the batch was cut for an archive that ends at {' and '.join(str(end.next_offset) for end in ends)}",
             remedy="run the batch again: what is archived by now is left out; let one query write a partition",
         )
@@ -162,7 +162,3 @@ def gap_before(marker: Marker, first_offset: int, reading: Reading | None) -> Ga
         if reached.chain_end == first_offset:
             return None
     return Gap(end, first_offset, UNVERIFIED)
-
-
-def _name(identity: PartitionIdentity) -> str:
-    return f"{identity.topic}:{identity.keys.partition}"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from archiver.commit.objects import Held, store_once, swap_marker
-from archiver.commit.operations import CompareAndSwap, CourtesyFailed, Get, NewToken, Protocol, StillAssigned, patiently
+from archiver.commit.operations import CompareAndSwap, CourtesyFailed, Get, NewToken, Protocol, StillAssigned, retrying
 from archiver.errors import AssignmentLost
 from blockgz_runtime.errors import AccessDenied, StoreError
 from blockgz_runtime.store.writer import Body, FileBody, StoredObject
@@ -34,6 +34,9 @@ class PartitionIdentity:
     def topic(self) -> str:
         """The topic's name in Kafka."""
         return self.keys.folder.topic
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.keys.partition}"
 
     @property
     def suffix(self) -> str:
@@ -115,12 +118,10 @@ def commit_stored(identity: PartitionIdentity, held: Held, chunk: StoredChunk) -
         names_are_shared=_shares_names(keys),
     )
     entry = markers.entry_of(index, keys.index_name(chunk.start, index_conflict), body)
-    room, pending = markers.folded(marker)
-    for catalog in pending:
-        room = yield from store_catalog(keys, room, catalog)
+    folded = yield from fold_tail(keys, marker)
     nonce: str = yield NewToken()
     committed = markers.appended(
-        room, entry, chunk.gaps, nonce=nonce, leader_epoch=chunk.leader_epoch, tail_hash=chunk.tail_hash
+        folded, entry, chunk.gaps, nonce=nonce, leader_epoch=chunk.leader_epoch, tail_hash=chunk.tail_hash
     )
     result = yield from _swap_if_assigned(keys, committed, held)
     if isinstance(keys, SeedLayoutKeys):
@@ -151,10 +152,10 @@ def _swap_if_assigned(keys: PartitionKeys, marker: Marker, held: Held) -> Protoc
 
 def check_assignment(keys: PartitionKeys) -> Protocol[None]:
     """Raises AssignmentLost where the partition is another process's by now, or its topic another one."""
-    mine: bool = yield from patiently(StillAssigned())
+    mine: bool = yield from retrying(StillAssigned())
     if not mine:
         raise AssignmentLost(
-            f"{keys.folder.topic}:{keys.partition} went to another process or was created anew",
+            f"{keys.folder.topic}:{keys.partition} went to another process or was created again",
             why="the consumer group or the cluster changed meanwhile",
             remedy="nothing to do: whoever owns the partition now archives what is not committed",
         )
@@ -192,8 +193,16 @@ def _gaps_before(marker: Marker) -> tuple[Gap, ...]:
     return tuple(gap for gap in marker.gaps if gap.start >= end)
 
 
-def store_catalog(keys: PartitionKeys, marker: Marker, catalog: markers.PendingCatalog) -> Protocol[Marker]:
-    """Store a catalog before the marker that references it; returns the marker with the name that it got."""
+def fold_tail(keys: PartitionKeys, marker: Marker) -> Protocol[Marker]:
+    """The marker with space in its tail; catalogs that this takes are stored before the marker that references them."""
+    folded, pending = markers.folded(marker)
+    for catalog in pending:
+        folded = yield from _store_catalog(keys, folded, catalog)
+    return folded
+
+
+def _store_catalog(keys: PartitionKeys, marker: Marker, catalog: markers.PendingCatalog) -> Protocol[Marker]:
+    """The marker with the name that the catalog got."""
 
     def key_of(conflict: Conflict | None) -> str:
         return keys.home + catalog_name(catalog.level, catalog.position, conflict)

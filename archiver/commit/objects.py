@@ -2,9 +2,9 @@
 
 import zlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from archiver.commit.operations import CompareAndSwap, Get, Head, NewToken, Protocol, PutIfAbsent, Wait, patiently
+from archiver.commit.operations import CompareAndSwap, Get, Head, NewToken, Protocol, PutIfAbsent, Wait, retrying
 from archiver.errors import Fenced
 from blockgz_runtime.errors import StoreError, StoreUnavailable, StoreUnfit
 from blockgz_runtime.store.writer import Body, ObjectHead, StoredObject
@@ -12,6 +12,7 @@ from index_format import marker as markers
 from index_format.keys import Conflict
 from index_format.marker import Marker
 
+R = TypeVar("R")
 MAX_REFUSALS = 10
 """A store that so often refuses a swap from its own current etag is broken."""
 
@@ -54,7 +55,7 @@ def _new_conflict(epoch: int) -> Protocol[Conflict]:
 def _store_at(key: str, body: Body, attempt: str) -> Protocol[bool]:
     tries = 0
     while True:
-        head: ObjectHead | None = yield from patiently(Head(key))
+        head: ObjectHead | None = yield from retrying(Head(key))
         if head is not None:
             return head.attempt == attempt
         cause = f"the store says both that {key} is taken and that it is not there"
@@ -69,7 +70,7 @@ def _store_at(key: str, body: Body, attempt: str) -> Protocol[bool]:
 
 def read_marker(key: str) -> Protocol[Held | None]:
     """The marker as it is now; None where there is none. Raises FormatError for one that is damaged."""
-    found: StoredObject | None = yield from patiently(Get(key))
+    found: StoredObject | None = yield from retrying(Get(key))
     return Held(markers.decode_marker(found.body, key), found.etag) if found else None
 
 
@@ -98,7 +99,7 @@ def swap_marker(key: str, marker: Marker, expected: str | None) -> Protocol[Held
             raise StoreError(
                 f"the marker {key} vanished",
                 why="it was there when this writer claimed the partition",
-                remedy="find out who deleted it and restore it; it is never created anew over an existing archive",
+                remedy="find out who deleted it and restore it; it is never created over an existing archive",
             )
         if current is not None and current.etag != expected:
             raise Fenced(
@@ -114,6 +115,17 @@ def swap_marker(key: str, marker: Marker, expected: str | None) -> Protocol[Held
             )
         tries += 1
         yield Wait(tries, cause)
+
+
+def until_swapped(attempt: Callable[[], Protocol[R]]) -> Protocol[R]:
+    """Repeats an attempt to read and swap a marker as long as another writer swaps it in between."""
+    tries = 0
+    while True:
+        try:
+            return (yield from attempt())
+        except Fenced as error:
+            tries += 1
+            yield Wait(tries, error.what)
 
 
 class RestingMarker(NamedTuple):

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from blockgz_runtime.errors import BrokerUnreachable, StoreUnavailable
 from blockgz_runtime.store.writer import Body
-from index_format.records import Record
 
 R = TypeVar("R")
 Protocol = Generator["Operation", Any, R]
@@ -103,27 +102,9 @@ Operation = (
     | ReadLogRecord
 )
 
-__all__ = [
-    "CompareAndSwap",
-    "CourtesyFailed",
-    "Get",
-    "Head",
-    "LogBounds",
-    "NewToken",
-    "Operation",
-    "Protocol",
-    "PutIfAbsent",
-    "ReadLogBounds",
-    "ReadLogRecord",
-    "Record",
-    "StillAssigned",
-    "Wait",
-    "patiently",
-]
 
-
-def patiently(operation: Operation) -> Protocol[Any]:
-    """Ask until store or broker answers; for questions, which may be repeated without end."""
+def retrying(operation: Operation) -> Protocol[Any]:
+    """Retries until store or broker answers; only for operations that read."""
     attempt = 0
     while True:
         try:

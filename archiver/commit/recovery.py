@@ -3,15 +3,17 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from archiver.commit.commit import PartitionIdentity, check_assignment
-from archiver.commit.objects import Held, read_marker, swap_marker
-from archiver.commit.operations import Get, LogBounds, NewToken, Protocol, ReadLogBounds, ReadLogRecord, Wait, patiently
-from archiver.errors import Diverged, Fenced, GapRefused, OwnedByAnother
+from archiver.commit.objects import Held, read_marker, swap_marker, until_swapped
+from archiver.commit.operations import Get, LogBounds, NewToken, Protocol, ReadLogBounds, ReadLogRecord, retrying
+from archiver.errors import Diverged, GapRefused, OwnedByAnother
 from blockgz_runtime.errors import StoreError, UsageError
 from blockgz_runtime.store.writer import StoredObject
 from index_format import marker as markers
 from index_format.chunk_index import Gap
-from index_format.keys import INDEX_SUFFIXES
+from index_format.keys import INDEX_SUFFIXES, LAYOUTS, PartitionKeys, TopicFolder
 from index_format.marker import Marker
 from index_format.records import Record, record_hash
 
@@ -41,36 +43,32 @@ class Claimed(NamedTuple):
 def take_over(identity: PartitionIdentity, writer: str, policy: TakeoverPolicy) -> Protocol[Claimed]:
     """Claim the partition: read the marker, compare it with the log, raise the epoch by compare-and-swap.
 
-    The log is asked before the claim, so that a process that may not read it fences nobody. Raises Diverged,
+    The log is read before the claim, so that a process that may not read it fences nobody. Raises Diverged,
     GapRefused, OwnedByAnother or UsageError, which claim nothing.
     """
-    tries = 0
-    while True:
-        held = yield from read_own(identity, policy)
-        bounds: LogBounds = yield from patiently(ReadLogBounds())
-        newest = yield from _newest_archived(held.marker if held else None, bounds)
-        yield from check_assignment(identity.keys)
-        gap = None
-        if held is not None:
-            gap = gap_before(held.marker, bounds, identity)
-            _compare_tail(identity, held.marker, newest)
-        if gap is not None and not policy.gaps_are_recorded:
-            raise GapRefused(
-                f"{_name(identity)}: records at offsets {gap.start} to {gap.end - 1} were never archived",
-                why="retention removed them from the log first",
-                remedy="run with --on-gap record to go on with the gap recorded",
-            )
-        nonce: str = yield NewToken()
-        claim = _claim(identity, held, writer, nonce, gap)
-        try:
-            now_held = yield from swap_marker(identity.keys.marker, claim, held.etag if held else None)
-        except Fenced as error:
-            tries += 1
-            yield Wait(tries, error.what)
-            continue
-        position = claim.next_offset if claim.next_offset is not None else bounds.low
-        tail_was_compacted = isinstance(newest, Vanished)
-        return Claimed(now_held, position, gap, tail_was_compacted)
+    return (yield from until_swapped(lambda: _take_over_once(identity, writer, policy)))
+
+
+def _take_over_once(identity: PartitionIdentity, writer: str, policy: TakeoverPolicy) -> Protocol[Claimed]:
+    held = yield from read_own(identity, policy)
+    bounds: LogBounds = yield from retrying(ReadLogBounds())
+    newest = yield from _newest_archived(held.marker if held else None, bounds)
+    yield from check_assignment(identity.keys)
+    gap = None
+    if held is not None:
+        gap = gap_before(held.marker, bounds, identity)
+        _compare_tail(identity, held.marker, newest)
+    if gap is not None and not policy.gaps_are_recorded:
+        raise GapRefused(
+            f"{identity}: records at offsets {gap.start} to {gap.end - 1} were never archived",
+            why="retention removed them from the log first",
+            remedy="run with --on-gap record to archive the rest, with the gap recorded",
+        )
+    nonce: str = yield NewToken()
+    claim = _claim(identity, held, writer, nonce, gap)
+    claimed = yield from swap_marker(identity.keys.marker, claim, held.etag if held else None)
+    position = claim.next_offset if claim.next_offset is not None else bounds.low
+    return Claimed(claimed, position, gap, isinstance(newest, Vanished))
 
 
 def read_own(identity: PartitionIdentity, policy: TakeoverPolicy) -> Protocol[Held | None]:
@@ -92,7 +90,7 @@ def gap_before(marker: Marker, bounds: LogBounds, identity: PartitionIdentity) -
         return None
     if bounds.high < position:
         raise Diverged(
-            f"{_name(identity)} ends at offset {bounds.high}, but the archive already holds it up to {position}",
+            f"{identity} ends at offset {bounds.high}, but the archive already holds it up to {position}",
             why="the log was truncated or replaced, or this is another cluster",
             remedy="archive into another --archive, or find out what happened to the topic; nothing was changed",
         )
@@ -100,26 +98,20 @@ def gap_before(marker: Marker, bounds: LogBounds, identity: PartitionIdentity) -
 
 
 def _claim(identity: PartitionIdentity, held: Held | None, writer: str, nonce: str, gap: Gap | None) -> Marker:
-    if held is not None:
-        return markers.claimed(
-            held.marker,
-            writer=writer,
-            nonce=nonce,
+    if held is None:
+        return Marker(
+            archive_id=identity.archive_id,
+            topic=identity.topic,
+            topic_id=identity.topic_id,
+            partition=identity.keys.partition,
             group_id=identity.group_id,
             isolation_level=identity.isolation_level,
-            gap=gap,
+            epoch=1,
+            writer=writer,
+            nonce=nonce,
         )
-    return Marker(
-        archive_id=identity.archive_id,
-        topic=identity.topic,
-        topic_id=identity.topic_id,
-        partition=identity.keys.partition,
-        group_id=identity.group_id,
-        isolation_level=identity.isolation_level,
-        epoch=1,
-        writer=writer,
-        nonce=nonce,
-    )
+    group, level = identity.group_id, identity.isolation_level
+    return markers.claimed(held.marker, writer=writer, nonce=nonce, group_id=group, isolation_level=level, gap=gap)
 
 
 def _check_identity(identity: PartitionIdentity, marker: Marker, policy: TakeoverPolicy) -> None:
@@ -130,7 +122,7 @@ def _check_identity(identity: PartitionIdentity, marker: Marker, policy: Takeove
     ):
         raise Diverged(
             f"{identity.keys.marker} belongs to {marker.topic}:{marker.partition} of archive {marker.archive_id}",
-            why=f"expected {_name(identity)} of archive {identity.archive_id}",
+            why=f"expected {identity} of archive {identity.archive_id}",
             remedy="the objects of two archives were mixed; restore the right ones",
         )
     if None not in (marker.topic_id, identity.topic_id) and marker.topic_id != identity.topic_id:
@@ -142,7 +134,7 @@ def _check_identity(identity: PartitionIdentity, marker: Marker, policy: Takeove
         )
     if marker.group_id != identity.group_id and not policy.other_groups_are_replaced:
         raise OwnedByAnother(
-            f"{_name(identity)} is archived by consumer group {marker.group_id!r}",
+            f"{identity} is archived by consumer group {marker.group_id!r}",
             why=f"this process runs as group {identity.group_id!r}; two deployments would fence each other for ever",
             remedy=f"use --group-id {marker.group_id}, or --takeover once the other deployment is stopped",
         )
@@ -153,7 +145,7 @@ def _check_isolation(identity: PartitionIdentity, marker: Marker) -> Protocol[No
     level = yield from _archived_level(identity, marker)
     if level is not None and level != identity.isolation_level:
         raise UsageError(
-            f"{_name(identity)} is archived with isolation level {level}",
+            f"{identity} is archived with isolation level {level}",
             why=f"this run asks for {identity.isolation_level}, under which other records belong into the archive",
             remedy=f"use --isolation-level {level}, or another --archive",
         )
@@ -165,7 +157,7 @@ def _archived_level(identity: PartitionIdentity, marker: Marker) -> Protocol[str
         return marker.isolation_level if marker.next_offset is not None else None
     entry, keys = marker.tail[-1], identity.keys
     key = keys.chunks + keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[keys.layout])
-    found: StoredObject | None = yield from patiently(Get(key))
+    found: StoredObject | None = yield from retrying(Get(key))
     if found is None:
         raise StoreError(
             f"the index {key} is gone",
@@ -186,18 +178,44 @@ def _newest_archived(marker: Marker | None, bounds: LogBounds) -> Protocol[Recor
     offset = marker.tail[-1].last_offset
     if not bounds.low <= offset < bounds.high:
         return None
-    record: Record | None = yield from patiently(ReadLogRecord(offset))
+    record: Record | None = yield from retrying(ReadLogRecord(offset))
     return Vanished() if record is None else record
 
 
 def _compare_tail(identity: PartitionIdentity, marker: Marker, newest: Record | Vanished | None) -> None:
     if isinstance(newest, Record) and record_hash(newest) != marker.tail_hash:
         raise Diverged(
-            f"{_name(identity)}: the record at offset {newest.offset} is not the one that was archived",
+            f"{identity}: the record at offset {newest.offset} is not the one that was archived",
             why="the log was truncated and written again, or this is another cluster",
             remedy="archive into another --archive, or find out what happened to the topic; nothing was changed",
         )
 
 
-def _name(identity: PartitionIdentity) -> str:
-    return f"{identity.topic}:{identity.keys.partition}"
+def name_successor(old: PartitionKeys, successor: str, writer: str) -> Protocol[bool]:
+    """Swap the marker of an old incarnation for the last time, to name its successor; False where one is named.
+
+    The swap raises the epoch, so that a writer that still holds the old chain is fenced. Readers follow the name.
+    """
+    return (yield from until_swapped(lambda: _name_successor_once(old, successor, writer)))
+
+
+def _name_successor_once(old: PartitionKeys, successor: str, writer: str) -> Protocol[bool]:
+    held = yield from read_marker(old.marker)
+    if held is None or held.marker.successor is not None:
+        return False
+    nonce: str = yield NewToken()
+    group, level = held.marker.group_id, held.marker.isolation_level
+    claim = markers.claimed(held.marker, writer=writer, nonce=nonce, group_id=group, isolation_level=level)
+    yield from swap_marker(old.marker, replace(claim, successor=successor), held.etag)
+    return True
+
+
+def name_successors(newest: PartitionKeys, writer: str) -> Protocol[tuple[str, ...]]:
+    """The same for every incarnation older than this one; the folders that were newly named as successors."""
+    folder, named = newest.folder, list[str]()
+    for incarnation in range(1, folder.incarnation):
+        old = LAYOUTS[newest.layout](TopicFolder(folder.topic, incarnation), newest.partition)
+        successor = str(TopicFolder(folder.topic, incarnation + 1))
+        if (yield from name_successor(old, successor, writer)):
+            named.append(successor)
+    return tuple(named)

@@ -1,19 +1,59 @@
-"""Fetching while there is room: the consumer is left alone for a moment, then paused, never left without polls."""
+"""Backpressure: budgets of memory and disk, and fetching inside them.
+
+Out of budget, the consumer is left unpolled for a moment, then paused and polled, which keeps it in the group.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, TypeVar
 
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.kafka_source import Event, GroupListener, KafkaSource, Partition
-from archiver.ingest.memory_plan import MemoryPlan
 from archiver.ingest.partition_archiver import EndBlock, Flush
 from archiver.ingest.roll_policy import RollReason, blocks_to_end, chunks_to_end
 from archiver.logs import LogEvent, log
 
 
-class Work(Protocol):
-    """A partition under way, as far as room goes (see PartitionArchiver)."""
+@dataclass(frozen=True)
+class MemoryPlan:
+    """The shares of a `--memory` of `budget_bytes`.
+
+    The shares, a good third of it together, count what is held at rest. A record that is being worked on is there
+    several times: as librdkafka's message, as Arrow, as text, encoded and compressed; fetches are added whole; and
+    allocators keep some of what was given back. The rest of the budget is for that.
+    """
+
+    budget_bytes: int
+
+    @property
+    def queue_bytes(self) -> int:
+        """For records that librdkafka fetched ahead."""
+        return self.budget_bytes // 8
+
+    @property
+    def batching_bytes(self) -> int:
+        """For messages that wait to become batches."""
+        return self.budget_bytes // 24
+
+    @property
+    def waiting_bytes(self) -> int:
+        """For batches that wait to be encoded."""
+        return self.budget_bytes // 12
+
+    @property
+    def open_block_bytes(self) -> int:
+        """For encoded records of blocks that are not full yet."""
+        return self.budget_bytes // 12
+
+    @property
+    def index_bytes(self) -> int:
+        """For what open chunks note of their finished blocks."""
+        return self.budget_bytes // 24
+
+
+class PartitionLoad(Protocol):
+    """What a partition holds of the budgets (see PartitionArchiver)."""
 
     @property
     def inbox_bytes(self) -> int: ...
@@ -31,7 +71,7 @@ class Work(Protocol):
 K = TypeVar("K")
 
 
-class Room:
+class Budgets:
     """The budgets of one process, in bytes, and what its partitions hold of them."""
 
     def __init__(self, memory: MemoryPlan, buffer: BufferFolder, buffer_bytes: int) -> None:
@@ -45,41 +85,41 @@ class Room:
         """What chunks hold of the buffer."""
         return self._buffer.used_bytes
 
-    def is_left(self, work: Iterable[Work]) -> bool:
-        """Whether more may be fetched: what was handed over and what is buffered lie inside their budgets."""
-        waiting = sum(each.inbox_bytes for each in work)
+    def have_capacity(self, loads: Iterable[PartitionLoad]) -> bool:
+        """Whether more may be fetched: records that wait and the buffer are below their budgets."""
+        waiting = sum(each.inbox_bytes for each in loads)
         return waiting < self._memory.waiting_bytes and self._buffer.used_bytes < self._buffer_bytes
 
-    def taken(self, num_bytes: int, work: Mapping[K, Work]) -> None:
-        """So much was handed over: open blocks may outgrow their share long before the next `relieve`."""
+    def taken(self, num_bytes: int, loads: Mapping[K, PartitionLoad]) -> None:
+        """Count bytes handed to partitions: open blocks may exceed their share long before the next `relieve`."""
         self._taken_bytes += num_bytes
         if self._taken_bytes >= self._memory.open_block_bytes // 2:
-            self._end_blocks(work)
+            self._end_blocks(loads)
 
-    def relieve(self, work: Mapping[K, Work]) -> None:
+    def relieve(self, loads: Mapping[K, PartitionLoad]) -> None:
         """End the largest open chunks and blocks early: thousands of partitions with one each would fill both."""
-        open_bytes = {key: each.open_bytes for key, each in work.items()}
-        index_bytes = {key: each.open_index_bytes for key, each in work.items()}
-        committing = {key: each.is_committing for key, each in work.items()}
+        committing = {key: each.is_committing for key, each in loads.items()}
+        open_bytes = {key: each.open_bytes for key, each in loads.items()}
         for key in chunks_to_end(open_bytes, committing, self._buffer_bytes):
-            work[key].offer(Flush(RollReason.BUFFER))
+            loads[key].offer(Flush(RollReason.BUFFER))
+        index_bytes = {key: each.open_index_bytes for key, each in loads.items()}
         for key in chunks_to_end(index_bytes, committing, self._memory.index_bytes):
-            work[key].offer(Flush(RollReason.MEMORY))
-        self._end_blocks(work)
+            loads[key].offer(Flush(RollReason.MEMORY))
+        self._end_blocks(loads)
 
-    def _end_blocks(self, work: Mapping[K, Work]) -> None:
+    def _end_blocks(self, loads: Mapping[K, PartitionLoad]) -> None:
         self._taken_bytes = 0
-        open_bytes = {key: each.open_block_bytes for key, each in work.items()}
+        open_bytes = {key: each.open_block_bytes for key, each in loads.items()}
         for key in blocks_to_end(open_bytes, self._memory.open_block_bytes):
-            work[key].offer(EndBlock())
+            loads[key].offer(EndBlock())
 
 
 STALL_SECONDS = 10.0
-"""So long the consumer is left alone for want of room; then its partitions are paused and polling goes on."""
+"""The consumer is not polled for so long without capacity; then its partitions are paused and polling resumes."""
 
 
-class Flow(Enum):
-    """What becomes of the consumer in one step."""
+class FetchMode(Enum):
+    """What one step does with the consumer."""
 
     FETCH = "fetch"
     WAIT = "wait"
@@ -88,34 +128,34 @@ class Flow(Enum):
     """Polled, so that the group keeps this member, but nothing is fetched."""
 
 
-def flow_after(flow: Flow, has_room: bool, stalled_seconds: float) -> Flow:
-    """What comes next; `stalled_seconds` since there was room."""
-    if has_room:
-        return Flow.FETCH
-    if flow is Flow.POLL_PAUSED or stalled_seconds >= STALL_SECONDS:
-        return Flow.POLL_PAUSED
-    return Flow.WAIT
+def mode_after(mode: FetchMode, has_capacity: bool, stalled_seconds: float) -> FetchMode:
+    """The next mode; `stalled_seconds` since there was capacity."""
+    if has_capacity:
+        return FetchMode.FETCH
+    if mode is FetchMode.POLL_PAUSED or stalled_seconds >= STALL_SECONDS:
+        return FetchMode.POLL_PAUSED
+    return FetchMode.WAIT
 
 
 class Fetching:
-    """The consumer of this process, polled as room allows. All methods belong to the consumer thread."""
+    """The consumer of this process, polled as the budgets allow. All methods belong to the consumer thread."""
 
     def __init__(
-        self, connect: Callable[[], KafkaSource], room: Room, clock: Callable[[], float], rest: Callable[[], None]
+        self, connect: Callable[[], KafkaSource], budgets: Budgets, clock: Callable[[], float], rest: Callable[[], None]
     ) -> None:
         """`rest` waits for a moment."""
         self._connect = connect
-        self._room = room
+        self._budgets = budgets
         self._clock = clock
         self._rest = rest
         self._source = connect()
-        self._flow = Flow.FETCH
-        self._had_room_at = clock()
+        self._mode = FetchMode.FETCH
+        self._had_capacity_at = clock()
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing is fetched for want of room. Safe to ask from any thread."""
-        return self._flow is Flow.POLL_PAUSED
+        """Whether nothing is fetched because the budgets are used up. Safe to ask from any thread."""
+        return self._mode is FetchMode.POLL_PAUSED
 
     def subscribe(self, topics: Sequence[str], listener: GroupListener) -> None:
         """See KafkaSource."""
@@ -135,28 +175,28 @@ class Fetching:
         """See KafkaSource."""
         self._source.commit(positions)
 
-    def poll(self, work: Iterable[Work]) -> list[Event]:
-        """What arrived within a moment; `work` are the partitions under way. Raises MemberRefused."""
+    def poll(self, loads: Iterable[PartitionLoad]) -> list[Event]:
+        """What arrived within a moment; `loads` are the active partitions. Raises MemberRefused."""
         now = self._clock()
-        has_room = self._room.is_left(work)
-        if has_room:
-            self._had_room_at = now
-        before, self._flow = self._flow, flow_after(self._flow, has_room, now - self._had_room_at)
-        if self._flow is Flow.WAIT:
+        has_capacity = self._budgets.have_capacity(loads)
+        if has_capacity:
+            self._had_capacity_at = now
+        before, self._mode = self._mode, mode_after(self._mode, has_capacity, now - self._had_capacity_at)
+        if self._mode is FetchMode.WAIT:
             self._rest()
             return []
-        if self._flow is Flow.POLL_PAUSED and before is not Flow.POLL_PAUSED:
-            log.warning(LogEvent.PAUSED, buffer_bytes=self._room.buffered_bytes)
+        if self._mode is FetchMode.POLL_PAUSED and before is not FetchMode.POLL_PAUSED:
+            log.warning(LogEvent.PAUSED, buffer_bytes=self._budgets.buffered_bytes)
             self._source.pause()
-        elif self._flow is Flow.FETCH and before is Flow.POLL_PAUSED:
+        elif self._mode is FetchMode.FETCH and before is FetchMode.POLL_PAUSED:
             self._source.resume()
             log.info(LogEvent.RESUMED)
         return self._source.poll()
 
-    def connect_anew(self) -> None:
-        """Another consumer in place of one that may not go on; it consumes nothing yet."""
+    def reconnect(self) -> None:
+        """Replace a consumer that the group refused by a new one, which consumes nothing yet."""
         self._source = self._connect()
-        self._flow = Flow.FETCH
+        self._mode = FetchMode.FETCH
 
     def close(self) -> None:
         """Leave the group; nothing is consumed any more."""

@@ -1,9 +1,12 @@
-"""What the archiver asks of the cluster: which topics and partitions there are, their identities and bounds."""
+"""What the archiver asks of the cluster: topics and partitions, their identities, and the bounds of their logs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
@@ -13,13 +16,26 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from archiver.commit.operations import LogBounds
-from archiver.ingest.kafka_source import Partition
+from archiver.ingest.kafka_source import Partition, name_of
+from archiver.logs import LogEvent, log
 from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS, ConnectionErrors, cluster_metadata, kafka_failure
+from blockgz_runtime.kafka.messages import Readable, batch_of
 from blockgz_runtime.kafka.settings import make_client
+from index_format.errors import BlockgzError
+from index_format.records import Record, iter_records
 
 IDENTITY_DEADLINE_SECONDS = 3.0
 """Brokers that do not tell their ids, such as librdkafka's mock, are not waited for."""
 
+
+SINGLE_READS = {
+    "queued.min.messages": 1,
+    "queued.max.messages.kbytes": 1024,
+    "fetch.message.max.bytes": 64 * 1024,
+    "fetch.wait.max.ms": 10,
+}
+"""For KafkaLog: one record is wanted, and a fetch that waits at the end of one log would hold up the look-up in the
+next."""
 
 ISOLATION_LEVELS = {
     "read_committed": IsolationLevel.READ_COMMITTED,
@@ -147,3 +163,132 @@ def _config(answer: Any) -> tuple[dict[str, str] | None, dict[str, str] | None]:
     own = {entry.name: entry.value for entry in told if entry.source in OF_THE_TOPIC}
     defaults = {entry.name: entry.value for entry in told if entry.name not in own}
     return dict(sorted(own.items())), dict(sorted(defaults.items()))
+
+
+class KafkaLog:
+    """Bounds and single records of logs, for recovery; many threads may ask, one question is answered at a time."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        """Raises UsageError for settings that librdkafka refuses."""
+        self._consumer: Consumer = make_client(Consumer, dict(settings))
+        self._guard = threading.Lock()
+
+    def bounds(self, partition: Partition) -> LogBounds:
+        """The log's low watermark and its end: the last stable offset under read_committed."""
+        try:
+            with self._guard:
+                low, high = self._consumer.get_watermark_offsets(
+                    TopicPartition(*partition), timeout=BROKER_DEADLINE_SECONDS, cached=False
+                )
+        except KafkaException as error:
+            if error.args[0].code() in (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC):
+                self._refresh(partition[0])
+            raise kafka_failure(error.args[0], f"the bounds of {name_of(partition)} cannot be read") from error
+        return LogBounds(low, high)
+
+    def record_at(self, partition: Partition, offset: int) -> Record | None:
+        """The record at that offset, or None where the log holds none there any more."""
+        with self._guard:
+            self._consumer.assign([TopicPartition(*partition, offset)])
+            try:
+                return self._first_record(partition, offset)
+            finally:
+                self._consumer.unassign()
+
+    def close(self) -> None:
+        """Leave; the consumer is gone afterwards."""
+        self._consumer.close()
+
+    def _refresh(self, topic: str) -> None:
+        """Have librdkafka look at the topic again: it was told of fewer partitions, or of none."""
+        with suppress(KafkaException), self._guard:
+            self._consumer.list_topics(topic, timeout=BROKER_DEADLINE_SECONDS)
+
+    def _first_record(self, partition: Partition, offset: int) -> Record | None:
+        what = f"the record at {name_of(partition)}:{offset} cannot be read"
+        while True:
+            messages = self._consumer.consume(1, BROKER_DEADLINE_SECONDS)
+            if not messages:
+                raise kafka_failure(KafkaError(KafkaError._TIMED_OUT), what)
+            error = messages[0].error()
+            if error is None:
+                batch = batch_of(Readable(messages, [messages[0].headers()]))
+                return next(iter_records(batch)) if messages[0].offset() == offset else None
+            if error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
+                return None
+            if error.code() not in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):
+                raise kafka_failure(error, what)
+
+
+@dataclass(frozen=True)
+class PartitionLog:
+    """One partition's log for the protocols."""
+
+    log: KafkaLog
+    partition: Partition
+
+    def bounds(self) -> LogBounds:
+        """See KafkaLog."""
+        return self.log.bounds(self.partition)
+
+    def record_at(self, offset: int) -> Record | None:
+        """See KafkaLog."""
+        return self.log.record_at(self.partition, offset)
+
+
+WATERMARK_SECONDS = 30.0
+FIRST_LOOK_SECONDS = 1.0
+"""Until a partition is assigned it costs nothing to look for one."""
+
+AskBounds = Callable[[Collection[Partition]], Mapping[Partition, LogBounds]]
+
+
+class Watermarks:
+    """The newest answers; scrapes read them and never ask."""
+
+    def __init__(
+        self, partitions: Callable[[], Collection[Partition]], ask: AskBounds, clock: Callable[[], float]
+    ) -> None:
+        """`partitions` gives those to ask about; `ask` answers, or leaves out what nobody answers for."""
+        self._partitions = partitions
+        self._ask = ask
+        self._clock = clock
+        self._bounds: Mapping[Partition, LogBounds] = {}
+        self._asked_at: float | None = None
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watermarks", daemon=True)
+
+    @property
+    def bounds(self) -> Mapping[Partition, LogBounds]:
+        """The bounds as of the last answer."""
+        return self._bounds
+
+    @property
+    def age_seconds(self) -> float | None:
+        """Time since the last answer; None before the first."""
+        return None if self._asked_at is None else self._clock() - self._asked_at
+
+    def start(self) -> None:
+        """Ask every WATERMARK_SECONDS until `close`."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ask no more. A question under way is not waited for: nobody reads its answer."""
+        self._ending.set()
+
+    def refresh(self) -> None:
+        """Ask once. Without an answer the last ones stay, and age."""
+        partitions = self._partitions()
+        if not partitions:
+            return
+        try:
+            self._bounds = self._ask(partitions)
+        except BlockgzError as error:
+            log.warning(LogEvent.WATERMARKS_UNKNOWN, cause=error.what, why=error.why)
+            return
+        if self._bounds:
+            self._asked_at = self._clock()
+
+    def _run(self) -> None:
+        while not self._ending.wait(WATERMARK_SECONDS if self._bounds else FIRST_LOOK_SECONDS):
+            self.refresh()

@@ -3,13 +3,13 @@
 import logging
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer
 from pydantic import SecretStr
 
 from archiver.config.model import RunConfig
-from archiver.ingest.memory_plan import QueueLimits
 from blockgz_runtime.errors import (
     UnresolvedReference,
     UsageError,
@@ -17,12 +17,40 @@ from blockgz_runtime.errors import (
 from blockgz_runtime.kafka.secrets import resolve_references
 from blockgz_runtime.kafka.settings import make_client
 
+QUEUED_RECORD_FOOTPRINT = 320
+"""Bytes that librdkafka takes for a queued record beside key and value, which alone it counts; measured with 2.16."""
+LEAST_FETCH_BYTES = 1024**2
 FETCH_WAIT_MS_OF_ONCE = 20
 """A fetch that waits for records at the ends of some logs holds up partitions that are begun meanwhile: by librdkafka's
 default for half a second, which is for those who follow."""
 _silent = logging.getLogger("blockgz.librdkafka")
 _silent.addHandler(logging.NullHandler())
 _silent.propagate = False
+
+
+@dataclass(frozen=True)
+class QueueLimits:
+    """Bounds of librdkafka's queue for a share of `share_bytes`; it stops to fetch at either of the first two.
+
+    A fetch that began below them is added whole and inflated, one for each broker. So that bound is small.
+    """
+
+    share_bytes: int
+
+    @property
+    def content_bytes(self) -> int:
+        """Keys and values in the queue: half the share, the other half being for what is around them."""
+        return max(LEAST_FETCH_BYTES, self.share_bytes // 2)
+
+    @property
+    def records(self) -> int:
+        """Records in the queue, however small."""
+        return max(1000, self.share_bytes // 2 // QUEUED_RECORD_FOOTPRINT)
+
+    @property
+    def fetch_bytes(self) -> int:
+        """One answer of a broker, compressed as it is in the log."""
+        return max(LEAST_FETCH_BYTES, self.share_bytes // 32)
 
 
 def client_settings(bootstrap_servers: str, extra: Mapping[str, str | SecretStr]) -> dict[str, Any]:

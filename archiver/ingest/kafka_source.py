@@ -1,25 +1,94 @@
 """The archiver's consumer: directly assigned partitions, as Arrow batches."""
 
-import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from archiver.commit.operations import LogBounds
 from archiver.errors import MemberRefused, UnreadableRecord
-from archiver.ingest.batching import MESSAGE_FOOTPRINT, Gathered, Gathering
-from archiver.ingest.memory_plan import BATCH_FOOTPRINT
 from blockgz_runtime.errors import AccessDenied, PartitionUnavailable
-from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS, kafka_failure
+from blockgz_runtime.kafka.connection import kafka_failure
 from blockgz_runtime.kafka.messages import Message, Readable, batch_of, consecutive, readable_runs, rising_runs
 from blockgz_runtime.kafka.settings import make_client
 from index_format.errors import BlockgzError
-from index_format.records import Record, iter_records
+
+SECONDS_A_PARTITION = 0.002
+"""A batch takes about a tenth of that to be handed over and encoded, its records apart: a tenth of a core at most."""
+MESSAGES_WORTH_A_BATCH = 250
+BATCH_FOOTPRINT = 8192
+"""Bytes that an Arrow batch takes beside its content, as measured: buffers are rounded up, objects stand around."""
+MESSAGE_FOOTPRINT = 512
+"""Bytes that a message takes beside its value, at the least."""
+
+Partition = tuple[str, int]
+"""Topic and partition."""
+
+
+class Batched(NamedTuple):
+    """What came for one partition."""
+
+    messages: Sequence[Any]
+    end: int | None
+    """Where its log ended, if the broker told since the last time; messages may have come behind it."""
+
+
+class Batching:
+    """Messages by partition, held until they are worth a batch. All methods belong to the consumer thread."""
+
+    def __init__(self, most_bytes: int, clock: Callable[[], float]) -> None:
+        """`most_bytes`: no more than about so much is held; `clock` in monotonic seconds."""
+        self._most_bytes = most_bytes
+        self._clock = clock
+        self._messages: defaultdict[Partition, list[Any]] = defaultdict(list)
+        self._ends: dict[Partition, int] = {}
+        self._num_messages = self._num_bytes = 0
+        self._taken_at = clock()
+
+    def add(self, partition: Partition, messages: Iterable[Any]) -> None:
+        """Hold messages, which follow those held."""
+        self._messages[partition].extend(messages)
+
+    def count(self, messages: int, num_bytes: int) -> None:
+        """Note how much was added."""
+        self._num_messages += messages
+        self._num_bytes += num_bytes
+
+    def end(self, partition: Partition, position: int) -> None:
+        """Hold that the log ends at `position` for now."""
+        self._ends[partition] = position
+
+    def forget(self, partitions: Iterable[Partition]) -> None:
+        """Drop what is held of these."""
+        for partition in partitions:
+            self._messages.pop(partition, None)
+            self._ends.pop(partition, None)
+
+    @property
+    def partitions(self) -> set[Partition]:
+        """Those of which something is held."""
+        return {*self._messages, *self._ends}
+
+    def take(self, partition: Partition) -> Batched:
+        """What is held of one partition, which is held no longer."""
+        return Batched(self._messages.pop(partition, ()), self._ends.pop(partition, None))
+
+    def is_due(self, partitions: int) -> bool:
+        """Whether all is to be taken, where so many partitions are consumed: with a few of them, nearly always."""
+        if self._num_messages >= MESSAGES_WORTH_A_BATCH * len(self._messages) or self._num_bytes >= self._most_bytes:
+            return True
+        return self._clock() - self._taken_at >= partitions * SECONDS_A_PARTITION
+
+    def take_all(self) -> dict[Partition, Batched]:
+        """All that is held; nothing is held afterwards."""
+        self._num_messages = self._num_bytes = 0
+        self._taken_at = self._clock()
+        return {partition: self.take(partition) for partition in self.partitions}
+
 
 FIRST_MESSAGES_A_POLL = 8
 MOST_MESSAGES_A_POLL = 1000
@@ -29,16 +98,6 @@ POLL_SECONDS = 0.1
 """A poll that does not get as many messages as it asks for takes so long, whatever it gets."""
 LEADERS_SECONDS = 2.0
 """So long the leaders are asked for, at most, before anything is fetched; librdkafka goes on asking by itself."""
-SINGLE_READS = {
-    "queued.min.messages": 1,
-    "queued.max.messages.kbytes": 1024,
-    "fetch.message.max.bytes": 64 * 1024,
-    "fetch.wait.max.ms": 10,
-}
-"""For KafkaLog: one record is wanted, and a fetch that waits at the end of one log would hold up the look-up in the
-next."""
-Partition = tuple[str, int]
-"""Topic and partition."""
 
 
 @dataclass(frozen=True)
@@ -105,14 +164,14 @@ class KafkaSource:
     def __init__(
         self,
         settings: Mapping[str, Any],
-        gathering_bytes: int,
+        batching_bytes: int,
         clock: Callable[[], float] = time.monotonic,
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
-        """`gathering_bytes` bounds what is gathered into batches. Raises UsageError for settings that are refused."""
+        """`batching_bytes` bounds what is batched into batches. Raises UsageError for settings that are refused."""
         self._consumer: Consumer = make_client(Consumer, dict(settings))
         self._consuming: set[Partition] = set()
-        self._gathering = Gathering(gathering_bytes, clock)
+        self._batching = Batching(batching_bytes, clock)
         self._poll_seconds = poll_seconds
         self._at_once = FIRST_MESSAGES_A_POLL
         self._beside_value = 0
@@ -168,7 +227,7 @@ class KafkaSource:
         leaving = self._consuming.intersection(partitions)
         self._consumer.incremental_unassign([TopicPartition(*partition) for partition in leaving])
         self._consuming -= leaving
-        self._gathering.forget(leaving)
+        self._batching.forget(leaving)
 
     def poll(self) -> list[Event]:
         """What arrived and was worth a batch, in offset order per partition; waits for at most `poll_seconds`.
@@ -178,19 +237,19 @@ class KafkaSource:
         """
         messages: list[Message] = self._consumer.consume(self._at_once, self._poll_seconds)
         num_bytes = sum(map(len, messages)) + (MESSAGE_FOOTPRINT + self._beside_value) * len(messages)
-        self._gathering.count(len(messages), num_bytes)
+        self._batching.count(len(messages), num_bytes)
         events: list[Event] = []
         for partition, are_records, run in consecutive(messages):
             if are_records:
-                self._gathering.add(partition, run)
+                self._batching.add(partition, run)
             else:
                 for message in run:
                     events += self._told(message, message.error())
         # What a rebalance took away inside the call above may lie among the messages.
-        self._gathering.forget(self._gathering.partitions - self._consuming)
-        if self._gathering.is_due(len(self._consuming)):
-            for partition, gathered in self._gathering.take_all().items():
-                events += _fetched(partition, gathered)
+        self._batching.forget(self._batching.partitions - self._consuming)
+        if self._batching.is_due(len(self._consuming)):
+            for partition, batched in self._batching.take_all().items():
+                events += _fetched(partition, batched)
         if batches := [event.batch for event in events if isinstance(event, Fetched)]:
             self._beside_value = beside_value(batches)
         self._at_once = messages_a_poll(len(messages), num_bytes, self._at_once)
@@ -214,84 +273,13 @@ class KafkaSource:
             return ()
         partition = (message.topic(), message.partition())
         if error.code() == KafkaError._PARTITION_EOF:
-            self._gathering.end(partition, message.offset())
+            self._batching.end(partition, message.offset())
             return ()
-        return (*_fetched(partition, self._gathering.take(partition)), _failed(partition, error))
+        return (*_fetched(partition, self._batching.take(partition)), _failed(partition, error))
 
     def close(self) -> None:
         """Leave; the consumer is gone afterwards."""
         self._consumer.close()
-
-
-class KafkaLog:
-    """Bounds and single records of logs, for recovery; many threads may ask, one question is answered at a time."""
-
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        """Raises UsageError for settings that librdkafka refuses."""
-        self._consumer: Consumer = make_client(Consumer, dict(settings))
-        self._guard = threading.Lock()
-
-    def bounds(self, partition: Partition) -> LogBounds:
-        """The log's low watermark and its end: the last stable offset under read_committed."""
-        try:
-            with self._guard:
-                low, high = self._consumer.get_watermark_offsets(
-                    TopicPartition(*partition), timeout=BROKER_DEADLINE_SECONDS, cached=False
-                )
-        except KafkaException as error:
-            if error.args[0].code() in (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC):
-                self._refresh(partition[0])
-            raise kafka_failure(error.args[0], f"the bounds of {_name(partition)} cannot be read") from error
-        return LogBounds(low, high)
-
-    def record_at(self, partition: Partition, offset: int) -> Record | None:
-        """The record at that offset, or None where the log holds none there any more."""
-        with self._guard:
-            self._consumer.assign([TopicPartition(*partition, offset)])
-            try:
-                return self._first_record(partition, offset)
-            finally:
-                self._consumer.unassign()
-
-    def close(self) -> None:
-        """Leave; the consumer is gone afterwards."""
-        self._consumer.close()
-
-    def _refresh(self, topic: str) -> None:
-        """Have librdkafka look at the topic again: it was told of fewer partitions, or of none."""
-        with suppress(KafkaException), self._guard:
-            self._consumer.list_topics(topic, timeout=BROKER_DEADLINE_SECONDS)
-
-    def _first_record(self, partition: Partition, offset: int) -> Record | None:
-        what = f"the record at {_name(partition)}:{offset} cannot be read"
-        while True:
-            messages = self._consumer.consume(1, BROKER_DEADLINE_SECONDS)
-            if not messages:
-                raise kafka_failure(KafkaError(KafkaError._TIMED_OUT), what)
-            error = messages[0].error()
-            if error is None:
-                batch = batch_of(Readable(messages, [messages[0].headers()]))
-                return next(iter_records(batch)) if messages[0].offset() == offset else None
-            if error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
-                return None
-            if error.code() not in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):
-                raise kafka_failure(error, what)
-
-
-@dataclass(frozen=True)
-class PartitionLog:
-    """One partition's log for the protocols."""
-
-    log: KafkaLog
-    partition: Partition
-
-    def bounds(self) -> LogBounds:
-        """See KafkaLog."""
-        return self.log.bounds(self.partition)
-
-    def record_at(self, offset: int) -> Record | None:
-        """See KafkaLog."""
-        return self.log.record_at(self.partition, offset)
 
 
 def beside_value(batches: Sequence[pa.RecordBatch]) -> int:
@@ -309,9 +297,9 @@ def messages_a_poll(records: int, num_bytes: int, asked: int) -> int:
     return max(1, min(MOST_MESSAGES_A_POLL, 8 * asked, fitting))
 
 
-def _fetched(partition: Partition, gathered: Gathered) -> list[Event]:
+def _fetched(partition: Partition, batched: Batched) -> list[Event]:
     events: list[Event] = []
-    for run in readable_runs(gathered.messages):
+    for run in readable_runs(batched.messages):
         if isinstance(run, Readable):
             batch = batch_of(run)
             for start, stop, epoch in rising_runs(run, batch):
@@ -319,8 +307,8 @@ def _fetched(partition: Partition, gathered: Gathered) -> list[Event]:
                 events.append(Fetched(partition, part, epoch, part.nbytes + BATCH_FOOTPRINT))
         else:
             events.append(_unreadable(partition, run.message.offset(), run.error))
-    if gathered.end is not None:
-        events.append(EndReached(partition, gathered.end))
+    if batched.end is not None:
+        events.append(EndReached(partition, batched.end))
     return events
 
 
@@ -329,7 +317,7 @@ def _unreadable(partition: Partition, offset: int, error: SystemError) -> Unread
         partition,
         offset,
         UnreadableRecord(
-            f"the record at {_name(partition)}:{offset} cannot be read by the Kafka client",
+            f"the record at {name_of(partition)}:{offset} cannot be read by the Kafka client",
             why=f"a header key is not UTF-8 ({error})",
             remedy="--on-bad-record skip archives the others and records a gap",
         ),
@@ -337,7 +325,7 @@ def _unreadable(partition: Partition, offset: int, error: SystemError) -> Unread
 
 
 def _failed(partition: Partition, error: KafkaError) -> Event:
-    failure = kafka_failure(error, f"{_name(partition)} cannot be read")
+    failure = kafka_failure(error, f"{name_of(partition)} cannot be read")
     if isinstance(failure, AccessDenied):
         return PartitionFailed(partition, failure)
     # Taking the partition over again finds out what happened to it: retention, truncation, another leader, a new topic.
@@ -348,18 +336,6 @@ def _plain(partitions: Sequence[TopicPartition]) -> list[Partition]:
     return [(partition.topic, partition.partition) for partition in partitions]
 
 
-def _name(partition: Partition) -> str:
+def name_of(partition: Partition) -> str:
+    """`orders:3`."""
     return f"{partition[0]}:{partition[1]}"
-
-
-__all__ = [
-    "EndReached",
-    "Event",
-    "Fetched",
-    "KafkaLog",
-    "KafkaSource",
-    "Partition",
-    "PartitionFailed",
-    "PartitionLog",
-    "Unreadable",
-]

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from archiver.commit.commit import PartitionIdentity
 from archiver.commit.driver import Driver, LogReader
-from archiver.commit.recovery import Claimed, TakeoverPolicy, take_over
-from archiver.commit.succession import name_successors
+from archiver.commit.recovery import Claimed, TakeoverPolicy, name_successors, take_over
 from archiver.config.model import RunConfig
 from archiver.errors import AssignmentLost, Fenced
 from archiver.ingest.buffer import BufferFolder
@@ -95,7 +94,7 @@ class PartitionView(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Workshop:
+class ArchivingContext:
     """What all partitions of a process share."""
 
     config: RunConfig
@@ -116,8 +115,8 @@ class Workshop:
 class Ownership:
     """One state a partition; see PartitionState."""
 
-    def __init__(self, workshop: Workshop) -> None:
-        self._workshop = workshop
+    def __init__(self, context: ArchivingContext) -> None:
+        self._context = context
         self._assigned: set[Partition] = set()
         self._claims: dict[Partition, Future[tuple[PartitionIdentity, Claimed]]] = {}
         self._active: dict[Partition, PartitionArchiver] = {}
@@ -236,8 +235,8 @@ class Ownership:
         flushing = [self._active[partition] for partition in leaving if partition in self._active]
         for archiver in flushing:
             archiver.offer(Flush(RollReason.FLUSH))
-        deadline = self._workshop.clock() + seconds
-        while not all(archiver.is_idle for archiver in flushing) and self._workshop.clock() < deadline:
+        deadline = self._context.clock() + seconds
+        while not all(archiver.is_idle for archiver in flushing) and self._context.clock() < deadline:
             pause()
         for partition in leaving:
             if partition in self._active:
@@ -264,48 +263,48 @@ class Ownership:
             log.warning(LogEvent.ABANDONED, topic=partition[0], partition=partition[1], cause=cause)
 
     def _start_claim(self, partition: Partition) -> None:
-        self._claims[partition] = self._workshop.takers.submit(self._claim, partition)
+        self._claims[partition] = self._context.takers.submit(self._claim, partition)
 
     def _claim(self, partition: Partition) -> tuple[PartitionIdentity, Claimed]:
         """Runs in a thread of its own."""
-        workshop, (topic, number) = self._workshop, partition
-        config = workshop.config
-        topic_id, folder = workshop.topics.locate(topic)
+        context, (topic, number) = self._context, partition
+        config = context.config
+        topic_id, folder = context.topics.locate(topic)
         driver = self._driver(partition, topic_id)
         keys = LAYOUTS[config.layout](folder, number)
-        for _ in driver.run(name_successors(keys, workshop.writer)):
+        for _ in driver.run(name_successors(keys, context.writer)):
             log.warning(LogEvent.SUCCEEDED, topic=topic, partition=number, folder=str(folder))
         identity = PartitionIdentity(
             keys=keys,
-            archive_id=workshop.archive_id,
+            archive_id=context.archive_id,
             topic_id=topic_id,
             group_id=config.group_id,
             record_format=config.record_format,
             codec=config.codec,
             isolation_level=config.isolation_level,
-            key_prefix=workshop.store.prefix,
+            key_prefix=context.store.prefix,
         )
         policy = TakeoverPolicy(gaps_are_recorded=config.on_gap == "record", other_groups_are_replaced=config.takeover)
-        return identity, driver.run(take_over(identity, workshop.writer, policy))
+        return identity, driver.run(take_over(identity, context.writer, policy))
 
     def _driver(self, partition: Partition, topic_id: str | None) -> Driver:
         def still_assigned() -> bool:
             """A topic that was created again since is another one, whatever its offsets look like."""
-            return partition in self._assigned and self._workshop.topics.is_same(partition[0], topic_id)
+            return partition in self._assigned and self._context.topics.is_same(partition[0], topic_id)
 
         def back_off(attempt: int, cause: str) -> None:
             if partition not in self._assigned:
                 raise AssignmentLost("the partition was given up meanwhile", why=cause)
             self.reports[partition].retries += 1
             log.warning(LogEvent.RETRY, topic=partition[0], partition=partition[1], attempt=attempt, cause=cause)
-            workshop.back_off(attempt, cause)
+            context.back_off(attempt, cause)
 
-        workshop = self._workshop
-        return Driver(workshop.store, workshop.log_of(partition), back_off, still_assigned)
+        context = self._context
+        return Driver(context.store, context.log_of(partition), back_off, still_assigned)
 
     def _archiver(self, partition: Partition, identity: PartitionIdentity, claimed: Claimed) -> PartitionArchiver:
-        workshop = self._workshop
-        config = workshop.config
+        context = self._context
+        config = context.config
         return PartitionArchiver(
             identity,
             claimed,
@@ -322,11 +321,11 @@ class Ownership:
                 ),
                 bad_records_are_skipped=config.on_bad_record == "skip",
             ),
-            buffer=workshop.buffer,
+            buffer=context.buffer,
             driver=self._driver(partition, identity.topic_id),
-            builders=workshop.builders,
-            committers=workshop.committers,
-            clock=workshop.clock,
+            builders=context.builders,
+            committers=context.committers,
+            clock=context.clock,
             end_offset=self.reports[partition].end_offset,
         )
 
@@ -335,7 +334,7 @@ class Ownership:
         tries = self._tries[partition] = self._tries.get(partition, 0) + 1
         report = self.reports[partition]
         report.fenced += isinstance(error, Fenced)
-        once = self._workshop.config.once
+        once = self._context.config.once
         if self._is_passing(error) and not (once and tries > RESTARTS_IN_A_ROW):
             report.restarts += 1
             log.warning(
@@ -348,12 +347,12 @@ class Ownership:
             )
             least = HEARTBEAT_SECONDS if isinstance(error, Fenced) else 0.0
             delay = min(LONGEST_BACKOFF_SECONDS, least + backoff_seconds(tries))
-            self._retry_at[partition] = self._workshop.clock() + delay
+            self._retry_at[partition] = self._context.clock() + delay
             return
         self._stopped(partition, error)
 
     def _is_passing(self, error: BlockgzError) -> bool:
-        owned_by_group = not self._workshop.config.once
+        owned_by_group = not self._context.config.once
         return isinstance(error, PASSING) or (owned_by_group and isinstance(error, Fenced | AssignmentLost))
 
     def _stopped(self, partition: Partition, error: BlockgzError) -> None:

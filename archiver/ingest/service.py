@@ -1,8 +1,7 @@
 """The archiving service: one consumer feeding the partitions that this process owns.
 
-Each duty has a module of its own: how the process comes to its partitions (membership, draining), what it does with
-them (ownership), how much is fetched (fetching, room), what topics there are (topic_watch, topic_configs). Here they
-are put together, and made to move.
+Each duty has a module of its own: how the process gets its partitions (assignment), what it does with them (ownership),
+how much is fetched (backpressure), what topics there are (topics). The service connects them and runs the main loop.
 """
 
 import threading
@@ -12,35 +11,28 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import version
-from typing import Protocol
 
 from archiver.commit.archive import open_archive
 from archiver.commit.operations import LogBounds
 from archiver.config.model import RunConfig
 from archiver.errors import MemberRefused
-from archiver.ingest.backpressure import Fetching, Room
+from archiver.ingest.assignment import WHOLE, Assignment, Drain, DrainShare, GroupMember
+from archiver.ingest.backpressure import Budgets, Fetching, MemoryPlan
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.draining import WHOLE, Drain, DrainShare
-from archiver.ingest.kafka_cluster import KafkaCluster
+from archiver.ingest.kafka_cluster import SINGLE_READS, KafkaCluster, KafkaLog, PartitionLog, Watermarks
 from archiver.ingest.kafka_settings import client_settings, consumer_settings
-from archiver.ingest.kafka_source import (
-    POLL_SECONDS,
-    SINGLE_READS,
-    Fetched,
-    KafkaLog,
-    KafkaSource,
-    Partition,
-    PartitionLog,
+from archiver.ingest.kafka_source import POLL_SECONDS, Fetched, KafkaSource, Partition
+from archiver.ingest.ownership import ArchivingContext, Ownership, PartitionReport
+from archiver.ingest.topics import (
+    TopicConfigs,
+    TopicConfigSchedule,
+    TopicDirectory,
+    TopicWatch,
+    no_such_topic,
+    selected_topics,
 )
-from archiver.ingest.membership import GroupMember
-from archiver.ingest.memory_plan import MemoryPlan
-from archiver.ingest.ownership import Ownership, PartitionReport, Workshop
-from archiver.ingest.topic_configs import TopicConfigs, TopicConfigSchedule
-from archiver.ingest.topic_watch import TopicWatch, no_such_topic, selected_topics
-from archiver.ingest.topics import TopicDirectory
 from archiver.logs import LogEvent, log
 from archiver.monitor.snapshot import ServiceSnapshot, partition_snapshots
-from archiver.monitor.watermarks import Watermarks
 from blockgz_runtime.allocators import give_back
 from blockgz_runtime.store.probe import probe
 from blockgz_runtime.store.retry import StoreBackoff, patiently
@@ -61,29 +53,6 @@ GIVEN_UP = (
     "the store is not asked whether it keeps writers apart: a second process, or one that was thought dead and came "
     "back, can overwrite markers and chunks, and records get lost or doubled"
 )
-
-
-class Share(Protocol):
-    """How this process comes to its partitions, and how they leave it."""
-
-    joined: bool
-    """Whether its partitions are known."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing is left to do, nor will be."""
-
-    def start(self) -> None:
-        """Come to the first partitions, now or in a later poll."""
-
-    def tick(self, now: float) -> None:
-        """Let time pass."""
-
-    def refused(self, refusal: MemberRefused) -> None:
-        """The consumer may not go on: start again with another one, or raise the refusal."""
-
-    def give_up(self, partitions: Sequence[Partition]) -> None:
-        """Flush and commit partitions that leave, within the grace time."""
 
 
 class ArchiverService:
@@ -114,10 +83,10 @@ class ArchiverService:
         memory = MemoryPlan(config.memory)
         settings = consumer_settings(config, queue_bytes=memory.queue_bytes)
         poll_seconds = POLL_SECONDS_OF_ONCE if config.once else POLL_SECONDS
-        self._room = Room(memory, buffer, config.buffer_bytes)
+        self._budgets = Budgets(memory, buffer, config.buffer_bytes)
         self._fetching = Fetching(
-            lambda: KafkaSource(settings, memory.gathering_bytes, clock, poll_seconds),
-            self._room,
+            lambda: KafkaSource(settings, memory.batching_bytes, clock, poll_seconds),
+            self._budgets,
             clock,
             self._pause_briefly,
         )
@@ -127,7 +96,7 @@ class ArchiverService:
         self._committers = ThreadPoolExecutor(COMMITTERS, thread_name_prefix="commit")
         self._watermarks = Watermarks(self._assigned, self._ask_bounds, clock)
         self._ownership: Ownership | None = None
-        self._share: Share | None = None
+        self._assignment: Assignment | None = None
         self._ticked_at = self._stepped_at = self._gave_back_at = clock()
 
     @property
@@ -144,7 +113,7 @@ class ArchiverService:
             version=version("blockgz"),
             archive=self._store.url,
             group_id=self._config.group_id,
-            joined=self._share is not None and self._share.joined,
+            joined=self._assignment is not None and self._assignment.joined,
             heartbeat_age_seconds=now - self._stepped_at,
             paused=self._fetching.is_paused,
             memory_budget=self._config.memory,
@@ -181,21 +150,21 @@ class ArchiverService:
         directory = TopicDirectory(self._store, self._cluster, archive)
         configs = TopicConfigs(self._store, archive.layout, directory.locate, self._cluster.describe)
         schedule = TopicConfigSchedule(configs, self._takers)
-        ownership = self._ownership = Ownership(self._workshop(archive, directory))
+        ownership = self._ownership = Ownership(self._context(archive, directory))
         if self._config.http is not None:
             self._watermarks.start()
         if self._config.once:
             schedule.keep_due(topics, self._clock())  # a short run may end before the first tick
-        share = self._share = self._share_of(ownership, topics)
-        share.start()
-        while not (self._stopping.is_set() or share.is_over):
+        assignment = self._assignment = self._assignment_of(ownership, topics)
+        assignment.start()
+        while not (self._stopping.is_set() or assignment.is_over):
             try:
-                self._step(ownership, share, schedule)
+                self._step(ownership, assignment, schedule)
             except MemberRefused as refusal:
-                share.refused(refusal)
-        share.give_up(list(ownership.reports))
+                assignment.refused(refusal)
+        assignment.give_up(list(ownership.reports))
 
-    def _step(self, ownership: Ownership, share: Share, schedule: TopicConfigSchedule) -> None:
+    def _step(self, ownership: Ownership, assignment: Assignment, schedule: TopicConfigSchedule) -> None:
         self._stepped_at = self._clock()
         begun = ownership.begin()
         if begun:
@@ -203,14 +172,14 @@ class ArchiverService:
         for event in self._fetching.poll(ownership.active.values()):
             ownership.offer(event)
             if isinstance(event, Fetched):
-                self._room.taken(event.num_bytes, ownership.active)
+                self._budgets.taken(event.num_bytes, ownership.active)
         now = self._clock()
         if now - self._ticked_at >= TICK_SECONDS:
             self._ticked_at = now
             ownership.tick(now)
-            self._room.relieve(ownership.active)
+            self._budgets.relieve(ownership.active)
             schedule.keep_due({topic for topic, _ in ownership.assigned}, now)
-            share.tick(now)
+            assignment.tick(now)
             if now - self._gave_back_at >= GIVE_BACK_SECONDS:
                 self._gave_back_at = now
                 give_back()
@@ -233,7 +202,7 @@ class ArchiverService:
         opened = partial(open_archive, self._store, layout=self._config.layout, cluster_id=cluster_id.result())
         return patiently(opened, self._stopping)
 
-    def _share_of(self, ownership: Ownership, topics: Sequence[str]) -> Share:
+    def _assignment_of(self, ownership: Ownership, topics: Sequence[str]) -> Assignment:
         if self._config.once:
             return Drain(
                 self._config, self._cluster, self._log, ownership, topics, self._drain_share, self._pause_briefly
@@ -255,8 +224,8 @@ class ArchiverService:
             wait=self._stopping.wait,
         )
 
-    def _workshop(self, archive: ArchiveInfo, topics: TopicDirectory) -> Workshop:
-        return Workshop(
+    def _context(self, archive: ArchiveInfo, topics: TopicDirectory) -> ArchivingContext:
+        return ArchivingContext(
             config=self._config,
             archive_id=archive.archive_id,
             store=self._store,

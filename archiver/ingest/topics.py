@@ -1,23 +1,160 @@
-"""Which folder of the archive a topic lives in: one incarnation for each topic id."""
+"""The topics to archive: which of the cluster's there are, where in the archive each lives, and what it is like."""
 
+import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from typing import Generic, TypeVar
 
+from msgspec.structs import replace
+
 from archiver.commit.archive import find_incarnation
-from archiver.ingest.kafka_cluster import KafkaCluster
-from blockgz_runtime.errors import BrokerUnreachable
+from archiver.ingest.kafka_cluster import KafkaCluster, TopicDescription
+from archiver.logs import LogEvent, log
+from blockgz_runtime.errors import BrokerUnreachable, NoSuchTopic
 from blockgz_runtime.store.writer import Store
-from index_format.identity import ArchiveInfo
-from index_format.keys import TopicFolder
+from blockgz_runtime.topic_patterns import TopicSelection
+from index_format import objects
+from index_format.errors import BlockgzError
+from index_format.identity import ArchiveInfo, TopicConfig
+from index_format.keys import TOPIC_CONFIG_OBJECT, TopicFolder, topic_home
+
+
+def selected_topics(selection: TopicSelection, known: Collection[str]) -> list[str]:
+    """The selected ones of the cluster's topics; raises NoSuchTopic for a named one that is missing."""
+    missing = sorted(selection.names - set(known))
+    if missing:
+        raise no_such_topic(f"topic {missing[0]!r}", known)
+    return selection(known)
+
+
+def no_such_topic(wanted: str, known: Collection[str]) -> NoSuchTopic:
+    """The cluster has `known` topics, and nothing `wanted`."""
+    names = sorted(name for name in known if not name.startswith("__"))
+    return NoSuchTopic(
+        f"the cluster has no {wanted}",
+        why=f"it has {', '.join(names[:10]) or 'no topics'}{' …' if len(names) > 10 else ''}",
+        remedy="check the name and -b, or create the topic first",
+    )
+
+
+class TopicWatch:
+    """Looks for topics that came or went, in a thread; one look at a time."""
+
+    def __init__(
+        self,
+        selection: TopicSelection,
+        ask: Callable[[], Mapping[str, int]],
+        executor: Executor,
+        *,
+        every_seconds: float,
+        now: float,
+    ) -> None:
+        """`ask` gives the cluster's topics; `now` is when they were looked up last."""
+        self._selection = selection
+        self._ask = ask
+        self._executor = executor
+        self._every_seconds = every_seconds
+        self._looked_at = now
+        self._look: Future[list[str]] | None = None
+
+    def topics(self, now: float) -> list[str] | None:
+        """The selected topics, each answer once; None while there is no new one."""
+        if self._look is None:
+            if now - self._looked_at >= self._every_seconds:
+                self._look = self._executor.submit(lambda: self._selection(self._ask()))
+            return None
+        if not self._look.done():
+            return None
+        self._looked_at = now
+        look, self._look = self._look, None
+        failure = look.exception()
+        if failure is not None:
+            log.warning(LogEvent.TOPICS_UNKNOWN, cause=str(failure))
+            return None
+        return look.result()
+
+
+CONFIG_SECONDS = 300.0
+
+Locate = Callable[[str], tuple[str | None, TopicFolder]]
+"""A topic's id and folder, as TopicDirectory gives them."""
+Describe = Callable[[Sequence[str]], Mapping[str, TopicDescription]]
+
+
+class TopicConfigs:
+    """Keeps the configurations of topics up to date; one call at a time."""
+
+    def __init__(self, store: Store, layout: str, locate: Locate, describe: Describe) -> None:
+        self._store = store
+        self._layout = layout
+        self._locate = locate
+        self._describe = describe
+        self._kept: dict[str, TopicConfig] = {}
+
+    def keep(self, topics: Sequence[str]) -> None:
+        """Ask the cluster about the topics and store what changed; failures are logged and left to the next call."""
+        try:
+            described = self._describe(topics)
+        except BlockgzError as error:
+            log.warning(LogEvent.TOPIC_CONFIG_UNKNOWN, topic=",".join(topics), cause=error.what, why=error.why)
+            return
+        for topic, description in described.items():
+            try:
+                self._keep(topic, description)
+            except BlockgzError as error:
+                log.warning(LogEvent.TOPIC_CONFIG_UNKNOWN, topic=topic, cause=error.what, why=error.why)
+
+    def _keep(self, topic: str, description: TopicDescription) -> None:
+        topic_id, folder = self._locate(topic)
+        seen = TopicConfig(topic=topic, topic_id=topic_id, **description._asdict())
+        if self._kept.get(topic) == seen:
+            return
+        if keep_topic_config(self._store, topic_home(self._layout, folder) + TOPIC_CONFIG_OBJECT, seen):
+            log.info(LogEvent.TOPIC_CONFIG_KEPT, topic=str(folder), partitions=description.partitions)
+        self._kept[topic] = seen
+
+
+class TopicConfigSchedule:
+    """Has configurations kept in a thread, each topic's not too often; all calls belong to one thread."""
+
+    def __init__(self, configs: TopicConfigs, executor: Executor) -> None:
+        self._configs = configs
+        self._executor = executor
+        self._kept_at: dict[str, float] = {}
+        self._keeping: Future[None] | None = None
+
+    def keep_due(self, topics: Iterable[str], now: float) -> None:
+        """Start to keep those whose turn it is, unless others are being kept still."""
+        if self._keeping is not None and not self._keeping.done():
+            return
+        due = [topic for topic in sorted(topics) if now - self._kept_at.get(topic, -math.inf) >= CONFIG_SECONDS]
+        if due:
+            self._kept_at |= dict.fromkeys(due, now)
+            self._keeping = self._executor.submit(self._configs.keep, due)
+
+
+def keep_topic_config(store: Store, key: str, seen: TopicConfig) -> bool:
+    """Store what was seen unless it is stored already; what is not told now stays as it was told before.
+
+    False where nothing was written: it stood there, or another process wrote at the same time what it saw.
+    """
+    found = store.get(key)
+    if found is None:
+        return store.compare_and_swap(key, objects.encode(seen), None) is not None
+    before = objects.decode(found.body, TopicConfig, key)
+    if seen.config is None and before.topic_id == seen.topic_id:
+        seen = replace(seen, config=before.config, defaults=before.defaults)
+    body = objects.encode(seen)
+    return body != found.body and store.compare_and_swap(key, body, found.etag) is not None
+
 
 A = TypeVar("A")
 
 
-class SharedQuestions(Generic[A]):
+class SingleFlight(Generic[A]):
     """One question about a thing at a time; who asks while it is on its way waits for the next one, with all others."""
 
     def __init__(self, ask: Callable[[str], A]) -> None:
@@ -61,7 +198,7 @@ class TopicDirectory:
         self._guard = threading.Lock()
         self._known: dict[str, tuple[float, str | None, TopicFolder]] = {}
         # The answer describes all partitions of the topic; asked for each of them alone, it would cost their square.
-        self._ids = SharedQuestions(lambda topic: cluster.topic_ids([topic])[topic])
+        self._ids = SingleFlight(lambda topic: cluster.topic_ids([topic])[topic])
 
     def locate(self, topic: str) -> tuple[str | None, TopicFolder]:
         """The topic's id, None where the broker does not tell it, and its folder.

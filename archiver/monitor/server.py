@@ -1,4 +1,4 @@
-"""Metrics, health and status of a running archiver over HTTP. It only tells; nothing can be changed through it."""
+"""Metrics, health and status of a running archiver over HTTP: served, and asked for. Read-only."""
 
 import socket
 import sys
@@ -6,14 +6,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from archiver.errors import ServiceUnreachable
 from archiver.logs import LogEvent, log
 from archiver.monitor.metrics import make_registry
 from archiver.monitor.snapshot import ServiceSnapshot
@@ -21,11 +24,12 @@ from blockgz_runtime.errors import UsageError
 
 PATHS = ("/metrics", "/healthz", "/readyz", "/status")
 REQUEST_SECONDS = 10.0
+MAX_STATUS_BYTES = 256 * 1024 * 1024
 END_SECONDS = 0.1
 """How long it may take to notice that the server ends."""
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """A response."""
 
     status: HTTPStatus
@@ -50,7 +54,7 @@ class StatusServer:
         """Listens on `HOST:PORT`; port 0 is any free one. Raises UsageError where that cannot be."""
         self._take_snapshot = take_snapshot
         self._registry = registry
-        self._server = _listen(address, self._answer)
+        self._server = _listen(address, self._respond)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(END_SECONDS,), name="http", daemon=True
         )
@@ -64,24 +68,24 @@ class StatusServer:
         return f"http://{f'[{host!s}]' if ':' in str(host) else host!s}:{port}"
 
     def close(self) -> None:
-        """Answer no more."""
+        """Response no more."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
 
-    def _answer(self, path: str, accept: str) -> Answer:
+    def _respond(self, path: str, accept: str) -> Response:
         match path:
             case "/metrics":
                 encode, content_type = choose_encoder(accept)
-                return Answer(HTTPStatus.OK, content_type, encode(self._registry))
+                return Response(HTTPStatus.OK, content_type, encode(self._registry))
             case "/status":
-                return Answer(HTTPStatus.OK, "application/json", msgspec.json.encode(self._take_snapshot()))
+                return Response(HTTPStatus.OK, "application/json", msgspec.json.encode(self._take_snapshot()))
             case "/healthz":
                 return _verdict(health(self._take_snapshot()))
             case "/readyz":
                 return _verdict(readiness(self._take_snapshot()))
             case _:
-                return Answer(HTTPStatus.NOT_FOUND, "text/plain", f"there are {' '.join(PATHS)}\n".encode())
+                return Response(HTTPStatus.NOT_FOUND, "text/plain", f"there are {' '.join(PATHS)}\n".encode())
 
 
 def health(snapshot: ServiceSnapshot) -> str | None:
@@ -96,17 +100,17 @@ def readiness(snapshot: ServiceSnapshot) -> str | None:
     return f"{snapshot.unowned} of {snapshot.assigned} partitions are not archived" if snapshot.unowned else None
 
 
-def _verdict(objection: str | None) -> Answer:
+def _verdict(objection: str | None) -> Response:
     status = HTTPStatus.OK if objection is None else HTTPStatus.SERVICE_UNAVAILABLE
-    return Answer(status, "text/plain", f"{objection or 'ok'}\n".encode())
+    return Response(status, "text/plain", f"{objection or 'ok'}\n".encode())
 
 
-def _listen(address: str, answer: Callable[[str, str], Answer]) -> ThreadingHTTPServer:
-    class Handler(BaseHTTPRequestHandler):
+def _listen(address: str, respond: Callable[[str, str], Response]) -> ThreadingHTTPServer:
+    class StatusHandler(BaseHTTPRequestHandler):
         timeout = REQUEST_SECONDS
 
         def do_GET(self) -> None:
-            status, content_type, body = answer(urlsplit(self.path).path, self.headers.get("Accept", ""))
+            status, content_type, body = respond(urlsplit(self.path).path, self.headers.get("Accept", ""))
             self.send_response(status)
             self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(body)))
@@ -122,7 +126,7 @@ def _listen(address: str, answer: Callable[[str, str], Answer]) -> ThreadingHTTP
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     try:
-        return (_ServerV6 if ":" in host else _Server)((host, int(port)), Handler)
+        return (_HttpServerV6 if ":" in host else _HttpServer)((host, int(port)), StatusHandler)
     except (OSError, OverflowError, ValueError) as error:
         raise UsageError(
             f"--http {address} cannot be listened on",
@@ -131,16 +135,37 @@ def _listen(address: str, answer: Callable[[str, str], Answer]) -> ThreadingHTTP
         ) from error
 
 
-class _Server(ThreadingHTTPServer):
+class _HttpServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """A client that went away is no error; a fault of ours is told in the log, and nothing else suffers from it."""
+        """Log faults of this process; a client that went away is none."""
         error = sys.exception()
         if not isinstance(error, ConnectionError | TimeoutError):
             log.error(LogEvent.REQUEST_FAILED, cause=repr(error))
 
 
-class _ServerV6(_Server):
+class _HttpServerV6(_HttpServer):
     address_family = socket.AF_INET6
+
+
+def service_snapshot(address: str) -> ServiceSnapshot:
+    """The snapshot that the archiver at `http://HOST:PORT`, or `HOST:PORT`, gives.
+
+    Raises UsageError for what is no such address, ServiceUnreachable where nobody answers, or not as an archiver does.
+    """
+    base = address if "://" in address else f"http://{address}"
+    if not base.startswith(("http://", "https://")):
+        raise UsageError(
+            f"--http {address!r} is not the address of an archiver", remedy="write HOST:PORT or http://HOST:PORT"
+        )
+    try:
+        with urlopen(f"{base.rstrip('/')}/status", timeout=REQUEST_SECONDS) as response:
+            return msgspec.json.decode(response.read(MAX_STATUS_BYTES), type=ServiceSnapshot)
+    except (OSError, HTTPException, ValueError) as error:
+        raise ServiceUnreachable(
+            f"no archiver answers at {address}",
+            why=str(error),
+            remedy="check the address, and that the archiver runs with --http",
+        ) from error

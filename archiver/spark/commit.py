@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from archiver.commit.batch import ChainEnd, Committed, Reading, commit_batch, commit_reading
 from archiver.commit.commit import PartitionIdentity, StoredChunk
-from archiver.commit.succession import name_successors
+from archiver.commit.recovery import name_successors
 from archiver.logs import LogEvent, log
 from archiver.spark.context import WriteContext
 from archiver.spark.errors import BatchRefused

@@ -5,8 +5,7 @@ from functools import lru_cache
 
 from archiver.commit.archive import find_incarnation, open_archive
 from archiver.commit.commit import PartitionIdentity
-from archiver.commit.driver import Driver
-from archiver.commit.operations import LogBounds, Record
+from archiver.commit.driver import Driver, NoLog
 from archiver.commit.recovery import TakeoverPolicy
 from archiver.config.model import RunConfig
 from archiver.spark.options import SinkOptions
@@ -17,18 +16,6 @@ from blockgz_runtime.store.retry import bounded_backoff
 from blockgz_runtime.store.writer import ToolStore
 from index_format.identity import ArchiveInfo
 from index_format.keys import LAYOUTS, archive_key
-
-
-class BatchAsLog:
-    """A batch in the place of a log: it may hold anything, so that nothing of the archive can be compared with it."""
-
-    def bounds(self) -> LogBounds:
-        """See LogReader."""
-        return LogBounds(0, 2**63 - 1)
-
-    def record_at(self, offset: int) -> Record | None:  # noqa: ARG002
-        """See LogReader."""
-        return None
 
 
 @dataclass(frozen=True)
@@ -73,7 +60,7 @@ class WriteContext:
 
     def driver(self) -> Driver:
         """Runs protocols; raises StoreUnavailable after some failures in a row. Spark then runs a task again."""
-        return Driver(self.store, BatchAsLog(), bounded_backoff(self.store.url), lambda: True)
+        return Driver(self.store, NoLog(), bounded_backoff(self.store.url), lambda: True)
 
 
 def open_context(options: SinkOptions, *, is_batch: bool) -> WriteContext:

@@ -13,9 +13,9 @@ import orjson
 import pyarrow as pa
 
 from archiver.config.model import RunConfig
+from archiver.ingest.backpressure import MemoryPlan
 from archiver.ingest.kafka_settings import consumer_settings
 from archiver.ingest.kafka_source import EndReached, Fetched, KafkaSource
-from archiver.ingest.memory_plan import MemoryPlan
 from benchmarks.bare import consume
 from benchmarks.prototype.fetcher import drained
 from benchmarks.prototype.native import Native
@@ -40,7 +40,7 @@ def archiver_columns(bootstrap: str, topic: str, partitions: int) -> int:
     config = RunConfig(topics=[topic], bootstrap_servers=bootstrap, archive="./unused", once=True)
     memory = MemoryPlan(config.memory)
     settings = consumer_settings(config, queue_bytes=memory.queue_bytes)
-    source = KafkaSource(settings, memory.gathering_bytes)
+    source = KafkaSource(settings, memory.batching_bytes)
     source.consume({(topic, number): 0 for number in range(partitions)})
     records, ended = 0, set()
     while len(ended) < partitions:

@@ -4,8 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from archiver.ingest.kafka_source import EndReached, Event, Fetched, GroupListener, Partition
-from archiver.ingest.memory_plan import BATCH_FOOTPRINT
+from archiver.ingest.kafka_source import BATCH_FOOTPRINT, EndReached, Event, Fetched, GroupListener, Partition
 from benchmarks.prototype.cutting import Cut
 from benchmarks.prototype.fetcher import Ended, TopicFetcher
 from benchmarks.prototype.native import Native

@@ -2,21 +2,75 @@
 
 import uuid
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from archiver.commit.archive import TOPIC_OBJECT
-from archiver.commit.driver import Driver
-from archiver.commit.rebuilding import MarkerFacts, store_marker
+from archiver.commit.commit import fold_tail
+from archiver.commit.driver import Driver, NoLog
+from archiver.commit.objects import Held, swap_marker
+from archiver.commit.operations import NewToken, Protocol
 from archiver.maintain.repair.chunk_indexes import MarkerState, Workplace, marker_state, stored_indexes, workplace
-from archiver.maintain.repair.plan import NoLog, RepairPlan, Step, Target
+from archiver.maintain.repair.plan import RepairPlan, Step, Target
 from archiver.maintain.sweep import Problem
 from blockgz_runtime.store.writer import StoredObject, ToolStore
 from index_format import marker as markers
 from index_format.blocks import decode_block
 from index_format.chunk_index import UNVERIFIED
 from index_format.errors import BlockgzError, MalformedObject
-from index_format.keys import LAYOUTS, ObjectKind, TopicFolder, conflict_in, topic_home
+from index_format.keys import LAYOUTS, ObjectKind, PartitionKeys, TopicFolder, conflict_in, topic_home
+from index_format.marker import Marker
 from index_format.rebuild import Link, RebuiltChain, StoredIndex, rebuilt_chain
 from index_format.records import iter_records, record_hash
+
+
+class MarkerFacts(NamedTuple):
+    """What a marker says beside its chain."""
+
+    group_id: str
+    epoch: int
+    """Above that of every object of the partition, so that whoever wrote them is fenced."""
+    tail_hash: str | None
+    successor: str | None
+
+
+def store_marker(
+    keys: PartitionKeys, links: Sequence[Link], facts: MarkerFacts, writer: str, expected: str | None
+) -> Protocol[Held]:
+    """Store the marker of that chain in the place of version `expected`, and the catalogs that it needs before it.
+
+    Nothing but the marker is replaced. Raises Fenced where another writer's marker stands there by now.
+    """
+    first = links[0].chunk.index
+    nonce: str = yield NewToken()
+    marker = Marker(
+        archive_id=first.archive_id,
+        topic=first.topic,
+        topic_id=links[-1].chunk.index.topic_id,
+        partition=first.partition,
+        group_id=facts.group_id,
+        isolation_level=links[-1].chunk.index.isolation_level,
+        epoch=facts.epoch,
+        writer=writer,
+        nonce=nonce,
+    )
+    for chunk, gaps_before in links:
+        index = chunk.index
+        if marker.next_offset is None or marker.next_offset < index.start_offset:
+            marker = markers.advanced(marker, index.start_offset, nonce=nonce, leader_epoch=None, gaps=gaps_before)
+        marker = yield from fold_tail(keys, marker)
+        marker = markers.appended(
+            marker,
+            markers.entry_of(index, chunk.name, chunk.body),
+            [gap for gap in index.gaps if gap.start >= index.start_offset],
+            nonce=nonce,
+            leader_epoch=None,
+            tail_hash=facts.tail_hash or "",
+        )
+    marker = replace(marker, tail_hash=facts.tail_hash, successor=facts.successor)
+    return (yield from swap_marker(keys.marker, marker, expected))
+
 
 Wait = Callable[[int, str], None]
 

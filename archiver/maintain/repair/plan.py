@@ -3,9 +3,7 @@
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
 
-from archiver.commit.operations import LogBounds, Record
 from archiver.maintain.sweep import Problem
 from blockgz_runtime.errors import NotInArchive, StoreError, UsageError
 from blockgz_runtime.store.writer import ListedObject, ToolStore
@@ -107,7 +105,7 @@ def objects_of(store: ToolStore, keys: PartitionKeys) -> list[tuple[ObjectKey, L
 
 
 def carry_out(plan: RepairPlan) -> list[Problem]:
-    """Take every step; what fails is a problem, and the rest goes on."""
+    """Take every step; what fails is a problem, and the other steps are taken."""
     problems = []
     for step in plan.steps:
         try:
@@ -129,18 +127,3 @@ def storing(store: ToolStore, key: str, body: bytes, expected: str | None) -> Ca
             raise StoreError(f"{key} changed meanwhile", why="another process wrote it", remedy="run the repair again")
 
     return store_it
-
-
-class NoLog:
-    """A repair asks no log."""
-
-    def bounds(self) -> LogBounds:
-        """See LogReader."""
-        self._refuse()
-
-    def record_at(self, offset: int) -> Record | None:
-        """See LogReader."""
-        self._refuse(offset)
-
-    def _refuse(self, offset: int | None = None) -> NoReturn:
-        raise AssertionError(f"a repair asked the log ({offset})")

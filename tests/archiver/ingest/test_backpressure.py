@@ -3,40 +3,40 @@ from typing import Any
 
 import pytest
 
-from archiver.ingest.backpressure import STALL_SECONDS, Fetching, Flow, flow_after
+from archiver.ingest.backpressure import STALL_SECONDS, Fetching, FetchMode, mode_after
 from archiver.ingest.kafka_source import Event, Partition
 
 PARTITION = ("orders", 3)
 
 
 @pytest.mark.parametrize(
-    ("before", "has_room", "stalled_seconds", "after"),
+    ("before", "has_capacity", "stalled_seconds", "after"),
     [
-        (Flow.FETCH, True, 0.0, Flow.FETCH),
-        (Flow.FETCH, False, 0.1, Flow.WAIT),
-        (Flow.WAIT, False, STALL_SECONDS - 0.1, Flow.WAIT),
-        (Flow.WAIT, True, 0.0, Flow.FETCH),
-        (Flow.WAIT, False, STALL_SECONDS, Flow.POLL_PAUSED),
-        (Flow.POLL_PAUSED, False, 1000.0, Flow.POLL_PAUSED),
-        (Flow.POLL_PAUSED, True, 0.0, Flow.FETCH),
+        (FetchMode.FETCH, True, 0.0, FetchMode.FETCH),
+        (FetchMode.FETCH, False, 0.1, FetchMode.WAIT),
+        (FetchMode.WAIT, False, STALL_SECONDS - 0.1, FetchMode.WAIT),
+        (FetchMode.WAIT, True, 0.0, FetchMode.FETCH),
+        (FetchMode.WAIT, False, STALL_SECONDS, FetchMode.POLL_PAUSED),
+        (FetchMode.POLL_PAUSED, False, 1000.0, FetchMode.POLL_PAUSED),
+        (FetchMode.POLL_PAUSED, True, 0.0, FetchMode.FETCH),
     ],
 )
-def test_flow(before: Flow, has_room: bool, stalled_seconds: float, after: Flow) -> None:
-    assert flow_after(before, has_room, stalled_seconds) is after
+def test_mode(before: FetchMode, has_capacity: bool, stalled_seconds: float, after: FetchMode) -> None:
+    assert mode_after(before, has_capacity, stalled_seconds) is after
 
 
 class Journal:
-    """A source, a room and a clock that note what is asked of them."""
+    """A source, budgets and a clock that note what is asked of them."""
 
     buffered_bytes = 7
 
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.now = 1000.0
-        self.has_room = True
+        self.has_capacity = True
 
-    def is_left(self, _: object) -> bool:
-        return self.has_room
+    def have_capacity(self, _: object) -> bool:
+        return self.has_capacity
 
     def consume(self, positions: Mapping[Partition, int]) -> None:
         self.calls.append(f"consume {dict(positions)}")
@@ -64,7 +64,7 @@ class Journal:
         return calls
 
 
-def test_without_room_the_consumer_waits_then_is_polled_paused_until_there_is_room() -> None:
+def test_without_room_the_consumer_waits_then_is_polled_paused_until_there_is_budgets() -> None:
     journal = Journal()
     fetching = Fetching(journal.connect, journal, lambda: journal.now, journal.rest)  # type: ignore[arg-type]
 
@@ -74,26 +74,26 @@ def test_without_room_the_consumer_waits_then_is_polled_paused_until_there_is_ro
         return journal.since()
 
     assert step(0) == ["connect", "poll"]
-    journal.has_room = False
+    journal.has_capacity = False
     assert step(0.1) == ["rest"]
     assert step(STALL_SECONDS - 0.2) == ["rest"] and not fetching.is_paused
     assert step(0.1) == ["pause", "poll"] and fetching.is_paused
     assert step(100) == ["poll"], "the group hears of this member"
     fetching.consume({PARTITION: 5})
     assert journal.since() == ["consume {('orders', 3): 5}", "pause"], "what is new is paused as well"
-    journal.has_room = True
+    journal.has_capacity = True
     assert step(0.1) == ["resume", "poll"] and not fetching.is_paused
-    journal.has_room = False
-    assert step(0.1) == ["rest"], "the stall counts from the last room"
+    journal.has_capacity = False
+    assert step(0.1) == ["rest"], "the stall counts from the last capacity"
 
 
 def test_another_consumer_starts_unpaused() -> None:
     journal = Journal()
     fetching = Fetching(journal.connect, journal, lambda: journal.now, journal.rest)  # type: ignore[arg-type]
-    journal.has_room = False
+    journal.has_capacity = False
     journal.now += STALL_SECONDS
     fetching.poll(())
-    fetching.connect_anew()
+    fetching.reconnect()
     assert not fetching.is_paused
     journal.since()
     fetching.poll(())

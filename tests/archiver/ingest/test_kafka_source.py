@@ -62,7 +62,7 @@ class Client:
 
 def source_of(client: Client, monkeypatch: pytest.MonkeyPatch) -> KafkaSource:
     monkeypatch.setattr(kafka_source, "make_client", lambda *_: client)
-    source = KafkaSource({}, gathering_bytes=1)
+    source = KafkaSource({}, batching_bytes=1)
     source.consume({("orders", 0): 0})
     return source
 
@@ -121,7 +121,7 @@ def test_a_group_that_may_not_be_joined_is_no_silence() -> None:
     cluster.create_topic("orders")
     cluster.refuse(FIND_COORDINATOR, KafkaError.GROUP_AUTHORIZATION_FAILED, times=100)
     config = RunConfig(archive="./archive", bootstrap_servers=cluster.bootstrap_servers, topics=("orders",))
-    source = KafkaSource(consumer_settings(config, queue_bytes=1), gathering_bytes=1)
+    source = KafkaSource(consumer_settings(config, queue_bytes=1), batching_bytes=1)
     listener: Any = None
     try:
         source.subscribe(["orders"], listener)

@@ -13,7 +13,7 @@ from archiver.cli.run_result import run_exit_code
 from archiver.config.model import RunConfig
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.kafka_source import Fetched
-from archiver.ingest.ownership import Ownership, Workshop
+from archiver.ingest.ownership import ArchivingContext, Ownership
 from blockgz_runtime.errors import AccessDenied, BufferFailed
 from blockgz_runtime.store.writer import Body
 from index_format.errors import BlockgzError
@@ -56,7 +56,7 @@ def claimed(
 ) -> Ownership:
     """An owner of PARTITION, which is being archived."""
     topics: Any = SimpleNamespace(locate=lambda topic: (None, TopicFolder(topic)), is_same=lambda *_: True)
-    workshop = Workshop(
+    context = ArchivingContext(
         config=RunConfig(archive="./archive", bootstrap_servers="b:9092", topics=("orders",)),
         archive_id="a",
         store=store,
@@ -70,7 +70,7 @@ def claimed(
         builders=pool,
         committers=pool,
     )
-    ownership = Ownership(workshop)
+    ownership = Ownership(context)
     ownership.acquire(PARTITION, end_offset)
     wait_for(ownership.begin)
     return ownership

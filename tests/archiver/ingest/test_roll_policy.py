@@ -50,9 +50,9 @@ def test_idling_ends_no_tiny_chunk(encoded_bytes: int, idle_for: float, reason: 
     assert roll_reason(replace(CHUNK, encoded_bytes=encoded_bytes), limits, 100.0 + idle_for) is reason
 
 
-@pytest.mark.parametrize(("num_records", "room"), [(0, 10), (9, 1), (10, 0), (11, 0)])
-def test_room_for_records(num_records: int, room: int) -> None:
-    assert rows_that_fit(np.arange(50), num_records, 0, LIMITS) == room
+@pytest.mark.parametrize(("num_records", "capacity"), [(0, 10), (9, 1), (10, 0), (11, 0)])
+def test_capacity_for_records(num_records: int, capacity: int) -> None:
+    assert rows_that_fit(np.arange(50), num_records, 0, LIMITS) == capacity
 
 
 def test_without_limits_all_rows_fit() -> None:

@@ -8,12 +8,9 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from archiver.commit.operations import LogBounds
-from archiver.ingest.kafka_source import Partition
 from archiver.ingest.ownership import PartitionState
 from archiver.monitor.metrics import make_registry
 from archiver.monitor.snapshot import LIVE_SECONDS, Reach, lag_records, lag_seconds
-from archiver.monitor.watermarks import Watermarks
-from blockgz_runtime.errors import BrokerUnreachable
 from tests.support.snapshots import partition, service
 
 PAGE = (Path(__file__).parents[3] / "docs/operations.md").read_text()
@@ -114,25 +111,3 @@ BOUNDS = LogBounds(10, 100)
 def test_lag(reach: Reach, bounds: LogBounds | None, records: int | None, seconds: float | None) -> None:
     assert lag_records(reach, bounds) == records
     assert lag_seconds(reach, bounds, NOW_MS) == seconds
-
-
-def test_watermarks_outlive_a_broker_that_does_not_answer() -> None:
-    now = 100.0
-    assigned: set[Partition] = set()
-    answers: list[dict[Partition, LogBounds] | BrokerUnreachable] = []
-
-    def ask(partitions: object) -> dict[Partition, LogBounds]:
-        answer = answers.pop(0)
-        if isinstance(answer, BrokerUnreachable):
-            raise answer
-        return answer
-
-    watermarks = Watermarks(lambda: assigned, ask, lambda: now)
-    watermarks.refresh()
-    assert watermarks.age_seconds is None, "nothing is asked about no partition"
-    assigned.add(("orders", 0))
-    answers += [{("orders", 0): BOUNDS}, BrokerUnreachable("no broker")]
-    watermarks.refresh()
-    now = 140.0
-    watermarks.refresh()
-    assert (watermarks.bounds, watermarks.age_seconds) == ({("orders", 0): BOUNDS}, 40.0)

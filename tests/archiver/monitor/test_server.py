@@ -12,9 +12,8 @@ from prometheus_client import CollectorRegistry
 
 from archiver.errors import ServiceUnreachable
 from archiver.ingest.ownership import PartitionState
-from archiver.monitor.client import service_snapshot
 from archiver.monitor.metrics import make_registry
-from archiver.monitor.server import StatusServer, serving
+from archiver.monitor.server import StatusServer, service_snapshot, serving
 from archiver.monitor.snapshot import LIVE_SECONDS, ServiceSnapshot
 from blockgz_runtime.errors import UsageError
 from tests.support.snapshots import partition, service

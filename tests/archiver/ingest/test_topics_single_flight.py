@@ -3,7 +3,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from archiver.ingest.topics import SharedQuestions
+from archiver.ingest.topics import SingleFlight
 
 DEADLINE_SECONDS = 30
 
@@ -29,7 +29,7 @@ class Broker:
 
 def test_who_asks_while_a_question_is_on_its_way_shares_the_next_one() -> None:
     broker = Broker()
-    questions = SharedQuestions(broker.ask)
+    questions = SingleFlight(broker.ask)
     with ThreadPoolExecutor(9) as pool:
         first = pool.submit(questions.answer, "orders")
         assert broker.begun.acquire(timeout=DEADLINE_SECONDS)
@@ -54,7 +54,7 @@ def test_who_asks_while_a_question_is_on_its_way_shares_the_next_one() -> None:
 def test_a_failure_is_shared_and_forgotten() -> None:
     broker = Broker()
     broker.failing = {1}
-    questions = SharedQuestions(broker.ask)
+    questions = SingleFlight(broker.ask)
     broker.let.release()
     broker.let.release()
     with pytest.raises(ConnectionError, match="orders 1"):
@@ -64,7 +64,7 @@ def test_a_failure_is_shared_and_forgotten() -> None:
 
 def test_other_things_are_asked_about_at_the_same_time() -> None:
     broker = Broker()
-    questions = SharedQuestions(broker.ask)
+    questions = SingleFlight(broker.ask)
     with ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(questions.answer, topic) for topic in ("orders", "payments")]
         for _ in asked:

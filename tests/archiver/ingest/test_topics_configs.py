@@ -5,7 +5,7 @@ from pathlib import Path
 
 from archiver.ingest.kafka_cluster import KafkaCluster, TopicDescription
 from archiver.ingest.kafka_settings import client_settings
-from archiver.ingest.topic_configs import TopicConfigs, keep_topic_config
+from archiver.ingest.topics import TopicConfigs, keep_topic_config
 from blockgz_runtime.errors import BrokerUnreachable, StoreUnavailable
 from blockgz_runtime.store.local_writer import LocalStore
 from index_format import objects

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from archiver.ingest.backpressure import Room
+from archiver.ingest.backpressure import Budgets, MemoryPlan
 from archiver.ingest.kafka_source import Fetched
-from archiver.ingest.memory_plan import MemoryPlan
 from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.roll_policy import BUFFER_SHARE_OF_OPEN_CHUNKS
 from index_format.records import batch_from_records
@@ -29,8 +28,8 @@ class Partitions:
             self.work[number] = self.bench.archiver(partition=number)
         self._next = dict.fromkeys(self.work, 0)
 
-    def room(self, *, memory: int = BIG, buffer_bytes: int = BIG) -> Room:
-        return Room(MemoryPlan(memory), self.bench.buffer, buffer_bytes)
+    def budgets(self, *, memory: int = BIG, buffer_bytes: int = BIG) -> Budgets:
+        return Budgets(MemoryPlan(memory), self.bench.buffer, buffer_bytes)
 
     def feed(self, number: int, records: int) -> None:
         """Records that end in buffered blocks, all but the last one."""
@@ -65,12 +64,12 @@ def test_a_full_buffer_is_emptied_by_committing_the_largest_chunks(partitions: P
     partitions.settle()
     sizes = [archiver.open_bytes for archiver in partitions.work.values()]
     # Without the largest one the rest lies inside the open chunks' share.
-    room = partitions.room(buffer_bytes=int((sum(sizes) - sizes[1] + 1) / BUFFER_SHARE_OF_OPEN_CHUNKS))
-    room.relieve(partitions.work)
+    budgets = partitions.budgets(buffer_bytes=int((sum(sizes) - sizes[1] + 1) / BUFFER_SHARE_OF_OPEN_CHUNKS))
+    budgets.relieve(partitions.work)
     partitions.settle()
     assert partitions.chunks() == [0, 1, 0, 0]
     assert partitions.bench.buffer.used_bytes == sum(sizes) - sizes[1]
-    room.relieve(partitions.work)
+    budgets.relieve(partitions.work)
     partitions.settle()
     assert partitions.chunks() == [0, 1, 0, 0], "the rest fits"
 
@@ -80,34 +79,34 @@ def test_while_the_store_hangs_each_partition_ends_one_chunk_and_no_more(partiti
         partitions.feed(number, 20)
     partitions.settle()
     partitions.bench.store.gated = True
-    room = partitions.room(buffer_bytes=partitions.bench.buffer.used_bytes)
+    budgets = partitions.budgets(buffer_bytes=partitions.bench.buffer.used_bytes)
     for number, archiver in partitions.work.items():
-        assert not room.is_left(partitions.work.values())
-        room.relieve(partitions.work)
+        assert not budgets.have_capacity(partitions.work.values())
+        budgets.relieve(partitions.work)
         partitions.until(lambda archiver=archiver: not archiver.open_bytes, f"the chunk of {number} has ended")
         partitions.feed(number, 20)  # a new chunk fills the buffer behind the one that waits
-    room.relieve(partitions.work)
+    budgets.relieve(partitions.work)
     partitions.bench.store.gated = False
     partitions.bench.store.open(1000)
     partitions.settle()
     assert partitions.chunks() == [1, 1, 1, 1]
-    room.relieve(partitions.work)
+    budgets.relieve(partitions.work)
     partitions.settle()
-    assert sum(partitions.chunks()) == 5 and room.is_left(partitions.work.values())
+    assert sum(partitions.chunks()) == 5 and budgets.have_capacity(partitions.work.values())
 
 
-def in_time(room: Room, partitions: Partitions) -> None:
-    room.relieve(partitions.work)
+def in_time(budgets: Budgets, partitions: Partitions) -> None:
+    budgets.relieve(partitions.work)
 
 
-def after_much_was_taken(room: Room, partitions: Partitions) -> None:
+def after_much_was_taken(budgets: Budgets, partitions: Partitions) -> None:
     for _ in range(3):
-        room.taken(1000, partitions.work)
+        budgets.taken(1000, partitions.work)
 
 
 @pytest.mark.parametrize("relieve", [in_time, after_much_was_taken])
 def test_open_blocks_leave_memory_largest_first(
-    partitions: Partitions, relieve: Callable[[Room, Partitions], None]
+    partitions: Partitions, relieve: Callable[[Budgets, Partitions], None]
 ) -> None:
     partitions.bench.block_bytes = 10_000
     partitions.work = {number: partitions.bench.archiver(partition=number) for number in partitions.work}
@@ -116,8 +115,8 @@ def test_open_blocks_leave_memory_largest_first(
     partitions.settle()
     sizes = [archiver.open_block_bytes for archiver in partitions.work.values()]
     assert min(sizes) > 0 and partitions.bench.buffer.used_bytes == 0
-    room = partitions.room(memory=SHARES_OF_OPEN_BLOCKS * (sum(sizes) - sizes[1] - 1))
-    relieve(room, partitions)
+    budgets = partitions.budgets(memory=SHARES_OF_OPEN_BLOCKS * (sum(sizes) - sizes[1] - 1))
+    relieve(budgets, partitions)
     partitions.settle()
     left = [archiver.open_block_bytes for archiver in partitions.work.values()]
     assert left == [sizes[0], 0, sizes[2], 0]
@@ -129,7 +128,7 @@ def test_what_open_chunks_note_of_their_blocks_is_bounded(partitions: Partitions
         partitions.feed(number, records)
     partitions.settle()
     notes = sum(archiver.open_index_bytes for archiver in partitions.work.values())
-    partitions.room(memory=24 * (notes - 1)).relieve(partitions.work)
+    partitions.budgets(memory=24 * (notes - 1)).relieve(partitions.work)
     partitions.settle()
     assert partitions.chunks()[1] == 1
     assert sum(archiver.open_index_bytes for archiver in partitions.work.values()) < notes

@@ -3,8 +3,8 @@
 import pytest
 
 from archiver.config.model import RunConfig
-from archiver.ingest.kafka_settings import consumer_settings
-from archiver.ingest.memory_plan import QUEUED_RECORD_FOOTPRINT, MemoryPlan, QueueLimits
+from archiver.ingest.backpressure import MemoryPlan
+from archiver.ingest.kafka_settings import QUEUED_RECORD_FOOTPRINT, QueueLimits, consumer_settings
 
 MIB = 1024**2
 BUDGETS = [32 * MIB, 256 * MIB, 4096 * MIB]
@@ -13,7 +13,7 @@ BUDGETS = [32 * MIB, 256 * MIB, 4096 * MIB]
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_what_is_held_at_rest_leaves_most_of_the_budget_to_work_on_it(budget: int) -> None:
     plan = MemoryPlan(budget)
-    at_work = plan.gathering_bytes + plan.waiting_bytes + plan.open_block_bytes + plan.index_bytes
+    at_work = plan.batching_bytes + plan.waiting_bytes + plan.open_block_bytes + plan.index_bytes
     shares = plan.queue_bytes + at_work
     assert budget / 4 < shares < budget / 2.5
 

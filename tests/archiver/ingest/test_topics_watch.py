@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from archiver.ingest.topic_watch import TopicWatch, selected_topics
+from archiver.ingest.topics import TopicWatch, selected_topics
 from blockgz_runtime.errors import BrokerUnreachable, NoSuchTopic
 from blockgz_runtime.topic_patterns import TopicSelection
 

@@ -1,0 +1,210 @@
+"""How a process gets its partitions, and how they leave it: by a consumer group, or `--once` all there are."""
+
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from archiver.config.model import RunConfig
+from archiver.errors import MemberRefused
+from archiver.ingest.backpressure import Fetching
+from archiver.ingest.kafka_cluster import SINGLE_READS, KafkaCluster, KafkaLog
+from archiver.ingest.kafka_settings import consumer_settings
+from archiver.ingest.kafka_source import Partition
+from archiver.ingest.ownership import Ownership
+from archiver.ingest.topics import TopicWatch
+from archiver.logs import LogEvent, log
+
+GROUP_COMMIT_SECONDS = 5.0
+REJOIN_SECONDS = 1.0
+
+
+class Assignment(Protocol):
+    """How this process gets its partitions, and how they leave it."""
+
+    joined: bool
+    """Whether its partitions are known."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do, nor will be."""
+
+    def start(self) -> None:
+        """Get the first partitions, now or in a later poll."""
+
+    def tick(self, now: float) -> None:
+        """Let time pass."""
+
+    def refused(self, refusal: MemberRefused) -> None:
+        """The group refused the consumer: start again with another one, or raise the refusal."""
+
+    def give_up(self, partitions: Sequence[Partition]) -> None:
+        """Flush and commit partitions that leave, within the grace time."""
+
+
+@dataclass(frozen=True)
+class DrainShare:
+    """Which partitions are one worker's where several drain the topics together."""
+
+    number: int
+    workers: int
+
+    def holds(self, partition: Partition) -> bool:
+        """Whether it is this worker's; of a topic's partitions each worker has as many, give or take one."""
+        topic, number = partition
+        return (zlib.crc32(topic.encode()) + number) % self.workers == self.number
+
+
+WHOLE = DrainShare(0, 1)
+
+
+class Drain:
+    """Every partition of the topics, or a worker's share, up to where its log ends now. No group is joined."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        cluster: KafkaCluster,
+        log: KafkaLog,
+        ownership: Ownership,
+        topics: Sequence[str],
+        share: DrainShare,
+        rest: Callable[[], None],
+    ) -> None:
+        """`log` tells the ends; `rest` waits for a moment."""
+        self._config = config
+        self._cluster = cluster
+        self._log = log
+        self._ownership = ownership
+        self._topics = topics
+        self._share = share
+        self._rest = rest
+        self.joined = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every partition is drained or stopped."""
+        return self._ownership.is_over
+
+    def start(self) -> None:
+        """Start to take every partition over, up to its end now."""
+        uncommitted = KafkaLog(
+            consumer_settings(self._config, queue_bytes=0) | SINGLE_READS | {"isolation.level": "read_uncommitted"}
+        )
+        known = self._cluster.topics()
+        for partition in ((topic, number) for topic in self._topics for number in range(known[topic])):
+            if self._share.holds(partition):
+                end, high = self._log.bounds(partition).high, uncommitted.bounds(partition).high
+                self._ownership.acquire(partition, end, high)
+        uncommitted.close()
+        self.joined = True
+
+    def tick(self, now: float) -> None:
+        """Nothing changes with time."""
+
+    def refused(self, refusal: MemberRefused) -> None:
+        """No group was joined, so that another try would be refused too."""
+        raise refusal
+
+    def give_up(self, partitions: Sequence[Partition]) -> None:
+        """See Assignment."""
+        self._ownership.give_up(partitions, self._config.grace, self._rest)
+
+
+class GroupMember:
+    """The partitions that the group assigns, for as long as the process runs. Also its GroupListener."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        ownership: Ownership,
+        fetching: Fetching,
+        topics: Sequence[str],
+        watch: TopicWatch,
+        *,
+        rest: Callable[[], None],
+        wait: Callable[[float], object],
+    ) -> None:
+        """`rest` waits for a moment, `wait` for so many seconds or until the process stops."""
+        self._config = config
+        self._ownership = ownership
+        self._fetching = fetching
+        self._topics = topics
+        self._watch = watch
+        self._rest = rest
+        self._wait = wait
+        self._informed_at = -math.inf
+        self._informed: dict[Partition, int] = {}
+        self.joined = False
+
+    @property
+    def is_over(self) -> bool:
+        """Never by itself."""
+        return False
+
+    def start(self) -> None:
+        """Join the group."""
+        self._fetching.subscribe(self._topics, self)
+
+    def tick(self, now: float) -> None:
+        """Tell the group how far its partitions are; subscribe to topics that came or went."""
+        if now - self._informed_at >= GROUP_COMMIT_SECONDS:
+            self._informed_at = now
+            self._inform({partition: archiver.committed for partition, archiver in self._ownership.active.items()})
+        topics = self._watch.topics(now)
+        if topics and topics != self._topics:
+            log.info(LogEvent.SUBSCRIBED, topics=",".join(topics))
+            self._topics = topics
+            self._fetching.subscribe(topics, self)
+
+    def refused(self, refusal: MemberRefused) -> None:
+        """Join again: in the KIP-848 protocol a static id is free once the session of its last owner has ended.
+
+        In the classic one its newest owner is right, so that the refusal is raised: this process is a zombie.
+        """
+        if self._config.group_protocol == "classic":
+            raise refusal
+        log.warning(LogEvent.LOST, partitions=len(self._ownership.assigned), cause=refusal.why)
+        self.joined = False
+        self._ownership.lose(self._ownership.assigned)
+        self._fetching.close()
+        self._wait(REJOIN_SECONDS)
+        self._fetching.reconnect()
+        self.start()
+
+    def give_up(self, partitions: Sequence[Partition]) -> None:
+        """See Assignment; the group hears how far the partitions came."""
+        active = self._ownership.active
+        leaving = {partition: active[partition] for partition in partitions if partition in active}
+        self._ownership.give_up(partitions, self._config.grace, self._rest)
+        self._inform({partition: archiver.committed for partition, archiver in leaving.items()})
+
+    def assigned(self, partitions: Sequence[Partition]) -> None:
+        """See GroupListener."""
+        log.info(LogEvent.ASSIGNED, partitions=len(partitions))
+        self.joined = True
+        for partition in partitions:
+            self._ownership.acquire(partition)
+
+    def revoked(self, partitions: Sequence[Partition]) -> None:
+        """See GroupListener."""
+        log.info(LogEvent.REVOKED, partitions=len(partitions))
+        self.give_up(partitions)
+
+    def lost(self, partitions: Sequence[Partition]) -> None:
+        """See GroupListener."""
+        log.warning(LogEvent.LOST, partitions=len(partitions), cause="the group continued without this process")
+        self.joined = False
+        self._ownership.lose(partitions)
+
+    def _inform(self, positions: Mapping[Partition, int | None]) -> None:
+        """Advisory, for lag tools: the archive's markers alone say what is archived."""
+        news = {
+            partition: position
+            for partition, position in positions.items()
+            if position is not None and self._informed.get(partition) != position
+        }
+        if news:
+            self._informed |= news
+            self._fetching.commit(news)
