@@ -6,16 +6,16 @@ from blockgz_runtime.program.main import Program, closing
 
 COMMANDS = {
     "get": "replayer.cli.get:command",
-    "cat": "replayer.cli.cat:command",
+    "cat": "replayer.cli.cat:cat",
     "tail": "replayer.cli.tail:command",
-    "grep": "replayer.cli.grep:command",
+    "grep": "replayer.cli.cat:grep",
     "find": "replayer.cli.find:command",
     "ls": "replayer.cli.ls:command",
     "describe": "replayer.cli.describe:command",
     "coverage": "replayer.cli.coverage:command",
     "replay": "replayer.cli.replay:command",
     "verify": "replayer.cli.verify:command",
-    "verify-report": "replayer.cli.verify_report:command",
+    "verify-report": "replayer.cli.report:verify_report",
     "spark": "replayer.cli.spark:command",
 }
 """Commands and where they are defined; each is imported when it is used."""

@@ -7,15 +7,12 @@ from collections.abc import Mapping, Sequence
 import click
 import msgspec
 
-from blockgz_runtime.errors import NoSuchTopic
+from blockgz_runtime.errors import PARTLY_FAILED, NoSuchTopic
 from blockgz_runtime.program.tables import print_table
 from index_format.record_formats.json_lines import json_object
 from index_format.records import Record
 from replayer.cli.options.archive_options import ArchiveOptions, open_archive
 from replayer.cli.options.cluster_options import KafkaOptions
-from replayer.cli.options.damage import SKIPS, DamagePolicies
-from replayer.cli.options.selection_options import RangeOptions, select
-from replayer.cli.options.topic_argument import TopicArgument
 from replayer.cli.progress import record_progress
 from replayer.cli.report import ReportOptions
 from replayer.kafka.admin import KafkaAdmin
@@ -23,8 +20,10 @@ from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
 from replayer.read.block_stream import readable_chunks
 from replayer.read.partition import Chunk
+from replayer.read.request import SKIPS, DamagePolicies
 from replayer.read.scan import chosen_entries
-from replayer.read.selection import Reading, Selection
+from replayer.read.selection import Positions, Reading, Selection, select
+from replayer.read.topics import TopicPartitions
 from replayer.replay.sources import describe_source
 from replayer.verify.comparison import (
     ComparisonReport,
@@ -38,15 +37,14 @@ from replayer.verify.comparison import (
 from replayer.verify.findings import Verdict
 from replayer.verify.report import comparison_document
 
-FAILED = 3
 SHOWN_CHARACTERS = 200
 EMPTY = Watermarks(0, 0)
 
 
 def verify_against(
-    topic: TopicArgument,
+    topic: TopicPartitions,
     against: str,
-    positions: RangeOptions,
+    positions: Positions,
     kafka: KafkaOptions,
     archive: ArchiveOptions,
     report_to: ReportOptions,
@@ -62,13 +60,13 @@ def verify_against(
     else:
         _print(report, topic.topic, against)
     report_to.write(document)
-    return FAILED if report.verdict is Verdict.FAILURE else 0
+    return PARTLY_FAILED if report.verdict is Verdict.FAILURE else 0
 
 
 async def _compare(
-    topic: TopicArgument,
+    topic: TopicPartitions,
     against: str,
-    positions: RangeOptions,
+    positions: Positions,
     kafka: KafkaOptions,
     options: ArchiveOptions,
     as_json: bool,
@@ -82,7 +80,7 @@ async def _compare(
             remedy="check the name and -b",
         )
     async with open_archive(options) as archive:
-        selections = await select(archive, topic, positions)
+        selections = await select(archive, topic.topic, topic.partitions, positions)
         relation = _relation(selections, facts)
         isolation = await _isolation_level(selections, relation)
         watermarks = await asyncio.to_thread(admin.watermarks, against, range(facts.num_partitions), isolation)

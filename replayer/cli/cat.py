@@ -1,24 +1,47 @@
-"""`replayer cat`."""
+"""`replayer cat` and `replayer grep`."""
 
 import asyncio
 import sys
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from typing import NamedTuple
 
 import click
 
 from blockgz_runtime.program.main import closing
+from blockgz_runtime.program.options import OptionSet
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
-from replayer.cli.options.damage import STOPPING, DamagePolicies, damage_option
-from replayer.cli.options.printing_options import Printing, printing_options
-from replayer.cli.options.selection_options import SelectionOptions, limit_option, selection_options
-from replayer.cli.options.topic_argument import TopicArgument, parse_topic
+from replayer.cli.options.options import limit_option
+from replayer.cli.options.selection_options import (
+    Printing,
+    damage_option,
+    print_skipped,
+    printing_options,
+    selection_options,
+)
 from replayer.read.formatting import Printer, template_printer
 from replayer.read.positions import parse_kcat_offset
+from replayer.read.record_filter import Condition, Not, Pattern, ValueMatches
+from replayer.read.request import DamagePolicies, SelectionRequest
 from replayer.read.selection import Positions, selected
+from replayer.read.topics import TopicPartitions, parse_topic
 
+NOTHING_FOUND = 4
 DEFAULT_TEMPLATE = "%s\\n"
+GREP_TEMPLATE = "%t:%p:%o:%s\\n"
+
+
+class PrintRequest(NamedTuple):
+    """Which records are printed, how many at most, and how."""
+
+    selection: SelectionRequest
+    limit: int | None
+    printing: Printing
+    on_damage: str
+
+
+print_options = OptionSet("request", PrintRequest, selection_options, limit_option, printing_options, damage_option)
 
 
 @click.command(
@@ -39,34 +62,24 @@ DEFAULT_TEMPLATE = "%s\\n"
     metavar="OFFSET",
     help="As kcat's -o: beginning, end, N, -N, s@MS to start and e@MS to end at a time.",
 )
-@selection_options
-@limit_option
-@printing_options
-@damage_option
+@print_options
 @archive_options
-def command(
-    topic: str,
-    offsets: tuple[str, ...],
-    selection: SelectionOptions,
-    limit: int | None,
-    printing: Printing,
-    on_damage: str,
-    archive: ArchiveOptions,
-) -> int:
+def cat(topic: str, offsets: tuple[str, ...], request: PrintRequest, archive: ArchiveOptions) -> int:
     """Print records, partition after partition, in offset order.
 
     The value and a newline unless told otherwise.
     Damage ends the output with exit code 3; with --on-damage skip all other records are printed, the offsets that are
     lost are named on stderr, and the exit code is 3 all the same.
     """
+    selection, limit, printing, on_damage = request
     if offsets:
         if selection.positions != Positions():
             raise click.UsageError("-o stands for --from and --to: give the one or the others")
         selection = replace(selection, positions=_kcat_positions(offsets))
-    policies = DamagePolicies(on_damage)
+    damage = DamagePolicies(on_damage)
     printer = printing.printer or template_printer(DEFAULT_TEMPLATE)
-    asyncio.run(print_records(archive, parse_topic(topic), selection, limit, printer, policies))
-    return policies.report()
+    asyncio.run(print_records(archive, parse_topic(topic), selection, limit, printer, damage))
+    return print_skipped(damage)
 
 
 def _kcat_positions(offsets: Sequence[str]) -> Positions:
@@ -78,13 +91,58 @@ def _kcat_positions(offsets: Sequence[str]) -> Positions:
     return Positions(start, end)
 
 
+@click.command(
+    "grep",
+    epilog=closing(
+        "replayer grep 'error|failed' logs --since -1h -a s3://bucket/prefix",
+        "replayer grep -F -i '[timeout]' logs:0-3 -n 10 --json -a ./archive",
+        "replayer grep -c . orders --at 2026-11-20 -a ./archive",
+    ),
+)
+@click.argument("pattern", metavar="REGEX")
+@click.argument("topic", metavar="TOPIC[:P[,P-P]]")
+@click.option("-i", "--ignore-case", is_flag=True, help="Take upper and lower case for the same.")
+@click.option("-F", "--fixed-strings", is_flag=True, help="Take the pattern as it is, not as an expression.")
+@click.option("-v", "--invert-match", is_flag=True, help="Print the records in which it is not found.")
+@click.option("-c", "--count", is_flag=True, help="Print their number only.")
+@print_options
+@archive_options
+def grep(
+    pattern: str,
+    topic: str,
+    ignore_case: bool,
+    fixed_strings: bool,
+    invert_match: bool,
+    count: bool,
+    request: PrintRequest,
+    archive: ArchiveOptions,
+) -> int:
+    """Print the records in whose value REGEX is found, each with its place in front.
+
+    REGEX has RE2's syntax. A value that is UTF-8 is searched as text, any other as bytes. Blocks outside --from, --to,
+    --since and --until are not read. Exits 4 where nothing is found.
+    """
+    selection, limit, printing, on_damage = request
+    if count and printing.printer is not None:
+        raise click.UsageError("--count prints a number: leave -f, -J and --json out")
+    found = Pattern.literal(pattern, ignore_case=ignore_case) if fixed_strings else Pattern(pattern, ignore_case)
+    condition: Condition = Not(ValueMatches(found)) if invert_match else ValueMatches(found)
+    printer = (lambda *_: b"") if count else printing.printer or template_printer(GREP_TEMPLATE)
+    damage = DamagePolicies(on_damage)
+    narrowed = selection.narrowed(condition)
+    number = asyncio.run(print_records(archive, parse_topic(topic), narrowed, limit, printer, damage))
+    if count:
+        click.echo(number)
+    return print_skipped(damage) or (0 if number else NOTHING_FOUND)
+
+
 async def print_records(
     options: ArchiveOptions,
-    topic: TopicArgument,
-    selection: SelectionOptions,
+    topic: TopicPartitions,
+    selection: SelectionRequest,
     limit: int | None,
     printer: Printer,
-    policies: DamagePolicies = STOPPING,
+    damage: DamagePolicies,
 ) -> int:
     """Prints at most `limit` records of a selection; returns how many."""
     out = sys.stdout.buffer
@@ -93,7 +151,7 @@ async def print_records(
         for each in await selection.select(archive, topic):
             if printed == limit:
                 break
-            async with aclosing(selected(each, selection.filter, policies.of(each.partition))) as batches:
+            async with aclosing(selected(each, selection.filter, damage.of(each.partition))) as batches:
                 async for batch in batches:
                     part = batch if limit is None else batch.slice(0, limit - printed)
                     out.write(printer(each.partition.topic, each.partition.partition, part))

@@ -15,8 +15,8 @@ from replayer.cli.coverage_chart import html, svg, text_row
 from replayer.cli.ls import offsets_text
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, cache_option, open_archive
 from replayer.cli.options.options import format_option
-from replayer.cli.options.topic_argument import parse_topic
 from replayer.read.coverage import PartitionCoverage, Timeline, sliced, timeline, topic_coverage
+from replayer.read.topics import parse_topic
 
 TEXT_SLICES = 60
 PICTURE_SLICES = 180

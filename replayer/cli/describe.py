@@ -10,14 +10,13 @@ import msgspec
 
 from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.tables import bytes_text, print_rows, print_table
-from replayer.cli.ls import offsets_text, time_text
+from replayer.cli.ls import damaged_json, offsets_text, print_damaged, time_text
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
-from replayer.cli.options.damage import damaged_json, told
 from replayer.cli.options.options import format_option
-from replayer.cli.options.topic_argument import TopicArgument, parse_topic
 from replayer.read.archive import DamagedPartition
 from replayer.read.damage import Damaged
 from replayer.read.partition import ArchivedPartition, summarize
+from replayer.read.topics import TopicPartitions, parse_topic
 
 
 @click.command(
@@ -39,7 +38,7 @@ def command(topic: str, form: str, archive: ArchiveOptions) -> int:
         print_rows(form, whole | {"damaged": damaged_json(damaged)}, partitions)
         if form == "table":
             _print_table(partitions)
-    return told(damaged, others=bool(partitions))
+    return print_damaged(damaged, others=bool(partitions))
 
 
 def _print_table(partitions: Sequence[dict[str, Any]]) -> None:
@@ -51,7 +50,7 @@ def _print_table(partitions: Sequence[dict[str, Any]]) -> None:
 
 
 async def _describe(
-    options: ArchiveOptions, topic: TopicArgument
+    options: ArchiveOptions, topic: TopicPartitions
 ) -> tuple[list[dict[str, Any]], list[DamagedPartition]]:
     descriptions: list[dict[str, Any]] = []
     async with open_archive(options) as archive:

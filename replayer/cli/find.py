@@ -14,18 +14,17 @@ from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.tables import print_table, timestamp_text
 from blockgz_runtime.store.cache import DiskCache
-from replayer.cli.cat import print_records
-from replayer.cli.grep import NOTHING_FOUND
+from replayer.cli.cat import NOTHING_FOUND, print_records
 from replayer.cli.ls import time_text
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, cache_option, open_archive
-from replayer.cli.options.damage import DamagePolicies, damage_option
-from replayer.cli.options.options import format_option
-from replayer.cli.options.selection_options import SelectionOptions, limit_option, selection_options
-from replayer.cli.options.topic_argument import TopicArgument, parse_topic, with_partitions
+from replayer.cli.options.options import format_option, limit_option
+from replayer.cli.options.selection_options import damage_option, print_skipped, selection_options
 from replayer.read.formatting import Printer
 from replayer.read.lookup import AfterLast, Found, Lost, look_up_position
 from replayer.read.partition import ArchivedPartition
 from replayer.read.positions import AtTime, parse_time
+from replayer.read.request import DamagePolicies, SelectionRequest
+from replayer.read.topics import TopicPartitions, parse_topic
 
 Row = dict[str, Any]
 
@@ -55,7 +54,7 @@ Row = dict[str, Any]
 def command(
     topic: str,
     times: tuple[str, ...],
-    selection: SelectionOptions,
+    selection: SelectionRequest,
     limit: int | None,
     form: str,
     on_damage: str,
@@ -76,7 +75,7 @@ def command(
         raise click.UsageError("of the options that select, only --partitions goes with --time")
     if times:
         instants = [parse_time(text, time.time_ns() // 1_000_000) for text in times]
-        return asyncio.run(_find_times(archive, cache, with_partitions(wanted, selection.partitions), instants, form))
+        return asyncio.run(_find_times(archive, cache, wanted.narrowed(selection.partitions), instants, form))
     if selection.filter.passes_all:
         raise UsageError(
             "there is nothing to find", why="neither a time nor a condition is given", remedy="give --time or --key"
@@ -85,7 +84,7 @@ def command(
 
 
 async def _find_times(
-    options: ArchiveOptions, cache: DiskCache | None, topic: TopicArgument, times: Sequence[AtTime], form: str
+    options: ArchiveOptions, cache: DiskCache | None, topic: TopicPartitions, times: Sequence[AtTime], form: str
 ) -> int:
     async with open_archive(options, cache) as archive:
         partitions = await archive.open_topic(topic.topic, topic.partitions)
@@ -138,8 +137,8 @@ def _offset_row(row: Row) -> tuple[str | int, ...]:
 
 def _find_records(
     options: ArchiveOptions,
-    topic: TopicArgument,
-    selection: SelectionOptions,
+    topic: TopicPartitions,
+    selection: SelectionRequest,
     limit: int | None,
     form: str,
     policies: DamagePolicies,
@@ -151,7 +150,7 @@ def _find_records(
     if form == "table":
         out.write(_table_line("PARTITION", "OFFSET", "TIMESTAMP"))
     number = asyncio.run(print_records(options, topic, selection, limit, _PRINTERS[form], policies))
-    return policies.report() or (0 if number else NOTHING_FOUND)
+    return print_skipped(policies) or (0 if number else NOTHING_FOUND)
 
 
 def _places(batch: pa.RecordBatch) -> Iterator[tuple[int, int | None]]:

@@ -21,7 +21,7 @@ from index_format.record_formats.json_lines import json_object
 from index_format.records import TIMESTAMP_TYPES, Record, batch_from_records
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, cache_option, open_counted_archive
 from replayer.cli.options.options import interval_option
-from replayer.cli.options.printing_options import Printing, printing_options
+from replayer.cli.options.selection_options import Printing, printing_options
 from replayer.read.archive import Archive
 from replayer.read.damage import Damaged
 from replayer.read.formatting import header_text

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from blockgz_runtime.program.main import closing
+from blockgz_runtime.errors import PARTLY_FAILED, exit_code
+from blockgz_runtime.program.main import closing, print_failure
 from blockgz_runtime.program.tables import bytes_text, print_rows, print_table, timestamp_text
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
-from replayer.cli.options.damage import damaged_json, told
 from replayer.cli.options.options import format_option
 from replayer.read.archive import DamagedPartition
 from replayer.read.partition import PartitionSummary, summarize
@@ -38,7 +38,7 @@ def command(form: str, archive: ArchiveOptions) -> int:
     if form == "table":
         columns = ("TOPIC", "PARTITIONS", "RECORDS", "CHUNKS", "SIZE", "OFFSETS", "FROM", "TO")
         print_table(columns, [_row(topic) for topic in topics])
-    return told([each for topic in topics for each in topic.damaged], others=True)
+    return print_damaged([each for topic in topics for each in topic.damaged], others=True)
 
 
 class ListedTopic(NamedTuple):
@@ -93,3 +93,15 @@ def _row(topic: ListedTopic) -> tuple[str | int, ...]:
         time_text(sums["min_timestamp_ms"]),
         time_text(sums["max_timestamp_ms"]),
     )
+
+
+def print_damaged(damaged: Sequence[DamagedPartition], *, others: bool) -> int:
+    """Says on stderr what cannot be read; the exit code that this means where there are `others` or none."""
+    for each in damaged:
+        print_failure(each.error)
+    return 0 if not damaged else PARTLY_FAILED if others else exit_code(damaged[0].error)
+
+
+def damaged_json(damaged: Sequence[DamagedPartition]) -> list[dict[str, Any]]:
+    """Partitions that cannot be read, for `--json`."""
+    return [{"partition": each.partition, "error": each.error.reason} for each in damaged]

@@ -2,39 +2,43 @@
 
 import asyncio
 import gc
-from contextlib import AsyncExitStack
+import signal
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 
 import click
 import msgspec
 
 from blockgz_runtime.allocators import share_heaps
+from blockgz_runtime.errors import PARTLY_FAILED
 from blockgz_runtime.program.main import closing, print_failure
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
 from replayer.cli.options.cluster_options import KafkaOptions, kafka_options
-from replayer.cli.options.damage import DamagePolicies
 from replayer.cli.options.options import json_option
 from replayer.cli.options.replay_options import ReplayOptions, replay_options
-from replayer.cli.progress import record_progress
-from replayer.cli.replay_job import PreparedJob, prepared_job
+from replayer.cli.options.selection_options import print_skipped
+from replayer.cli.progress import RecordProgress, record_progress
 from replayer.cli.replay_output import (
-    UNFIT_LEFT_OUT,
+    confirm,
     print_left_out,
     print_plan,
     print_planned,
     print_result,
+    print_set_back,
     result_json,
     skipped_json,
 )
-from replayer.cli.replay_preflight import ask_before, confirm
-from replayer.cli.replay_signals import steered
-from replayer.cli.replay_target import make_ready, shaped_target, tell_set_back, undo_retention
 from replayer.errors import DeliveryFailed
 from replayer.kafka.admin import KafkaAdmin
+from replayer.read.request import DamagePolicies
 from replayer.replay.pace import Commands
 from replayer.replay.preflight import make_plan
+from replayer.replay.prepare import PreparedJob, ask_before, prepared_job
 from replayer.replay.record_sink import RecordSink
+from replayer.replay.request import ReplayRequest
 from replayer.replay.result import RepublishResult
 from replayer.replay.run import republish, written_text
+from replayer.replay.target import make_ready, shaped_target, undo_retention
 
 INTERRUPTED = 130
 
@@ -69,15 +73,16 @@ def command(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, archive:
 
 
 async def _replay(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, address: ArchiveOptions) -> int:
-    admin = await asyncio.to_thread(KafkaAdmin, kafka.properties)
-    if options.shape.undo_retention:
-        click.echo(await asyncio.to_thread(undo_retention, options.target, admin, kafka))
+    request, properties = options.request, kafka.properties
+    admin = await asyncio.to_thread(KafkaAdmin, properties)
+    if request.shape.undo_retention:
+        click.echo(await asyncio.to_thread(undo_retention, request.target, admin, properties))
         return 0
     async with open_archive(address) as archive, AsyncExitStack() as stack:
-        target = await shaped_target(options.shape, archive, options.topic.topic, options.target, admin)
-        damage = DamagePolicies(options.on_damage)
-        prepared = await stack.enter_async_context(prepared_job(options, archive, target.pipeline, kafka, damage))
-        preflight = await ask_before(options, prepared, target, admin)
+        target = await shaped_target(request, archive, admin)
+        damage = DamagePolicies(request.on_damage)
+        prepared = await stack.enter_async_context(prepared_job(request, archive, target.pipeline, properties, damage))
+        preflight = await ask_before(request, prepared, target, admin)
         plan = make_plan(preflight)
         if not as_json:
             print_plan(plan)
@@ -88,11 +93,11 @@ async def _replay(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, ad
         confirm(plan, options.yes)
         limit = preflight.target.config.max_message_bytes if preflight.target and preflight.target.config else None
         with prepared.alone():
-            await asyncio.to_thread(make_ready, target, admin, kafka)
-            result, interrupted = await _run(options, prepared, prepared.sink(kafka, limit), plan.records, as_json)
+            await asyncio.to_thread(make_ready, target, admin, properties)
+            result, interrupted = await _run(request, prepared, prepared.sink(limit), plan.records, as_json)
             if result.complete:
                 prepared.forget()
-                await tell_set_back(target.name, admin, kafka)
+                await print_set_back(target.name, admin, properties)
             elif target.holds:
                 click.echo(f"retention of {target.name} is still held: --resume, or --undo-retention", err=True)
     if as_json:
@@ -101,12 +106,12 @@ async def _replay(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, ad
     else:
         print_result(plan, result)
         print_left_out(target.tally)
-    incomplete = damage.report() or (UNFIT_LEFT_OUT if target.tally.unfit else 0)
+    incomplete = print_skipped(damage) or (PARTLY_FAILED if target.tally.unfit else 0)
     return INTERRUPTED if interrupted else incomplete
 
 
 async def _run(
-    options: ReplayOptions, prepared: PreparedJob, sink: RecordSink, records: int, as_json: bool
+    request: ReplayRequest, prepared: PreparedJob, sink: RecordSink, records: int, as_json: bool
 ) -> tuple[RepublishResult, bool]:
     """What was done, and whether SIGINT ended it."""
     commands = Commands()
@@ -115,7 +120,7 @@ async def _run(
         steered(commands, advance) as steering,
     ):
         try:
-            result = await republish(prepared.work, prepared.pipeline, sink, options.pace, commands, advance)
+            result = await republish(prepared.work, prepared.pipeline, sink, request.pace, commands, advance)
         except asyncio.CancelledError:
             click.echo(written_text(sink.delivered()), err=True)
             raise
@@ -125,3 +130,56 @@ async def _run(
             print_failure(error)
             raise click.Abort from error
     return result, steering.interrupted
+
+
+class Steering:
+    """What signals have told; `interrupted` is whether SIGINT came."""
+
+    def __init__(self, commands: Commands, progress: RecordProgress) -> None:
+        self._commands, self._progress = commands, progress
+        self._work = asyncio.current_task()
+        self.interrupted = False
+
+    def pause(self) -> None:
+        """SIGUSR1."""
+        self._commands.pause()
+        self._progress.state("paused")
+
+    def resume(self) -> None:
+        """SIGUSR2."""
+        self._commands.resume()
+        self._progress.state("replaying")
+
+    def terminate(self) -> None:
+        """SIGTERM; a second one does not wait for the commit."""
+        if self._commands.ending and self._work is not None:
+            self._work.cancel()
+        self._commands.end()
+        self._progress.state("ending")
+
+    def interrupt(self) -> None:
+        """SIGINT, as SIGTERM."""
+        if not self._commands.ending:
+            click.echo("ending after the next commit; interrupt again to end at once", err=True)
+        self.interrupted = True
+        self.terminate()
+
+
+@contextmanager
+def steered(commands: Commands, progress: RecordProgress) -> Iterator[Steering]:
+    """While this lasts, signals to the process steer the replay of the current task."""
+    steering = Steering(commands, progress)
+    loop = asyncio.get_running_loop()
+    handlers = {
+        signal.SIGUSR1: steering.pause,
+        signal.SIGUSR2: steering.resume,
+        signal.SIGTERM: steering.terminate,
+        signal.SIGINT: steering.interrupt,
+    }
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
+    try:
+        yield steering
+    finally:
+        for number in handlers:
+            loop.remove_signal_handler(number)

@@ -1,21 +1,22 @@
-"""What `replayer replay` prints: the plan before, the result after, for people and as JSON."""
+"""What `replayer replay` prints and asks: the plan before, the result after, for people and as JSON."""
 
+import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 import msgspec
 
+from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.tables import bytes_text, print_table, timestamp_text
+from replayer.kafka.admin import KafkaAdmin
 from replayer.read.damage import SkippedRange
 from replayer.read.partition import ArchivedPartition
 from replayer.replay.plan import RepublishPlan, SourcePartition
 from replayer.replay.result import RepublishResult
+from replayer.replay.target import set_back
 from replayer.replay.transform_stage import Tally
-
-UNFIT_LEFT_OUT = 3
-"""The exit code where a transform left records out that it could not handle."""
 
 
 def print_plan(plan: RepublishPlan) -> None:
@@ -145,3 +146,23 @@ def skipped_json(skipped: Sequence[tuple[ArchivedPartition, SkippedRange]]) -> l
         {"partition": partition.partition, "from": each.start, "to": each.end, "reason": each.reason}
         for partition, each in skipped
     ]
+
+
+def confirm(plan: RepublishPlan, yes: bool) -> None:
+    """Asks whether to write; raises UsageError where nobody can be asked, click.Abort for a no."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"nothing was written to {plan.target}",
+            why="there is no terminal to ask on, and --yes was not given",
+            remedy="add --yes, or --dry-run to see the plan only",
+        )
+    click.confirm(f"Write about {plan.records} records to {plan.target}?", abort=True, err=True)
+
+
+async def print_set_back(name: str, admin: KafkaAdmin, properties: Mapping[str, str]) -> None:
+    """Sets back, when a job is complete, what any run of it held, and says so on stderr."""
+    done = await asyncio.to_thread(set_back, name, admin, properties)
+    if done is not None:
+        click.echo(done, err=True)

@@ -1,23 +1,22 @@
-"""`--report` and `--sign-key`: what was found, kept as files that can be handed on."""
+"""What a verification found: printed, kept as signed files (`--report`, `--sign-key`), and `replayer verify-report`."""
 
-import functools
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar, cast
 
 import click
 import msgspec
 
-from blockgz_runtime.errors import UsageError
+from blockgz_runtime.errors import PARTLY_FAILED, UsageError
+from blockgz_runtime.program.main import closing
+from blockgz_runtime.program.tables import print_table
 from index_format.errors import BlockgzError
-from replayer.verify.report import Document
+from replayer.verify.findings import ArchiveReport, PartitionReport, Verdict
+from replayer.verify.partition import Depth
+from replayer.verify.report import Document, verification_document
 from replayer.verify.report_page import page
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 SIGNATURE_SUFFIX = ".sig"
 FORMAT = "blockgz-report"
@@ -30,7 +29,7 @@ class ReportOptions:
     paths: tuple[Path, ...]
     sign_key: Path | None
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         """Raises UsageError for what could not be written after hours of verifying."""
         for path in self.paths:
             if path.suffix not in (".json", ".html"):
@@ -82,30 +81,105 @@ def _signature(key: Path, body: bytes) -> bytes:
     return private_key(key).sign(body)
 
 
-def report_options(function: F) -> F:
-    """Adds --report --sign-key; passes `report_to: ReportOptions`."""
+def _checked(partition: PartitionReport) -> str:
+    """The number of chunks, and how many of them were chosen."""
+    whole = partition.checked_chunks == partition.chunks
+    return str(partition.chunks) if whole else f"{partition.checked_chunks} of {partition.chunks}"
 
-    @functools.wraps(function)
-    def with_report(*args: Any, report: tuple[Path, ...], sign_key: Path | None, **kwargs: Any) -> Any:
-        options = ReportOptions(report, sign_key)
-        options.check()
-        return function(*args, report_to=options, **kwargs)
 
-    decorated: Any = with_report
-    for option in (
-        click.option(
-            "--sign-key",
-            type=click.Path(path_type=Path),
-            metavar="PEM",
-            help="Sign the reports with this Ed25519 key, into FILE.sig.",
-        ),
-        click.option(
-            "--report",
-            multiple=True,
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            help="Write what was found to a .json or .html file too; may be repeated.",
-        ),
-    ):
-        decorated = option(decorated)
-    return cast(F, decorated)
+def conclude(report: ArchiveReport, archive: str, depth: Depth, report_to: ReportOptions, *, as_json: bool) -> int:
+    """Prints the report and writes it where that was asked for; the exit code that it means."""
+    document = verification_document(report, archive, depth)
+    if as_json:
+        click.echo(msgspec.json.encode(document))
+    else:
+        print_report(report)
+    report_to.write(document)
+    return PARTLY_FAILED if report.verdict is Verdict.FAILURE else 0
+
+
+def print_report(report: ArchiveReport) -> None:
+    """A table of the partitions, and a line for everything that is wrong."""
+    columns = ("TOPIC", "PARTITION", "VERDICT", "RECORDS", "CHUNKS", "NEXT OFFSET", "GAPS", "LOST")
+    rows = [
+        (
+            partition.topic,
+            partition.partition,
+            partition.verdict.value,
+            partition.records,
+            _checked(partition),
+            "-" if partition.next_offset is None else str(partition.next_offset),
+            len(partition.gaps),
+            len(partition.lost),
+        )
+        for partition in report.partitions
+    ]
+    print_table(columns, rows)
+    for partition in report.partitions:
+        place = f"{partition.topic}:{partition.partition}"
+        for gap in partition.gaps:
+            click.echo(f"WARNING {place} recorded gap {gap.start}..{gap.end}: {gap.reason}")
+        for damage in partition.damage:
+            click.echo(f"FAILURE {place} {damage.key}: {damage.reason}")
+        for lost in partition.lost:
+            click.echo(f"FAILURE {place} lost {lost.start}..{lost.end}: {lost.reason}")
+        if partition.lost:
+            readable = ", ".join(f"{start}..{end}" for start, end in partition.readable)
+            click.echo(f"{place} still readable: {readable or 'nothing'}")
+    for damage in report.damage:
+        click.echo(f"FAILURE {damage.key}: {damage.reason}")
+    for topic, number in report.absent:
+        click.echo(f"WARNING {topic}:{number} is not here: nothing of it was archived yet, or all of it is gone")
+    click.echo(report.verdict.value)
+
+
+@click.command(
+    "verify-report",
+    epilog=closing(
+        "replayer verify-report report.json --key pub.pem", "replayer verify-report page.html --key pub.pem"
+    ),
+)
+@click.argument("report", metavar="FILE", type=click.Path(path_type=Path))
+@click.option(
+    "--key",
+    required=True,
+    type=click.Path(path_type=Path),
+    envvar="BLOCKGZ_REPORT_KEY",
+    metavar="PEM",
+    help="The signer's public key.",
+)
+@click.option(
+    "--signature",
+    type=click.Path(path_type=Path),
+    envvar="BLOCKGZ_REPORT_SIGNATURE",
+    metavar="FILE",
+    help="The signature, if it is not in FILE.sig.",
+)
+def verify_report(report: Path, key: Path, signature: Path | None) -> int:
+    """Check that a report is as `verify --report --sign-key` signed it.
+
+    Prints what the report found.
+    """
+    # Here, as in `_signature`.
+    from replayer.verify.signing import is_signed, public_key  # noqa: PLC0415
+
+    body = _content(report)
+    if not is_signed(body, _content(signature or report.with_name(report.name + SIGNATURE_SUFFIX)), public_key(key)):
+        click.echo(f"FAILURE {report} is not what the owner of {key} signed", err=True)
+        return PARTLY_FAILED
+    click.echo(f"{report} is as signed{_findings(body) if report.suffix == '.json' else ''}")
+    return 0
+
+
+def _findings(body: bytes) -> str:
+    document = msgspec.json.decode(body)
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        return ", and no report of blockgz"
+    return f": {document['verdict']}, {document['archive']}, {document['created']}"
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read", why=error.strerror or str(error)) from error

@@ -12,14 +12,14 @@ from blockgz_runtime.store.cache import DiskCache
 from replayer.cli.cat import DEFAULT_TEMPLATE
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, cache_option, open_archive
 from replayer.cli.options.options import interval_option
-from replayer.cli.options.printing_options import Printing, printing_options
-from replayer.cli.options.selection_options import SelectionOptions, selection_options
-from replayer.cli.options.topic_argument import TopicArgument, parse_topic
+from replayer.cli.options.selection_options import Printing, printing_options, selection_options
 from replayer.read.archive import Archive
 from replayer.read.follow import Followed, Follower, last_records
 from replayer.read.formatting import Printer, template_printer
 from replayer.read.positions import OffsetRange
+from replayer.read.request import SelectionRequest
 from replayer.read.selection import Selection, selected
+from replayer.read.topics import TopicPartitions, parse_topic
 
 
 @click.command(
@@ -51,7 +51,7 @@ def command(
     lines: int,
     follow: bool,
     interval: float,
-    selection: SelectionOptions,
+    selection: SelectionRequest,
     printing: Printing,
     cache: DiskCache | None,
     archive: ArchiveOptions,
@@ -78,13 +78,18 @@ def command(
 class _Tail:
     """One run of the command."""
 
-    def __init__(self, selection: SelectionOptions, printer: Printer) -> None:
+    def __init__(self, selection: SelectionRequest, printer: Printer) -> None:
         self._selection = selection
         self._printer = printer
         self._out = sys.stdout.buffer
 
     async def run(
-        self, options: ArchiveOptions, cache: DiskCache | None, topic: TopicArgument, lines: int, interval: float | None
+        self,
+        options: ArchiveOptions,
+        cache: DiskCache | None,
+        topic: TopicPartitions,
+        lines: int,
+        interval: float | None,
     ) -> None:
         """Prints the newest `lines` of each partition, and with an `interval` in seconds what is committed since."""
         async with open_archive(options, cache) as archive:
@@ -97,7 +102,7 @@ class _Tail:
                 await self._follow(archive, topic, selections, interval)
 
     async def _follow(
-        self, archive: Archive, topic: TopicArgument, selections: list[Selection], interval: float
+        self, archive: Archive, topic: TopicPartitions, selections: list[Selection], interval: float
     ) -> None:
         every_partition = topic.partitions is None and self._selection.partitions is None
         follower = Follower(

@@ -11,13 +11,13 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from blockgz_runtime.program.main import closing
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
-from replayer.cli.options.choice_options import choice_options
 from replayer.cli.options.cluster_options import KafkaOptions, kafka_options
 from replayer.cli.options.options import json_option
-from replayer.cli.options.selection_options import RangeOptions, range_options
-from replayer.cli.options.topic_argument import TopicArgument, parse_topic, with_partitions
-from replayer.cli.report import ReportOptions, report_options
-from replayer.cli.verification_output import conclude
+from replayer.cli.options.selection_options import range_options
+from replayer.cli.options.verify_options import choice_options, report_options
+from replayer.cli.report import ReportOptions, conclude
+from replayer.read.selection import Positions
+from replayer.read.topics import TopicPartitions, parse_topic
 from replayer.verify.chunk_checks import ChunkChoice
 from replayer.verify.findings import ArchiveReport
 from replayer.verify.partition import Depth, expected_bytes, survey, verify_partition
@@ -56,7 +56,7 @@ def command(
     against_topic: str | None,
     partitions: str | None,
     choice: ChunkChoice,
-    selection: RangeOptions,
+    positions: Positions,
     report_to: ReportOptions,
     as_json: bool,
     kafka: KafkaOptions,
@@ -82,9 +82,9 @@ def command(
         # Here, because no other verification needs a Kafka client.
         from replayer.cli.against_topic import verify_against  # noqa: PLC0415
 
-        wanted = with_partitions(parse_topic(topics[0]), partitions)
-        return verify_against(wanted, against_topic, selection, kafka, archive, report_to, as_json=as_json)
-    if partitions is not None or selection != RangeOptions(None, None):
+        wanted = parse_topic(topics[0]).narrowed(partitions)
+        return verify_against(wanted, against_topic, positions, kafka, archive, report_to, as_json=as_json)
+    if partitions is not None or positions != Positions():
         raise click.UsageError("--partitions, --from, --to and --at go with --against-topic")
     depth = Depth.RECORDS if records else Depth.BLOCKS if deep else Depth.STRUCTURE
     report = asyncio.run(_verify(archive, [parse_topic(topic) for topic in topics], depth, choice))
@@ -92,7 +92,7 @@ def command(
 
 
 async def _verify(
-    options: ArchiveOptions, wanted: list[TopicArgument], depth: Depth, choice: ChunkChoice
+    options: ArchiveOptions, wanted: list[TopicPartitions], depth: Depth, choice: ChunkChoice
 ) -> ArchiveReport:
     async with open_archive(options) as archive:
         identity, places, report = await survey(archive, [(each.topic, each.partitions) for each in wanted])

@@ -129,7 +129,7 @@ class RoutingRequest:
     `partitions` is the number that it names, None where it names none; `places` is its map.
     """
 
-    rule: Literal["keep", "by-key", "number", "map"]
+    rule: Literal["keep", "by-key", "number", "map"] = "keep"
     partitions: int | None = None
     places: tuple[tuple[int, int], ...] = ()
 

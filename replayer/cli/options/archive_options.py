@@ -9,13 +9,13 @@ from typing import Any, cast
 import click
 
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.program.options import F, with_options
 from blockgz_runtime.store.address import Address, parse_address
 from blockgz_runtime.store.cache import DiskCache, default_folder
 from blockgz_runtime.store.counting import CountingReader
 from blockgz_runtime.store.opening import open_reader
 from index_format.ancestor.payloads import ANCESTORS_FORMAT, OLD_FORMATS, OldFormat
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
-from replayer.cli.options.options import F, with_options
 from replayer.old_archives.detection import ancestor_finder
 from replayer.read.archive import Archive
 from replayer.read.partition import ObjectCache

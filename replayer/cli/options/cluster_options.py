@@ -8,7 +8,7 @@ import click
 
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.kafka.property_table import property_table
-from replayer.cli.options.options import F, with_options
+from blockgz_runtime.program.options import F, with_options
 
 
 @dataclass(frozen=True)

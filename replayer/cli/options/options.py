@@ -1,7 +1,7 @@
 """Options that commands share: one name, one environment variable, one meaning everywhere.
 
-Here stand those that need nothing else; `archive_options`, `cluster_options`, `selection_options` and
-`printing_options` are modules of their own. Use as decorators above a click command; each hands over one value::
+Here stand those that need nothing else; `archive_options`, `cluster_options` and `selection_options` are modules of
+their own. Use as decorators above a click command; each hands over one value::
 
     @click.command("ls")
     @archive_options          # archive: ArchiveOptions
@@ -10,14 +10,12 @@ Here stand those that need nothing else; `archive_options`, `cluster_options`, `
     def command(archive: ArchiveOptions, kafka: KafkaOptions, as_json: bool) -> None: ...
 """
 
-import functools
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import click
 
-F = TypeVar("F", bound=Callable[..., Any])
+from blockgz_runtime.program.options import Option, OptionSet
 
 FORMS = ("table", "json", "jsonl", "csv")
 
@@ -39,45 +37,35 @@ class Duration(click.ParamType[float]):
         return milliseconds / 1000
 
 
-def with_options(function: F, options: Sequence[Callable[[Any], Any]]) -> F:
-    """The function with all of these decorators, the first one outermost."""
-    decorated: Any = function
-    for option in reversed(options):
-        decorated = option(decorated)
-    return cast(F, decorated)
+json_option = Option("--json", "as_json", is_flag=True, help="Print JSON.")
+"""Passes `as_json: bool`."""
+
+limit_option = Option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="Stop after N records.")
+"""`limit: int | None`."""
+
+interval_option = Option(
+    "--interval",
+    type=Duration(min_ms=100),
+    default="1s",
+    show_default=True,
+    help="How often to ask for what is new.",
+)
+"""Passes `interval: float` in seconds."""
 
 
-def json_option(function: F) -> F:
-    """Adds --json; passes `as_json: bool`."""
-    option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-    return option(function)
-
-
-def format_option(*more: str) -> Callable[[F], F]:
+def format_option(*more: str) -> OptionSet:
     """Adds --format table|json|jsonl|csv, and `more` of them, and --json as its short form; passes `form: str`."""
-
-    def decorated(function: F) -> F:
-        @functools.wraps(function)
-        def with_format(*args: Any, form: str | None, as_json: bool, **kwargs: Any) -> Any:
-            if as_json and form not in (None, "json"):
-                raise click.UsageError("--json is --format json: give one of them")
-            return function(*args, form="json" if as_json else form or "table", **kwargs)
-
-        option = click.option(
+    return OptionSet(
+        "form",
+        _form,
+        json_option,
+        Option(
             "--format", "form", type=click.Choice([*FORMS, *more]), help="How to print; a table unless told otherwise."
-        )
-        return json_option(cast(F, option(with_format)))
-
-    return decorated
-
-
-def interval_option(function: F) -> F:
-    """Adds --interval; passes `interval: float` in seconds."""
-    option = click.option(
-        "--interval",
-        type=Duration(min_ms=100),
-        default="1s",
-        show_default=True,
-        help="How often to ask for what is new.",
+        ),
     )
-    return option(function)
+
+
+def _form(form: str | None, as_json: bool) -> str:
+    if as_json and form not in (None, "json"):
+        raise click.UsageError("--json is --format json: give one of them")
+    return "json" if as_json else form or "table"

@@ -1,142 +1,209 @@
-"""The options of `replayer replay` as one value."""
+"""The options of `replayer replay`."""
 
-import functools
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple
 
 import click
 
-from index_format.keys import parse_topic_folder
-from replayer.cli.options.damage import damage_option
-from replayer.cli.options.options import with_options
-from replayer.cli.options.selection_options import SelectionOptions, record_options
-from replayer.cli.options.shape_options import ShapeOptions, shape_options
-from replayer.cli.options.topic_argument import TopicArgument, parse_topic
-from replayer.replay.pace import Pace, make_pace
+from blockgz_runtime.errors import UsageError
+from blockgz_runtime.program.options import Argument, Option, OptionSet
+from replayer.cli.options.selection_options import damage_option, record_options
+from replayer.read.topics import TopicPartitions, parse_topic
+from replayer.replay.pace import make_pace
+from replayer.replay.record_edits import parse_header, parse_timestamps
+from replayer.replay.request import ReplayRequest, Shape, named_target
+from replayer.replay.routing import parse_routing
+from replayer.replay.target_topic import parse_topic_config
+from replayer.transforms.chain import Chain, build_chain
+from replayer.transforms.documents import parse_document
 
-F = TypeVar("F", bound=Callable[..., Any])
+MAX_TRANSFORMS_BYTES = 1024**2
 
 
-@dataclass(frozen=True)
-class ReplayOptions:
-    """What is replayed, where to, and how."""
+class ReplayOptions(NamedTuple):
+    """What is asked for, and whether it is done without a question, or not at all."""
 
-    topic: TopicArgument
-    target: str
-    selection: SelectionOptions
-    on_damage: str
-    into_source: bool
-    shape: ShapeOptions
-    transactional: bool
-    resume: bool
-    job: str | None
-    job_file: Path | None
-    pace: Pace
+    request: ReplayRequest
     dry_run: bool
     yes: bool
 
 
-def replay_options(function: F) -> F:
-    """Adds the argument and the options of the command itself; passes `options: ReplayOptions`."""
-    local = [
-        click.option(
-            "--job-file",
-            type=click.Path(dir_okay=False, path_type=Path),
-            metavar="FILE",
-            help="Where the position is kept without --transactional, instead of $XDG_STATE_HOME/blockgz/jobs.",
-        ),
-        click.option(
-            "--rate",
-            metavar="N/s",
-            help="At most so much a second: records, as 5000/s, or bytes of keys and values, as 20MB/s.",
-        ),
-        click.option(
-            "--speed", metavar="Nx", help="Spaced as their timestamps are: 1x as then, 10x ten times as fast."
-        ),
-    ]
-    return shared_replay_options(with_options(function, local))
+def read_chain(path: Path) -> Chain:
+    """The transforms of a file; raises UsageError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_TRANSFORMS_BYTES + 1)
+        text = content.decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read", why=str(error), remedy="check --transforms") from error
+    if len(content) > MAX_TRANSFORMS_BYTES:
+        raise UsageError(f"{path} is larger than 1 MiB", why="no transforms are", remedy="check --transforms")
+    return build_chain(parse_document(str(path), text))
 
 
-def shared_replay_options(function: F) -> F:
-    """The same without what only one process can keep to: a job's file and a pace."""
-
-    @functools.wraps(function)
-    def with_replay(
-        *args: Any,
-        topic: str,
-        to_topic: str | None,
-        selection: SelectionOptions,
-        on_damage: str,
-        shape: ShapeOptions,
-        into_source: bool,
-        transactional: bool,
-        resume: bool,
-        job: str | None,
-        dry_run: bool,
-        yes: bool,
-        job_file: Path | None = None,
-        rate: str | None = None,
-        speed: str | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        wanted = parse_topic(topic)
-        if shape.undo_retention and (dry_run or resume):
-            raise click.UsageError("--undo-retention replays nothing: leave --resume and --dry-run out")
-        if transactional and job_file is not None:
-            raise click.UsageError("--transactional keeps the position in the cluster: leave --job-file out")
-        options = ReplayOptions(
-            wanted,
-            target_name(to_topic, parse_topic_folder(wanted.topic).topic, shape),
-            selection,
-            on_damage,
-            into_source,
-            shape,
-            transactional,
-            resume,
-            job,
-            job_file,
-            make_pace(rate, speed),
-            dry_run,
-            yes,
-        )
-        return function(*args, options=options, **kwargs)
-
-    options = [
-        click.argument("topic", metavar="TOPIC[:P[,P-P]]"),
-        click.option(
-            "--to-topic",
-            metavar="TOPIC",
-            help="Where the records go; {topic} in it is the archived topic's name. Transforms that route by the name "
-            "alone can say it instead.",
-        ),
-        record_options,
-        shape_options,
-        damage_option,
-        click.option("--into-source", is_flag=True, help="Allow --to-topic to be the archived topic itself."),
-        click.option(
-            "--transactional",
-            is_flag=True,
-            help="Exactly once: records and position in one transaction, over crashes and --resume too.",
-        ),
-        click.option("--resume", is_flag=True, help="Go on where the job stopped; begin it if it wrote nothing."),
-        click.option(
-            "--job",
-            metavar="NAME",
-            help="The job's name; without it one that archive, topic, target and selection give.",
-        ),
-        click.option("--dry-run", is_flag=True, help="Print the plan and write nothing."),
-        click.option("--yes", is_flag=True, help="Do not ask."),
-    ]
-    return cast(F, with_options(with_replay, options))
+def _shape(**fields: Any) -> Shape:
+    if fields["topic_config"] and not fields["create_topic"]:
+        raise click.UsageError("--topic-config goes with --create-topic: topics that exist are not changed")
+    return Shape(**fields)
 
 
-def target_name(to_topic: str | None, topic: str, shape: ShapeOptions) -> str:
-    """The topic that records of `topic` go to; raises click.UsageError where nothing says it."""
-    if to_topic is not None:
-        return to_topic.replace("{topic}", topic)
-    named = shape.chain.routed_name(topic) if shape.chain else None
-    if named is None:
+shape_options = OptionSet(
+    "shape",
+    _shape,
+    Option(
+        "--partitions",
+        "routing",
+        parse=parse_routing,
+        default="keep",
+        show_default=True,
+        envvar="BLOCKGZ_TARGET_PARTITIONS",
+        metavar="keep|by-key|N|MAP",
+        help="Where records go: partition n to n; by key, as Java's producer has them (by-key:N asks for N "
+        "partitions); n to n modulo N; or a map such as 0:2,1-3:0.",
+    ),
+    Option(
+        "--timestamps",
+        parse=parse_timestamps,
+        default="keep",
+        show_default=True,
+        metavar="keep|now|shift=±TIME",
+        help="Their own, the time of sending, or moved, as shift=+30d or shift=-90m.",
+    ),
+    Option(
+        "--strip-header",
+        "strip_headers",
+        multiple=True,
+        metavar="NAME",
+        help="Leave headers of that name out; may be repeated.",
+    ),
+    Option(
+        "--add-header",
+        "add_headers",
+        parse=lambda texts: tuple(map(parse_header, texts)),
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Add a header to every record; may be repeated.",
+    ),
+    Option(
+        "--provenance",
+        is_flag=True,
+        help="Add a header that tells where a record comes from: blockgz-source: topic/partition/offset.",
+    ),
+    Option(
+        "--tombstones",
+        type=click.Choice(["keep", "drop"]),
+        default="keep",
+        show_default=True,
+        help="What to do with records whose value is null.",
+    ),
+    Option(
+        "--transforms",
+        "chain",
+        parse=read_chain,
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Kafka Connect's transforms and predicates, from a .properties, .yaml or .json file.",
+    ),
+    Option(
+        "--on-transform-error",
+        type=click.Choice(["fail", "skip"]),
+        default="fail",
+        show_default=True,
+        help="End at a record that a transform cannot handle, or leave it out and count it.",
+    ),
+    Option(
+        "--create-topic",
+        is_flag=True,
+        help="Make the topic if it is not there, like the archived one: its partitions and its configuration.",
+    ),
+    Option(
+        "--topic-config",
+        parse=lambda texts: dict(map(parse_topic_config, texts)),
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="With --create-topic: a setting of the new topic; may be repeated.",
+    ),
+    Option("--append", is_flag=True, help="Allow a topic that holds records already."),
+    Option(
+        "--retention",
+        type=click.Choice(["refuse", "hold"]),
+        default="refuse",
+        show_default=True,
+        help="Refuse a topic that would delete the records, or set its retention to unlimited until the replay is "
+        "complete.",
+    ),
+    Option(
+        "--undo-retention",
+        is_flag=True,
+        help="Replay nothing: set back what --retention hold of a broken-off replay left behind.",
+    ),
+)
+"""Passes `shape: Shape`: what becomes of records on their way, and what the target is like."""
+
+
+def _replay(
+    topic: TopicPartitions,
+    to_topic: str | None,
+    dry_run: bool,
+    yes: bool,
+    rate: str | None = None,
+    speed: str | None = None,
+    **fields: Any,
+) -> ReplayOptions:
+    shape: Shape = fields["shape"]
+    if shape.undo_retention and (dry_run or fields["resume"]):
+        raise click.UsageError("--undo-retention replays nothing: leave --resume and --dry-run out")
+    if fields["transactional"] and fields.get("job_file") is not None:
+        raise click.UsageError("--transactional keeps the position in the cluster: leave --job-file out")
+    target = named_target(to_topic, topic, shape.chain)
+    if target is None:
         raise click.UsageError("--to-topic says where the records go: it is missing")
-    return named
+    return ReplayOptions(ReplayRequest(topic, target, pace=make_pace(rate, speed), **fields), dry_run, yes)
+
+
+_SHARED = (
+    Argument("topic", metavar="TOPIC[:P[,P-P]]", parse=parse_topic),
+    Option(
+        "--to-topic",
+        metavar="TOPIC",
+        help="Where the records go; {topic} in it is the archived topic's name. Transforms that route by the name "
+        "alone can say it instead.",
+    ),
+    record_options,
+    shape_options,
+    damage_option,
+    Option("--into-source", is_flag=True, help="Allow --to-topic to be the archived topic itself."),
+    Option(
+        "--transactional",
+        is_flag=True,
+        help="Exactly once: records and position in one transaction, over crashes and --resume too.",
+    ),
+    Option("--resume", is_flag=True, help="Go on where the job stopped; begin it if it wrote nothing."),
+    Option(
+        "--job", metavar="NAME", help="The job's name; without it one that archive, topic, target and selection give."
+    ),
+    Option("--dry-run", is_flag=True, help="Print the plan and write nothing."),
+    Option("--yes", is_flag=True, help="Do not ask."),
+)
+
+shared_replay_options = OptionSet("options", _replay, *_SHARED)
+"""As `replay_options`, without what only one process can keep to: a job's file and a pace."""
+
+replay_options = OptionSet(
+    "options",
+    _replay,
+    *_SHARED,
+    Option(
+        "--job-file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Where the position is kept without --transactional, instead of $XDG_STATE_HOME/blockgz/jobs.",
+    ),
+    Option(
+        "--rate",
+        metavar="N/s",
+        help="At most so much a second: records, as 5000/s, or bytes of keys and values, as 20MB/s.",
+    ),
+    Option("--speed", metavar="Nx", help="Spaced as their timestamps are: 1x as then, 10x ten times as fast."),
+)
+"""Passes `options: ReplayOptions`."""

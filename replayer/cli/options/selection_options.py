@@ -1,183 +1,142 @@
-"""Which records are meant: positions, partitions and what a record must be like."""
+"""Options that choose records, that say what happens at damage among them, and how they are printed."""
 
-import functools
-import hashlib
 import os
 import time
-from dataclasses import dataclass, replace
-from typing import Any, BinaryIO, TypeAlias, cast
+from typing import BinaryIO, NamedTuple
 
 import click
 
-from index_format.keys import parse_topic_folder
-from replayer.cli.options.options import F, with_options
-from replayer.cli.options.topic_argument import TopicArgument, with_partitions
-from replayer.read import selection
-from replayer.read.archive import Archive
-from replayer.read.offset_file import MAX_FILE_BYTES, parse_offset_file
+from blockgz_runtime.errors import PARTLY_FAILED
+from blockgz_runtime.program.options import Option, OptionSet
+from replayer.cli.options.options import json_option
+from replayer.read.formatting import Printer, envelope_printer, json_printer, template_printer
+from replayer.read.offset_file import MAX_FILE_BYTES
 from replayer.read.positions import parse_position, parse_time
 from replayer.read.record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
-from replayer.read.selection import Positions, Selection
-
-RangeOptions: TypeAlias = Positions
-"""`--from --to --at`, parsed; `--at` has become the end."""
+from replayer.read.request import SKIPS, STOPS, DamagePolicies, SelectionRequest
+from replayer.read.selection import Positions
 
 
-@dataclass(frozen=True)
-class SelectionOptions:
-    """Which records are meant: positions, a file with some for single partitions, partitions, and a filter.
-
-    `now` is what durations before now count from, ms since the epoch.
-    """
-
-    positions: Positions
-    offset_file: bytes | None
-    partitions: str | None
-    filter: RecordFilter
-    now: int
-
-    async def select(self, archive: Archive, topic: TopicArgument) -> list[Selection]:
-        """The offsets that are meant of a topic; raises UsageError, NotInArchive, or what opening raises."""
-        wanted = with_partitions(topic, self.partitions)
-        positions = self.positions
-        if self.offset_file is not None:
-            plain = parse_topic_folder(topic.topic).topic
-            positions = replace(positions, of_partitions=parse_offset_file(self.offset_file, plain, self.now))
-        return await selection.select(archive, wanted.topic, wanted.partitions, positions)
-
-    @property
-    def asked(self) -> tuple[str, ...]:
-        """Everything that decides which offsets and records are meant, as it was written, partitions aside."""
-        file = () if self.offset_file is None else (f"positions {hashlib.sha256(self.offset_file).hexdigest()}",)
-        only = () if self.filter.passes_all else (f"records {self.filter}",)
-        return (*self.positions.asked, *file, *only)
-
-    @property
-    def narrows(self) -> bool:
-        """Whether anything but partitions is chosen."""
-        return self.positions != Positions() or self.offset_file is not None or not self.filter.passes_all
-
-    @property
-    def ends(self) -> bool:
-        """Whether the selection has an end before the archive's."""
-        return self.positions.end is not None or self.filter.until is not None
-
-    def narrowed(self, *conditions: Condition) -> "SelectionOptions":
-        """The same with more conditions."""
-        return replace(self, filter=replace(self.filter, conditions=(*self.filter.conditions, *conditions)))
+def _now() -> int:
+    return time.time_ns() // 1_000_000
 
 
-def range_options(function: F) -> F:
-    """Adds --from --to --at; passes `selection: RangeOptions`."""
-
-    @functools.wraps(function)
-    def with_range(*args: Any, start: str | None, end: str | None, at: str | None, **kwargs: Any) -> Any:
-        if end is not None and at is not None:
-            raise click.UsageError("--to and --at both set the end: give one of them")
-        now = time.time_ns() // 1_000_000
-        last = parse_time(at, now) if at is not None else parse_position(end, now) if end is not None else None
-        first = parse_position(start, now) if start is not None else None
-        asked = (start or "earliest", end or at or "latest")
-        return function(*args, selection=RangeOptions(first, last, asked=asked), **kwargs)
-
-    options = [
-        click.option(
-            "--from",
-            "start",
-            metavar="POS",
-            help="Begin here: an offset, earliest, latest, +N, -N, a time, @UNIXTIME or a duration before now (-1h).",
-        ),
-        click.option("--to", "end", metavar="POS", help="End before; +N counts from --from."),
-        click.option("--at", metavar="TIME", help="Everything before that time."),
-    ]
-    return cast(F, with_options(with_range, options))
+def _positions(start: str | None, end: str | None, at: str | None) -> Positions:
+    """`--at` becomes the end."""
+    if end is not None and at is not None:
+        raise click.UsageError("--to and --at both set the end: give one of them")
+    now = _now()
+    last = parse_time(at, now) if at is not None else parse_position(end, now) if end is not None else None
+    first = parse_position(start, now) if start is not None else None
+    return Positions(first, last, asked=(start or "earliest", end or at or "latest"))
 
 
-def selection_options(function: F) -> F:
-    """Adds what `record_options` does, and --partitions; passes `selection: SelectionOptions`."""
-
-    @functools.wraps(function)
-    def with_partitions(*args: Any, selection: SelectionOptions, partitions: str | None, **kwargs: Any) -> Any:
-        return function(*args, selection=replace(selection, partitions=partitions), **kwargs)
-
-    option = click.option("--partitions", metavar="P,P-P", help="Only these partitions.")
-    return record_options(cast(F, option(with_partitions)))
-
-
-def record_options(function: F) -> F:
-    """Adds what `range_options` does, --positions --since --until --key --null-key --header --grep.
-
-    Passes `selection: SelectionOptions`, of all partitions.
-    """
-
-    @functools.wraps(function)
-    def with_selection(
-        *args: Any,
-        selection: RangeOptions,
-        offset_file: BinaryIO | None,
-        since: str | None,
-        until: str | None,
-        keys: tuple[str, ...],
-        null_key: bool,
-        headers: tuple[str, ...],
-        grep: str | None,
-        **kwargs: Any,
-    ) -> Any:
-        now = time.time_ns() // 1_000_000
-        conditions: list[Condition] = [header_condition(header) for header in headers]
-        if keys or null_key:
-            conditions.append(KeyIn((*(os.fsencode(key) for key in keys), *([None] if null_key else []))))
-        if grep is not None:
-            conditions.append(ValueMatches(Pattern(grep)))
-        options = SelectionOptions(
-            selection,
-            None if offset_file is None else offset_file.read(MAX_FILE_BYTES + 1),
-            None,
-            RecordFilter(
-                None if since is None else parse_time(since, now).timestamp,
-                None if until is None else parse_time(until, now).timestamp,
-                tuple(conditions),
-            ),
-            now,
-        )
-        return function(*args, selection=options, **kwargs)
-
-    options = [
-        click.option(
-            "--positions",
-            "offset_file",
-            type=click.File("rb"),
-            metavar="FILE",
-            help="Positions of single partitions: kafka-consumer-groups' CSV (topic,partition,offset), or JSON.",
-        ),
-        click.option("--since", metavar="TIME", help="Only records whose own timestamp is this or later."),
-        click.option("--until", metavar="TIME", help="Only records whose own timestamp is before this."),
-        click.option(
-            "--key",
-            "keys",
-            multiple=True,
-            metavar="TEXT",
-            help="Only records with this key; several: with one of them.",
-        ),
-        click.option("--null-key", is_flag=True, help="Only records without a key; beside --key, those as well."),
-        click.option(
-            "--header",
-            "headers",
-            multiple=True,
-            metavar="NAME[=VALUE]",
-            help="Only records with this header; several: with all of them.",
-        ),
-        click.option("--grep", metavar="REGEX", help="Only records in whose value this is found (RE2's syntax)."),
-    ]
-    return range_options(cast(F, with_options(with_selection, options)))
+def _selection(
+    positions: Positions,
+    offset_file: BinaryIO | None,
+    since: str | None,
+    until: str | None,
+    keys: tuple[str, ...],
+    null_key: bool,
+    headers: tuple[Condition, ...],
+    grep: str | None,
+    partitions: str | None = None,
+) -> SelectionRequest:
+    now = _now()
+    conditions = list(headers)
+    if keys or null_key:
+        conditions.append(KeyIn((*(os.fsencode(key) for key in keys), *([None] if null_key else []))))
+    if grep is not None:
+        conditions.append(ValueMatches(Pattern(grep)))
+    start, end = (None if text is None else parse_time(text, now).timestamp for text in (since, until))
+    content = None if offset_file is None else offset_file.read(MAX_FILE_BYTES + 1)
+    return SelectionRequest(positions, content, partitions, RecordFilter(start, end, tuple(conditions)), now)
 
 
-def limit_option(function: F) -> F:
-    """Adds -n/--limit; passes `limit: int | None`."""
-    option = click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="Stop after N records.")
-    return option(function)
+range_options = OptionSet(
+    "positions",
+    _positions,
+    Option(
+        "--from",
+        "start",
+        metavar="POS",
+        help="Begin here: an offset, earliest, latest, +N, -N, a time, @UNIXTIME or a duration before now (-1h).",
+    ),
+    Option("--to", "end", metavar="POS", help="End before; +N counts from --from."),
+    Option("--at", metavar="TIME", help="Everything before that time."),
+)
+"""Passes `positions: Positions`."""
+
+_RECORD_PARTS = (
+    range_options,
+    Option(
+        "--positions",
+        "offset_file",
+        type=click.File("rb"),
+        metavar="FILE",
+        help="Positions of single partitions: kafka-consumer-groups' CSV (topic,partition,offset), or JSON.",
+    ),
+    Option("--since", metavar="TIME", help="Only records whose own timestamp is this or later."),
+    Option("--until", metavar="TIME", help="Only records whose own timestamp is before this."),
+    Option(
+        "--key", "keys", multiple=True, metavar="TEXT", help="Only records with this key; several: with one of them."
+    ),
+    Option("--null-key", is_flag=True, help="Only records without a key; beside --key, those as well."),
+    Option(
+        "--header",
+        "headers",
+        multiple=True,
+        metavar="NAME[=VALUE]",
+        help="Only records with this header; several: with all of them.",
+        parse=lambda texts: tuple(map(header_condition, texts)),
+    ),
+    Option("--grep", metavar="REGEX", help="Only records in whose value this is found (RE2's syntax)."),
+)
+
+record_options = OptionSet("selection", _selection, *_RECORD_PARTS)
+"""Passes `selection: SelectionRequest`, of all partitions."""
+
+selection_options = OptionSet(
+    "selection", _selection, *_RECORD_PARTS, Option("--partitions", metavar="P,P-P", help="Only these partitions.")
+)
+"""Passes `selection: SelectionRequest`."""
+
+damage_option = Option(
+    "--on-damage",
+    type=click.Choice([STOPS, SKIPS]),
+    default=STOPS,
+    show_default=True,
+    help="At a damaged block: stop, or skip exactly its records and name their offsets.",
+)
+"""`on_damage: str`, for DamagePolicies."""
 
 
-async def select(archive: Archive, topic: TopicArgument, positions: RangeOptions) -> list[Selection]:
-    """The offsets that are meant, in each partition as of one version of its marker."""
-    return await selection.select(archive, topic.topic, topic.partitions, positions)
+def print_skipped(damage: DamagePolicies) -> int:
+    """Names what was skipped on stderr; the exit code that this means."""
+    for partition, (start, end, reason) in damage.skipped:
+        click.echo(f"FAILURE {partition} skipped offsets {start}..{end}: {reason}", err=True)
+    return PARTLY_FAILED if damage.skipped else 0
+
+
+class Printing(NamedTuple):
+    """How records are printed: `printer` is None where nothing was asked for; `as_json` where it is --json's."""
+
+    printer: Printer | None
+    as_json: bool
+
+
+def _printing(as_json: bool, template: str | None, as_envelope: bool) -> Printing:
+    if (template is not None) + as_envelope + as_json > 1:
+        raise click.UsageError("-f, -J and --json exclude each other")
+    printer = json_printer() if as_json else envelope_printer() if as_envelope else None
+    return Printing(printer if template is None else template_printer(template), as_json)
+
+
+printing_options = OptionSet(
+    "printing",
+    _printing,
+    json_option,
+    Option("-f", "template", envvar="BLOCKGZ_TEMPLATE", metavar="FORMAT", help="Print in kcat's format tokens."),
+    Option("-J", "as_envelope", is_flag=True, envvar="BLOCKGZ_ENVELOPE", help="Print kcat's JSON."),
+)
+"""Passes `printing: Printing`."""

@@ -9,14 +9,14 @@ from typing import Any, TypeVar, cast
 import click
 
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.program.options import with_options
 from blockgz_runtime.topic_patterns import is_pattern, matching
 from replayer.cli.options.archive_options import ArchiveOptions, Size
-from replayer.cli.options.options import with_options
-from replayer.cli.options.selection_options import SelectionOptions
-from replayer.cli.options.topic_argument import TopicArgument, parse_partitions, parse_topic
 from replayer.cli.spark.session_options import SessionOptions
 from replayer.read.archive import Archive
+from replayer.read.request import SelectionRequest
 from replayer.read.selection import Selection
+from replayer.read.topics import TopicPartitions, parse_partitions, parse_topic
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -49,7 +49,7 @@ class Request:
 
     archive: ArchiveOptions
     topics: Sequence[str]
-    selection: SelectionOptions
+    selection: SelectionRequest
     values: ValueArguments
     cutting: Cutting
     on_damage: str
@@ -150,15 +150,15 @@ def dry_run_option(function: F) -> F:
     return option(function)
 
 
-async def selections(archive: Archive, topics: Sequence[str], selection: SelectionOptions) -> list[Selection]:
+async def selections(archive: Archive, topics: Sequence[str], selection: SelectionRequest) -> list[Selection]:
     """The offsets that are meant of every topic; raises as opening and resolving do."""
     arguments = await topic_arguments(archive, topics)
     return [each for argument in arguments for each in await selection.select(archive, argument)]
 
 
-async def topic_arguments(archive: Archive, texts: Sequence[str]) -> list[TopicArgument]:
+async def topic_arguments(archive: Archive, texts: Sequence[str]) -> list[TopicPartitions]:
     """What names, globs and `~regex` mean, each topic once; raises UsageError or NotInArchive."""
-    found: dict[str, TopicArgument] = {}
+    found: dict[str, TopicPartitions] = {}
     for text in texts:
         for argument in await _meant(archive, text):
             known = found.get(argument.topic, argument)
@@ -166,12 +166,12 @@ async def topic_arguments(archive: Archive, texts: Sequence[str]) -> list[TopicA
     return list(found.values())
 
 
-async def _meant(archive: Archive, text: str) -> list[TopicArgument]:
+async def _meant(archive: Archive, text: str) -> list[TopicPartitions]:
     if not is_pattern(text):
         return [parse_topic(text)]
     pattern, separator, numbers = (text, "", "") if text.startswith("~") else text.partition(":")
     partitions = parse_partitions(numbers) if separator else None
-    return [TopicArgument(topic, partitions) for topic in matching(pattern, await archive.topics())]
+    return [TopicPartitions(topic, partitions) for topic in matching(pattern, await archive.topics())]
 
 
 def _together(one: tuple[int, ...] | None, other: tuple[int, ...] | None) -> tuple[int, ...] | None:

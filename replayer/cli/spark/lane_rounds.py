@@ -9,12 +9,12 @@ from blockgz_runtime.spark.errors import spark_errors
 from blockgz_runtime.spark.session import session
 from index_format.errors import BlockgzError
 from replayer.cli.progress import RecordProgress, record_progress
-from replayer.cli.replay_job import KnownJob
 from replayer.cli.spark.replaying_output import Done, written
 from replayer.cli.spark.session_options import SessionOptions
 from replayer.errors import CommitLost
 from replayer.replay.lane_position import LanePosition
 from replayer.replay.plan import RepublishPlan
+from replayer.replay.prepare import KnownJob
 from replayer.spark.jobs.lane_task import LaneOutcome, LaneTask, LaneWork, run_lane
 from replayer.spark.jobs.source_lanes import LaneStore, SourceLane
 

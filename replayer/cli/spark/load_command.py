@@ -6,9 +6,8 @@ import click
 
 from blockgz_runtime.program.main import closing
 from replayer.cli.options.archive_options import archive_options
-from replayer.cli.options.damage import damage_option
 from replayer.cli.options.options import json_option
-from replayer.cli.options.selection_options import selection_options
+from replayer.cli.options.selection_options import damage_option, selection_options
 from replayer.cli.spark.job_options import Request, cutting_options, dry_run_option, value_options
 from replayer.cli.spark.session_options import session_options, spark_needed
 from replayer.cli.spark.target_options import mode_option, partition_by_option

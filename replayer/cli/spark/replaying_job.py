@@ -10,22 +10,20 @@ import click
 
 from replayer.cli.options.archive_options import ArchiveOptions, open_archive
 from replayer.cli.options.cluster_options import KafkaOptions
-from replayer.cli.options.damage import SKIPS, DamagePolicies
 from replayer.cli.options.replay_options import ReplayOptions
-from replayer.cli.replay_job import KnownJob, asked_job, job_begin
-from replayer.cli.replay_output import print_plan, print_planned
-from replayer.cli.replay_preflight import ask_before, confirm
-from replayer.cli.replay_target import ShapedTarget, make_ready, shaped_target, tell_set_back, undo_retention
+from replayer.cli.replay_output import confirm, print_plan, print_planned, print_set_back
 from replayer.cli.spark.lane_rounds import Replay, run_rounds
 from replayer.cli.spark.replaying_output import print_done
 from replayer.cli.spark.session_options import SessionOptions
 from replayer.kafka.admin import KafkaAdmin
 from replayer.read.archive import Archive
-from replayer.read.selection import Reading
+from replayer.read.request import SKIPS
 from replayer.replay.lane_position import refuse_long_metadata
 from replayer.replay.pipeline import KeepPartitions, Pipeline
 from replayer.replay.preflight import make_plan
-from replayer.replay.run import Work
+from replayer.replay.prepare import KnownJob, ask_before, asked_job, known_job
+from replayer.replay.request import ReplayRequest
+from replayer.replay.target import ShapedTarget, make_ready, shaped_target, undo_retention
 from replayer.spark.jobs.lane_task import ArchivePlace, LaneWork
 from replayer.spark.jobs.source_lanes import LaneStore, SourceLane, places_for, source_lane
 
@@ -37,15 +35,16 @@ async def replay(
     options: ReplayOptions, spark: SessionOptions, as_json: bool, kafka: KafkaOptions, address: ArchiveOptions
 ) -> int:
     """The command; its exit code."""
-    admin = await asyncio.to_thread(KafkaAdmin, kafka.properties)
-    if options.shape.undo_retention:
-        click.echo(await asyncio.to_thread(undo_retention, options.target, admin, kafka))
+    request, properties = options.request, kafka.properties
+    admin = await asyncio.to_thread(KafkaAdmin, properties)
+    if request.shape.undo_retention:
+        click.echo(await asyncio.to_thread(undo_retention, request.target, admin, properties))
         return 0
     async with open_archive(address) as archive, AsyncExitStack() as stack:
-        target = await shaped_target(options.shape, archive, options.topic.topic, options.target, admin)
-        known, lanes, store = await _known(options, archive, target.pipeline, kafka)
+        target = await shaped_target(request, archive, admin)
+        known, lanes, store = await _known(request, archive, target.pipeline, properties)
         stack.callback(store.close)
-        preflight = await ask_before(options, known, target, admin)
+        preflight = await ask_before(request, known, target, admin)
         notes = (*preflight.notes, f"{len(lanes)} tasks at most, one for each source partition")
         plan = make_plan(replace(preflight, notes=notes))
         if not as_json:
@@ -55,36 +54,38 @@ async def replay(
                 print_planned(plan)
             return 0
         confirm(plan, options.yes)
-        await asyncio.to_thread(make_ready, target, admin, kafka)
-        work = _work(options, known, target, kafka, address)
+        await asyncio.to_thread(make_ready, target, admin, properties)
+        work = _work(request, known, target, properties, address)
         begun = time.monotonic()
         done = await run_rounds(Replay(known, lanes, store, plan, work), spark, as_json=as_json)
         if done.complete:
-            await tell_set_back(target.name, admin, kafka)
+            await print_set_back(target.name, admin, properties)
     return print_done(plan, done, known, time.monotonic() - begun, as_json=as_json)
 
 
 async def _known(
-    options: ReplayOptions, archive: Archive, pipeline: Pipeline, kafka: KafkaOptions
+    request: ReplayRequest, archive: Archive, pipeline: Pipeline, properties: Mapping[str, str]
 ) -> tuple[KnownJob, Mapping[int, SourceLane], LaneStore]:
     """The job, its lanes by source partition, and where their positions are kept; nothing is written."""
     kept = isinstance(pipeline.router, KeepPartitions)
-    selections, job = await asked_job(options, archive, pipeline, *(() if kept else (BY_SOURCE,)))
+    selections, job = await asked_job(request, archive, pipeline, *(() if kept else (BY_SOURCE,)))
     sources = [each.partition.partition for each in selections]
     places = places_for(pipeline.router, sources)
     lanes = {source: source_lane(job, source, places) for source in sources}
-    store = LaneStore(kafka.properties, tuple(lanes.values()))
-    planning = Reading(options.selection.filter, DamagePolicies(options.on_damage).of)
+    store = LaneStore(properties, tuple(lanes.values()))
     recorded = await asyncio.to_thread(store.read)
     by_source = Pipeline(pipeline.stages, KeepPartitions())
-    selections, first = await job_begin(job, by_source, selections, recorded, planning)
-    refuse_long_metadata(first)
-    known = KnownJob(job, pipeline, Work(selections, first, planning), recorded, planning, options.transactional)
+    known = replace(await known_job(request, job, by_source, selections, recorded), pipeline=pipeline)
+    refuse_long_metadata(known.work.first)
     return known, lanes, store
 
 
 def _work(
-    options: ReplayOptions, known: KnownJob, target: ShapedTarget, kafka: KafkaOptions, address: ArchiveOptions
+    request: ReplayRequest,
+    known: KnownJob,
+    target: ShapedTarget,
+    properties: Mapping[str, str],
+    address: ArchiveOptions,
 ) -> LaneWork:
     folder = known.work.selections[0].partition.keys.folder
     config = target.facts.config if target.facts else None
@@ -93,11 +94,11 @@ def _work(
             address.address, address.endpoint_url, address.region, address.max_block_bytes, address.old_format
         ),
         f"{folder.topic}~{folder.incarnation}",
-        options.target,
+        request.target,
         known.pipeline,
-        options.selection.filter,
-        options.on_damage == SKIPS,
-        options.transactional,
-        kafka.properties,
+        request.selection.filter,
+        request.on_damage == SKIPS,
+        request.transactional,
+        properties,
         config.max_message_bytes if config else None,
     )

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import click
 import msgspec
 
+from blockgz_runtime.errors import PARTLY_FAILED
 from blockgz_runtime.program.tables import print_table
-from replayer.cli.options.damage import DAMAGE_FOUND
-from replayer.cli.replay_job import KnownJob
-from replayer.cli.replay_output import UNFIT_LEFT_OUT, plan_json, print_left_out
+from replayer.cli.replay_output import plan_json, print_left_out
 from replayer.replay.lane_position import LanePosition
 from replayer.replay.plan import RepublishPlan
+from replayer.replay.prepare import KnownJob
 from replayer.replay.transform_stage import Tally
 from replayer.spark.jobs.lane_task import LaneOutcome
 
@@ -92,4 +92,4 @@ def print_done(plan: RepublishPlan, done: Done, known: KnownJob, seconds: float,
             f"FAILURE {plan.topic}:{each['partition']} skipped offsets {each['from']}..{each['to']}: {each['reason']}",
             err=True,
         )
-    return DAMAGE_FOUND if skipped else UNFIT_LEFT_OUT if tally.unfit else 0
+    return PARTLY_FAILED if skipped else PARTLY_FAILED if tally.unfit else 0

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from blockgz_runtime.errors import UsageError
-from replayer.cli.options.options import with_options
+from blockgz_runtime.program.options import with_options
 
 F = TypeVar("F", bound=Callable[..., Any])
 

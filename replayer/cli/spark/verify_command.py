@@ -4,9 +4,9 @@ import click
 
 from blockgz_runtime.program.main import closing
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options
-from replayer.cli.options.choice_options import choice_options
 from replayer.cli.options.options import json_option
-from replayer.cli.report import ReportOptions, report_options
+from replayer.cli.options.verify_options import choice_options, report_options
+from replayer.cli.report import ReportOptions
 from replayer.cli.spark.job_options import Cutting, cutting_options, dry_run_option
 from replayer.cli.spark.session_options import SessionOptions, session_options, spark_needed
 from replayer.verify.chunk_checks import ChunkChoice

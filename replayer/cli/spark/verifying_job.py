@@ -9,11 +9,10 @@ from blockgz_runtime.program.main import debug
 from blockgz_runtime.program.tables import bytes_text
 from blockgz_runtime.spark.session import session
 from replayer.cli.options.archive_options import ArchiveOptions
-from replayer.cli.report import ReportOptions
+from replayer.cli.report import ReportOptions, conclude
 from replayer.cli.spark.job_options import Cutting, topic_arguments
 from replayer.cli.spark.session_options import SessionOptions
 from replayer.cli.spark.stage_progress import stage_progress
-from replayer.cli.verification_output import conclude
 from replayer.spark.archive_place import ArchivePlace, opened
 from replayer.spark.jobs.verifying import VerificationPlan, planned, verify
 from replayer.verify.chunk_checks import ChunkChoice

@@ -10,9 +10,9 @@ import msgspec
 from blockgz_runtime.program.main import debug
 from blockgz_runtime.program.tables import bytes_text
 from blockgz_runtime.spark.session import session
-from replayer.cli.options.damage import SKIPS
 from replayer.cli.spark.job_options import Request, selections
 from replayer.cli.spark.stage_progress import stage_progress
+from replayer.read.request import SKIPS
 from replayer.spark.archive_place import ArchivePlace, opened
 from replayer.spark.jobs.job_plan import JobPlan, planned
 from replayer.spark.jobs.layout import check_parts

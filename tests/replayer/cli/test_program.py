@@ -72,7 +72,7 @@ def test_commands_inside_groups_are_completed_once() -> None:
 
 
 def test_commands_of_a_group_inside_the_program_are_completed() -> None:
-    nested = Program("nested", places={"reports": "replayer.cli.verify_report:command"})
+    nested = Program("nested", places={"reports": "replayer.cli.report:verify_report"})
     outer = completed(click.Group("outer", commands=[nested]))
     help_page = CliRunner().invoke(outer, ["nested", "reports", "--help"]).output
     assert "BLOCKGZ_REPORT_KEY" in help_page

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from index_format.records import Record, iter_records
 from replayer.cli import main
-from replayer.cli.options.shape_options import shape_options
+from replayer.cli.options.replay_options import shape_options
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
 from replayer.replay.murmur2 import murmur2
@@ -212,7 +212,7 @@ def test_a_topic_with_records_wants_append(target: Target) -> None:
 
 def test_the_page_names_every_option() -> None:
     page = (DOCS / "replay-target.md").read_text()
-    options = {name for option in shape_options(lambda: None).__click_params__ for name in option.opts}  # type: ignore[attr-defined]
+    options = {name for option in shape_options.add(lambda: None).__click_params__ for name in option.opts}  # type: ignore[attr-defined]
     pages = page + (DOCS / "transforms.md").read_text()
     assert options
     assert {name for name in options if f"`{name}" not in pages and f" {name} " not in pages} == set()

@@ -2,22 +2,19 @@
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import click
-
 from blockgz_runtime.errors import NoSuchTopic
 from index_format.keys import parse_topic_folder
-from replayer.cli.options.cluster_options import KafkaOptions
-from replayer.cli.options.shape_options import ShapeOptions
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.topic_facts import TopicFacts
 from replayer.read.archive import Archive
 from replayer.replay.pipeline import KeepPartitions, Pipeline, Router, Stage
 from replayer.replay.plan import SourcePartition, TimeBounds
 from replayer.replay.record_edits import AddProvenance, DropTombstones, KeepTimestamps, StripHeaders
+from replayer.replay.request import ReplayRequest, Shape
 from replayer.replay.routing import make_router
 from replayer.replay.target_topic import (
     ConfigChange,
@@ -45,10 +42,9 @@ class ShapedTarget:
     notes: tuple[str, ...]
 
 
-async def shaped_target(
-    shape: ShapeOptions, archive: Archive, topic: str, target: str, admin: KafkaAdmin
-) -> ShapedTarget:
+async def shaped_target(request: ReplayRequest, archive: Archive, admin: KafkaAdmin) -> ShapedTarget:
     """Asks archive and cluster; changes nothing. Raises ReplayRefused where --partitions does not fit."""
+    shape, topic, target = request.shape, request.topic.topic, request.target
     found = await asyncio.to_thread(admin.topic, target)
     creates = await _planned(shape, archive, topic, target) if found is None and shape.create_topic else None
     facts = creates.facts if creates else found
@@ -68,14 +64,14 @@ async def shaped_target(
     return ShapedTarget(target, held, creates, holds, pipeline, tally, notes)
 
 
-async def _planned(shape: ShapeOptions, archive: Archive, topic: str, target: str) -> NewTopic:
+async def _planned(shape: Shape, archive: Archive, topic: str, target: str) -> NewTopic:
     archived = await archive.topic_config(topic)
     numbers = await archive.partitions(topic)
     source_partitions = max([archived.partitions if archived else 0, *(number + 1 for number in numbers)])
     return new_topic(target, shape.routing.partitions_for(source_partitions), archived, shape.topic_config)
 
 
-def _stages(shape: ShapeOptions, topic: str, target: str, tally: Tally) -> Iterator[Stage]:
+def _stages(shape: Shape, topic: str, target: str, tally: Tally) -> Iterator[Stage]:
     drops = shape.tombstones == "drop"
     if drops:
         yield DropTombstones()
@@ -94,7 +90,7 @@ def _stages(shape: ShapeOptions, topic: str, target: str, tally: Tally) -> Itera
 
 
 def _notes(
-    shape: ShapeOptions, pipeline: Pipeline, facts: TopicFacts | None, creates: NewTopic | None, *, holds: bool
+    shape: Shape, pipeline: Pipeline, facts: TopicFacts | None, creates: NewTopic | None, *, holds: bool
 ) -> Iterator[str]:
     if creates is not None:
         settings = ", ".join(f"{name}={value}" for name, value in creates.config.items())
@@ -117,7 +113,7 @@ def _notes(
             yield f"on the way: {stage.fingerprint}"
 
 
-def as_sent(sources: Sequence[SourcePartition], shape: ShapeOptions, now_ms: int) -> tuple[SourcePartition, ...]:
+def as_sent(sources: Sequence[SourcePartition], shape: Shape, now_ms: int) -> tuple[SourcePartition, ...]:
     """The sources with the timestamps that their records will have."""
     return tuple(
         replace(source, timestamps=TimeBounds(*(shape.timestamps.moved(time, now_ms) for time in source.timestamps)))
@@ -127,15 +123,15 @@ def as_sent(sources: Sequence[SourcePartition], shape: ShapeOptions, now_ms: int
     )
 
 
-def make_ready(target: ShapedTarget, admin: KafkaAdmin, kafka: KafkaOptions) -> None:
+def make_ready(target: ShapedTarget, admin: KafkaAdmin, properties: Mapping[str, str]) -> None:
     """Makes the topic, and holds its retention, what it was having been written down first."""
     if target.creates is None and not target.holds:
         return
-    changes = TopicChanges(kafka.properties)
+    changes = TopicChanges(properties)
     if target.creates is not None:
         changes.create(target.creates)
     if target.holds:
-        file = retention_file(admin, kafka, target.name)
+        file = retention_file(admin, properties, target.name)
         topic_id = target.facts.topic_id if target.facts else None
         hold = file.read()
         # What an earlier run wrote down is what the retention was before any of them.
@@ -145,9 +141,9 @@ def make_ready(target: ShapedTarget, admin: KafkaAdmin, kafka: KafkaOptions) -> 
         changes.alter(target.name, ConfigChange(hold.held))
 
 
-def set_back(name: str, admin: KafkaAdmin, kafka: KafkaOptions) -> str | None:
+def set_back(name: str, admin: KafkaAdmin, properties: Mapping[str, str]) -> str | None:
     """Sets the retention back that was written down, and says so; None where nothing was."""
-    file = retention_file(admin, kafka, name)
+    file = retention_file(admin, properties, name)
     hold = file.read()
     if hold is None:
         return None
@@ -155,7 +151,7 @@ def set_back(name: str, admin: KafkaAdmin, kafka: KafkaOptions) -> str | None:
     if facts is not None and not still_means(hold, name, facts.topic_id):
         file.remove()
         return f"topic {name} is another one than its retention was held of: nothing to set back"
-    changes = TopicChanges(kafka.properties)
+    changes = TopicChanges(properties)
     change = plan_undo(hold, changes.own_config(name))
     if change:
         changes.alter(name, change)
@@ -166,24 +162,21 @@ def set_back(name: str, admin: KafkaAdmin, kafka: KafkaOptions) -> str | None:
     return f"retention of {name} is set back: {', '.join(done) or 'it was already'}"
 
 
-async def tell_set_back(name: str, admin: KafkaAdmin, kafka: KafkaOptions) -> None:
-    """Sets back, when a job is complete, what any run of it held, and says so on stderr."""
-    done = await asyncio.to_thread(set_back, name, admin, kafka)
-    if done is not None:
-        click.echo(done, err=True)
-
-
-def undo_retention(name: str, admin: KafkaAdmin, kafka: KafkaOptions) -> str:
+def undo_retention(name: str, admin: KafkaAdmin, properties: Mapping[str, str]) -> str:
     """As `set_back`; raises NoSuchTopic where there is no such topic."""
     if admin.topic(name) is None:
         raise NoSuchTopic(
             f"the cluster has no topic {name!r}", why="nothing can be set back", remedy="check --to-topic and -b"
         )
-    return set_back(name, admin, kafka) or f"no retention of {name} is held"
+    return set_back(name, admin, properties) or f"no retention of {name} is held"
 
 
-def retention_file(admin: KafkaAdmin, kafka: KafkaOptions, name: str) -> RetentionFile:
+def retention_file(admin: KafkaAdmin, properties: Mapping[str, str], name: str) -> RetentionFile:
     """Where the retention of a topic is written down."""
+    return RetentionFile(state_folder() / "retention", admin.cluster_id or properties["bootstrap.servers"], name)
+
+
+def state_folder() -> Path:
+    """Where this machine keeps what replays write down."""
     state = os.environ.get("XDG_STATE_HOME")
-    folder = (Path(state) if state else Path.home() / ".local" / "state") / "blockgz" / "retention"
-    return RetentionFile(folder, admin.cluster_id or kafka.properties["bootstrap.servers"], name)
+    return (Path(state) if state else Path.home() / ".local" / "state") / "blockgz"

@@ -1,4 +1,4 @@
-"""A topic on the command line, and its partitions."""
+"""A topic and partitions of it, as they are written: `orders:0,2-4`."""
 
 import re
 from dataclasses import dataclass
@@ -10,18 +10,28 @@ MAX_PARTITIONS = 100_000
 
 
 @dataclass(frozen=True)
-class TopicArgument:
+class TopicPartitions:
     """`orders`, `orders:3` or `orders:0,2-4`; partitions is None for all."""
 
     topic: str
     partitions: tuple[int, ...] | None
 
+    def narrowed(self, partitions: str | None) -> "TopicPartitions":
+        """The same topic with what `--partitions` says; raises UsageError where the topic says it too."""
+        if partitions is None:
+            return self
+        if self.partitions is not None:
+            raise UsageError(
+                "the partitions are given twice", why="in the topic and by --partitions", remedy="give them once"
+            )
+        return TopicPartitions(self.topic, parse_partitions(partitions))
 
-def parse_topic(text: str) -> TopicArgument:
+
+def parse_topic(text: str) -> TopicPartitions:
     """The topic and partitions that `text` names; raises UsageError or BadName."""
     topic, separator, partitions = text.partition(":")
     parse_topic_folder(topic)
-    return TopicArgument(topic, parse_partitions(partitions) if separator else None)
+    return TopicPartitions(topic, parse_partitions(partitions) if separator else None)
 
 
 def parse_partitions(text: str) -> tuple[int, ...]:
@@ -38,14 +48,3 @@ def parse_partitions(text: str) -> tuple[int, ...]:
             )
         numbers.update(range(first, last + 1))
     return tuple(sorted(numbers))
-
-
-def with_partitions(topic: TopicArgument, partitions: str | None) -> TopicArgument:
-    """The topic with what `--partitions` says; raises UsageError where the topic says it too."""
-    if partitions is None:
-        return topic
-    if topic.partitions is not None:
-        raise UsageError(
-            "the partitions are given twice", why="in the topic and by --partitions", remedy="give them once"
-        )
-    return TopicArgument(topic.topic, parse_partitions(partitions))

@@ -1,0 +1,104 @@
+"""Options of commands: each is declared once, and those that belong together reach the command as one value.
+
+::
+
+    position_options = OptionSet(
+        "position",
+        Position,
+        Option("--partition", type=int, help="..."),
+        Option("--at", "timestamp", parse=parse_time, help="..."),
+    )
+
+    @click.command()
+    @position_options
+    def command(position: Position) -> None: ...
+
+An option's name is that of a field of the value.
+"""
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[Any], Any]
+
+
+class Part(ABC):
+    """An option, an argument, or a set of them; as a decorator of a command it passes its value as `name`."""
+
+    name: str
+
+    @abstractmethod
+    def add(self, function: Any) -> Any:
+        """The function with the options, as click hands them over."""
+
+    @abstractmethod
+    def value(self, given: dict[str, Any]) -> Any:
+        """Takes what click handed over out of `given`, and makes the value of it."""
+
+    def __call__(self, function: F) -> F:
+        """The command with the options."""
+
+        @functools.wraps(function)
+        def with_value(*args: Any, **given: Any) -> Any:
+            value = self.value(given)
+            return function(*args, **{self.name: value}, **given)
+
+        return cast(F, self.add(with_value))
+
+
+class Option(Part):
+    """One option, as `click.option` takes it; `parse` makes the value of what click hands over, unless that is None."""
+
+    _declare: Callable[..., Decorator] = staticmethod(click.option)
+    _class: type[click.Parameter] = click.Option
+
+    def __init__(self, *names: str, parse: Callable[[Any], Any] | None = None, **attributes: Any) -> None:
+        self._add = self._declare(*names, **attributes)
+        self.name = self._class(names, **attributes).name
+        self._parse = parse
+
+    def add(self, function: Any) -> Any:
+        """See Part."""
+        return self._add(function)
+
+    def value(self, given: dict[str, Any]) -> Any:
+        """See Part."""
+        value = given.pop(self.name)
+        return value if value is None or self._parse is None else self._parse(value)
+
+
+class Argument(Option):
+    """One argument, as `click.argument` takes it."""
+
+    _declare = staticmethod(click.argument)
+    _class = click.Argument
+
+
+class OptionSet(Part):
+    """Options that make one value."""
+
+    def __init__(self, name: str, make: Callable[..., Any], *parts: Part) -> None:
+        """`make` takes the value of each part by its name."""
+        self.name = name
+        self._make, self._parts = make, parts
+
+    def add(self, function: Any) -> Any:
+        """See Part."""
+        return with_options(function, [part.add for part in self._parts])
+
+    def value(self, given: dict[str, Any]) -> Any:
+        """See Part."""
+        return self._make(**{part.name: part.value(given) for part in self._parts})
+
+
+def with_options(function: F, options: Sequence[Decorator]) -> F:
+    """The function with all of these decorators, the first one outermost."""
+    decorated: Any = function
+    for option in reversed(options):
+        decorated = option(decorated)
+    return cast(F, decorated)

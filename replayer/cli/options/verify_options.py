@@ -1,0 +1,76 @@
+"""Options of verifications: which chunks are checked, and where reports go."""
+
+import random
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from blockgz_runtime.program.options import Option, OptionSet
+from replayer.cli.report import ReportOptions
+from replayer.read.positions import parse_time
+from replayer.verify.chunk_checks import ChunkChoice
+
+
+class Share(click.ParamType[float]):
+    """A percentage above 0 and at most 100, as a share of 1."""
+
+    name = "share"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """See click.ParamType."""
+        if isinstance(value, float):
+            return value
+        match = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)%", str(value), re.ASCII)
+        share = float(match[1]) / 100 if match else 0.0
+        if not 0 < share <= 1:
+            self.fail(f"{value!r} is no share; write 5% or 0.5%", param, ctx)
+        return share
+
+
+def _choice(since: str | None, sample: float) -> ChunkChoice:
+    oldest = None if since is None else parse_time(since, time.time_ns() // 1_000_000).timestamp
+    return ChunkChoice(oldest, sample, random.randrange(2**32))
+
+
+choice_options = OptionSet(
+    "choice",
+    _choice,
+    Option(
+        "--since",
+        envvar="BLOCKGZ_VERIFY_SINCE",
+        metavar="TIME",
+        help="Check only chunks with a record at or after: a time, or a duration before now (-1d).",
+    ),
+    Option(
+        "--sample",
+        type=Share(),
+        default="100%",
+        show_default=True,
+        metavar="PERCENT",
+        help="Check only a random share of the chunks of each partition, at least one, such as 5%.",
+    ),
+)
+"""Passes `choice: ChunkChoice`."""
+
+report_options = OptionSet(
+    "report_to",
+    ReportOptions,
+    Option(
+        "--report",
+        "paths",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Write what was found to a .json or .html file too; may be repeated.",
+    ),
+    Option(
+        "--sign-key",
+        type=click.Path(path_type=Path),
+        metavar="PEM",
+        help="Sign the reports with this Ed25519 key, into FILE.sig.",
+    ),
+)
+"""Passes `report_to: ReportOptions`."""

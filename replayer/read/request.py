@@ -1,0 +1,82 @@
+"""What is asked of an archive: which records of a topic, and what happens at damage."""
+
+import hashlib
+from dataclasses import dataclass, field, replace
+
+from index_format.keys import parse_topic_folder
+from replayer.read.archive import Archive
+from replayer.read.damage import STOP, DamagePolicy, SkipDamage, SkippedRange
+from replayer.read.offset_file import parse_offset_file
+from replayer.read.partition import ArchivedPartition
+from replayer.read.record_filter import Condition, RecordFilter
+from replayer.read.selection import Positions, Selection, select
+from replayer.read.topics import TopicPartitions
+
+STOPS, SKIPS = "stop", "skip"
+
+
+@dataclass(frozen=True)
+class SelectionRequest:
+    """Which records are meant: positions, a file with some for single partitions, partitions, and a filter.
+
+    `now` is what durations before now count from, ms since the epoch.
+    """
+
+    positions: Positions = field(default_factory=Positions)
+    offset_file: bytes | None = None
+    partitions: str | None = None
+    filter: RecordFilter = field(default_factory=RecordFilter)
+    now: int = 0
+
+    async def select(self, archive: Archive, topic: TopicPartitions) -> list[Selection]:
+        """The offsets that are meant of a topic; raises UsageError, NotInArchive, or what opening raises."""
+        wanted = topic.narrowed(self.partitions)
+        positions = self.positions
+        if self.offset_file is not None:
+            plain = parse_topic_folder(topic.topic).topic
+            positions = replace(positions, of_partitions=parse_offset_file(self.offset_file, plain, self.now))
+        return await select(archive, wanted.topic, wanted.partitions, positions)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Everything that decides which offsets and records are meant, as it was written, partitions aside."""
+        file = () if self.offset_file is None else (f"positions {hashlib.sha256(self.offset_file).hexdigest()}",)
+        only = () if self.filter.passes_all else (f"records {self.filter}",)
+        return (*self.positions.asked, *file, *only)
+
+    @property
+    def narrows(self) -> bool:
+        """Whether anything but partitions is chosen."""
+        return self.positions != Positions() or self.offset_file is not None or not self.filter.passes_all
+
+    @property
+    def ends(self) -> bool:
+        """Whether the selection has an end before the archive's."""
+        return self.positions.end is not None or self.filter.until is not None
+
+    def narrowed(self, *conditions: Condition) -> "SelectionRequest":
+        """The same with more conditions."""
+        return replace(self, filter=replace(self.filter, conditions=(*self.filter.conditions, *conditions)))
+
+
+class DamagePolicies:
+    """What each partition's scan does at damage (`stop` or `skip`), and what all of them skipped."""
+
+    def __init__(self, on_damage: str = STOPS) -> None:
+        self._skips = on_damage == SKIPS
+        self._partitions: list[tuple[ArchivedPartition, SkipDamage]] = []
+
+    def of(self, partition: ArchivedPartition) -> DamagePolicy:
+        """For one scan of the partition."""
+        if not self._skips:
+            return STOP
+        policy = SkipDamage()
+        self._partitions.append((partition, policy))
+        return policy
+
+    @property
+    def skipped(self) -> list[tuple[ArchivedPartition, SkippedRange]]:
+        """What was passed over so far, once where several scans came to it."""
+        return list(
+            dict.fromkeys((partition, each) for partition, policy in self._partitions for each in policy.skipped)
+        )

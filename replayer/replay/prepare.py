@@ -1,0 +1,191 @@
+"""Prepares a replay: the job that a request means, what is recorded of it, and what archive and cluster say before."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from blockgz_runtime.errors import NotInArchive
+from replayer.kafka.admin import KafkaAdmin
+from replayer.read.archive import Archive
+from replayer.read.positions import OffsetRange
+from replayer.read.request import SKIPS, DamagePolicies
+from replayer.read.selection import Reading, Selection
+from replayer.replay.job import Job, chain_hash, first_positions, make_job, pinned, refuse_other_job
+from replayer.replay.job_file import JobFile
+from replayer.replay.lane_position import LanePosition, decode_position, refuse_long_metadata
+from replayer.replay.ledger import Ledger
+from replayer.replay.pipeline import Pipeline
+from replayer.replay.plan import JobState, Preflight, Request
+from replayer.replay.record_edits import wall_clock
+from replayer.replay.record_sink import RecordSink
+from replayer.replay.request import ReplayRequest
+from replayer.replay.run import Work
+from replayer.replay.sinks.bounded_calls import Calls, NoAnswer
+from replayer.replay.sinks.committed_positions import CommittedPositions
+from replayer.replay.sinks.idempotent import KafkaSink
+from replayer.replay.sinks.transactional import TransactionalSink
+from replayer.replay.sources import describe_source, find_refusable
+from replayer.replay.target import ShapedTarget, as_sent, state_folder
+
+CLOSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class KnownJob:
+    """A job, what it has to do, and what is recorded of it so far."""
+
+    job: Job
+    pipeline: Pipeline
+    work: Work
+    recorded: Mapping[int, LanePosition]
+    planning: Reading
+    """As the work's, for looking ahead: what it passes over the replay comes to again, and reports."""
+    transactional: bool
+
+    @property
+    def remaining(self) -> list[Selection]:
+        """The selections from the lowest offset that a lane still needs."""
+        ledger = Ledger({**self.work.first, **self.recorded})
+        ranges = []
+        for selection in self.work.selections:
+            start = ledger.start_of(selection.partition.partition)
+            end = selection.offsets.end
+            ranges.append(selection._replace(offsets=OffsetRange(end if start is None else start, end)))
+        return ranges
+
+    def state(self, *, resume: bool) -> JobState:
+        """What the plan needs to know of it."""
+        return JobState(
+            self.job.name,
+            transactional=self.transactional,
+            resume=resume,
+            written=sum(position.written for position in self.recorded.values()),
+            begun=bool(self.recorded),
+            complete=self.work.first.keys() <= self.recorded.keys()
+            and all(position.complete for position in self.recorded.values()),
+        )
+
+
+@dataclass(frozen=True)
+class PreparedJob(KnownJob):
+    """One that this process does."""
+
+    alone: Callable[[], AbstractContextManager[None]]
+    """Keeps other runs of the job away on this machine; transactions do it in the cluster."""
+    forget: Callable[[], None]
+    """A job without transactions that is complete can be run again from the start."""
+    sink: Callable[[int | None], RecordSink]
+    """Where its records go, for the topic's max.message.bytes."""
+
+
+@asynccontextmanager
+async def prepared_job(
+    request: ReplayRequest,
+    archive: Archive,
+    pipeline: Pipeline,
+    properties: Mapping[str, str],
+    damage: DamagePolicies,
+) -> AsyncIterator[PreparedJob]:
+    """The job of a request, whose scans report to `damage`; nothing is written and nobody fenced.
+
+    `properties` are librdkafka's. Raises ReplayRefused where what is recorded of the job belongs to another selection
+    or another history.
+    """
+    selections, job = await asked_job(request, archive, pipeline)
+    if not request.transactional:
+        file = JobFile(request.job_file or default_job_file(job), job)
+        known = await known_job(request, job, pipeline, selections, file.read(), damage)
+        yield PreparedJob(
+            **vars(known), alone=file.held, forget=file.remove, sink=partial(KafkaSink, properties, job.target, file)
+        )
+        return
+    positions = CommittedPositions(properties, job, decode_position)
+    lanes = sorted({lane for each in selections for lane in pipeline.targets(each.partition.partition)})
+    try:
+        recorded = await asyncio.to_thread(positions.read, lanes)
+        known = await known_job(request, job, pipeline, selections, recorded, damage)
+        refuse_long_metadata(known.work.first)
+        sink = partial(TransactionalSink[LanePosition], properties, job, positions)
+        yield PreparedJob(**vars(known), alone=nullcontext, forget=lambda: None, sink=sink)
+    finally:
+        with suppress(NoAnswer):
+            await asyncio.to_thread(Calls().make, positions.close, CLOSE_SECONDS)
+
+
+async def asked_job(
+    request: ReplayRequest, archive: Archive, pipeline: Pipeline, *more: str
+) -> tuple[list[Selection], Job]:
+    """What a request selects, and the job that this is; `more` is what else makes it another one.
+
+    Raises NotInArchive.
+    """
+    selections = await request.selection.select(archive, request.topic)
+    if not selections:
+        raise NotInArchive(f"no partition of {request.topic.topic} is archived yet", why="there is nothing to replay")
+    partition = selections[0].partition
+    numbers = "all" if request.topic.partitions is None else ",".join(map(str, request.topic.partitions))
+    asked = (numbers, *request.selection.asked, *more)
+    archive_id, folder = partition.marker.archive_id, str(partition.keys.folder)
+    return selections, make_job(request.job, archive_id, folder, request.target, asked, pipeline)
+
+
+async def known_job(
+    request: ReplayRequest,
+    job: Job,
+    pipeline: Pipeline,
+    selections: list[Selection],
+    recorded: Mapping[int, LanePosition],
+    damage: DamagePolicies | None = None,
+) -> KnownJob:
+    """The job as it began, where each lane of the pipeline stood then, and `recorded`, where they stand.
+
+    Raises ReplayRefused where what is recorded is another job's.
+    """
+    planning = Reading(request.selection.filter, DamagePolicies(request.on_damage).of)
+    selections = pinned(selections, recorded)
+    histories = {
+        each.partition.partition: await chain_hash(*each, planning.on_damage(each.partition)) for each in selections
+    }
+    ranges = {each.partition.partition: each.offsets for each in selections}
+    first = first_positions(job, ranges, histories, pipeline)
+    refuse_other_job(recorded, first)
+    reading = planning if damage is None else planning._replace(on_damage=damage.of)
+    return KnownJob(job, pipeline, Work(selections, first, reading), recorded, planning, request.transactional)
+
+
+def default_job_file(job: Job) -> Path:
+    """Where a job's position is kept unless another file is named."""
+    return state_folder() / "jobs" / f"{job.name}.json"
+
+
+async def ask_before(request: ReplayRequest, known: KnownJob, target: ShapedTarget, admin: KafkaAdmin) -> Preflight:
+    """Asks archive and cluster; changes nothing."""
+    remaining, facts, now_ms = known.remaining, target.facts, wall_clock()
+    sources = [await describe_source(selection, known.planning) for selection in remaining]
+    there = facts is not None and target.creates is None
+    lanes = {lane for each in remaining for lane in known.pipeline.targets(each.partition.partition)}
+    held = sorted(lane for lane in lanes if there and facts and lane < facts.num_partitions)
+    # Only the records themselves could tell what transforms make of their keys and sizes.
+    asked = None if request.shape.chain else facts.config if facts else None
+    return Preflight(
+        Request(known.work.selections[0].partition.topic, request.target, request.into_source, request.shape.append),
+        as_sent(sources, request.shape, now_ms),
+        facts,
+        await asyncio.to_thread(admin.watermarks, request.target, held) if held else {},
+        await find_refusable(remaining, asked, known.planning),
+        now_ms,
+        known.pipeline.router,
+        known.state(resume=request.resume),
+        creates=target.creates is not None,
+        notes=(*_chosen(request), *target.notes),
+    )
+
+
+def _chosen(request: ReplayRequest) -> Iterator[str]:
+    if not request.selection.filter.passes_all:
+        yield f"only records with {request.selection.filter}"
+    if request.on_damage == SKIPS:
+        yield "damaged blocks are passed over, and named at the end"

@@ -1,0 +1,58 @@
+"""What is asked of a replay: which records, what becomes of them on their way, and the topic they go to."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from index_format.keys import parse_topic_folder
+from replayer.read.request import STOPS, SelectionRequest
+from replayer.read.topics import TopicPartitions
+from replayer.replay.pace import Pace, Unpaced
+from replayer.replay.record_edits import AddHeader, KeepTimestamps, TimestampPolicy
+from replayer.replay.routing import RoutingRequest
+from replayer.transforms.chain import Chain
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How records are spread and changed, and what is done to the target topic."""
+
+    routing: RoutingRequest = field(default_factory=RoutingRequest)
+    timestamps: TimestampPolicy = field(default_factory=KeepTimestamps)
+    strip_headers: tuple[str, ...] = ()
+    add_headers: tuple[AddHeader, ...] = ()
+    provenance: bool = False
+    tombstones: Literal["keep", "drop"] = "keep"
+    chain: Chain | None = None
+    on_transform_error: Literal["fail", "skip"] = "fail"
+    create_topic: bool = False
+    topic_config: Mapping[str, str] = field(default_factory=dict)
+    append: bool = False
+    retention: Literal["refuse", "hold"] = "refuse"
+    undo_retention: bool = False
+
+
+@dataclass(frozen=True)
+class ReplayRequest:
+    """What is replayed, where to, and how; without `job` the job gets a name that follows from the rest."""
+
+    topic: TopicPartitions
+    target: str
+    selection: SelectionRequest = field(default_factory=SelectionRequest)
+    shape: Shape = field(default_factory=Shape)
+    on_damage: str = STOPS
+    into_source: bool = False
+    transactional: bool = False
+    resume: bool = False
+    job: str | None = None
+    job_file: Path | None = None
+    pace: Pace = field(default_factory=Unpaced)
+
+
+def named_target(to_topic: str | None, topic: TopicPartitions, chain: Chain | None) -> str | None:
+    """The topic that records go to: `to_topic`, with `{topic}` replaced, or what transforms say; None if neither."""
+    name = parse_topic_folder(topic.topic).topic
+    if to_topic is not None:
+        return to_topic.replace("{topic}", name)
+    return chain.routed_name(name) if chain else None
