@@ -8,58 +8,30 @@ from typing import Any, TypeVar
 import aiohttp
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    CredentialRetrievalError,
-    HTTPClientError,
-    IncompleteReadError,
-    NoCredentialsError,
-    ParamValidationError,
-    PartialCredentialsError,
-    ProfileNotFound,
-    ResponseStreamingError,
-    TokenRetrievalError,
-)
+from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError, ResponseStreamingError
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from blockgz_runtime.errors import (
-    AccessDenied,
-    NoArchiveThere,
-    ObjectChanged,
-    ObjectMissing,
-    ObjectTruncated,
-    StoreUnavailable,
-    UsageError,
-)
+from blockgz_runtime.errors import NoArchiveThere, ObjectChanged, ObjectMissing, ObjectTruncated
 from blockgz_runtime.store.address import S3Address
 from blockgz_runtime.store.reader import StoredObject
-from index_format.errors import BlockgzError, TooLarge
+from blockgz_runtime.store.s3_client import (
+    CONDITION_FAILED,
+    MISSING,
+    PAST_THE_END,
+    REQUEST_ATTEMPTS,
+    client_options,
+    error_code,
+    s3_errors,
+    setup_errors,
+)
+from index_format.errors import TooLarge
 
 MAX_CONNECTIONS = 64
-REQUEST_ATTEMPTS = 4
-"""For a request that fails; botocore waits in between."""
 BODY_ATTEMPTS = 4
 """For a body that breaks off, which botocore does not repeat; of a range, without a byte more."""
 PIECE_BYTES = 1024 * 1024
+PERMISSIONS = "s3:GetObject and s3:ListBucket"
 
-_DENIED_CODES = frozenset(
-    {
-        "AccessDenied",
-        "ExpiredToken",
-        "InvalidAccessKeyId",
-        "InvalidToken",
-        "SignatureDoesNotMatch",
-        "TokenRefreshRequired",
-    }
-)
-_CREDENTIALS_ERRORS = (
-    CredentialRetrievalError,
-    NoCredentialsError,
-    PartialCredentialsError,
-    ProfileNotFound,
-    TokenRetrievalError,
-)
 _BROKEN_BODY = (
     aiohttp.ClientError,
     asyncio.TimeoutError,
@@ -74,28 +46,14 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def open_s3(address: S3Address, *, endpoint_url: str | None, region: str | None) -> AsyncIterator["S3Reader"]:
-    """A reader on one client; with an endpoint of its own, path-style URLs and no checksums beyond the required."""
-    options: dict[str, Any] = {
-        "max_pool_connections": MAX_CONNECTIONS,
-        "retries": {"mode": "standard", "total_max_attempts": REQUEST_ATTEMPTS},
-        "connect_timeout": 10,
-    }
-    if endpoint_url:
-        options |= {
-            "s3": {"addressing_style": "path"},
-            "request_checksum_calculation": "when_required",
-            "response_checksum_validation": "when_required",
-        }
-    with _mapped(address, ""):
-        try:
-            creation = get_session().create_client(
-                "s3", endpoint_url=endpoint_url, region_name=region, config=AioConfig(**options)
-            )
-            client = await creation.__aenter__()
-        except ValueError as error:
-            raise UsageError(
-                f"{endpoint_url!r} is not an endpoint", why=str(error), remedy="write --endpoint-url http://HOST:PORT"
-            ) from error
+    """A reader on one client, closed at the end."""
+    config = AioConfig(**client_options(endpoint_url, connections=MAX_CONNECTIONS, attempts=REQUEST_ATTEMPTS))
+    with setup_errors(endpoint_url):
+        client = (
+            await get_session()
+            .create_client("s3", endpoint_url=endpoint_url, region_name=region, config=config)
+            .__aenter__()
+        )
     try:
         yield S3Reader(address, client)
     finally:
@@ -125,7 +83,7 @@ class S3Reader:
                     raise TooLarge(f"{key} has {length} bytes", why=f"no such object may have over {max_bytes}")
                 return StoredObject(await body.read(), response["ETag"])
 
-        with _mapped(self._address, key):
+        with _errors(self._address, key):
             return await _retried(attempt)
 
     async def get_range(self, key: str, start: int, end: int, etag: str | None = None) -> bytes:
@@ -152,14 +110,14 @@ class S3Reader:
                     if reached == begin:
                         raise
 
-        with _mapped(self._address, key, wanted=(start, end)):
+        with _errors(self._address, key, wanted=(start, end)):
             while reached < end:
                 await _retried(advance)
         return b"".join(pieces)
 
     async def size(self, key: str) -> int:
         """See ObjectReader."""
-        with _mapped(self._address, key):
+        with _errors(self._address, key):
             response = await self._client.head_object(**self._where(key))
         length: int = response["ContentLength"]
         return length
@@ -185,7 +143,7 @@ class S3Reader:
         pages = self._client.get_paginator("list_objects_v2").paginate(
             Bucket=self._address.bucket, Prefix=self._address.prefix + prefix, **options
         )
-        with _mapped(self._address, prefix):
+        with _errors(self._address, prefix):
             async for page in pages:
                 yield page
 
@@ -204,52 +162,23 @@ async def _retried(attempt: Callable[[], Awaitable[T]]) -> T:
 
 
 @contextmanager
-def _mapped(address: S3Address, key: str, wanted: tuple[int, int] | None = None) -> Iterator[None]:
-    """Errors of the client as the seam's."""
-    try:
-        yield
-    except BlockgzError:
-        raise
-    except ClientError as error:
-        raise _from_response(error, address, key, wanted) from error
-    except _CREDENTIALS_ERRORS as error:
-        raise AccessDenied(
-            f"no usable credentials for {address}",
-            why=str(error),
-            remedy="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or use an instance role",
-        ) from error
-    except ParamValidationError as error:
-        raise UsageError(f"{address} cannot be asked for", why=" ".join(str(error).split())) from error
-    except (TimeoutError, BotoCoreError, aiohttp.ClientError) as error:
-        raise StoreUnavailable(
-            f"the store of {address} does not answer",
-            why=str(error) or type(error).__name__,
-            remedy="check --endpoint-url, --region and the network",
-        ) from error
-
-
-def _from_response(error: ClientError, address: S3Address, key: str, wanted: tuple[int, int] | None) -> BlockgzError:
-    details = error.response.get("Error", {})
-    code, message = str(details.get("Code", "")), str(details.get("Message", ""))
-    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    why = f"{code or status}: {message}" if message else f"the answer was {code or status}"
-    found_out: BlockgzError | None = {404: ObjectMissing(key), 412: ObjectChanged(key)}.get(status or 0)
-    if code == "NoSuchBucket":
-        found_out = NoArchiveThere(
-            f"there is no bucket {address.bucket}", why=why, remedy="check the name, --endpoint-url and --region"
-        )
-    if status == 416 and wanted is not None:
-        found_out = ObjectTruncated(key, *wanted)
-    if found_out is not None:
-        return found_out
-    if code in _DENIED_CODES or status in (401, 403):
-        return AccessDenied(
-            f"the store denies {address.prefix}{key} in bucket {address.bucket}",
-            why=f"{why}; without s3:ListBucket it answers so for a missing object too",
-            remedy="allow s3:GetObject and s3:ListBucket, and check the address and the credentials",
-        )
-    if status in (301, 307, 400) and code in ("PermanentRedirect", "AuthorizationHeaderMalformed", "301"):
-        return UsageError(
-            f"bucket {address.bucket} is in another region", why=why, remedy="give its region with --region"
-        )
-    return StoreUnavailable(f"the store of {address} failed", why=why, remedy="try again later")
+def _errors(address: S3Address, key: str, wanted: tuple[int, int] = (0, 0)) -> Iterator[None]:
+    """Raises the client's errors as those of ObjectReader; `wanted` is the range that was asked for."""
+    with s3_errors(address, key, PERMISSIONS, no_answer=(aiohttp.ClientError,)):
+        try:
+            yield
+        except ClientError as error:
+            code = error_code(error)
+            if code == "NoSuchBucket":
+                raise NoArchiveThere(
+                    f"there is no bucket {address.bucket}",
+                    why=str(error),
+                    remedy="check the name, --endpoint-url and --region",
+                ) from error
+            if code in MISSING:
+                raise ObjectMissing(key) from error
+            if code in CONDITION_FAILED:
+                raise ObjectChanged(key) from error
+            if code in PAST_THE_END:
+                raise ObjectTruncated(key, *wanted) from error
+            raise

@@ -7,28 +7,29 @@ import hashlib
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    ConnectionError,
-    CredentialRetrievalError,
-    HTTPClientError,
-    IncompleteReadError,
-    NoCredentialsError,
-    NoRegionError,
-    PartialCredentialsError,
-)
+from botocore.exceptions import BotoCoreError, ClientError
 from s3transfer.utils import ReadFileChunk
-from urllib3.exceptions import HTTPError as BrokenAnswer
 
-from blockgz_runtime.errors import AccessDenied, ShuttingDown, StoreBusy, StoreError, StoreUnavailable, UsageError
+from blockgz_runtime.errors import ShuttingDown, StoreError, StoreUnavailable
+from blockgz_runtime.store.address import S3Address
+from blockgz_runtime.store.s3_client import (
+    CONDITION_FAILED,
+    CONFLICT,
+    MISSING,
+    PAST_THE_END,
+    REQUEST_ATTEMPTS,
+    client_options,
+    error_code,
+    s3_errors,
+    setup_errors,
+)
 from blockgz_runtime.store.writer import PROBE_FOLDER, Body, FileBody, Leftover, ListedObject, ObjectHead, StoredObject
 
 if TYPE_CHECKING:
@@ -41,76 +42,38 @@ PARTS_AT_ONCE = 4
 WHOLE_BYTES = 1024 * 1024
 """A larger body is sent from its file: botocore holds one that is given as bytes twice over."""
 MAX_CONNECTIONS = 32
-CONNECT_SECONDS = 5
-READ_SECONDS = 60
-ATTEMPTS = 4
-"""By the client itself, with pauses of up to some seconds between them; after that the protocol decides."""
-TRANSIENT = {
-    "408",
-    "429",
-    "500",
-    "502",
-    "503",
-    "504",
-    "InternalError",
-    "OperationAborted",
-    "RequestTimeout",
-    "RequestTimeTooSkewed",
-    "ServiceUnavailable",
-    "SlowDown",
-    "Throttling",
-    "ThrottlingException",
-    "TooManyRequests",
-}
-DENIED = {
-    "401",
-    "403",
-    "AccessDenied",
-    "AllAccessDisabled",
-    "ExpiredToken",
-    "Forbidden",
-    "InvalidAccessKeyId",
-    "InvalidToken",
-    "SignatureDoesNotMatch",
-    "XAdminUserNotFound",
-}
+PERMISSIONS = "s3:GetObject, s3:PutObject and s3:ListBucket"
 
 
 class S3Store:
     """An archive under a prefix of a bucket."""
 
     def __init__(
-        self, bucket: str, prefix: str, *, endpoint_url: str | None, region: str | None, attempts: int = ATTEMPTS
+        self,
+        bucket: str,
+        prefix: str,
+        *,
+        endpoint_url: str | None,
+        region: str | None,
+        attempts: int = REQUEST_ATTEMPTS,
     ) -> None:
         """`attempts`: how often one request is tried before it fails as StoreUnavailable."""
         self._bucket = bucket
         self.prefix = prefix
-        try:
+        with setup_errors(endpoint_url):
             self._client: S3Client = boto3.session.Session().client(
                 "s3",
                 endpoint_url=endpoint_url,
                 region_name=region,
-                config=Config(
-                    max_pool_connections=MAX_CONNECTIONS,
-                    connect_timeout=CONNECT_SECONDS,
-                    read_timeout=READ_SECONDS,
-                    retries={"mode": "standard", "total_max_attempts": attempts},
-                    s3={"addressing_style": "path" if endpoint_url else "auto"},
-                    request_checksum_calculation="when_required",
-                    response_checksum_validation="when_required",
-                ),
+                config=Config(**client_options(endpoint_url, connections=MAX_CONNECTIONS, attempts=attempts)),
             )
-        except (ValueError, BotoCoreError) as error:
-            raise UsageError(
-                "the S3 client cannot be set up", why=str(error), remedy="check --endpoint-url and --region"
-            ) from error
         self._parts = ThreadPoolExecutor(PARTS_AT_ONCE, thread_name_prefix="upload-part")
         self._abandoned = threading.Event()
 
     @property
     def url(self) -> str:
         """See Store."""
-        return f"s3://{self._bucket}/{self.prefix}".rstrip("/")
+        return str(self._address)
 
     def get(self, key: str) -> StoredObject | None:
         """See Store."""
@@ -119,7 +82,7 @@ class S3Store:
                 answer = self._client.get_object(Bucket=self._bucket, Key=self.prefix + key)
                 return StoredObject(answer["Body"].read(), answer["ETag"])
             except ClientError as error:
-                if _code(error) in ("NoSuchKey", "404"):
+                if error_code(error) in MISSING:
                     return None
                 raise
 
@@ -130,7 +93,7 @@ class S3Store:
                 answer = self._client.head_object(Bucket=self._bucket, Key=self.prefix + key)
                 return ObjectHead(answer["ContentLength"], answer.get("Metadata", {}).get(ATTEMPT))
             except ClientError as error:
-                if _code(error) in ("NoSuchKey", "404"):
+                if error_code(error) in MISSING:
                     return None
                 raise
 
@@ -147,9 +110,9 @@ class S3Store:
                     with _content(body) as content:
                         self._client.put_object(**where, Body=content, IfNoneMatch="*", Metadata={ATTEMPT: attempt})
             except ClientError as error:
-                if _code(error) in ("PreconditionFailed", "412"):
+                if error_code(error) in CONDITION_FAILED:
                     return False
-                if _code(error) in ("ConditionalRequestConflict", "409", "NoSuchUpload"):
+                if error_code(error) in CONFLICT | {"NoSuchUpload"}:
                     raise StoreUnavailable(f"{key} was being written by another request", why=str(error)) from error
                 raise
         return True
@@ -161,9 +124,9 @@ class S3Store:
             try:
                 answer = self._client.put_object(Bucket=self._bucket, Key=self.prefix + key, Body=body, **condition)
             except ClientError as error:
-                if _code(error) in ("PreconditionFailed", "412", "NoSuchKey", "404"):
+                if error_code(error) in CONDITION_FAILED | MISSING:
                     return None
-                if _code(error) in ("ConditionalRequestConflict", "409"):
+                if error_code(error) in CONFLICT:
                     raise StoreUnavailable(f"{key} was being written by another request", why=str(error)) from error
                 raise
         return answer["ETag"]
@@ -188,7 +151,7 @@ class S3Store:
                 )
                 content: bytes = answer["Body"].read()
             except ClientError as error:
-                if _code(error) in ("InvalidRange", "416"):
+                if error_code(error) in PAST_THE_END:
                     return b""
                 raise
         return content
@@ -256,7 +219,7 @@ class S3Store:
                     Bucket=self._bucket, Key=self.prefix + leftover.key, UploadId=leftover.token
                 )
             except ClientError as error:
-                if _code(error) not in ("NoSuchUpload", "404"):
+                if error_code(error) not in MISSING | {"NoSuchUpload"}:
                     raise
 
     def expires_uploads(self) -> bool:
@@ -265,7 +228,7 @@ class S3Store:
             try:
                 rules = self._client.get_bucket_lifecycle_configuration(Bucket=self._bucket)["Rules"]
             except ClientError as error:
-                if _code(error) == "NoSuchLifecycleConfiguration":
+                if error_code(error) == "NoSuchLifecycleConfiguration":
                     return False
                 raise
         return any(
@@ -316,51 +279,12 @@ class S3Store:
         except (BotoCoreError, ClientError):
             return
 
-    @contextmanager
-    def _errors(self, key: str) -> Iterator[None]:
-        """Botocore's errors as the seam's."""
-        try:
-            yield
-        except (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError) as error:
-            raise AccessDenied(
-                "no usable AWS credentials were found",
-                why=str(error),
-                remedy="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or a role",
-            ) from error
-        except NoRegionError as error:
-            raise UsageError("no AWS region is set", why=str(error), remedy="give --region or AWS_REGION") from error
-        except (ConnectionError, HTTPClientError, IncompleteReadError, BrokenAnswer) as error:
-            raise StoreUnavailable(
-                f"{self.url} does not answer", why=str(error), remedy="check --endpoint-url and the network"
-            ) from error
-        except ClientError as error:
-            raise self._client_error(error, key) from error
-        except BotoCoreError as error:
-            raise StoreError(f"{self.url}/{key}: the request failed", why=str(error)) from error
+    @property
+    def _address(self) -> S3Address:
+        return S3Address(self._bucket, self.prefix)
 
-    def _client_error(self, error: ClientError, key: str) -> Exception:
-        code, status = _code(error), str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
-        if code == "NoSuchBucket":
-            return StoreError(
-                f"there is no bucket {self._bucket!r}",
-                why=str(error),
-                remedy=f"create it (aws s3 mb s3://{self._bucket}) or correct --archive",
-            )
-        if code in DENIED or status in ("401", "403"):
-            return AccessDenied(
-                f"access to {self.url}/{key} was denied",
-                why=f"{error}; a missing object answers like this too where s3:ListBucket is not granted",
-                remedy="grant s3:GetObject, s3:PutObject and s3:ListBucket to these credentials, or use others",
-            )
-        if code in TRANSIENT or status in TRANSIENT:
-            return StoreBusy(f"{self.url} answered {code}", why=str(error), remedy="try again later")
-        return StoreError(
-            f"{self.url}/{key}: the request was refused", why=str(error), remedy="check --archive and --endpoint-url"
-        )
-
-
-def _code(error: ClientError) -> str:
-    return str(error.response.get("Error", {}).get("Code", ""))
+    def _errors(self, key: str) -> AbstractContextManager[None]:
+        return s3_errors(self._address, key, PERMISSIONS)
 
 
 @contextmanager

@@ -241,7 +241,7 @@ def test_no_credentials(endpoint_url: str, monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with (
         opened(S3Address("bucket", ""), endpoint_url, nothing) as store,
-        pytest.raises(AccessDenied, match="no usable credentials"),
+        pytest.raises(AccessDenied, match="no usable AWS credentials"),
     ):
         store.read(lambda reader: reader.get("x", 10))
 

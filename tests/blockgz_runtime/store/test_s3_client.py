@@ -1,0 +1,68 @@
+"""One table of errors and one set of options for the clients of both programs."""
+
+from typing import Any
+
+import aiohttp
+import pytest
+from botocore.exceptions import ClientError, NoRegionError, ProfileNotFound, UnknownServiceError
+
+from blockgz_runtime.errors import AccessDenied, StoreBusy, StoreError, StoreUnavailable, UsageError
+from blockgz_runtime.store.address import S3Address
+from blockgz_runtime.store.s3_client import client_options, s3_errors
+
+ADDRESS = S3Address("bucket", "p/")
+
+
+def raised(error: Exception) -> Exception:
+    with pytest.raises(Exception) as caught, s3_errors(ADDRESS, "x", "s3:GetObject", (aiohttp.ClientError,)):
+        raise error
+    return caught.value
+
+
+def answer(code: str, status: int) -> ClientError:
+    response: Any = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return ClientError(response, "GetObject")
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "kind"),
+    [
+        ("TokenRefreshRequired", 400, AccessDenied),
+        ("ExpiredToken", 400, AccessDenied),
+        ("XAdminUserNotFound", 403, AccessDenied),
+        ("", 401, AccessDenied),
+        ("AuthorizationHeaderMalformed", 400, UsageError),
+        ("PermanentRedirect", 301, UsageError),
+        ("SlowDown", 503, StoreBusy),
+        ("", 502, StoreBusy),
+        ("InvalidRequest", 400, StoreError),
+    ],
+)
+def test_answers(code: str, status: int, kind: type[Exception]) -> None:
+    assert type(raised(answer(code, status))) is kind
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ProfileNotFound(profile="none"), AccessDenied),
+        (NoRegionError(), UsageError),
+        (TimeoutError(), StoreUnavailable),
+        (aiohttp.ServerDisconnectedError(), StoreUnavailable),
+        (UnknownServiceError(service_name="s4", known_service_names=""), StoreError),
+    ],
+)
+def test_errors_of_the_client(error: Exception, kind: type[Exception]) -> None:
+    assert type(raised(error)) is kind
+
+
+def test_our_own_errors_pass() -> None:
+    error = StoreUnavailable("down")
+    assert raised(error) is error
+
+
+@pytest.mark.parametrize(("endpoint_url", "style"), [(None, "auto"), ("http://127.0.0.1:9000", "path")])
+def test_checksums_are_optional_wherever_the_store_is(endpoint_url: str | None, style: str) -> None:
+    options = client_options(endpoint_url, connections=1, attempts=1)
+    assert options["s3"] == {"addressing_style": style}
+    assert options["request_checksum_calculation"] == options["response_checksum_validation"] == "when_required"
