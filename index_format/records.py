@@ -118,6 +118,19 @@ def iter_records(batch: pa.RecordBatch) -> Iterator[Record]:
     return map(Record, *columns, header_rows(batch))
 
 
+def payload_bytes(batch: pa.RecordBatch) -> int:
+    """Bytes of the keys and values of a batch."""
+    return sum(_content_bytes(batch.column(name)) for name in ("key", "value"))
+
+
+def _content_bytes(column: pa.BinaryArray) -> int:
+    if column.null_count or not len(column):
+        return pc.sum(pc.binary_length(column)).as_py() or 0
+    # Asked several times for every batch of a replay, and a tenth of what Arrow's functions take.
+    ends = np.frombuffer(column.buffers()[1], np.int32)
+    return int(ends[column.offset + len(column)] - ends[column.offset])
+
+
 def record_hash(record: Record) -> str:
     """SHA-256 of a record in an unambiguous binary form, as lower-case hex (FORMAT.md, "tail_hash")."""
     return hashlib.sha256(canonical_bytes(record)).hexdigest()

@@ -25,8 +25,9 @@ from blockgz_runtime.store.writer import ToolStore
 from index_format.keys import ChunkStart, Conflict, catalog_name
 from index_format.marker import CatalogReference, ChunkCatalog, ReferenceCatalog, encode
 from replayer.read.archive import Archive
+from replayer.verify.chunk_checks import Depth
 from replayer.verify.findings import Verdict
-from replayer.verify.partition import Depth, verify_partition
+from replayer.verify.partition import verify_partition
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
 

@@ -20,7 +20,7 @@ from blockgz_runtime.store.counting import CountingReader
 from blockgz_runtime.store.opening import open_reader
 from replayer.read.archive import Archive
 from replayer.read.positions import Earliest
-from replayer.read.scan import scan
+from replayer.read.selection import scan
 from replayer.spark import register
 from replayer.spark.source import planning
 from replayer.spark.source.options import parse_options

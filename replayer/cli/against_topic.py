@@ -18,11 +18,10 @@ from replayer.cli.report import ReportOptions
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
-from replayer.read.block_stream import readable_chunks
+from replayer.read.blocks import readable_chunks
 from replayer.read.partition import Chunk
 from replayer.read.request import SKIPS, DamagePolicies
-from replayer.read.scan import chosen_entries
-from replayer.read.selection import Positions, Reading, Selection, select
+from replayer.read.selection import Positions, Reading, Selection, chosen_entries, select
 from replayer.read.topics import TopicPartitions
 from replayer.replay.sources import describe_source
 from replayer.verify.comparison import (

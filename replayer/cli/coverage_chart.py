@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
 
-from replayer.read.coverage import PartitionCoverage, Slice, Timeline, sliced
+from replayer.read.coverage import PartitionCoverage, Timeline, TimeSlice, sliced
 
 SHADES = " .:-=+*#%@"
 """For a terminal, from no record to the most."""
@@ -26,7 +26,7 @@ def text_row(partition: PartitionCoverage, over: Timeline) -> str:
     return "".join(GAP if each.has_gap else SHADES[_shade(each, most)] for each in slices)
 
 
-def _shade(each: Slice, most: float) -> int:
+def _shade(each: TimeSlice, most: float) -> int:
     """0 for no record at all, the last only for the most."""
     return 0 if not each.records else max(1, int(each.records / most * (len(SHADES) - 1)))
 

@@ -11,7 +11,7 @@ import msgspec
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.tables import bytes_text, print_table, timestamp_text
 from replayer.kafka.admin import KafkaAdmin
-from replayer.read.damage import SkippedRange
+from replayer.read.damage import LostRange
 from replayer.read.partition import ArchivedPartition
 from replayer.replay.plan import RepublishPlan, SourcePartition
 from replayer.replay.result import RepublishResult
@@ -140,7 +140,7 @@ def result_json(plan: RepublishPlan, result: RepublishResult) -> dict[str, Any]:
     }
 
 
-def skipped_json(skipped: Sequence[tuple[ArchivedPartition, SkippedRange]]) -> list[dict[str, Any]]:
+def skipped_json(skipped: Sequence[tuple[ArchivedPartition, LostRange]]) -> list[dict[str, Any]]:
     """What was passed over at damage, for `--json`; `to` is excluded."""
     return [
         {"partition": partition.partition, "from": each.start, "to": each.end, "reason": each.reason}

@@ -13,10 +13,9 @@ from blockgz_runtime.errors import PARTLY_FAILED, UsageError
 from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.tables import print_table
 from index_format.errors import BlockgzError
+from replayer.verify.chunk_checks import Depth
 from replayer.verify.findings import ArchiveReport, PartitionReport, Verdict
-from replayer.verify.partition import Depth
-from replayer.verify.report import Document, verification_document
-from replayer.verify.report_page import page
+from replayer.verify.report import Document, page, verification_document
 
 SIGNATURE_SUFFIX = ".sig"
 FORMAT = "blockgz-report"

@@ -18,10 +18,11 @@ from replayer.cli.options.verify_options import choice_options, report_options
 from replayer.cli.report import ReportOptions, conclude
 from replayer.read.selection import Positions
 from replayer.read.topics import TopicPartitions, parse_topic
-from replayer.verify.chunk_checks import ChunkChoice
+from replayer.verify.chunk_checks import ChunkChoice, Depth
+from replayer.verify.chunk_checks import Progress as OnProgress
 from replayer.verify.findings import ArchiveReport
-from replayer.verify.partition import Depth, expected_bytes, survey, verify_partition
-from replayer.verify.partition import Progress as OnProgress
+from replayer.verify.partition import expected_bytes, verify_partition
+from replayer.verify.survey import survey
 
 
 @click.command(

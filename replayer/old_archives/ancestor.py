@@ -35,8 +35,8 @@ from index_format.keys import SeedLayoutKeys, TopicFolder
 from index_format.marker import ChunkEntry, Marker
 from index_format.record_formats import record_format
 from index_format.records import TIMESTAMP_TYPES
+from replayer.read.damage import Damage
 from replayer.read.partition import ArchivedPartition, Chunk, NoCache
-from replayer.verify.findings import Damage
 
 READ_BYTES = 8 * 1024 * 1024
 REMEMBERED_BYTES = 256 * 1024 * 1024

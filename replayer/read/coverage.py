@@ -68,7 +68,7 @@ class Timeline:
 
 
 @dataclass(frozen=True)
-class Slice:
+class TimeSlice:
     """One partition in one slice of time: about how many records, as if a chunk's were spread evenly, and any gap."""
 
     records: float
@@ -107,7 +107,7 @@ def timeline(partitions: Sequence[PartitionCoverage], slices: int) -> Timeline |
     return Timeline(min(each.start for each in stretches), max(each.end for each in stretches) + 1, slices)
 
 
-def sliced(partition: PartitionCoverage, over: Timeline) -> list[Slice]:
+def sliced(partition: PartitionCoverage, over: Timeline) -> list[TimeSlice]:
     """A partition in each slice of a timeline. A gap of unknown extent lies where its known neighbour is."""
     records = [0.0] * over.slices
     for stretch in partition.stretches:
@@ -119,4 +119,4 @@ def sliced(partition: PartitionCoverage, over: Timeline) -> list[Slice]:
         known = [time for time in (gap.after, gap.before) if time is not None]
         if known:
             gaps.update(range(over.slice_of(min(known)), over.slice_of(max(known)) + 1))
-    return [Slice(count, number in gaps) for number, count in enumerate(records)]
+    return [TimeSlice(count, number in gaps) for number, count in enumerate(records)]

@@ -1,5 +1,6 @@
-"""Damage while reading: which offsets it costs, and whether a reader stops there or goes on behind it."""
+"""Damage while reading: which offsets it costs, and whether a reader stops there or skips them."""
 
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from blockgz_runtime.errors import ObjectMissing
@@ -27,8 +28,16 @@ class Unreadable(NamedTuple):
         return self.error.reason
 
 
-class SkippedRange(NamedTuple):
-    """Offsets [start, end) that were passed over because their records cannot be read."""
+@dataclass(frozen=True)
+class Damage:
+    """An object that is not what it must be, whether or not records are lost by it."""
+
+    key: str
+    reason: str
+
+
+class LostRange(NamedTuple):
+    """Offsets [start, end) whose records cannot be read."""
 
     start: int
     end: int
@@ -50,15 +59,15 @@ class StopAtDamage:
 
 
 class SkipDamage:
-    """Goes on, and remembers what was passed over: one object for each scan."""
+    """Skips what is damaged, and remembers it: one object for each scan."""
 
     def __init__(self) -> None:
-        self.skipped: list[SkippedRange] = []
+        self.skipped: list[LostRange] = []
         """In offset order and apart; damage of one object for one reason is one range."""
 
     def meet(self, unreadable: Unreadable) -> None:
         before = self.skipped[-1] if self.skipped else None
-        found = SkippedRange(unreadable.start, unreadable.end, unreadable.reason)
+        found = LostRange(unreadable.start, unreadable.end, unreadable.reason)
         if before is not None and before.end == found.start and before.reason == found.reason:
             self.skipped[-1] = before._replace(end=found.end)
         else:

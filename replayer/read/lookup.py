@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -13,14 +14,15 @@ from index_format.errors import BlockgzError
 from index_format.marker import ChunkEntry
 from index_format.records import Record, iter_records
 from index_format.seek import block_at_or_after, gap_at, range_groups
-from replayer.read.block_reader import StoredBlock, decoded_near, fetch_blocks, read_block
-from replayer.read.block_stream import RANGE_BYTES, READ_AHEAD, RangeRead
+from replayer.read.blocks import RANGE_BYTES, READ_AHEAD, RangeRead, StoredBlock, decoded_near, fetch_range, read_block
 from replayer.read.damage import Damaged
 from replayer.read.partition import ArchivedPartition, Chunk
 from replayer.read.positions import AtTime, Position, block_at_time, resolve_position
-from replayer.read.prefetch import prefetched
+from replayer.read.prefetch import prefetched, streamed
 
 CONCURRENT_INDEXES = 16
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,10 @@ class Found:
 class BeforeFirst:
     """The offset lies below all that was archived."""
 
-    kind: ClassVar[str] = "before-first"
     first_offset: int
 
     @property
     def why(self) -> str:
-        """The reason for people."""
         return f"the archive begins at offset {self.first_offset}"
 
 
@@ -48,12 +48,10 @@ class BeforeFirst:
 class NotYet:
     """The offset is not archived yet."""
 
-    kind: ClassVar[str] = "not-yet"
     next_offset: int
 
     @property
     def why(self) -> str:
-        """The reason for people."""
         return f"it is not archived yet: the archive ends before offset {self.next_offset}"
 
 
@@ -61,12 +59,10 @@ class NotYet:
 class InGap:
     """The offset lies in a run that the archive lost or never saw."""
 
-    kind: ClassVar[str] = "gap"
     gap: Gap
 
     @property
     def why(self) -> str:
-        """The reason for people."""
         return f"it lies in the recorded gap from {self.gap.start} to {self.gap.end}: {self.gap.reason}"
 
 
@@ -74,7 +70,6 @@ class InGap:
 class Hole:
     """The log holds no readable record here: compacted away, a transaction marker, or an aborted record."""
 
-    kind: ClassVar[str] = "hole"
     before: int | None
     """The nearest record below; None where there is none."""
     after: int | None
@@ -82,22 +77,19 @@ class Hole:
 
     @property
     def why(self) -> str:
-        """The reason for people."""
-        neighbours = [f"the one before is {self.before}"] if self.before is not None else ["none lies before"]
-        neighbours += [f"the next is {self.after}"] if self.after is not None else ["none follows yet"]
-        return f"the log held no record there (compaction or a transaction): {', '.join(neighbours)}"
+        before = "none lies before" if self.before is None else f"the one before is {self.before}"
+        after = "none follows yet" if self.after is None else f"the next is {self.after}"
+        return f"the log held no record there (compaction or a transaction): {before}, {after}"
 
 
 @dataclass(frozen=True)
 class AfterLast:
     """No archived record is at or after the time, or the position, that was asked for."""
 
-    kind: ClassVar[str] = "after-last"
     next_offset: int
 
     @property
     def why(self) -> str:
-        """The reason for people."""
         return f"no archived record is as late: the archive ends before offset {self.next_offset}"
 
 
@@ -109,14 +101,24 @@ class Lost:
 
 
 Absent = BeforeFirst | NotYet | InGap | Hole | AfterLast
+"""Why there is no record; `why` is the reason for people."""
 Outcome = Found | Absent | Lost
+Outcomes = dict[int, Outcome]
+"""By offset."""
 
 
-class _Located(NamedTuple):
-    """Wanted offsets of one chunk, by the block that must tell."""
+class _SoughtRange(NamedTuple):
+    """Blocks of a chunk to fetch at once, and for each of them by its number the offsets that it must tell about."""
 
-    chunk: Chunk
-    blocks: Mapping[int, Sequence[int]]
+    read: RangeRead
+    offsets: Mapping[int, Sequence[int]]
+
+
+class _SoughtBlock(NamedTuple):
+    """A fetched block, and the offsets that it must tell about."""
+
+    block: StoredBlock
+    offsets: Sequence[int]
 
 
 async def look_up(partition: ArchivedPartition, offset: int) -> Found | Absent:
@@ -131,35 +133,34 @@ async def look_up(partition: ArchivedPartition, offset: int) -> Found | Absent:
     return outcome
 
 
-async def look_up_all(partition: ArchivedPartition, offsets: Iterable[int]) -> dict[int, Outcome]:
+async def look_up_all(partition: ArchivedPartition, offsets: Iterable[int]) -> Outcomes:
     """The same for many offsets: each index is read once, each block once, adjacent blocks together, all concurrently.
 
     All outcomes are held in memory. What is damaged costs only the offsets that it holds.
     """
-    outcomes: dict[int, Outcome] = {}
-    searched = []
-    for offset in sorted(set(offsets)):
-        outcome = _told_by_marker(partition, offset)
-        if outcome is None:
-            searched.append(offset)
-        else:
-            outcomes[offset] = outcome
+    wanted = sorted(set(offsets))
+    outcomes: Outcomes = {}
     by_chunk: dict[str, tuple[ChunkEntry, list[int]]] = {}
-    for offset, entry in zip(searched, await asyncio.gather(*(_entry(partition, o) for o in searched)), strict=True):
+    for offset, entry in zip(wanted, await asyncio.gather(*(_entry(partition, o) for o in wanted)), strict=True):
         if isinstance(entry, ChunkEntry):
             by_chunk.setdefault(entry.name, (entry, []))[1].append(offset)
         else:
             outcomes[offset] = entry
-
-    async def locate(wanted: tuple[ChunkEntry, list[int]]) -> _Located | None:
-        try:
-            return await _locate(partition, await partition.chunk(wanted[0]), wanted[1], outcomes)
-        except Damaged as error:
-            outcomes.update((offset, Lost(error)) for offset in wanted[1] if offset not in outcomes)
-            return None
-
-    located = prefetched(_each(by_chunk.values()), locate, cost=lambda _: 1, budget=CONCURRENT_INDEXES)
-    await _read(partition, located, outcomes)
+    # What an earlier stage could decide passes through the later ones.
+    located = prefetched(
+        streamed(by_chunk.values()), partial(_located, partition), cost=lambda _: 1, budget=CONCURRENT_INDEXES
+    )
+    fetched = prefetched(
+        _one_by_one(located), partial(_fetched, partition), cost=_fetching_cost, budget=READ_AHEAD.fetched
+    )
+    decided = prefetched(
+        _one_by_one(fetched),
+        partial(_decided, partition.max_block_bytes),
+        cost=_decoding_cost,
+        budget=READ_AHEAD.decoded,
+    )
+    async for known in decided:
+        outcomes.update(known)
     return outcomes
 
 
@@ -195,16 +196,15 @@ async def _first_since(partition: ArchivedPartition, timestamp: int) -> Found | 
     return Found(_record(batch, row), chunk.index.data.bytes)
 
 
-def _told_by_marker(partition: ArchivedPartition, offset: int) -> Absent | None:
+async def _entry(partition: ArchivedPartition, offset: int) -> ChunkEntry | Outcome:
+    """The chunk that must tell, or what marker and catalogs say without one."""
     gap = gap_at(partition.marker.gaps, offset)
     if gap is not None:
         return InGap(gap)
     if partition.marker.next_offset is None or offset >= partition.marker.next_offset:
         return NotYet(partition.next_offset)
-    return BeforeFirst(partition.start_offset) if offset < partition.start_offset else None
-
-
-async def _entry(partition: ArchivedPartition, offset: int) -> ChunkEntry | Hole | Lost:
+    if offset < partition.start_offset:
+        return BeforeFirst(partition.start_offset)
     try:
         entry = await partition.chunk_at_or_after(offset)
         return entry or Hole(await _last_before(partition, offset), None)
@@ -212,78 +212,82 @@ async def _entry(partition: ArchivedPartition, offset: int) -> ChunkEntry | Hole
         return Lost(error)
 
 
-async def _locate(
-    partition: ArchivedPartition, chunk: Chunk, offsets: Iterable[int], outcomes: dict[int, Outcome]
-) -> _Located:
-    """The offsets that a block must tell about; the others get their outcome."""
-    blocks = chunk.index.blocks
+async def _located(
+    partition: ArchivedPartition, wanted: tuple[ChunkEntry, Sequence[int]]
+) -> list[Outcomes | _SoughtRange]:
+    """What the index of a chunk tells about offsets, and the ranges of its blocks that must tell about the others."""
+    entry, offsets = wanted
+    try:
+        chunk = await partition.chunk(entry)
+    except Damaged as error:
+        return [dict.fromkeys(offsets, Lost(error))]
+    known: Outcomes = {}
     by_block: dict[int, list[int]] = {}
     for offset in offsets:
-        gap = gap_at(chunk.index.gaps, offset)
-        number = block_at_or_after(blocks, offset)
-        if gap is not None:
-            outcomes[offset] = InGap(gap)
-        elif number is None:
-            following = await partition.chunk_at_or_after(chunk.entry.next_offset)
-            outcomes[offset] = Hole(chunk.entry.last_offset, following.first_offset if following else None)
-        elif blocks[number].first_record_offset > offset:
-            before = blocks[number - 1].last_record_offset if number else await _last_before(partition, offset)
-            outcomes[offset] = Hole(before, blocks[number].first_record_offset)
+        block = await _block(partition, chunk, offset)
+        if isinstance(block, int):
+            by_block.setdefault(block, []).append(offset)
         else:
-            by_block.setdefault(number, []).append(offset)
-    return _Located(chunk, by_block)
+            known[offset] = block
+    groups = range_groups(chunk.index.blocks, sorted(by_block), RANGE_BYTES)
+    return [known, *(_SoughtRange(RangeRead(chunk, group), {n: by_block[n] for n in group}) for group in groups)]
 
 
-async def _read(
-    partition: ArchivedPartition, located: AsyncIterator[_Located | None], outcomes: dict[int, Outcome]
-) -> None:
-    """Reads the blocks and adds the outcomes of all offsets in them."""
-    wanted: dict[tuple[str, int], Sequence[int]] = {}
-
-    async def reads() -> AsyncIterator[RangeRead]:
-        async for place in located:
-            if place is not None:
-                wanted.update({(place.chunk.data_key, number): offsets for number, offsets in place.blocks.items()})
-                for numbers in range_groups(place.chunk.index.blocks, sorted(place.blocks), RANGE_BYTES):
-                    yield RangeRead(place.chunk, numbers)
-
-    async def fetch(read: RangeRead) -> list[StoredBlock]:
-        try:
-            return await fetch_blocks(partition, read.chunk, read.numbers)
-        except Damaged as error:
-            if len(read.numbers) > 1:
-                singles = [RangeRead(read.chunk, range(number, number + 1)) for number in read.numbers]
-                return [block for single in singles for block in await fetch(single)]
-            offsets = wanted.pop((read.chunk.data_key, read.numbers.start))
-            outcomes.update(dict.fromkeys(offsets, Lost(error)))
-            return []
-
-    async def singly() -> AsyncIterator[StoredBlock]:
-        fetched = prefetched(reads(), fetch, cost=lambda read: read.num_bytes, budget=READ_AHEAD.fetched)
-        async for blocks in fetched:
-            for block in blocks:
-                yield block
-
-    async def decide(block: StoredBlock) -> None:
-        offsets = wanted.pop((block.chunk.data_key, block.number))
-        try:
-            batch = await asyncio.to_thread(decoded_near, block, offsets, partition.max_block_bytes)
-        except Damaged as error:
-            outcomes.update(dict.fromkeys(offsets, Lost(error)))
-            return
-        outcomes.update(_in_batch(batch, offsets, block.chunk.index.data.bytes))
-
-    decided = prefetched(
-        singly(), decide, cost=lambda block: block.entry.byte_length_uncompressed, budget=READ_AHEAD.decoded
-    )
-    async for _ in decided:
-        pass
+async def _block(partition: ArchivedPartition, chunk: Chunk, offset: int) -> int | Outcome:
+    """The number of the block that must tell about an offset, or what the index says without it."""
+    blocks = chunk.index.blocks
+    gap = gap_at(chunk.index.gaps, offset)
+    if gap is not None:
+        return InGap(gap)
+    number = block_at_or_after(blocks, offset)
+    try:
+        if number is None:
+            following = await partition.chunk_at_or_after(chunk.entry.next_offset)
+            return Hole(chunk.entry.last_offset, following.first_offset if following else None)
+        if blocks[number].first_record_offset > offset:
+            before = blocks[number - 1].last_record_offset if number else await _last_before(partition, offset)
+            return Hole(before, blocks[number].first_record_offset)
+    except Damaged as error:
+        return Lost(error)
+    return number
 
 
-def _in_batch(batch: pa.RecordBatch, offsets: Sequence[int], chunk_bytes: int) -> dict[int, Outcome]:
+async def _fetched(partition: ArchivedPartition, sought: Outcomes | _SoughtRange) -> list[Outcomes | _SoughtBlock]:
+    if isinstance(sought, dict):
+        return [sought]
+    items: list[Outcomes | _SoughtBlock] = []
+    for block in await fetch_range(partition, sought.read):
+        if isinstance(block, StoredBlock):
+            items.append(_SoughtBlock(block, sought.offsets[block.number]))
+        else:
+            offsets = (offset for each in sought.offsets.values() for offset in each)
+            items.append({offset: Lost(block.error) for offset in offsets if block.start <= offset < block.end})
+    return items
+
+
+async def _decided(max_bytes: int, sought: Outcomes | _SoughtBlock) -> Outcomes:
+    if isinstance(sought, dict):
+        return sought
+    block, offsets = sought
+    try:
+        batch = await asyncio.to_thread(decoded_near, block, offsets, max_bytes)
+    except Damaged as error:
+        return dict.fromkeys(offsets, Lost(error))
+    return _in_batch(batch, offsets, block.chunk.index.data.bytes)
+
+
+def _fetching_cost(sought: Outcomes | _SoughtRange) -> int:
+    return sought.read.num_bytes if isinstance(sought, _SoughtRange) else 0
+
+
+def _decoding_cost(sought: Outcomes | _SoughtBlock) -> int:
+    return sought.block.entry.byte_length_uncompressed if isinstance(sought, _SoughtBlock) else 0
+
+
+def _in_batch(batch: pa.RecordBatch, offsets: Sequence[int], chunk_bytes: int) -> Outcomes:
     """What a block tells of offsets between its first and last record, both included."""
     present = batch.column("offset").to_numpy()
-    outcomes: dict[int, Outcome] = {}
+    outcomes: Outcomes = {}
     for offset, row in zip(offsets, np.searchsorted(present, offsets), strict=True):
         if present[row] == offset:
             outcomes[offset] = Found(_record(batch, int(row)), chunk_bytes)
@@ -303,8 +307,7 @@ async def _last_before(partition: ArchivedPartition, offset: int) -> int | None:
     return entry.last_offset if entry is not None else None
 
 
-async def _each(
-    wanted: Iterable[tuple[ChunkEntry, list[int]]],
-) -> AsyncIterator[tuple[ChunkEntry, list[int]]]:
-    for each in wanted:
-        yield each
+async def _one_by_one(lists: AsyncIterator[Sequence[T]]) -> AsyncIterator[T]:
+    async for items in lists:
+        for item in items:
+            yield item

@@ -23,9 +23,8 @@ from index_format.marker import (
     decode_index,
 )
 from index_format.seek import TimeBounded, span_at_or_after, span_for_time
-from replayer.read.damage import Damaged, Unreadable
-from replayer.read.prefetch import prefetched
-from replayer.verify.findings import Damage
+from replayer.read.damage import Damage, Damaged, Unreadable
+from replayer.read.prefetch import prefetched, streamed
 
 CONCURRENT_CATALOGS = 16
 REMEMBERED_CHUNKS = 16
@@ -217,7 +216,7 @@ class ArchivedPartition:
     ) -> AsyncIterator[ChunkEntry | Catalog | Unreadable]:
         inside = [each for each in spans if each.span.next_offset > start and each.span.start_offset < end]
         chosen = [each for each in inside if wanted is None or wanted(each.span)]
-        opened = prefetched(_each(chosen), self._opened, cost=lambda _: 1, budget=CONCURRENT_CATALOGS)
+        opened = prefetched(streamed(chosen), self._opened, cost=lambda _: 1, budget=CONCURRENT_CATALOGS)
         async for each in opened:
             yield each
             if isinstance(each, ChunkCatalog | ReferenceCatalog):
@@ -247,11 +246,6 @@ class ArchivedPartition:
 
 def _below(catalog: Catalog) -> list[LeveledSpan]:
     return [LeveledSpan(entry, catalog.level - 1) for entry in catalog.entries]
-
-
-async def _each(spans: Iterable[LeveledSpan]) -> AsyncIterator[LeveledSpan]:
-    for span in spans:
-        yield span
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from blockgz_runtime.errors import UsageError
 from index_format.seek import block_for_time
-from replayer.read.block_reader import read_block
+from replayer.read.blocks import read_block
 from replayer.read.partition import ArchivedPartition, Chunk
 
 FORMS = (
@@ -71,7 +71,7 @@ Position = AtOffset | AtTime | Earliest | Latest | AfterStart | BeforeEnd
 
 
 class OffsetRange(NamedTuple):
-    """Offsets [start, end), both inside the archived positions; empty where start == end."""
+    """Offsets [start, end); empty where start == end."""
 
     start: int
     end: int

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -45,3 +45,9 @@ async def prefetched(
         for task, _ in pending:
             task.cancel()
         await asyncio.gather(*(task for task, _ in pending), return_exceptions=True)
+
+
+async def streamed(items: Iterable[T]) -> AsyncIterator[T]:
+    """The items of what is at hand, for `prefetched`."""
+    for item in items:
+        yield item

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from index_format.keys import parse_topic_folder
 from replayer.read.archive import Archive
-from replayer.read.damage import STOP, DamagePolicy, SkipDamage, SkippedRange
+from replayer.read.damage import STOP, DamagePolicy, LostRange, SkipDamage
 from replayer.read.offset_file import parse_offset_file
 from replayer.read.partition import ArchivedPartition
 from replayer.read.record_filter import Condition, RecordFilter
@@ -75,7 +75,7 @@ class DamagePolicies:
         return policy
 
     @property
-    def skipped(self) -> list[tuple[ArchivedPartition, SkippedRange]]:
+    def skipped(self) -> list[tuple[ArchivedPartition, LostRange]]:
         """What was passed over so far, once where several scans came to it."""
         return list(
             dict.fromkeys((partition, each) for partition, policy in self._partitions for each in policy.skipped)

@@ -13,8 +13,7 @@ from replayer.errors import ReplayRefused
 from replayer.read.damage import STOP, DamagePolicy
 from replayer.read.partition import ArchivedPartition
 from replayer.read.positions import OffsetRange
-from replayer.read.scan import chosen_entries
-from replayer.read.selection import Selection
+from replayer.read.selection import Selection, chosen_entries
 from replayer.replay.lane_position import LanePosition, SourceProgress
 from replayer.replay.pipeline import Pipeline
 

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from index_format.canonical import canonical_stream
-from index_format.records import SCHEMA
-from replayer.read.scan import payload_bytes
+from index_format.records import SCHEMA, payload_bytes
 from replayer.replay.lane_position import LanePosition
 from replayer.replay.record_sink import Delivered
 

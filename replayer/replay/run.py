@@ -8,10 +8,10 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 
 from index_format.errors import BlockgzError
+from index_format.records import payload_bytes
 from replayer.errors import CommitLost, JobTakenOver
-from replayer.read.block_stream import ReadAhead
+from replayer.read.blocks import ReadAhead
 from replayer.read.positions import OffsetRange
-from replayer.read.scan import payload_bytes
 from replayer.read.selection import Reading, Selection, selected
 from replayer.replay.job import refuse_other_job
 from replayer.replay.lane_position import LanePosition

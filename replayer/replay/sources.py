@@ -10,13 +10,12 @@ from index_format.chunk_index import BlockEntry, Gap
 from index_format.marker import ChunkEntry
 from index_format.seek import TimeBounded, blocks_between
 from replayer.kafka.topic_facts import TopicConfig
-from replayer.read.block_stream import unreadable_chunk
+from replayer.read.blocks import unreadable_chunk
 from replayer.read.damage import Damaged, DamagePolicy, Unreadable
 from replayer.read.partition import ArchivedPartition, Chunk
 from replayer.read.prefetch import prefetched
 from replayer.read.record_filter import RecordFilter
-from replayer.read.scan import chosen_entries
-from replayer.read.selection import Reading, Selection, selected
+from replayer.read.selection import Reading, Selection, chosen_entries, selected
 from replayer.replay.plan import Findings, RecordPlace, SoloBlock, SourcePartition, TimeBounds
 
 INDEXES_AT_ONCE = 8

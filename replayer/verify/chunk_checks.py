@@ -17,12 +17,19 @@ from index_format.errors import CorruptBlock
 from index_format.marker import ChunkEntry
 from index_format.record_formats import record_format
 from index_format.records import iter_records, record_hash
-from replayer.read.block_reader import StoredBlock, decoded, inflated
-from replayer.read.block_stream import readable_chunks, stored_blocks, unreadable_chunk, worked
-from replayer.read.damage import Unreadable
+from replayer.read.blocks import (
+    StoredBlock,
+    decoded,
+    inflated,
+    readable_chunks,
+    stored_blocks,
+    unreadable_chunk,
+    worked,
+)
+from replayer.read.damage import Damage, LostRange, Unreadable
 from replayer.read.partition import ArchivedPartition, Chunk
-from replayer.read.prefetch import prefetched
-from replayer.verify.findings import Damage, Digests, Lost
+from replayer.read.prefetch import prefetched, streamed
+from replayer.verify.findings import Digests
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,7 @@ class CheckedBlock(NamedTuple):
 class ChunkFindings:
     """What was found in chunks of a partition, in their order."""
 
-    lost: list[Lost] = field(default_factory=list)
+    lost: list[LostRange] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     lost_records: int = 0
@@ -131,7 +138,7 @@ class _ChunkChecks:
 
     def _checked(self, entries: Sequence[ChunkEntry]) -> AsyncIterator[Chunk | CheckedBlock | Unreadable]:
         """Each chunk, followed by its blocks as far as the depth asks for them."""
-        chunks = self._sized(readable_chunks(self._partition, _each(entries)))
+        chunks = self._sized(readable_chunks(self._partition, streamed(entries)))
         if self._depth is Depth.STRUCTURE:
             return self._cut_off(chunks)
         return worked(stored_blocks(self._partition, chunks, 0, END), self._check)
@@ -192,7 +199,7 @@ class _ChunkChecks:
     def _lose(self, found: Unreadable) -> None:
         """A block of the chunk under way, or a chunk."""
         self._found.lost_records += found.num_records
-        self._found.lost.append(Lost(found.start, found.end, found.reason))
+        self._found.lost.append(LostRange(found.start, found.end, found.reason))
         self._found.last_hash = None
         if self._chunk is not None and found.key == self._chunk.chunk.data_key:
             self._chunk.damage = self._chunk.damage or "not all of its blocks can be read"
@@ -240,8 +247,3 @@ class _ChunkUnderWay:
         self.chunk = chunk
         self.digest = hashlib.sha256()
         self.damage: str | None = None
-
-
-async def _each(entries: Sequence[ChunkEntry]) -> AsyncIterator[ChunkEntry]:
-    for entry in entries:
-        yield entry

@@ -16,14 +16,14 @@ import pyarrow as pa
 
 from index_format.canonical import RecordsDigest
 from index_format.chunk_index import Gap
-from index_format.records import Record, iter_records
+from index_format.records import Record, iter_records, payload_bytes
 from index_format.seek import gap_at
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
-from replayer.read.damage import Damaged, SkipDamage, SkippedRange, Unreadable
+from replayer.read.damage import Damaged, LostRange, SkipDamage, Unreadable
 from replayer.read.partition import ArchivedPartition
-from replayer.read.scan import payload_bytes, scan
-from replayer.read.selection import Selection
-from replayer.verify.findings import Digests, OffsetRun, Verdict
+from replayer.read.positions import OffsetRange
+from replayer.read.selection import Selection, scan
+from replayer.verify.findings import Digests, Verdict
 
 Progress = Callable[[int, int], None]
 """Told how many archived records, and bytes of their keys and values, each step accounts for."""
@@ -89,15 +89,15 @@ class PartitionComparison:
     missing: int = 0
     extra: int = 0
     zero_timestamps: int = 0
-    lost: list[SkippedRange] = field(default_factory=list)
+    lost: list[LostRange] = field(default_factory=list)
     """What the archive cannot read any more: nothing is known of these records."""
     excused: list[Excused] = field(default_factory=list)
     first_difference: Difference | None = None
-    missing_offsets: list[OffsetRun] = field(default_factory=list)
+    missing_offsets: list[OffsetRange] = field(default_factory=list)
     """Where in the archive the missing records are: the first MAX_RUNS of these ranges."""
-    extra_offsets: list[OffsetRun] = field(default_factory=list)
+    extra_offsets: list[OffsetRange] = field(default_factory=list)
     """Where in the topic the extra records are, likewise."""
-    not_archived_yet: OffsetRun | None = None
+    not_archived_yet: OffsetRange | None = None
     """What a source holds behind all that is archived."""
     archived_digests: Digests | None = None
     found_digests: Digests | None = None
@@ -206,7 +206,7 @@ async def compare_source(
         result.archived_digests, result.found_digests = archived.digests, found.digests
     result.lost = losses.skipped
     if end >= partition.next_offset and watermarks.end > partition.next_offset:
-        result.not_archived_yet = OffsetRun(max(partition.next_offset, watermarks.low), watermarks.end)
+        result.not_archived_yet = OffsetRange(max(partition.next_offset, watermarks.low), watermarks.end)
     return result
 
 
@@ -419,16 +419,16 @@ def _count_extra(batch: pa.RecordBatch, result: PartitionComparison) -> None:
         result.first_difference = Difference(None, _record(batch, 0), ())
 
 
-def _add_runs(batch: pa.RecordBatch, runs: list[OffsetRun]) -> None:
+def _add_runs(batch: pa.RecordBatch, runs: list[OffsetRange]) -> None:
     """Adds the offsets of a batch, neighbours as one range."""
     offsets = batch.column("offset").to_numpy()
     breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
     for part in np.split(offsets, breaks) if len(offsets) else ():
         start, end = int(part[0]), int(part[-1]) + 1
         if runs and runs[-1].end == start:
-            runs[-1] = OffsetRun(runs[-1].start, end)
+            runs[-1] = OffsetRange(runs[-1].start, end)
         elif len(runs) < MAX_RUNS:
-            runs.append(OffsetRun(start, end))
+            runs.append(OffsetRange(start, end))
         else:
             return
 

@@ -6,6 +6,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from index_format.chunk_index import Gap
+from replayer.read.damage import Damage, LostRange
+from replayer.read.positions import OffsetRange
 
 
 class Verdict(Enum):
@@ -21,31 +23,7 @@ def worst(verdicts: Sequence[Verdict]) -> Verdict:
     return next((each for each in (Verdict.FAILURE, Verdict.WARNING) if each in verdicts), Verdict.OK)
 
 
-class OffsetRun(NamedTuple):
-    """Offsets [start, end)."""
-
-    start: int
-    end: int
-
-
-@dataclass(frozen=True)
-class Lost:
-    """Offsets [start, end) whose records cannot be read."""
-
-    start: int
-    end: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class Damage:
-    """An object that is not what it must be, whether or not records are lost by it."""
-
-    key: str
-    reason: str
-
-
-class Absent(NamedTuple):
+class AbsentPartition(NamedTuple):
     """A partition that the topic has and the archive has not: nothing of it was archived yet, or all of it is gone."""
 
     topic: str
@@ -75,7 +53,7 @@ class PartitionReport:
     first_offset: int | None = None
     next_offset: int | None = None
     gaps: Sequence[Gap] = ()
-    lost: list[Lost] = field(default_factory=list)
+    lost: list[LostRange] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
     digests: Digests | None = None
     """Where every record was decoded."""
@@ -88,7 +66,7 @@ class PartitionReport:
         return Verdict.WARNING if self.gaps else Verdict.OK
 
     @property
-    def readable(self) -> list[OffsetRun]:
+    def readable(self) -> list[OffsetRange]:
         """The offsets, holes among them, that are neither lost nor in a gap."""
         if self.first_offset is None or self.next_offset is None:
             return []
@@ -96,7 +74,7 @@ class PartitionReport:
         runs, position = [], self.first_offset
         for start, end in [*taken, (self.next_offset, self.next_offset)]:
             if start > position:
-                runs.append(OffsetRun(position, start))
+                runs.append(OffsetRange(position, start))
             position = max(position, end)
         return runs
 
@@ -107,7 +85,7 @@ class ArchiveReport:
 
     partitions: list[PartitionReport] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
-    absent: list[Absent] = field(default_factory=list)
+    absent: list[AbsentPartition] = field(default_factory=list)
 
     @property
     def verdict(self) -> Verdict:

@@ -2,53 +2,26 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from index_format import objects
 from index_format.chunk_index import ChunkIndex, Gap
 from index_format.keys import INDEX_SUFFIXES, PartitionKeys
 from index_format.marker import ChunkEntry
 from replayer.read.archive import Archive
-from replayer.read.damage import Damaged, Unreadable
-from replayer.read.identity import Identity, read_identity
+from replayer.read.damage import Damage, Damaged, LostRange, Unreadable
 from replayer.read.partition import ArchivedPartition
 from replayer.verify.chunk_checks import END, EVERY_CHUNK, ChunkChoice, ChunkFindings, Depth, Progress, check_chunks
-from replayer.verify.findings import Absent, ArchiveReport, Damage, Lost, PartitionReport
-
-
-class Survey(NamedTuple):
-    """`report` has what is known before any partition is opened; `places` are topics and partitions in order."""
-
-    identity: Identity
-    places: Sequence[tuple[str, int]]
-    report: ArchiveReport
-
-
-async def survey(archive: Archive, wanted: Sequence[tuple[str, Sequence[int] | None]]) -> Survey:
-    """Of the wanted topics and partitions, all partitions of a topic where none are named, everything if empty."""
-    asked = wanted or [(topic, None) for topic in await archive.all_incarnations()]
-    identity = await read_identity(archive, [topic for topic, _ in asked])
-    report = ArchiveReport(damage=list(identity.damage))
-    places = []
-    for topic, partitions in asked:
-        numbers = partitions or await archive.partitions(topic)
-        places += [(topic, number) for number in numbers]
-        if partitions is None:
-            expected = range(identity.partitions.get(await archive.folder_of(topic), 0))
-            report.absent += [Absent(topic, number) for number in expected if number not in numbers]
-    return Survey(identity, places, report)
-
-
-__all__ = ["Chain", "Depth", "Progress", "assembled", "expected_bytes", "read_chain", "verify_partition"]
+from replayer.verify.findings import PartitionReport
+from replayer.verify.survey import Identity
 
 
 @dataclass
-class Chain:
+class ChunkChain:
     """The chunks of a partition as its marker and catalogs name them, and what is wrong with those."""
 
     entries: list[ChunkEntry] = field(default_factory=list)
     gaps: set[Gap] = field(default_factory=set)
-    lost: list[Lost] = field(default_factory=list)
+    lost: list[LostRange] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
 
 
@@ -91,9 +64,9 @@ async def open_to_verify(archive: Archive, topic: str, partition: int) -> Archiv
         return PartitionReport(topic, partition, lost=lost, damage=[Damage(keys.marker, error.reason)])
 
 
-async def read_chain(partition: ArchivedPartition) -> Chain:
+async def read_chain(partition: ArchivedPartition) -> ChunkChain:
     """The chunks of all catalogs that can be read; what the others held, and what no one names, is lost."""
-    chain = Chain(gaps=set(partition.marker.gaps))
+    chain = ChunkChain(gaps=set(partition.marker.gaps))
     spans: list[tuple[int, int, str]] = []
     async for opened in partition.walk(0, END):
         if isinstance(opened, ChunkEntry):
@@ -101,7 +74,7 @@ async def read_chain(partition: ArchivedPartition) -> Chain:
             spans.append((opened.start_offset, opened.next_offset, partition.keys.chunks + opened.name))
         elif isinstance(opened, Unreadable):
             chain.damage.append(Damage(opened.key, opened.reason))
-            chain.lost.append(Lost(opened.start, opened.end, opened.reason))
+            chain.lost.append(LostRange(opened.start, opened.end, opened.reason))
             spans.append((opened.start, opened.end, opened.key))
         else:
             chain.gaps.update(opened.gaps)
@@ -109,7 +82,7 @@ async def read_chain(partition: ArchivedPartition) -> Chain:
     return chain
 
 
-def _check_chain(chain: Chain, position: int, spans: Sequence[tuple[int, int, str]]) -> None:
+def _check_chain(chain: ChunkChain, position: int, spans: Sequence[tuple[int, int, str]]) -> None:
     """Each chunk starts where the one before ends, or at the end of a recorded gap."""
     gap_ends = {gap.end for gap in chain.gaps}
     for start, end, key in spans:
@@ -117,14 +90,14 @@ def _check_chain(chain: Chain, position: int, spans: Sequence[tuple[int, int, st
             reason = f"no chunk and no recorded gap: the chain breaks before {key}"
             chain.damage.append(Damage(key, reason))
             if position < start:
-                chain.lost.append(Lost(position, start, reason))
+                chain.lost.append(LostRange(position, start, reason))
         position = end
 
 
 def assembled(
     partition: ArchivedPartition,
     topic: str,
-    chain: Chain,
+    chain: ChunkChain,
     chosen: Sequence[ChunkEntry],
     found: Sequence[ChunkFindings],
     identity: Identity | None,
@@ -153,7 +126,7 @@ def assembled(
     return report
 
 
-async def _unreachable(archive: Archive, keys: PartitionKeys) -> list[Lost]:
+async def _unreachable(archive: Archive, keys: PartitionKeys) -> list[LostRange]:
     """The offsets of a partition without a marker, as far as the indexes beside it tell."""
     lost = []
     suffix = INDEX_SUFFIXES[keys.layout]
@@ -165,5 +138,5 @@ async def _unreachable(archive: Archive, keys: PartitionKeys) -> list[Lost]:
         except Damaged:
             continue
         if (index.topic, index.partition) == (keys.folder.topic, keys.partition):
-            lost.append(Lost(index.first_offset, index.last_offset + 1, "no marker leads to its chunk"))
+            lost.append(LostRange(index.first_offset, index.last_offset + 1, "no marker leads to its chunk"))
     return sorted(set(lost), key=lambda each: each.start)

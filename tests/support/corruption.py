@@ -26,10 +26,11 @@ from index_format.marker import Catalog, CatalogReference, Marker, Span, decode_
 from index_format.records import Record, iter_records
 from replayer.read.archive import Archive
 from replayer.read.damage import Damaged, SkipDamage, StopAtDamage
-from replayer.read.identity import Identity, read_identity
-from replayer.read.scan import scan
+from replayer.read.selection import scan
+from replayer.verify.chunk_checks import Depth
 from replayer.verify.findings import PartitionReport, Verdict
-from replayer.verify.partition import Depth, verify_partition
+from replayer.verify.partition import verify_partition
+from replayer.verify.survey import Identity, read_identity
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.memory_reader import MemoryReader
 

@@ -9,8 +9,7 @@ from replayer.cli.options.verify_options import choice_options, report_options
 from replayer.cli.report import ReportOptions
 from replayer.cli.spark.job_options import Cutting, cutting_options, dry_run_option
 from replayer.cli.spark.session_options import SessionOptions, session_options, spark_needed
-from replayer.verify.chunk_checks import ChunkChoice
-from replayer.verify.partition import Depth
+from replayer.verify.chunk_checks import ChunkChoice, Depth
 
 
 @click.command(

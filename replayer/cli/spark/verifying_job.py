@@ -15,8 +15,7 @@ from replayer.cli.spark.session_options import SessionOptions
 from replayer.cli.spark.stage_progress import stage_progress
 from replayer.spark.archive_place import ArchivePlace, opened
 from replayer.spark.jobs.verifying import VerificationPlan, planned, verify
-from replayer.verify.chunk_checks import ChunkChoice
-from replayer.verify.partition import Depth
+from replayer.verify.chunk_checks import ChunkChoice, Depth
 
 
 def run(

@@ -11,7 +11,7 @@ from index_format.ancestor.payloads import OldFormat
 from index_format.errors import BlockgzError
 from replayer.old_archives.detection import ancestor_finder
 from replayer.read.archive import Archive
-from replayer.read.damage import STOP, SkipDamage, SkippedRange
+from replayer.read.damage import STOP, LostRange, SkipDamage
 from replayer.read.positions import OffsetRange
 from replayer.read.record_filter import RecordFilter
 from replayer.read.selection import Reading, Selection
@@ -75,7 +75,7 @@ class LaneOutcome:
     source: int
     zero_timestamps: int = 0
     lost_commits: int = 0
-    skipped: tuple[SkippedRange, ...] = ()
+    skipped: tuple[LostRange, ...] = ()
     left_out: Tally = field(default_factory=Tally)
     failure: BlockgzError | None = None
 

@@ -17,9 +17,10 @@ from replayer.read.archive import Archive
 from replayer.read.partition import ArchivedPartition, NoCache
 from replayer.spark.archive_place import ArchivePlace, opened
 from replayer.spark.jobs.spreading import spread
-from replayer.verify.chunk_checks import ChunkChoice, ChunkFindings, check_chunks
+from replayer.verify.chunk_checks import ChunkChoice, ChunkFindings, Depth, check_chunks
 from replayer.verify.findings import ArchiveReport, PartitionReport
-from replayer.verify.partition import Chain, Depth, Survey, assembled, open_to_verify, read_chain, survey
+from replayer.verify.partition import ChunkChain, assembled, open_to_verify, read_chain
+from replayer.verify.survey import Survey, survey
 
 
 class Slice(NamedTuple):
@@ -39,7 +40,7 @@ class Subject:
 
     topic: str
     partition: ArchivedPartition
-    chain: Chain
+    chain: ChunkChain
     chosen: Sequence[ChunkEntry]
 
 

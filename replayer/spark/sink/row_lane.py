@@ -3,7 +3,7 @@
 from contextlib import suppress
 from time import monotonic
 
-from replayer.read.scan import payload_bytes
+from index_format.records import payload_bytes
 from replayer.replay.record_edits import sendable
 from replayer.replay.run import CADENCE
 from replayer.replay.sinks.bounded_calls import Calls, NoAnswer

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from blockgz_runtime.spark.errors import ReadFailed, report_errors
 from replayer.read.positions import Earliest, Latest
-from replayer.read.scan import scan
+from replayer.read.selection import scan
 from replayer.spark.archive_place import opened
 from replayer.spark.source import following, planning
 from replayer.spark.source.options import SourceOptions, parse_options

@@ -19,7 +19,7 @@ from replayer.cli.spark.lane_rounds import ROUNDS_IN_VAIN, Replay, run_rounds
 from replayer.cli.spark.replaying_output import Done
 from replayer.cli.spark.session_options import SessionOptions
 from replayer.errors import CommitLost, JobTakenOver, RecordUnfit
-from replayer.read.damage import SkippedRange
+from replayer.read.damage import LostRange
 from replayer.read.record_filter import KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
 from replayer.replay.job import Job
 from replayer.replay.lane_position import LanePosition, SourceProgress
@@ -192,5 +192,5 @@ def test_a_task_travels_with_all_that_a_replay_can_be_asked_for() -> None:
         assert again.work.pipeline.fingerprint == pipeline.fingerprint
         assert str(again.work.record_filter) == str(work.record_filter)
         assert (again.lane, again.first) == (task.lane, task.first)
-    outcome = LaneOutcome(1, skipped=(SkippedRange(1, 2, "cut"),))
+    outcome = LaneOutcome(1, skipped=(LostRange(1, 2, "cut"),))
     assert pickle.loads(pickle.dumps(outcome)) == outcome

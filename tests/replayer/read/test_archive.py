@@ -12,7 +12,7 @@ from index_format.keys import Conflict
 from index_format.records import Record, iter_records
 from replayer.read.archive import Archive
 from replayer.read.lookup import BeforeFirst, Found, Hole, InGap, NotYet, Outcome, look_up
-from replayer.read.scan import scan
+from replayer.read.selection import scan
 from tests.replayer.conftest import Opened
 from tests.support.archives import ArchiveWriter, records
 

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from index_format.errors import BlockgzError
 from index_format.records import Record, iter_records
 from replayer.cli import main
-from replayer.read.damage import SkipDamage, SkippedRange
-from replayer.read.scan import scan
+from replayer.read.damage import LostRange, SkipDamage
+from replayer.read.selection import scan
 from tests.replayer.conftest import Opened
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 
@@ -26,7 +26,7 @@ def partition(writer: ArchiveWriter) -> PartitionWriter:
     return partition
 
 
-def skipping(opened: Opened, start: int = 0, end: int = 2**62) -> tuple[list[Record], list[SkippedRange]]:
+def skipping(opened: Opened, start: int = 0, end: int = 2**62) -> tuple[list[Record], list[LostRange]]:
     policy = SkipDamage()
 
     async def use(archive: object) -> list[Record]:
@@ -134,3 +134,9 @@ def test_choosing_by_time_reads_on_behind_a_damaged_newest_index(
         found = CliRunner().invoke(main, [*arguments, "--on-damage", policy])
         assert found.exit_code == 3
         assert found.stdout.split() == [str(each.offset) for each in partition.records[:66]]
+
+
+def test_a_block_beyond_the_bound_names_the_object_and_the_option(opened: Opened, partition: PartitionWriter) -> None:
+    run = CliRunner().invoke(main, ["cat", "orders", "-a", str(opened.root), "--max-block-bytes", "200"])
+    assert run.exit_code == 3
+    assert f"{partition.keys.home}{132:020d}.gz" in run.stderr and "--max-block-bytes" in run.stderr

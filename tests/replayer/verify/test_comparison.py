@@ -15,6 +15,7 @@ from index_format.records import Record, batch_from_records
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import TopicFacts, Watermarks, parse_config
+from replayer.read.positions import OffsetRange
 from replayer.verify.comparison import (
     ComparisonReport,
     Difference,
@@ -25,7 +26,7 @@ from replayer.verify.comparison import (
     compare_source,
     relation_of,
 )
-from replayer.verify.findings import OffsetRun, Verdict
+from replayer.verify.findings import Verdict
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster
 from tests.support.selections import selections_of
@@ -182,7 +183,7 @@ def test_the_source_is_compared_by_offset(tmp_path: Path) -> None:
     later = [*made, *records(range(200, 230))]
     result = source_compared(tmp_path, later)
     assert (counts(result), result.archived, result.found) == ((180, 0, 0, 0), 180, 180)
-    assert (result.verdict, result.not_archived_yet) == (Verdict.OK, OffsetRun(200, 230))
+    assert (result.verdict, result.not_archived_yet) == (Verdict.OK, OffsetRange(200, 230))
     assert result.found_digests == result.archived_digests
     assert source_compared(tmp_path, later, start=20, end=60).records == 30
     without = [record for record in made if record.offset not in (30, 199)]
@@ -190,7 +191,7 @@ def test_the_source_is_compared_by_offset(tmp_path: Path) -> None:
     assert counts(result) == (178, 0, 2, 0)
     assert result.first_difference == Difference(_plain(ARCHIVED[30]), None, ())
     result = source_compared(tmp_path, [*made[:50], ARCHIVED[55], *made[50:]])
-    assert (counts(result), result.extra_offsets) == ((180, 0, 0, 1), [OffsetRun(55, 56)])
+    assert (counts(result), result.extra_offsets) == ((180, 0, 0, 1), [OffsetRange(55, 56)])
     typed = [*made]
     typed[3] = typed[3]._replace(timestamp_type=1)
     assert source_compared(tmp_path, typed).first_difference == Difference(
@@ -291,7 +292,7 @@ def test_no_more_ranges_are_named_than_fit_a_report(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("replayer.verify.comparison.MAX_RUNS", 3)
     archive_of(tmp_path, ARCHIVED)
     result = source_compared(tmp_path, [record for record in ARCHIVED if record.offset % 5])
-    assert (result.missing, result.missing_offsets) == (40, [OffsetRun(n, n + 1) for n in (0, 5, 10)])
+    assert (result.missing, result.missing_offsets) == (40, [OffsetRange(n, n + 1) for n in (0, 5, 10)])
 
 
 def test_what_a_topic_is_to_the_archive() -> None:

@@ -12,9 +12,11 @@ from index_format.chunk_index import Gap
 from index_format.marker import encode
 from index_format.records import Record
 from replayer.read.archive import Archive
-from replayer.read.identity import read_identity
-from replayer.verify.findings import Lost, PartitionReport, Verdict
-from replayer.verify.partition import Depth, verify_partition
+from replayer.read.damage import LostRange
+from replayer.verify.chunk_checks import Depth
+from replayer.verify.findings import PartitionReport, Verdict
+from replayer.verify.partition import verify_partition
+from replayer.verify.survey import read_identity
 from tests.replayer.conftest import Opened
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 
@@ -24,7 +26,7 @@ def verified(root: Path, depth: Depth = Depth.RECORDS) -> PartitionReport:
     return asyncio.run(verify_partition(archive, "orders", 0, depth, lambda count: None))
 
 
-def offsets(lost: list[Lost], of: list[Record]) -> set[int]:
+def offsets(lost: list[LostRange], of: list[Record]) -> set[int]:
     """The offsets of those records that lie in what is lost."""
     return {record.offset for record in of for run in lost if run.start <= record.offset < run.end}
 

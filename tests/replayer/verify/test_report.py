@@ -13,8 +13,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from index_format.records import canonical_bytes
 from replayer.cli import main
+from replayer.read.damage import LostRange
+from replayer.read.positions import OffsetRange
 from replayer.verify.chunk_checks import ChunkChoice
-from replayer.verify.findings import Lost, OffsetRun, PartitionReport
+from replayer.verify.findings import PartitionReport
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 
 NEWEST = 1_760_000_000_000 + 100
@@ -203,7 +205,13 @@ def test_other_seeds_choose_other_chunks_and_in_the_end_all(partition: Partition
 
 def test_readable_is_what_is_neither_lost_nor_in_a_gap() -> None:
     report = PartitionReport("t", 0, first_offset=5, next_offset=50)
-    assert report.readable == [OffsetRun(5, 50)]
-    report.lost = [Lost(0, 7, ""), Lost(20, 30, ""), Lost(25, 28, ""), Lost(30, 31, ""), Lost(49, 60, "")]
-    assert report.readable == [OffsetRun(7, 20), OffsetRun(31, 49)]
+    assert report.readable == [OffsetRange(5, 50)]
+    report.lost = [
+        LostRange(0, 7, ""),
+        LostRange(20, 30, ""),
+        LostRange(25, 28, ""),
+        LostRange(30, 31, ""),
+        LostRange(49, 60, ""),
+    ]
+    assert report.readable == [OffsetRange(7, 20), OffsetRange(31, 49)]
     assert PartitionReport("t", 0).readable == []

@@ -16,10 +16,11 @@ from blockgz_runtime.store.address import LocalAddress
 from replayer.read.archive import Archive
 from replayer.spark.archive_place import ArchivePlace, opened
 from replayer.spark.jobs.verifying import VerificationPlan, _Check, planned, reported
-from replayer.verify.chunk_checks import EVERY_CHUNK, ChunkChoice, ChunkFindings
+from replayer.verify.chunk_checks import EVERY_CHUNK, ChunkChoice, ChunkFindings, Depth
 from replayer.verify.findings import ArchiveReport
-from replayer.verify.partition import Depth, survey, verify_partition
+from replayer.verify.partition import verify_partition
 from replayer.verify.report import verification_document
+from replayer.verify.survey import survey
 from tests.support.corruption import Case, cases, damaged, sample_archive
 
 

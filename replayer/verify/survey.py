@@ -1,20 +1,19 @@
-"""Whose an archive and its topics are: the objects that say so, checked, and compared with what the markers say."""
+"""What there is to verify, and whose it is: the objects of identity, checked, and compared with what markers say."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from blockgz_runtime.errors import ObjectMissing
 from index_format import objects
-from index_format.errors import BlockgzError, MalformedObject
 from index_format.identity import ArchiveInfo, TopicConfig, TopicInfo
-from index_format.keys import TopicFolder, archive_key, topic_home
+from index_format.keys import TOPIC_CONFIG_OBJECT, TopicFolder, archive_key, topic_home
 from index_format.marker import Marker
 from replayer.read.archive import Archive
-from replayer.read.damage import Damaged
-from replayer.verify.findings import Damage
+from replayer.read.damage import Damage, Damaged
+from replayer.verify.findings import AbsentPartition, ArchiveReport
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -40,6 +39,14 @@ class Identity:
         return found
 
 
+class Survey(NamedTuple):
+    """`report` has what is known before any partition is opened; `places` are topics and partitions in order."""
+
+    identity: Identity
+    places: Sequence[tuple[str, int]]
+    report: ArchiveReport
+
+
 async def read_identity(archive: Archive, topics: Iterable[str]) -> Identity:
     """Checks the objects that say whose the archive and its topics are, and the topics' configurations if any.
 
@@ -60,33 +67,34 @@ async def read_identity(archive: Archive, topics: Iterable[str]) -> Identity:
             damage.append(Damage(home + "_topic.json", reason))
         elif topic is not None and topic.topic_id is not None:
             topic_ids[folder] = topic.topic_id
-        config = await _checked_config(archive, home + "_topic_config.json", folder, damage)
-        if config is not None:
+        config = await _checked(archive, home + TOPIC_CONFIG_OBJECT, TopicConfig, damage)
+        if config is not None and config.topic != folder.topic:
+            damage.append(Damage(home + TOPIC_CONFIG_OBJECT, f"it is of another topic: {config.topic}"))
+        elif config is not None:
             partitions[folder] = config.partitions
     return Identity(None if info is None else info.archive_id, topic_ids, partitions, tuple(damage))
 
 
+async def survey(archive: Archive, wanted: Sequence[tuple[str, Sequence[int] | None]]) -> Survey:
+    """Of the wanted topics and partitions, all partitions of a topic where none are named, everything if empty."""
+    asked = wanted or [(topic, None) for topic in await archive.all_incarnations()]
+    identity = await read_identity(archive, [topic for topic, _ in asked])
+    report = ArchiveReport(damage=list(identity.damage))
+    places = []
+    for topic, partitions in asked:
+        numbers = partitions or await archive.partitions(topic)
+        places += [(topic, number) for number in numbers]
+        if partitions is None:
+            expected = range(identity.partitions.get(await archive.folder_of(topic), 0))
+            report.absent += [AbsentPartition(topic, number) for number in expected if number not in numbers]
+    return Survey(identity, places, report)
+
+
 async def _checked(archive: Archive, key: str, kind: type[T], damage: list[Damage]) -> T | None:
+    """The object; None where it is damaged, which is noted, or missing, which is damage of all but configurations."""
     try:
-        return await _read(archive, key, kind)
+        return objects.decode((await archive.reader.get(key, objects.MAX_OBJECT_BYTES)).body, kind, key)
     except Damaged as error:
-        damage.append(Damage(key, error.reason))
+        if kind is not TopicConfig or not isinstance(error, ObjectMissing):
+            damage.append(Damage(key, error.reason))
         return None
-
-
-async def _checked_config(archive: Archive, key: str, folder: TopicFolder, damage: list[Damage]) -> TopicConfig | None:
-    try:
-        config = await _read(archive, key, TopicConfig)
-        if config.topic != folder.topic:
-            raise MalformedObject(f"it is of another topic: {config.topic}")
-    except ObjectMissing:
-        return None
-    except Damaged as error:
-        assert isinstance(error, BlockgzError)
-        damage.append(Damage(key, error.reason))
-        return None
-    return config
-
-
-async def _read(archive: Archive, key: str, kind: type[T]) -> T:
-    return objects.decode((await archive.reader.get(key, objects.MAX_OBJECT_BYTES)).body, kind, key)

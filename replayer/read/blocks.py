@@ -5,14 +5,18 @@ a caller makes of each block.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
+import pyarrow as pa
+
 from blockgz_runtime.errors import ObjectTruncated
-from index_format.errors import TooLarge
+from index_format.blocks import decode_block, decode_block_near, inflate_block
+from index_format.chunk_index import BlockEntry
+from index_format.errors import CorruptBlock, TooLarge
 from index_format.marker import ChunkEntry
 from index_format.seek import TimeBounded, blocks_between, range_groups
-from replayer.read.block_reader import StoredBlock, fetch_blocks
 from replayer.read.damage import Damaged, Unreadable
 from replayer.read.partition import ArchivedPartition, Chunk
 from replayer.read.prefetch import prefetched
@@ -24,8 +28,23 @@ FETCH_BYTES = 1024 * 1024
 DECODE_BYTES = 128 * 1024
 """What a block counts at the least, so that a task for each of very many small ones does not cost more than they do."""
 INDEXES_AHEAD = 4
+COMPRESSION_SLACK = 1024 * 1024
+"""Bytes by which a block may exceed its uncompressed bound: gzip adds a little to what it cannot shrink."""
 
 R = TypeVar("R")
+
+
+class StoredBlock(NamedTuple):
+    """One block as stored, and which one it is."""
+
+    chunk: Chunk
+    number: int
+    member: memoryview
+
+    @property
+    def entry(self) -> BlockEntry:
+        """What the index says of it."""
+        return self.chunk.index.blocks[self.number]
 
 
 class ReadAhead(NamedTuple):
@@ -86,7 +105,7 @@ async def stored_blocks(
     """
 
     async def fetched(item: Chunk | RangeRead | Unreadable) -> list[Chunk | StoredBlock | Unreadable]:
-        return [*await _fetched(partition, item)] if isinstance(item, RangeRead) else [item]
+        return [*await fetch_range(partition, item)] if isinstance(item, RangeRead) else [item]
 
     reads = _range_reads(chunks, start_offset, end_offset, wanted)
     async for items in prefetched(reads, fetched, cost=_fetching_cost, budget=ahead_bytes):
@@ -111,6 +130,71 @@ async def worked(
 
     async for result in prefetched(blocks, attempt, cost=_decoding_cost, budget=ahead_bytes):
         yield result
+
+
+async def fetch_blocks(partition: ArchivedPartition, chunk: Chunk, numbers: range) -> list[StoredBlock]:
+    """Consecutive blocks by one range read; raises TooLarge before reading, ObjectMissing or ObjectTruncated."""
+    blocks = chunk.index.blocks[numbers.start : numbers.stop]
+    bound = partition.max_block_bytes + COMPRESSION_SLACK
+    for block in blocks:
+        if block.byte_length > bound:
+            what = f"a block of {chunk.data_key} has {block.byte_length} bytes"
+            raise _too_large(what, f"this reader accepts at most {bound}")
+    start = blocks[0].byte_offset
+    body = memoryview(await partition.reader.get_range(chunk.data_key, start, blocks[-1].byte_end))
+    return [
+        StoredBlock(chunk, number, body[block.byte_offset - start : block.byte_end - start])
+        for number, block in zip(numbers, blocks, strict=True)
+    ]
+
+
+async def read_block(partition: ArchivedPartition, chunk: Chunk, number: int) -> pa.RecordBatch:
+    """The records of one block: one range read, decoded in a thread."""
+    (block,) = await fetch_blocks(partition, chunk, range(number, number + 1))
+    return await asyncio.to_thread(decoded, block, partition.max_block_bytes)
+
+
+def decoded(block: StoredBlock, max_bytes: int) -> pa.RecordBatch:
+    """The records of a block; raises TooLarge, CorruptBlock or UnsupportedVersion."""
+    with _located(block):
+        return decode_block(block.member, block.entry, block.chunk.index, max_bytes)
+
+
+def decoded_near(block: StoredBlock, offsets: Sequence[int], max_bytes: int) -> pa.RecordBatch:
+    """Of those the ones at some offsets within the block, or the nearest on both sides; raises as `decoded` does."""
+    with _located(block):
+        return decode_block_near(block.member, block.entry, block.chunk.index, max_bytes, offsets)
+
+
+def inflated(block: StoredBlock, max_bytes: int) -> bytes:
+    """The uncompressed bytes of a block; raises as `decoded` does."""
+    with _located(block):
+        return inflate_block(block.member, block.entry, block.chunk.index, max_bytes)
+
+
+@contextmanager
+def _located(block: StoredBlock) -> Iterator[None]:
+    """Names the block in errors about its bytes."""
+    entry = block.entry
+    try:
+        yield
+    except CorruptBlock as error:
+        raise CorruptBlock(
+            f"block {block.number} of {block.chunk.data_key} is damaged: offsets {entry.first_record_offset} to "
+            f"{entry.last_record_offset} cannot be read",
+            why=error.reason,
+            remedy="run `replayer verify --deep` to see all that is lost",
+        ) from error
+    except TooLarge as error:
+        raise _too_large(
+            f"block {block.number} of {block.chunk.data_key} is too large: {error.what}", error.why
+        ) from error
+
+
+def _too_large(what: str, why: str) -> TooLarge:
+    return TooLarge(
+        what, why=why, remedy="raise --max-block-bytes if the archive is yours and such records are expected"
+    )
 
 
 def unreadable_chunk(entry: ChunkEntry, key: str, error: Exception) -> Unreadable:
@@ -144,7 +228,7 @@ async def _range_reads(
             yield RangeRead(chunk, numbers)
 
 
-async def _fetched(partition: ArchivedPartition, read: RangeRead) -> list[StoredBlock | Unreadable]:
+async def fetch_range(partition: ArchivedPartition, read: RangeRead) -> list[StoredBlock | Unreadable]:
     """The blocks of a range; where the object ends inside it, those before its end by reads of ever smaller halves."""
     chunk, numbers = read
     try:
@@ -153,8 +237,8 @@ async def _fetched(partition: ArchivedPartition, read: RangeRead) -> list[Stored
         if len(numbers) == 1 or not isinstance(error, ObjectTruncated | TooLarge):
             return [_unreadable_blocks(chunk, numbers, error)]
     middle = numbers.start + len(numbers) // 2
-    before = await _fetched(partition, RangeRead(chunk, range(numbers.start, middle)))
-    behind = await _fetched(partition, RangeRead(chunk, range(middle, numbers.stop)))
+    before = await fetch_range(partition, RangeRead(chunk, range(numbers.start, middle)))
+    behind = await fetch_range(partition, RangeRead(chunk, range(middle, numbers.stop)))
     return [*before[:-1], *_as_one(before[-1], behind[0]), *behind[1:]]
 
 

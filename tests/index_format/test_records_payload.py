@@ -1,8 +1,7 @@
 import pyarrow as pa
 import pytest
 
-from index_format.records import Record, batch_from_records
-from replayer.read.scan import payload_bytes
+from index_format.records import Record, batch_from_records, payload_bytes
 
 PLAIN = [Record(n, 0, 0, b"k" * n, b"v" * (10 * n), ()) for n in range(6)]
 NULLS = [Record(n, 0, 0, b"k" if n % 2 else None, None if n % 3 else b"value", ()) for n in range(6)]
