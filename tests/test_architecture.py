@@ -7,9 +7,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from configparser import ConfigParser
+from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -107,6 +109,16 @@ def test_the_programs_exist() -> None:
         module, _, function = target.partition(":")
         assert callable(getattr(importlib.import_module(module), function))
         assert (ROOT / name / "__main__.py").is_file(), f"python -m {name}"
+
+
+def test_no_module_is_in_an_import_cycle() -> None:
+    """What two modules of a circle share belongs into a third below both."""
+    graph = grimp.build_graph(*PACKAGES)
+    sorter = TopologicalSorter({module: graph.find_modules_directly_imported_by(module) for module in graph.modules})
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
 
 
 def test_the_import_contracts_hold() -> None:

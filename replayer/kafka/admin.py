@@ -20,8 +20,7 @@ from blockgz_runtime.errors import AccessDenied, BrokerUnreachable
 from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS, ConnectionErrors, cluster_metadata, kafka_failure
 from blockgz_runtime.kafka.settings import client_settings, make_client
 from replayer.errors import ReplayRefused
-from replayer.kafka.topic_facts import TopicConfig, TopicFacts, Watermarks, parse_config
-from replayer.replay.target_topic import ConfigChange, NewTopic
+from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicConfig, TopicFacts, Watermarks, parse_config
 
 CHANGE_SECONDS = 30.0
 ASK_AGAIN_SECONDS = 0.1

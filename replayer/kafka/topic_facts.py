@@ -1,8 +1,10 @@
-"""What the cluster tells of a topic, as far as replays and comparisons depend on it."""
+"""What the cluster tells of a topic, as far as replays and comparisons depend on it, and what may be changed of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 
 class Watermarks(NamedTuple):
@@ -43,6 +45,32 @@ class TopicFacts:
     num_partitions: int
     topic_id: str | None
     config: TopicConfig | None
+
+
+@dataclass(frozen=True)
+class NewTopic:
+    """A topic to be made; its replication factor is the cluster's default."""
+
+    name: str
+    partitions: int
+    config: Mapping[str, str]
+
+    @property
+    def facts(self) -> TopicFacts:
+        """What will be known of it once it is there."""
+        return TopicFacts(self.name, self.partitions, None, parse_config(self.config))
+
+
+class ConfigChange(msgspec.Struct, frozen=True):
+    """Settings of a topic to set, and those to remove from it so that the cluster's own hold again."""
+
+    values: dict[str, str]
+    removed: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    """Settings that somebody else has changed meanwhile: they stay as they are."""
+
+    def __bool__(self) -> bool:
+        return bool(self.values or self.removed)
 
 
 UNLIMITED = 2**63 - 1

@@ -9,23 +9,14 @@ from pathlib import Path
 from blockgz_runtime.errors import NoSuchTopic
 from index_format.keys import parse_topic_folder
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
-from replayer.kafka.topic_facts import TopicFacts
+from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicFacts
 from replayer.read.archive import Archive
 from replayer.replay.pipeline import KeepPartitions, Pipeline, Router, Stage
 from replayer.replay.plan import SourcePartition, TimeBounds
 from replayer.replay.record_edits import AddProvenance, DropTombstones, KeepTimestamps, StripHeaders
 from replayer.replay.request import ReplayRequest, Shape
 from replayer.replay.routing import make_router
-from replayer.replay.target_topic import (
-    ConfigChange,
-    NewTopic,
-    RetentionFile,
-    new_topic,
-    plan_hold,
-    plan_undo,
-    still_means,
-    while_held,
-)
+from replayer.replay.target_topic import RetentionFile, new_topic, plan_hold, plan_undo, still_means, while_held
 from replayer.replay.transform_stage import Tally, TransformStage
 
 

@@ -5,7 +5,7 @@ Pure: the cluster is asked and told by `kafka_topic_changes`, files are written 
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -14,7 +14,7 @@ from blockgz_runtime.atomic_file import replace_file
 from blockgz_runtime.errors import UsageError
 from index_format.identity import TopicConfig as ArchivedTopic
 from replayer.errors import ReplayRefused
-from replayer.kafka.topic_facts import TopicConfig, TopicFacts, parse_config
+from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicConfig, TopicFacts
 
 DECISIVE: Mapping[str, str] = {
     "cleanup.policy": "delete",
@@ -47,20 +47,6 @@ NOT_TAKEN_OVER = frozenset(
 HELD: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 
-@dataclass(frozen=True)
-class NewTopic:
-    """A topic to be made; its replication factor is the cluster's default."""
-
-    name: str
-    partitions: int
-    config: Mapping[str, str]
-
-    @property
-    def facts(self) -> TopicFacts:
-        """What will be known of it once it is there."""
-        return TopicFacts(self.name, self.partitions, None, parse_config(self.config))
-
-
 def new_topic(name: str, partitions: int, archived: ArchivedTopic | None, chosen: Mapping[str, str]) -> NewTopic:
     """A topic like the archived one, apart from what was chosen; None where the archive does not tell."""
     own = dict(archived.config or {}) if archived else {}
@@ -90,18 +76,6 @@ class RetentionHold(msgspec.Struct, frozen=True, kw_only=True):
     before: dict[str, str | None]
     """What was set on the topic itself; None for what it had from its cluster."""
     held: dict[str, str]
-
-
-class ConfigChange(msgspec.Struct, frozen=True):
-    """Settings of a topic to set, and those to remove from it so that the cluster's own hold again."""
-
-    values: dict[str, str]
-    removed: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
-    """Settings that somebody else has changed meanwhile: they stay as they are."""
-
-    def __bool__(self) -> bool:
-        return bool(self.values or self.removed)
 
 
 def plan_hold(topic: str, topic_id: str | None, own: Mapping[str, str]) -> RetentionHold:

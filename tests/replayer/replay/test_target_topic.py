@@ -7,9 +7,8 @@ import pytest
 from blockgz_runtime.errors import UsageError
 from index_format.identity import TopicConfig as ArchivedTopic
 from replayer.errors import ReplayRefused
-from replayer.kafka.topic_facts import TopicFacts, parse_config
+from replayer.kafka.topic_facts import ConfigChange, TopicFacts, parse_config
 from replayer.replay.target_topic import (
-    ConfigChange,
     RetentionFile,
     new_topic,
     parse_topic_config,
