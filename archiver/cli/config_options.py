@@ -2,8 +2,7 @@
 
 import functools
 import os
-import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -14,19 +13,14 @@ from archiver.config.files import ConfigFile, read_config_file
 from archiver.config.kinds import FIELDS, FieldKind, default_text, field_choices, field_kind
 from archiver.config.origins import DEFAULT, KAFKA_PREFIX, Origin, OriginKind, Setting, Settings
 from archiver.config.resolution import option_name, resolve, variable_name
-from blockgz_runtime.errors import UsageError
-from blockgz_runtime.kafka.property_table import property_table
+from blockgz_runtime.program.kafka_options import kafka_properties, properties_option, split_properties
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-LONG_NAMES = {"archive": ("-a", "--archive"), "bootstrap_servers": ("-b", "--bootstrap-server"), "kafka": ("-X",)}
+LONG_NAMES = {"archive": ("-a", "--archive"), "bootstrap_servers": ("-b", "--bootstrap-server")}
 METAVARS = {"archive": "ADDRESS", "bootstrap_servers": "HOST:PORT", "http": "HOST:PORT", "endpoint_url": "URL"}
-REPEATED = ("exclude", "kafka")
-KAFKA_HELP = "A setting of librdkafka; may be repeated. -X list prints all."
-HELP = {
-    "exclude": "Topics to leave out: names, globs or ~regex; may be repeated.",
-    "kafka": KAFKA_HELP,
-}
+REPEATED = ("exclude",)
+HELP = {"exclude": "Topics to leave out: names, globs or ~regex; may be repeated."}
 
 
 def config_options(function: F) -> F:
@@ -73,34 +67,13 @@ def print_notes(notes: tuple[str, ...]) -> None:
         click.echo(f"warning: {note}", err=True)
 
 
-def list_on_request(context: click.Context, _: click.Parameter, pairs: tuple[str, ...]) -> tuple[str, ...]:
-    """The callback of -X: `-X list` prints librdkafka's settings, and does no more."""
-    if "list" in pairs and not context.resilient_parsing:
-        click.echo(property_table(), nl=False)
-        context.exit()
-    return pairs
-
-
-def kafka_properties(pairs: tuple[str, ...]) -> dict[str, str]:
-    """Librdkafka settings from `name=value` pairs; raises UsageError."""
-    properties = {}
-    for pair in pairs:
-        name, separator, value = pair.partition("=")
-        if not separator or not name.strip():
-            raise UsageError(
-                f"-X {name[:80]!r} is not NAME=VALUE",
-                why="a setting is its name, = and its value",
-                remedy="write -X security.protocol=SSL; -X list prints the names",
-            )
-        properties[name.strip()] = value
-    return properties
-
-
 _topics = click.argument("topics", nargs=-1, metavar="[TOPIC...]", envvar="BLOCKGZ_TOPICS")
 
 
 def field_option(field: str, *, shown: str | None = None, help_text: str | None = None) -> Callable[[F], F]:
     """The option of one field; `shown` is its default and `help_text` its help where they are not the model's."""
+    if field == "kafka":
+        return properties_option(field)
     kind = field_kind(field)
     names = LONG_NAMES.get(field, (option_name(field),))
     if kind is FieldKind.SWITCH:
@@ -115,8 +88,6 @@ def field_option(field: str, *, shown: str | None = None, help_text: str | None 
         envvar=variable_name(field),
         help=help_text or HELP.get(field, FIELDS[field].description),
         show_default=shown or _shown_default(field),
-        callback=list_on_request if field == "kafka" else None,
-        is_eager=field == "kafka",
     )
 
 
@@ -132,7 +103,8 @@ def _layers(context: click.Context, given: dict[str, Any]) -> tuple[Settings, Se
     for field, value in given.items():
         variable, source = variable_name(field), context.get_parameter_source(field)
         if field == "kafka":
-            environment |= _kafka_settings(_split(variable), Origin(OriginKind.ENVIRONMENT, variable))
+            pairs = split_properties(variable, os.environ.get(variable, ""))
+            environment |= _kafka_settings(pairs, Origin(OriginKind.ENVIRONMENT, variable))
             if source is ParameterSource.COMMANDLINE:
                 flags |= _kafka_settings(value, Origin(OriginKind.FLAG, "-X"))
         elif source is ParameterSource.ENVIRONMENT:
@@ -142,15 +114,5 @@ def _layers(context: click.Context, given: dict[str, Any]) -> tuple[Settings, Se
     return environment, flags
 
 
-def _kafka_settings(pairs: tuple[str, ...], origin: Origin) -> Settings:
+def _kafka_settings(pairs: Iterable[str], origin: Origin) -> Settings:
     return {KAFKA_PREFIX + name: Setting(value, origin) for name, value in kafka_properties(pairs).items()}
-
-
-def _split(variable: str) -> tuple[str, ...]:
-    """Pairs with white space between them, quoted as in a shell where a value holds some."""
-    try:
-        return tuple(shlex.split(os.environ.get(variable, "")))
-    except ValueError as error:
-        raise UsageError(
-            f"{variable} cannot be read", why=f"{error}", remedy="write NAME=VALUE pairs with spaces between them"
-        ) from error

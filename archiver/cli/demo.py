@@ -20,11 +20,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from archiver.cli.config_options import KAFKA_HELP, kafka_properties, list_on_request
-from archiver.config.model import is_secret
 from archiver.demo.clusters import PARTITIONS, DemoCluster, mock_cluster, own_topics, produce
 from archiver.demo.records import MEAN_SPACING_MS, DemoRecord, demo_records
-from blockgz_runtime.kafka.secrets import MASK
+from blockgz_runtime.kafka.secrets import MASK, is_secret
+from blockgz_runtime.program.kafka_options import KafkaOptions, kafka_options
 from blockgz_runtime.program.main import closing
 from index_format.errors import BlockgzError
 
@@ -42,18 +41,9 @@ class DemoMismatch(BlockgzError):
 @click.command(
     epilog=closing("archiver demo", "archiver demo --keep ./demo-archive", "archiver demo -b localhost:9092")
 )
-@click.option(
-    "-b",
-    "--bootstrap-server",
-    "bootstrap",
-    metavar="HOST:PORT",
-    help="A cluster to use instead of the one in this process.",
-)
-@click.option(
-    "-X", "kafka", multiple=True, metavar="NAME=VALUE", help=KAFKA_HELP, callback=list_on_request, is_eager=True
-)
+@kafka_options("A cluster to use instead of the one in this process.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Leave the archive in this new folder.")
-def demo(*, bootstrap: str | None, kafka: tuple[str, ...], keep: Path | None) -> None:
+def demo(*, kafka: KafkaOptions, keep: Path | None) -> None:
     """Archive a topic, look records up, replay it as of a point in time, and prove the copy equal.
 
     Needs nothing installed: the broker runs inside this process and the archive is a folder. With -b the topics are
@@ -61,16 +51,12 @@ def demo(*, bootstrap: str | None, kafka: tuple[str, ...], keep: Path | None) ->
     """
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise click.UsageError(f"--keep {keep} is not empty")
-    properties = kafka_properties(kafka)
     with tempfile.TemporaryDirectory(prefix="blockgz-demo-") as scratch:
         folder = keep.absolute() if keep is not None else Path(scratch) / "archive"
         environment = _own_environment(Path(scratch))
-        if bootstrap is None:
-            with mock_cluster() as cluster:
-                _Demo(cluster, folder, {}, environment).tell()
-        else:
-            with own_topics(bootstrap, properties, uuid.uuid4().hex[:8]) as cluster:
-                _Demo(cluster, folder, properties, environment).tell()
+        is_given = "bootstrap.servers" in kafka.properties
+        with own_topics(kafka.properties, uuid.uuid4().hex[:8]) if is_given else mock_cluster() as cluster:
+            _Demo(cluster, folder, environment).tell()
 
 
 def _own_environment(scratch: Path) -> dict[str, str]:
@@ -80,14 +66,13 @@ def _own_environment(scratch: Path) -> dict[str, str]:
 
 
 class _Demo:
-    def __init__(self, cluster: DemoCluster, folder: Path, kafka: dict[str, str], environment: dict[str, str]) -> None:
+    def __init__(self, cluster: DemoCluster, folder: Path, environment: dict[str, str]) -> None:
         self._cluster = cluster
         self._folder = folder
         self._environment = environment
-        self._kafka = kafka
-        self._connection = ["-b", cluster.bootstrap]
-        for name, value in kafka.items():
-            self._connection += ["-X", f"{name}={value}"]
+        self._connection = ["-b", cluster.properties["bootstrap.servers"]]
+        for name, value in cluster.properties.items():
+            self._connection += ["-X", f"{name}={value}"] if name != "bootstrap.servers" else []
         self._archive = ["-a", str(folder)]
         self._screen = Console(highlight=False, soft_wrap=True)
         self._steps: list[tuple[str, str, float]] = []
@@ -121,7 +106,7 @@ class _Demo:
         self._steps.append((title, result, time.monotonic() - started))
 
     def _produce(self) -> str:
-        self._offsets = produce(self._cluster.bootstrap, self._kafka, self._cluster.topic, self._records)
+        self._offsets = produce(self._cluster.properties, self._cluster.topic, self._records)
         total = sum(len(record.value or b"") for record in self._records)
         self._say(
             f"orders of a shop, {total / 1e6:.1f} MB of values; every hundredth a tombstone, without key, with four "

@@ -1,6 +1,7 @@
 """`archiver run`."""
 
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -42,6 +43,7 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
     """
     config = resolved.config
     log_to(sys.stderr, level=logging.INFO if verbose else logging.WARNING, log_format=config.log_format)
+    resolved.check_secrets(os.environ)
     check_settings(config, lambda name: resolved.named(KAFKA_PREFIX + name))
     if config.workers > 1 and not config.once:
         return _run_workers(config)

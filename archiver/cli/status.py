@@ -12,16 +12,17 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
-from archiver.cli.config_options import KAFKA_HELP, kafka_properties, list_on_request
 from archiver.cli.store_options import store_options
 from archiver.cli.value_types import DURATION
 from archiver.ingest.kafka_cluster import KafkaCluster
-from archiver.ingest.kafka_settings import client_settings
+from archiver.ingest.kafka_settings import CLIENT_ID
 from archiver.ingest.ownership import PartitionState
 from archiver.maintain.status import ArchiveStatus, read_status, with_lag
 from archiver.monitor.server import health, readiness, service_snapshot
 from archiver.monitor.snapshot import ServiceSnapshot
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError
+from blockgz_runtime.kafka.settings import client_settings
+from blockgz_runtime.program.kafka_options import KafkaOptions, kafka_options
 from blockgz_runtime.program.main import closing
 from blockgz_runtime.store.opening import open_existing_store
 from blockgz_runtime.store.writer import ToolStore
@@ -41,12 +42,7 @@ WATERMARK = "read_uncommitted"
 )
 @click.argument("topics", nargs=-1, metavar="[TOPIC...]")
 @store_options(required=False)
-@click.option(
-    "-b", "--bootstrap-server", metavar="HOST:PORT", help="Brokers: shows the lag to the high watermarks too."
-)
-@click.option(
-    "-X", "kafka", multiple=True, metavar="NAME=VALUE", help=KAFKA_HELP, callback=list_on_request, is_eager=True
-)
+@kafka_options("Brokers: shows the lag to the high watermarks too.")
 @click.option(
     "--http",
     metavar="URL",
@@ -62,8 +58,7 @@ def status(
     archive: str | None,
     endpoint_url: str | None,
     region: str | None,
-    bootstrap_server: str | None,
-    kafka: tuple[str, ...],
+    kafka: KafkaOptions,
     http: str | None,
     watch: bool,
     interval: float,
@@ -79,8 +74,9 @@ def status(
         look = _service_look(http, selection)
     elif archive is not None:
         store = open_existing_store(archive, endpoint_url=endpoint_url, region=region)
-        settings = client_settings(bootstrap_server or "", kafka_properties(kafka))
-        look = _archive_look(store, selection, KafkaCluster(settings) if bootstrap_server else None)
+        named = "bootstrap.servers" in kafka.properties
+        cluster = KafkaCluster(client_settings(kafka.properties, CLIENT_ID)) if named else None
+        look = _archive_look(store, selection, cluster)
     else:
         raise UsageError(
             "nothing says what to look at",

@@ -23,6 +23,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.kafka.secrets import is_secret
 from blockgz_runtime.store.address import parse_address
 from blockgz_runtime.topic_patterns import TopicSelection
 
@@ -118,13 +119,6 @@ KAFKA_RESERVED = {
     "stats_cb": "it is a function of the archiver's, not a text",
 }
 """librdkafka settings that nobody may override, each with the reason."""
-
-_SECRET_NAME = re.compile(r"password|secret|passphrase|token$|\.key\.pem$|jaas|oauthbearer\.config$|^ssl\.key$", re.I)
-
-
-def is_secret(name: str, value: str) -> bool:
-    """Whether the value of a setting must never be shown: by its name, or as it refers to something outside."""
-    return bool(_SECRET_NAME.search(name)) or "${" in value
 
 
 class RunConfig(BaseModel):

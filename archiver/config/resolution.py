@@ -12,10 +12,10 @@ from pydantic_core import ErrorDetails
 
 from archiver.config.files import read_config_file
 from archiver.config.kinds import FIELDS, wanted
-from archiver.config.model import RunConfig, is_secret
+from archiver.config.model import RunConfig
 from archiver.config.origins import DEFAULT, KAFKA_PREFIX, Origin, OriginKind, Setting, Settings
 from blockgz_runtime.errors import UnresolvedReference, UsageError
-from blockgz_runtime.kafka.secrets import MASK, check_references, has_reference, resolve_references
+from blockgz_runtime.kafka.secrets import MASK, check_references, has_reference, is_secret, naming, resolve_references
 from index_format.errors import BlockgzError
 
 FLAGS = {"bootstrap_servers": "-b", "archive": "-a", "topics": "TOPIC", "kafka": "-X"}
@@ -41,6 +41,13 @@ class Resolved:
             key = KAFKA_PREFIX + name
             rows[key] = (MASK if isinstance(value, SecretStr) else value, self.origins.get(key, DEFAULT))
         return rows
+
+    def check_secrets(self, environ: Mapping[str, str]) -> None:
+        """Raises UnresolvedReference for a setting of librdkafka's that refers to nothing on this machine."""
+        for name, value in self.config.kafka.items():
+            if isinstance(value, SecretStr):
+                key = KAFKA_PREFIX + name
+                looked_up(key, Setting(value.get_secret_value(), self.origins.get(key, DEFAULT)), environ)
 
     def named(self, key: str) -> str:
         """How the user knows a setting: the flag, or the place and the name there."""
@@ -97,17 +104,10 @@ def looked_up(name: str, setting: Setting, environ: Mapping[str, str] | None) ->
         return tuple(looked_up(name, Setting(item, setting.origin), environ) for item in setting.value)
     if not isinstance(setting.value, str):
         return setting.value
-    try:
+    with naming(_named(name, setting.origin), remedy=_correct(setting.origin)):
         if environ is not None:
             return resolve_references(setting.value, environ)
         check_references(setting.value)
-    except UnresolvedReference as error:
-        what = f"{_named(name, setting.origin)}: {error.what}"
-        raise UnresolvedReference(what, why=error.why, remedy=error.remedy) from error
-    except ValueError as error:
-        raise UsageError(
-            f"{_named(name, setting.origin)} cannot be read", why=str(error), remedy=_correct(setting.origin)
-        ) from error
     return setting.value
 
 

@@ -1,6 +1,6 @@
 """The demo's clusters and its producer: librdkafka's in-process mock, or a cluster that the user names."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -9,10 +9,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from archiver.demo.records import DemoRecord
-from archiver.ingest.kafka_settings import client_settings
+from archiver.ingest.kafka_settings import CLIENT_ID
 from blockgz_runtime.errors import BrokerUnreachable
 from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS, ConnectionErrors, cluster_metadata, kafka_failure
-from blockgz_runtime.kafka.settings import make_client
+from blockgz_runtime.kafka.settings import client_settings, make_client
 
 PARTITIONS = 4
 """What the mock gives every topic."""
@@ -22,7 +22,8 @@ DELIVERY_SECONDS = 60.0
 class DemoCluster(NamedTuple):
     """Where the demo's topics live."""
 
-    bootstrap: str
+    properties: Mapping[str, str]
+    """Of librdkafka: how it is reached."""
     topic: str
     restored_topic: str
 
@@ -30,21 +31,23 @@ class DemoCluster(NamedTuple):
 @contextmanager
 def mock_cluster() -> Iterator[DemoCluster]:
     """A broker inside this process that other processes reach on a local port; it makes topics as they are named."""
-    settings = client_settings("unused", {}) | {"test.mock.num.brokers": 1}
+    settings = client_settings({"bootstrap.servers": "unused"}, CLIENT_ID) | {"test.mock.num.brokers": 1}
     client: Producer = make_client(Producer, settings)
     broker = next(iter(client.list_topics(timeout=BROKER_DEADLINE_SECONDS).brokers.values()))
-    cluster = DemoCluster(f"{broker.host}:{broker.port}", "orders", "orders-restored")
+    cluster = DemoCluster({"bootstrap.servers": f"{broker.host}:{broker.port}"}, "orders", "orders-restored")
     for topic in (cluster.topic, cluster.restored_topic):
         client.list_topics(topic, timeout=BROKER_DEADLINE_SECONDS)
     yield cluster
 
 
 @contextmanager
-def own_topics(bootstrap: str, kafka: dict[str, str], token: str) -> Iterator[DemoCluster]:
+def own_topics(properties: Mapping[str, str], token: str) -> Iterator[DemoCluster]:
     """Two topics of the demo's own on a given cluster, deleted at the end; `token` keeps their names apart."""
     connection_errors = ConnectionErrors()
-    admin: AdminClient = make_client(AdminClient, {**client_settings(bootstrap, kafka), "error_cb": connection_errors})
-    cluster = DemoCluster(bootstrap, f"blockgz-demo-{token}", f"blockgz-demo-{token}-restored")
+    settings = {**client_settings(properties, CLIENT_ID), "error_cb": connection_errors}
+    admin: AdminClient = make_client(AdminClient, settings)
+    bootstrap = properties["bootstrap.servers"]
+    cluster = DemoCluster(properties, f"blockgz-demo-{token}", f"blockgz-demo-{token}-restored")
     topics = [cluster.topic, cluster.restored_topic]
     config = {"retention.ms": "-1", "cleanup.policy": "delete"}
     cluster_metadata(admin, connection_errors, bootstrap)
@@ -61,9 +64,9 @@ def own_topics(bootstrap: str, kafka: dict[str, str], token: str) -> Iterator[De
             answer.exception()
 
 
-def produce(bootstrap: str, kafka: dict[str, str], topic: str, records: Iterable[DemoRecord]) -> dict[int, list[int]]:
+def produce(properties: Mapping[str, str], topic: str, records: Iterable[DemoRecord]) -> dict[int, list[int]]:
     """Produce in order; gives for each partition the offsets in the order of its records."""
-    settings = {"linger.ms": 20, "enable.idempotence": True, **client_settings(bootstrap, kafka)}
+    settings = {"linger.ms": 20, "enable.idempotence": True, **client_settings(properties, CLIENT_ID)}
     producer: Producer = make_client(Producer, settings)
     offsets: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
     failures: list[Any] = []

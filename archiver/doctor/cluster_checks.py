@@ -16,7 +16,7 @@ from archiver.doctor.judging import (
 )
 from archiver.doctor.kafka_access import KafkaAccess
 from archiver.ingest.kafka_cluster import KafkaCluster
-from archiver.ingest.kafka_settings import client_settings
+from archiver.ingest.kafka_settings import cluster_settings
 from blockgz_runtime.topic_patterns import TopicSelection
 
 
@@ -32,7 +32,7 @@ class ClusterChecks:
 
     def broker(self) -> Iterator[Finding]:
         """Whether a broker answers, and what it offers; the others rest on it."""
-        settings = client_settings(self._config.bootstrap_servers, self._config.kafka)
+        settings = cluster_settings(self._config)
         self._cluster, self._access = KafkaCluster(settings), KafkaAccess(settings)
         known = self._known = self._cluster.topics()
         self._brokers = self._access.num_brokers()

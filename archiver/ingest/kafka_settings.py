@@ -1,8 +1,7 @@
-"""librdkafka's settings for the archiver, and its errors as ours."""
+"""librdkafka's settings for the archiver."""
 
-import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +9,9 @@ from confluent_kafka import Consumer
 from pydantic import SecretStr
 
 from archiver.config.model import RunConfig
-from blockgz_runtime.errors import (
-    UnresolvedReference,
-    UsageError,
-)
+from blockgz_runtime.errors import UnresolvedReference, UsageError
 from blockgz_runtime.kafka.secrets import resolve_references
-from blockgz_runtime.kafka.settings import make_client
+from blockgz_runtime.kafka.settings import client_settings, make_client
 
 QUEUED_RECORD_FOOTPRINT = 320
 """Bytes that librdkafka takes for a queued record beside key and value, which alone it counts; measured with 2.16."""
@@ -23,9 +19,7 @@ LEAST_FETCH_BYTES = 1024**2
 FETCH_WAIT_MS_OF_ONCE = 20
 """A fetch that waits for records at the ends of some logs holds up partitions that are begun meanwhile: by librdkafka's
 default for half a second, which is for those who follow."""
-_silent = logging.getLogger("blockgz.librdkafka")
-_silent.addHandler(logging.NullHandler())
-_silent.propagate = False
+CLIENT_ID = "blockgz-archiver"
 
 
 @dataclass(frozen=True)
@@ -53,12 +47,9 @@ class QueueLimits:
         return max(LEAST_FETCH_BYTES, self.share_bytes // 32)
 
 
-def client_settings(bootstrap_servers: str, extra: Mapping[str, str | SecretStr]) -> dict[str, Any]:
-    """What every client of this process is made with; librdkafka's own log goes to the logger blockgz.librdkafka.
-
-    Secrets stay covered until `make_client`.
-    """
-    return {"bootstrap.servers": bootstrap_servers, "client.id": "blockgz-archiver", **extra, "logger": _silent}
+def cluster_settings(config: RunConfig) -> dict[str, Any]:
+    """What every client of a run is made with."""
+    return client_settings({"bootstrap.servers": config.bootstrap_servers, **config.kafka}, CLIENT_ID)
 
 
 def consumer_settings(config: RunConfig, *, queue_bytes: int) -> dict[str, Any]:
@@ -74,7 +65,7 @@ def consumer_settings(config: RunConfig, *, queue_bytes: int) -> dict[str, Any]:
         **({"fetch.wait.max.ms": FETCH_WAIT_MS_OF_ONCE} if config.once else {}),
         "topic.metadata.refresh.interval.ms": 30_000,
         **_group_settings(config),
-        **client_settings(config.bootstrap_servers, config.kafka),
+        **cluster_settings(config),
         "group.id": config.group_id,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,

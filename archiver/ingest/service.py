@@ -20,7 +20,7 @@ from archiver.ingest.assignment import WHOLE, Assignment, Drain, DrainShare, Gro
 from archiver.ingest.backpressure import Budgets, Fetching, MemoryPlan
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.kafka_cluster import SINGLE_READS, KafkaCluster, KafkaLog, PartitionLog, Watermarks
-from archiver.ingest.kafka_settings import client_settings, consumer_settings
+from archiver.ingest.kafka_settings import cluster_settings, consumer_settings
 from archiver.ingest.kafka_source import POLL_SECONDS, Fetched, KafkaSource, Partition
 from archiver.ingest.ownership import ArchivingContext, Ownership, PartitionReport
 from archiver.ingest.topics import (
@@ -79,7 +79,7 @@ class ArchiverService:
         self.failure: Exception | None = None
         """What `run` raises, while it still ends."""
         self._abandoned = threading.Event()
-        self._cluster = KafkaCluster(client_settings(config.bootstrap_servers, config.kafka))
+        self._cluster = KafkaCluster(cluster_settings(config))
         memory = MemoryPlan(config.memory)
         settings = consumer_settings(config, queue_bytes=memory.queue_bytes)
         poll_seconds = POLL_SECONDS_OF_ONCE if config.once else POLL_SECONDS

@@ -1,6 +1,7 @@
 """`archiver spark`: Spark's Kafka source as a stream into the format `blockgz-archive`."""
 
 import json
+import os
 import re
 import threading
 import time
@@ -23,6 +24,7 @@ from archiver.spark.errors import data_loss
 from archiver.spark.options import FORMAT, JOB_OPTION
 from archiver.spark.read_ranges import checkpoint_files, ranges_read, serve_ranges
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.kafka.secrets import look_up_secrets
 from blockgz_runtime.spark.errors import spark_errors
 from blockgz_runtime.spark.session import session
 from blockgz_runtime.topic_patterns import TopicSelection, is_pattern
@@ -42,7 +44,7 @@ class Job:
     topics: tuple[str, ...]
     bootstrap_servers: str
     kafka: Mapping[str, str]
-    """Settings of the Java client by their names."""
+    """Settings of the Java client by their names; they may refer to secrets."""
     sink: Mapping[str, str]
     """Options of the format `blockgz-archive`."""
     checkpoint: str
@@ -95,10 +97,12 @@ class JobResult:
 def run_job(job: Job, stopped: threading.Event, on_batch: Callable[[Mapping[str, Any]], None]) -> JobResult:
     """Runs the stream until it is drained or `stopped`; calls `on_batch` with Spark's progress of every batch.
 
-    Raises UsageError where Spark lacks Java or its Kafka source, and what ended the stream: JobFailed, SparkFailed or
-    GapRefused.
+    Raises UsageError where Spark lacks Java or its Kafka source or a secret is not there, and what ended the stream:
+    JobFailed, SparkFailed or GapRefused.
     """
-    with spark_errors():
+    secrets = look_up_secrets(job.kafka, os.environ)  # the Java client knows no references
+    job = replace(job, kafka={**job.kafka, **secrets.values})
+    with secrets.kept_out_of_errors(), spark_errors():
         try:
             return _run(job, stopped, on_batch)
         except PySparkException as error:

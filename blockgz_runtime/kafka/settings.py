@@ -3,13 +3,14 @@
 import logging
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from pydantic import SecretStr
 
 from blockgz_runtime.errors import UsageError
-from blockgz_runtime.kafka.secrets import MASK, resolve_references
+from blockgz_runtime.kafka.secrets import Secrets, is_secret, look_up_secrets
 
 RESERVED = {"logger", "error_cb", "on_delivery", "stats_cb", "test.mock.num.brokers"}
 """Settings that belong to the program or to tests."""
@@ -19,33 +20,43 @@ _silent.addHandler(logging.NullHandler())
 _silent.propagate = False
 
 
-def client_settings(properties: Mapping[str, str]) -> dict[str, Any]:
+def client_settings(properties: Mapping[str, str | SecretStr], client_id: str) -> dict[str, Any]:
     """What every client is made with: the user's properties, and librdkafka's log kept off stderr.
 
-    Raises UsageError where no cluster is named or a property is not the user's to set.
+    Secrets and references are covered until `make_client`. Raises UsageError where no cluster is named or a property
+    is not the user's to set.
     """
     if not properties.get("bootstrap.servers"):
         raise UsageError("no Kafka cluster is named", why="-b/--bootstrap-server is missing", remedy="add -b HOST:PORT")
     for name in sorted(RESERVED & properties.keys()):
-        raise UsageError(f"-X {name} cannot be set", why="the replayer sets it itself", remedy="leave it out")
-    return {"client.id": "blockgz-replayer", **properties, "logger": _silent}
+        raise UsageError(f"-X {name} cannot be set", why="the program sets it itself", remedy="leave it out")
+    covered = {
+        name: SecretStr(value) if isinstance(value, str) and is_secret(name, value) else value
+        for name, value in properties.items()
+    }
+    return {"client.id": client_id, **covered, "logger": _silent}
 
 
 def make_client(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any:
-    """A librdkafka client, its secrets looked up now; raises UsageError for settings that it refuses."""
-    secrets = {
-        name: resolve_references(value.get_secret_value(), os.environ)
-        for name, value in settings.items()
-        if isinstance(value, SecretStr)
-    }
+    """A librdkafka client, its secrets looked up now.
+
+    Raises UsageError for settings that it refuses, UnresolvedReference for a reference that leads nowhere.
+    """
+    secrets = look_up_secrets(settings, os.environ)
+    clear = {**settings, **secrets.values}
+    if secrets.hidden and "error_cb" in settings:
+        clear["error_cb"] = partial(_report_masked, secrets, settings["error_cb"])
     try:
-        return kind(settings | secrets)
+        return kind(clear)
     except (KafkaException, TypeError, ValueError) as error:
-        reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-        for secret in filter(None, secrets.values()):
-            reason = reason.replace(secret, MASK)
         raise UsageError(
             "librdkafka refuses these settings",
-            why=reason,
+            why=secrets.mask(error.args[0].str() if isinstance(error, KafkaException) else str(error)),
             remedy="correct -X or kafka in the configuration; the names are librdkafka's own",
-        ) from (None if secrets else error)
+        ) from (None if secrets.hidden else error)
+
+
+def _report_masked(secrets: Secrets, report: Callable[[KafkaError], None], error: KafkaError) -> None:
+    """Reports an error without the secrets that librdkafka or the broker repeat in it."""
+    text = secrets.mask(error.str())
+    report(error if text == error.str() else KafkaError(error.code(), text, error.fatal(), error.retriable()))

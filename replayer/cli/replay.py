@@ -11,9 +11,9 @@ import msgspec
 
 from blockgz_runtime.allocators import share_heaps
 from blockgz_runtime.errors import PARTLY_FAILED
+from blockgz_runtime.program.kafka_options import KafkaOptions, kafka_options
 from blockgz_runtime.program.main import closing, print_failure
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
-from replayer.cli.options.cluster_options import KafkaOptions, kafka_options
 from replayer.cli.options.options import json_option
 from replayer.cli.options.replay_options import ReplayOptions, replay_options
 from replayer.cli.options.selection_options import print_skipped
@@ -56,7 +56,7 @@ INTERRUPTED = 130
 )
 @replay_options
 @json_option
-@kafka_options
+@kafka_options()
 @archive_options
 def command(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, archive: ArchiveOptions) -> int:
     """Produce archived records to a topic, in order and as they were.

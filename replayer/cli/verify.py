@@ -9,9 +9,9 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from blockgz_runtime.program.kafka_options import KafkaOptions, kafka_options
 from blockgz_runtime.program.main import closing
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
-from replayer.cli.options.cluster_options import KafkaOptions, kafka_options
 from replayer.cli.options.options import json_option
 from replayer.cli.options.selection_options import range_options
 from replayer.cli.options.verify_options import choice_options, report_options
@@ -48,7 +48,7 @@ from replayer.verify.survey import survey
 @range_options
 @report_options
 @json_option
-@kafka_options
+@kafka_options()
 @archive_options
 def command(
     topics: tuple[str, ...],

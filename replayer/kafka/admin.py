@@ -20,6 +20,7 @@ from blockgz_runtime.errors import AccessDenied, BrokerUnreachable
 from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS, ConnectionErrors, cluster_metadata, kafka_failure
 from blockgz_runtime.kafka.settings import client_settings, make_client
 from replayer.errors import ReplayRefused
+from replayer.kafka import CLIENT_ID
 from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicConfig, TopicFacts, Watermarks, parse_config
 
 CHANGE_SECONDS = 30.0
@@ -34,7 +35,7 @@ class TopicChanges:
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         """Raises UsageError."""
-        self._admin: AdminClient = make_client(AdminClient, client_settings(properties))
+        self._admin: AdminClient = make_client(AdminClient, client_settings(properties, CLIENT_ID))
 
     def create(self, topic: NewTopic) -> None:
         """Makes the topic and waits until every partition has a leader.
@@ -105,7 +106,7 @@ class KafkaAdmin:
     def __init__(self, properties: Mapping[str, str]) -> None:
         """Raises UsageError, BrokerUnreachable or AccessDenied."""
         connection_errors = ConnectionErrors()
-        settings = {**client_settings(properties), "error_cb": connection_errors}
+        settings = {**client_settings(properties, CLIENT_ID), "error_cb": connection_errors}
         self._admin: AdminClient = make_client(AdminClient, settings)
         self._metadata: Any = cluster_metadata(self._admin, connection_errors, properties["bootstrap.servers"])
 

@@ -11,6 +11,7 @@ from blockgz_runtime.errors import BrokerUnreachable, PartitionUnavailable
 from blockgz_runtime.kafka.connection import UNREACHABLE, ConnectionErrors, kafka_failure
 from blockgz_runtime.kafka.settings import client_settings, make_client
 from index_format.records import batch_from_columns
+from replayer.kafka import CLIENT_ID
 
 MESSAGES_A_POLL = 2000
 POLL_SECONDS = 0.1
@@ -36,7 +37,7 @@ class KafkaReader:
         settings = {
             **FETCHING,
             "group.id": "blockgz-replayer",
-            **client_settings(properties),
+            **client_settings(properties, CLIENT_ID),
             "isolation.level": isolation_level,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,

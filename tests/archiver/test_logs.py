@@ -51,7 +51,7 @@ def test_events_and_keys_are_as_documented() -> None:
 
 def test_nothing_else_logs_by_itself() -> None:
     getters = {path for path in (ROOT / "archiver").rglob("*.py") if "getLogger" in path.read_text()}
-    assert {path.name for path in getters} == {"logs.py", "kafka_settings.py"}
+    assert {path.name for path in getters} == {"logs.py"}
 
 
 def test_json_lines(stream: io.StringIO) -> None:

@@ -1,11 +1,11 @@
 """Options that commands share: one name, one environment variable, one meaning everywhere.
 
-Here stand those that need nothing else; `archive_options`, `cluster_options` and `selection_options` are modules of
-their own. Use as decorators above a click command; each hands over one value::
+Here stand those that need nothing else; `archive_options` and `selection_options` are modules of their own, and Kafka's
+are in `blockgz_runtime.program.kafka_options`. Use as decorators above a click command; each hands over one value::
 
     @click.command("ls")
     @archive_options          # archive: ArchiveOptions
-    @kafka_options            # kafka: KafkaOptions
+    @kafka_options()          # kafka: KafkaOptions
     @json_option              # as_json: bool
     def command(archive: ArchiveOptions, kafka: KafkaOptions, as_json: bool) -> None: ...
 """

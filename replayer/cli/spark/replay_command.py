@@ -4,9 +4,9 @@ import asyncio
 
 import click
 
+from blockgz_runtime.program.kafka_options import KafkaOptions, kafka_options
 from blockgz_runtime.program.main import closing
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options
-from replayer.cli.options.cluster_options import KafkaOptions, kafka_options
 from replayer.cli.options.options import json_option
 from replayer.cli.options.replay_options import ReplayOptions, shared_replay_options
 from replayer.cli.spark.session_options import SessionOptions, session_options, spark_needed
@@ -23,7 +23,7 @@ from replayer.cli.spark.session_options import SessionOptions, session_options, 
 @shared_replay_options
 @session_options
 @json_option
-@kafka_options
+@kafka_options()
 @archive_options
 def command(
     options: ReplayOptions, spark: SessionOptions, as_json: bool, kafka: KafkaOptions, archive: ArchiveOptions

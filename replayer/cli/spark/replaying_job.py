@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import click
 
+from blockgz_runtime.program.kafka_options import KafkaOptions
 from replayer.cli.options.archive_options import ArchiveOptions, open_archive
-from replayer.cli.options.cluster_options import KafkaOptions
 from replayer.cli.options.replay_options import ReplayOptions
 from replayer.cli.replay_output import confirm, print_plan, print_planned, print_set_back
 from replayer.cli.spark.lane_rounds import Replay, run_rounds

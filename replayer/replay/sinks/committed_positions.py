@@ -7,6 +7,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from blockgz_runtime.kafka.connection import ConnectionErrors, kafka_failure
 from blockgz_runtime.kafka.settings import client_settings, make_client
+from replayer.kafka import CLIENT_ID
 from replayer.replay.job import Job
 from replayer.replay.lane_position import Position
 
@@ -24,7 +25,7 @@ class CommittedPositions(Generic[P]):
         self._decode = decode
         self._connection_errors = ConnectionErrors()
         settings = {
-            **client_settings(properties),
+            **client_settings(properties, CLIENT_ID),
             "group.id": job.group_id,
             "enable.auto.commit": False,
             "error_cb": self._connection_errors,

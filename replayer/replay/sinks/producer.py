@@ -15,6 +15,7 @@ from blockgz_runtime.kafka.settings import client_settings, make_client
 from index_format.errors import BlockgzError
 from index_format.records import has_headers, header_rows
 from replayer.errors import DeliveryFailed
+from replayer.kafka import CLIENT_ID
 from replayer.replay.record_sink import Delivered
 
 ROOM_SECONDS = 0.1
@@ -196,4 +197,4 @@ def producer_settings(properties: Mapping[str, str], max_message_bytes: int | No
     for name in sorted(SAFETY.keys() & properties.keys()):
         raise UsageError(f"-X {name} cannot be set", why="order and completeness rest on it", remedy="leave it out")
     batch_bytes = min(DEFAULT_BATCH_BYTES, max_message_bytes or DEFAULT_BATCH_BYTES)
-    return {"batch.size": batch_bytes, **SPEED, **client_settings(properties), **SAFETY}
+    return {"batch.size": batch_bytes, **SPEED, **client_settings(properties, CLIENT_ID), **SAFETY}

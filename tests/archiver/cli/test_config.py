@@ -15,9 +15,8 @@ from archiver.cli import main
 from archiver.config.kinds import FIELDS
 from archiver.config.model import RunConfig
 from archiver.config.template import yaml_template
-from archiver.ingest.kafka_settings import client_settings
 from blockgz_runtime.kafka.secrets import MASK
-from blockgz_runtime.kafka.settings import make_client
+from blockgz_runtime.kafka.settings import client_settings, make_client
 
 BASE = ("-a", "./archive", "-b", "localhost:9092")
 
@@ -178,7 +177,7 @@ def test_a_secret_is_looked_up_when_a_client_is_made(monkeypatch: pytest.MonkeyP
     made: list[dict[str, object]] = []
     kafka = {"sasl.password": "${env:LATE}"}
     config = RunConfig(archive="./a", bootstrap_servers="h:1", topics=("o",), kafka=kafka)
-    settings = client_settings("h:1", config.kafka)
+    settings = client_settings({"bootstrap.servers": "h:1", **config.kafka}, "test")
     assert "late-secret" not in repr(settings)
     for secret in ("late-secret", "rotated"):
         monkeypatch.setenv("LATE", secret)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from archiver.ingest.kafka_cluster import KafkaCluster, TopicDescription
-from archiver.ingest.kafka_settings import client_settings
 from archiver.ingest.topics import TopicConfigs, keep_topic_config
 from blockgz_runtime.errors import BrokerUnreachable, StoreUnavailable
+from blockgz_runtime.kafka.settings import client_settings
 from blockgz_runtime.store.local_writer import LocalStore
 from index_format import objects
 from index_format.identity import TopicConfig
@@ -100,5 +100,5 @@ def test_a_damaged_one_is_left_alone(tmp_path: Path) -> None:
 def test_a_broker_that_tells_the_partitions_only() -> None:
     mock = MockCluster()
     mock.create_topic("orders")
-    cluster = KafkaCluster(client_settings(mock.bootstrap_servers, {}))
+    cluster = KafkaCluster(client_settings({"bootstrap.servers": mock.bootstrap_servers}, "test"))
     assert cluster.describe(["orders", "gone"]) == {"orders": TopicDescription(PARTITIONS, 1, None, None)}

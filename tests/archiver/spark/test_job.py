@@ -2,9 +2,10 @@
 
 import json
 import threading
+import traceback
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from pyspark.errors import PySparkException
@@ -38,6 +39,26 @@ def job_of(*topics: str, fails_on_gap: bool = False, once: bool = False) -> Job:
 @pytest.mark.parametrize("fails_on_gap", [True, False])
 def test_the_source_never_passes_over_lost_offsets(fails_on_gap: bool) -> None:
     assert source_options(job_of("orders", fails_on_gap=fails_on_gap))["failOnDataLoss"] == "true"
+
+
+def test_secrets_are_looked_up_for_the_java_client_and_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's Kafka source and the client that asks for identities know no references."""
+    monkeypatch.setenv("KAFKA_SECRET", "hunter2-of-spark")
+    jaas = 'Login required password="${env:KAFKA_SECRET}";'
+    given: list[Job] = []
+
+    def run(begun: Job, *_: object) -> None:
+        given.append(begun)
+        raise PySparkException(f"no login with {begun.kafka['sasl.jaas.config']}, with hunter2-of-spark")
+
+    monkeypatch.setattr(job, "_run", run)
+    monkeypatch.setattr(job, "data_loss", lambda *_, **__: None)
+    with pytest.raises(SparkFailed) as caught:
+        run_job(replace(job_of("orders"), kafka={"sasl.jaas.config": jaas}), threading.Event(), print)
+    options = source_options(given[0])
+    assert options["kafka.sasl.jaas.config"] == 'Login required password="hunter2-of-spark";'
+    shown = "".join([*traceback.format_exception(caught.value), caught.value.why])
+    assert "no login" in shown and "hunter2-of-spark" not in shown
 
 
 @dataclass

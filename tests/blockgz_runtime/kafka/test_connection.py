@@ -7,9 +7,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from archiver.ingest.kafka_cluster import KafkaCluster
-from archiver.ingest.kafka_settings import client_settings
 from blockgz_runtime.errors import AccessDenied, BrokerUnreachable
 from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS, ConnectionErrors, cluster_metadata
+from blockgz_runtime.kafka.settings import client_settings
 
 METADATA = object()
 
@@ -59,7 +59,7 @@ def test_troubles_are_forgotten_once_a_broker_answers() -> None:
 
 
 def test_where_nobody_listens_the_reason_is_told_soon() -> None:
-    cluster = KafkaCluster(client_settings("127.0.0.1:1", {}))
+    cluster = KafkaCluster(client_settings({"bootstrap.servers": "127.0.0.1:1"}, "test"))
     began = time.monotonic()
     with pytest.raises(BrokerUnreachable, match=r"127\.0\.0\.1:1") as caught:
         cluster.bounds([("orders", 0)], "read_uncommitted")

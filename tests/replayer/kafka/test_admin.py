@@ -49,7 +49,7 @@ def reader(properties: dict[str, str]) -> Iterator[KafkaReader]:
 )
 def test_settings_that_cannot_be_are_the_users_mistake(given: dict[str, str], expected: str) -> None:
     with pytest.raises(UsageError) as caught:
-        make_client(AdminClient, client_settings(given))
+        make_client(AdminClient, client_settings(given, "test"))
     assert expected in f"{caught.value.what} {caught.value.why}"
     assert caught.value.remedy
     assert caught.value.exit_code == 2

@@ -1,0 +1,129 @@
+"""Options that name a Kafka cluster: `-b`, and `-X` with the settings of librdkafka."""
+
+import ctypes
+import functools
+import shlex
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, TypeVar, cast
+
+import click
+
+from blockgz_runtime.errors import UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PROPERTIES_VARIABLE = "BLOCKGZ_KAFKA_PROPERTIES"
+
+
+@dataclass(frozen=True)
+class KafkaOptions:
+    """How to reach a cluster: `properties` are librdkafka's, bootstrap.servers among them where it was given.
+
+    Values are as the user wrote them: references to secrets are looked up where a client is made.
+    """
+
+    properties: dict[str, str]
+
+
+def kafka_options(bootstrap_help: str = "The Kafka cluster.") -> Callable[[F], F]:
+    """Adds -b/--bootstrap-server -X; passes `kafka: KafkaOptions`."""
+
+    def decorated(function: F) -> F:
+        @functools.wraps(function)
+        def with_kafka(*args: Any, bootstrap_server: str | None, properties: tuple[str, ...], **kwargs: Any) -> Any:
+            settings = kafka_properties(properties)
+            if bootstrap_server:
+                settings["bootstrap.servers"] = bootstrap_server
+            return function(*args, kafka=KafkaOptions(settings), **kwargs)
+
+        bootstrap = click.option("-b", "--bootstrap-server", metavar="HOST:PORT", help=bootstrap_help)
+        return cast(F, bootstrap(properties_option("properties")(with_kafka)))
+
+    return decorated
+
+
+def properties_option(parameter: str) -> Callable[[F], F]:
+    """Adds -X; passes `parameter: tuple[str, ...]`, as written. `-X list` prints what there is, and does no more."""
+    return click.option(
+        "-X",
+        parameter,
+        type=_PropertyType(),
+        multiple=True,
+        envvar=PROPERTIES_VARIABLE,
+        metavar="NAME=VALUE",
+        callback=_list_on_request,
+        is_eager=True,
+        help="A setting of librdkafka; may be repeated. -X list prints all.",
+    )
+
+
+class _PropertyType(click.ParamType[str]):
+    name = "NAME=VALUE"
+
+    def split_envvar_value(self, rv: str) -> Sequence[str]:
+        """See click.ParamType."""
+        return split_properties(PROPERTIES_VARIABLE, rv)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
+        """See click.ParamType."""
+        return str(value)
+
+
+def split_properties(variable: str, text: str) -> list[str]:
+    """Pairs with white space between them, quoted as in a shell where a value holds some. Raises UsageError."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(
+            f"{variable} cannot be read", why=f"{error}", remedy="write NAME=VALUE pairs with spaces between them"
+        ) from error
+
+
+def kafka_properties(pairs: Iterable[str]) -> dict[str, str]:
+    """Settings from `name=value` pairs; raises UsageError."""
+    properties = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator or not name.strip():
+            raise UsageError(
+                f"-X {name[:80]!r} is not NAME=VALUE",
+                why="a setting is its name, = and its value",
+                remedy="write -X security.protocol=SSL; -X list prints the names",
+            )
+        properties[name.strip()] = value
+    return properties
+
+
+def _list_on_request(context: click.Context, _: click.Parameter, pairs: tuple[str, ...]) -> tuple[str, ...]:
+    if "list" in pairs and not context.resilient_parsing:
+        click.echo(property_table(), nl=False)
+        context.exit()
+    return pairs
+
+
+def property_table() -> str:
+    """Name, client (producer or consumer), range, default and description of every setting, in librdkafka's words.
+
+    The library prints to a C stream only, so that a file takes it. Raises UsageError where this build cannot.
+    """
+    client = import_module("confluent_kafka.cimpl")  # here, so that commands which ask no cluster do not load it
+    library, process = ctypes.CDLL(client.__file__), ctypes.CDLL(None)
+    try:
+        show = library.rd_kafka_conf_properties_show
+    except AttributeError as error:
+        raise UsageError(
+            "this build of librdkafka does not tell its settings",
+            why=str(error),
+            remedy="see CONFIGURATION.md of librdkafka",
+        ) from error
+    process.fopen.restype = ctypes.c_void_p
+    show.restype, show.argtypes = None, [ctypes.c_void_p]
+    process.fclose.argtypes = [ctypes.c_void_p]
+    with tempfile.NamedTemporaryFile() as file:
+        stream = process.fopen(file.name.encode(), b"w")
+        show(stream)
+        process.fclose(stream)
+        return file.read().decode()

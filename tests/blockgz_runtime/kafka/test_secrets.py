@@ -1,0 +1,158 @@
+"""Secrets in settings of Kafka: every command looks them up where a client is made, and none shows them."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+from confluent_kafka import Consumer
+from pydantic import SecretStr
+
+from archiver.cli import main as archiver
+from blockgz_runtime.errors import UnresolvedReference, UsageError
+from blockgz_runtime.kafka.secrets import MASK, look_up_secrets
+from blockgz_runtime.kafka.settings import client_settings, make_client
+from replayer.cli import main as replayer
+from tests.support.archives import ArchiveWriter, records
+from tests.support.sasl_broker import SaslBroker
+
+SECRET = "hunter2-that-nobody-sees"
+PROTOCOL = ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN", "sasl.username=archivist")
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is given to a command beside the cluster, and what comes of a broker that takes no password."""
+
+    arguments: tuple[str, ...]
+    exit_code: int = 12
+    asks_broker: bool = True
+    exit_code_when_lost: int = 2
+
+
+ARCHIVE = ("-a", "./archive")
+CALLS = {
+    "archiver config show": Call(("orders", *ARCHIVE), 0, asks_broker=False, exit_code_when_lost=0),
+    "archiver demo": Call(()),
+    "archiver doctor": Call(("orders", *ARCHIVE), 1, exit_code_when_lost=1),
+    "archiver run": Call(("orders", *ARCHIVE, "--once", "--json")),
+    # Needs Spark: its client is Java's, and its settings are looked at in tests/archiver/spark/test_job.py.
+    "archiver spark": Call(("orders", *ARCHIVE, "--checkpoint", "checkpoint"), -1, asks_broker=False),
+    "archiver status": Call((*ARCHIVE, "--json")),
+    "replayer replay": Call(("orders", *ARCHIVE, "--to-topic", "copy", "--dry-run", "--json")),
+    "replayer spark replay": Call(("orders", *ARCHIVE, "--to-topic", "copy", "--dry-run", "--json")),
+    "replayer verify": Call(("orders", *ARCHIVE, "--against-topic", "copy", "--json")),
+}
+
+
+def commands(command: click.Command, path: str) -> Iterator[str]:
+    """The paths of the commands that take -X."""
+    context = click.Context(command)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from commands(inner, f"{path} {name}")
+    elif any("-X" in param.opts for param in command.params):
+        yield path
+
+
+COMMANDS = sorted([*commands(archiver, "archiver"), *commands(replayer, "replayer")])
+
+
+def test_every_command_that_takes_settings_of_kafka_is_tried() -> None:
+    assert sorted(CALLS) == COMMANDS
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("secrets")
+    ArchiveWriter(path / "archive").partition("orders", 0).commit(records(range(10)))
+    (path / "password").write_text(SECRET + "\n")
+    return path
+
+
+@pytest.fixture
+def broker() -> Iterator[SaslBroker]:
+    started = SaslBroker()
+    yield started
+    started.close()
+
+
+def run(path: str, folder: Path, bootstrap: str, password: str, *more: str) -> tuple[int, str]:
+    """Exit code and all output of a command that is told the password."""
+    program, *inner = path.split()
+    settings = [f"-X{each}" for each in (*PROTOCOL, f"sasl.password={password}")]
+    arguments = [*inner, *CALLS[path].arguments, "-b", bootstrap, *settings, *more]
+    done = subprocess.run(
+        [sys.executable, "-m", program, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd()), "KAFKA_SECRET": SECRET},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", [path for path in COMMANDS if CALLS[path].exit_code >= 0])
+def test_every_command_looks_it_up_and_shows_it_nowhere(path: str, folder: Path, broker: SaslBroker) -> None:
+    call = CALLS[path]
+    code, output = run(path, folder, broker.bootstrap_servers, "${env:KAFKA_SECRET}", "--debug")
+    assert SECRET not in output
+    assert code == call.exit_code, output
+    assert set(broker.passwords) == ({SECRET} if call.asks_broker else set())
+    assert (f"the password {MASK} is wrong" in " ".join(output.split())) == call.asks_broker, "the broker repeats it"
+
+
+def test_it_may_stand_in_a_file(folder: Path, broker: SaslBroker) -> None:
+    code, output = run("replayer replay", folder, broker.bootstrap_servers, f"${{file:{folder / 'password'}}}")
+    assert (code, set(broker.passwords)) == (12, {SECRET})
+    assert SECRET not in output
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+@pytest.mark.parametrize("reference", ["${env:NO_SUCH_SECRET}", "${file:/no/such/secret}"])
+def test_a_reference_that_leads_nowhere_is_named(path: str, reference: str, folder: Path, broker: SaslBroker) -> None:
+    code, output = run(path, folder, broker.bootstrap_servers, reference, "--debug")
+    call = CALLS[path]
+    assert code == call.exit_code_when_lost, output
+    if call.exit_code_when_lost:
+        assert "-X sasl.password: " in output
+        assert re.search("NO_SUCH_SECRET|/no/such/secret", output)
+    assert not broker.passwords
+
+
+@pytest.mark.parametrize("path", [path for path in COMMANDS if path != "archiver doctor"])
+def test_a_malformed_reference_is_the_users_mistake(path: str, folder: Path, broker: SaslBroker) -> None:
+    code, output = run(path, folder, broker.bootstrap_servers, "${vault:kafka}")
+    assert (code, "-X sasl.password cannot be read" in output) == (2, True), output
+
+
+@pytest.mark.parametrize("name", ["security.protocol", "linger.ms", "broker.address.family"])
+def test_what_the_client_refuses_is_not_repeated(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_SECRET", SECRET)
+    settings = client_settings({"bootstrap.servers": "h:1", name: "${env:KAFKA_SECRET}"}, "test")
+    with pytest.raises(UsageError) as caught:
+        make_client(Consumer, {"group.id": "g", **settings})
+    assert SECRET not in f"{caught.value.what} {caught.value.why} {caught.value.remedy}"
+    assert caught.value.__cause__ is None and caught.value.__suppress_context__
+
+
+def test_parts_of_a_setting_are_secret_too() -> None:
+    jaas = 'Login required username="u" password="${env:A}" $${env:B};'
+    secrets = look_up_secrets({"sasl.jaas.config": jaas, "client.rack": SecretStr("r1"), "acks": "all"}, {"A": SECRET})
+    resolved = f'Login required username="u" password="{SECRET}" ${{env:B}};'
+    assert secrets.values == {"sasl.jaas.config": resolved, "client.rack": "r1"}
+    assert secrets.mask(f"{SECRET}, and {resolved}") == f"{MASK}, and {MASK}"
+
+
+def test_a_lost_reference_names_its_setting() -> None:
+    with pytest.raises(UnresolvedReference, match=r"-X ssl.key.pem: the environment variable LOST is not set"):
+        look_up_secrets({"ssl.key.pem": "${env:LOST}"}, {})
