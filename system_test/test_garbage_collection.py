@@ -18,7 +18,7 @@ from archiver.cli import main
 from archiver.maintain.sweep import plan_sweep, sweep
 from blockgz_runtime.errors import NoArchiveThere, NoSuchTopic
 from blockgz_runtime.store.address import Address, parse_address
-from blockgz_runtime.store.local_writer import LocalStore
+from blockgz_runtime.store.local import LocalStore
 from blockgz_runtime.store.opening import open_existing_store, open_reader
 from blockgz_runtime.store.s3_writer import S3Store
 from blockgz_runtime.store.writer import ToolStore

@@ -7,7 +7,7 @@ from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.ownership import PartitionState
 from archiver.ingest.service import ArchiverService
 from archiver.maintain.status import read_status
-from blockgz_runtime.store.local_writer import LocalStore
+from blockgz_runtime.store.local import LocalStore
 from tests.support.archives import records
 from tests.support.mock_cluster import PARTITIONS, MockCluster
 

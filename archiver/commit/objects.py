@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 from archiver.commit.operations import CompareAndSwap, Get, Head, NewToken, Protocol, PutIfAbsent, Wait, retrying
 from archiver.errors import Fenced
 from blockgz_runtime.errors import StoreError, StoreUnavailable, StoreUnfit
-from blockgz_runtime.store.writer import Body, ObjectHead, StoredObject
+from blockgz_runtime.store.writer import Body, ContentTag, ObjectHead, StoredObject
 from index_format import marker as markers
 from index_format.keys import Conflict
 from index_format.marker import Marker
@@ -21,7 +21,7 @@ class Held(NamedTuple):
     """A marker and its version in the store; the right to replace exactly that."""
 
     marker: Marker
-    etag: str
+    etag: ContentTag
 
 
 KeyOf = Callable[[Conflict | None], str]
@@ -74,7 +74,7 @@ def read_marker(key: str) -> Protocol[Held | None]:
     return Held(markers.decode_marker(found.body, key), found.etag) if found else None
 
 
-def swap_marker(key: str, marker: Marker, expected: str | None) -> Protocol[Held]:
+def swap_marker(key: str, marker: Marker, expected: ContentTag | None) -> Protocol[Held]:
     """Replace version `expected` of the marker: the commit point.
 
     The marker's nonce must be new: it tells an own swap whose answer was lost from another writer's. Raises Fenced
@@ -86,7 +86,7 @@ def swap_marker(key: str, marker: Marker, expected: str | None) -> Protocol[Held
     while True:
         cause = "the store refused a swap from its own etag"
         try:
-            etag: str | None = yield CompareAndSwap(key, body, expected)
+            etag: ContentTag | None = yield CompareAndSwap(key, body, expected)
             if etag is not None:
                 return Held(marker, etag)
             refusals += 1
@@ -132,7 +132,7 @@ class RestingMarker(NamedTuple):
     """The stored form of a marker, compressed: a seventh of what the decoded one takes; and what is asked often."""
 
     packed: bytes
-    etag: str
+    etag: ContentTag
     epoch: int
     next_offset: int | None
     newest_timestamp: int | None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from blockgz_runtime.errors import BrokerUnreachable, StoreUnavailable
-from blockgz_runtime.store.writer import Body
+from blockgz_runtime.store.writer import Body, ContentTag
 
 R = TypeVar("R")
 Protocol = Generator["Operation", Any, R]
@@ -41,7 +41,7 @@ class CompareAndSwap:
 
     key: str
     body: bytes
-    expected: str | None
+    expected: ContentTag | None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from archiver.doctor.judging import judge_clock, judge_identity
 from archiver.doctor.machine_checks import existing
 from blockgz_runtime.errors import StoreUnfit
 from blockgz_runtime.store.address import LocalAddress, parse_address
-from blockgz_runtime.store.opening import local_root, open_store
+from blockgz_runtime.store.opening import open_store
 from blockgz_runtime.store.probe import probe
 from blockgz_runtime.store.writer import ToolStore
 from index_format import objects
@@ -72,7 +72,7 @@ def _uploads(store: ToolStore) -> Iterator[Finding]:
 def _opened(config: RunConfig) -> Iterator[ToolStore]:
     """The store; a folder that was made for it is removed again."""
     address = parse_address(config.archive)
-    root = local_root(address) if isinstance(address, LocalAddress) else None
+    root = address.root() if isinstance(address, LocalAddress) else None
     there = existing(root) if root is not None else None
     try:
         yield open_store(config.archive, endpoint_url=config.endpoint_url, region=config.region)

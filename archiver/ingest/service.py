@@ -35,7 +35,7 @@ from archiver.logs import LogEvent, log
 from archiver.monitor.snapshot import ServiceSnapshot, partition_snapshots
 from blockgz_runtime.allocators import give_back
 from blockgz_runtime.store.probe import probe
-from blockgz_runtime.store.retry import StoreBackoff, patiently
+from blockgz_runtime.store.retry import StoreBackoff, retry_while_busy
 from blockgz_runtime.store.writer import Store
 from blockgz_runtime.topic_patterns import TopicSelection
 from index_format.identity import ArchiveInfo
@@ -198,9 +198,9 @@ class ArchiverService:
         if self._config.single_writer:
             log.warning(LogEvent.SINGLE_WRITER, store=self._store.url, given_up=GIVEN_UP)
         else:
-            patiently(partial(probe, self._store, multipart=self._store.url.startswith("s3:")), self._stopping)
+            retry_while_busy(partial(probe, self._store, multipart=self._store.url.startswith("s3:")), self._stopping)
         opened = partial(open_archive, self._store, layout=self._config.layout, cluster_id=cluster_id.result())
-        return patiently(opened, self._stopping)
+        return retry_while_busy(opened, self._stopping)
 
     def _assignment_of(self, ownership: Ownership, topics: Sequence[str]) -> Assignment:
         if self._config.once:

@@ -17,7 +17,7 @@ from benchmarks.sections.replay import replayed
 from benchmarks.site import Site, clear
 from benchmarks.synthetic import RECORDS_IN_CHUNK, TOPIC, archive_of
 from benchmarks.tables import Table
-from blockgz_runtime.store.counting import CountingReader
+from blockgz_runtime.store.reader import CountingReader
 from replayer.read.archive import Archive
 from replayer.read.lookup import Found, look_up
 from tests.support.memory_reader import MemoryReader

@@ -28,9 +28,8 @@ from benchmarks.figures import Json, percentile
 from benchmarks.site import Site
 from benchmarks.tables import Table, percent
 from blockgz_runtime.store.address import parse_address
-from blockgz_runtime.store.counting import CountingReader
 from blockgz_runtime.store.opening import open_reader
-from blockgz_runtime.store.reader import ObjectReader
+from blockgz_runtime.store.reader import CountingReader, ObjectReader
 from index_format.seek import block_at_or_after
 from replayer.read.archive import Archive
 from replayer.read.lookup import Found, look_up

@@ -1,9 +1,11 @@
 """Addresses of archives: `s3://bucket/prefix`, `file:///dir`, `./dir`."""
 
 import re
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from blockgz_runtime.errors import UsageError
 from index_format.errors import BadName
 
 REMEDY = "write s3://bucket/prefix, file:///dir or a path such as ./dir or /dir"
@@ -29,6 +31,13 @@ class LocalAddress(NamedTuple):
 
     def __str__(self) -> str:
         return f"file://{self.path}" if self.path.startswith("/") else self.path
+
+    def root(self) -> Path:
+        """The folder, absolute; raises UsageError for the home of a user that there is not."""
+        try:
+            return Path(self.path).expanduser().absolute()
+        except RuntimeError as error:
+            raise UsageError(f"{self.path!r} is in nobody's home", why=str(error), remedy="write the path") from error
 
 
 Address = S3Address | LocalAddress

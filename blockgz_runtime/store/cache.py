@@ -3,16 +3,16 @@
 import asyncio
 import hashlib
 import os
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+
+from blockgz_runtime.atomic_file import SCRATCH_NAME, scratch_file
 
 DEFAULT_MAX_BYTES = 256 * 1024 * 1024
 SHARE_OF_ONE = 8
 """An object above this fraction of the bound is not kept."""
 STALE_SECONDS = 3600
-_UNFINISHED = ".new-"
 
 
 def default_folder() -> Path | None:
@@ -56,7 +56,9 @@ class DiskCache:
             return
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write(path, body)
+            with scratch_file(path) as scratch:
+                scratch.write_bytes(body)
+                scratch.replace(path)
             self._held = self._measured() if self._held is None else self._held + len(body)
             if self._held > self._max_bytes:
                 self._make_room()
@@ -71,7 +73,7 @@ class DiskCache:
         files = sorted(self._files())
         held = sum(size for _, size, _ in files)
         for used, size, path in files:
-            stale = path.name.startswith(_UNFINISHED) and used < time.time() - STALE_SECONDS
+            stale = SCRATCH_NAME.fullmatch(path.name) and used < time.time() - STALE_SECONDS
             if held > self._max_bytes - self._max_bytes // SHARE_OF_ONE or stale:
                 path.unlink(missing_ok=True)
                 held -= size
@@ -98,15 +100,3 @@ def _read(path: Path, sha256: str) -> bytes | None:
     except OSError:
         return None
     return body
-
-
-def _write(path: Path, body: bytes) -> None:
-    """The file appears whole or not at all."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=_UNFINISHED)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(body)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -7,9 +7,9 @@ share of second requests is bounded, so that a store that is slow altogether is 
 import asyncio
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
-from blockgz_runtime.store.reader import ObjectReader, StoredObject
+from blockgz_runtime.store.reader import ObjectReader, PassingReader, VersionTag
 
 QUANTILE = 0.95
 REMEMBERED_READS = 128
@@ -50,36 +50,27 @@ class SlowReads:
         return True
 
 
-class HedgingReader:
+class HedgingReader(PassingReader):
     """Asks twice for ranges that come slowly; passes everything else on."""
 
     def __init__(
         self, reader: ObjectReader, slow_reads: SlowReads | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._reader = reader
+        super().__init__(reader)
         self._slow_reads = SlowReads() if slow_reads is None else slow_reads
         self._clock = clock
         self.second_requests = 0
 
-    @property
-    def address(self) -> str:
-        """See ObjectReader."""
-        return self._reader.address
-
-    async def get(self, key: str, max_bytes: int) -> StoredObject:
-        """See ObjectReader."""
-        return await self._reader.get(key, max_bytes)
-
-    async def get_range(self, key: str, start: int, end: int, etag: str | None = None) -> bytes:
+    async def get_range(self, key: str, start: int, end: int, version: VersionTag | None = None) -> bytes:
         """See ObjectReader."""
         began = self._clock()
         patience = self._slow_reads.patience(end - start)
-        tasks = [asyncio.create_task(self._reader.get_range(key, start, end, etag))]
+        tasks = [asyncio.create_task(self._reader.get_range(key, start, end, version))]
         try:
             done, _ = await asyncio.wait(tasks, timeout=patience)
             if not done and self._slow_reads.spend():
                 self.second_requests += 1
-                tasks.append(asyncio.create_task(self._reader.get_range(key, start, end, etag)))
+                tasks.append(asyncio.create_task(self._reader.get_range(key, start, end, version)))
             body = await _first_answer(tasks)
         finally:
             for task in tasks:
@@ -87,19 +78,6 @@ class HedgingReader:
             await asyncio.gather(*tasks, return_exceptions=True)
         self._slow_reads.took(end - start, self._clock() - began)
         return body
-
-    async def size(self, key: str) -> int:
-        """See ObjectReader."""
-        return await self._reader.size(key)
-
-    async def list(self, prefix: str) -> AsyncIterator[str]:
-        """See ObjectReader."""
-        async for key in self._reader.list(prefix):
-            yield key
-
-    async def folders(self, prefix: str) -> tuple[str, ...]:
-        """See ObjectReader."""
-        return await self._reader.folders(prefix)
 
 
 async def _first_answer(tasks: list[asyncio.Task[bytes]]) -> bytes:

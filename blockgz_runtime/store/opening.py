@@ -6,9 +6,7 @@ from pathlib import Path
 
 from blockgz_runtime.errors import NoArchiveThere
 from blockgz_runtime.store.address import Address, LocalAddress, parse_address
-from blockgz_runtime.store.hedging import HedgingReader
-from blockgz_runtime.store.local_reader import LocalReader
-from blockgz_runtime.store.local_writer import LocalStore
+from blockgz_runtime.store.local import LocalReader, LocalStore
 from blockgz_runtime.store.reader import ObjectReader
 from blockgz_runtime.store.writer import ToolStore
 
@@ -19,9 +17,10 @@ async def open_reader(
 ) -> AsyncIterator[ObjectReader]:
     """The store at the address, closed at the end; the keyword arguments are for S3 alone."""
     if isinstance(address, LocalAddress):
-        yield HedgingReader(LocalReader(address))
+        yield LocalReader(address)
         return
     # Here, because the AWS library takes longer to load than a small command to run.
+    from blockgz_runtime.store.hedging import HedgingReader  # noqa: PLC0415
     from blockgz_runtime.store.s3_reader import open_s3  # noqa: PLC0415
 
     async with open_s3(address, endpoint_url=endpoint_url, region=region) as reader:
@@ -32,7 +31,7 @@ def open_store(address: str, *, endpoint_url: str | None, region: str | None) ->
     """The store at `s3://bucket/prefix`, `file:///dir` or `./dir`; a missing folder is created, a bucket is not."""
     parsed = parse_address(address)
     if isinstance(parsed, LocalAddress):
-        return LocalStore(local_root(parsed))
+        return LocalStore(parsed.root())
     # A client for S3 takes a third of the start of a program that only uses a folder.
     from blockgz_runtime.store.s3_writer import S3Store  # noqa: PLC0415
 
@@ -42,21 +41,16 @@ def open_store(address: str, *, endpoint_url: str | None, region: str | None) ->
 def open_existing_store(address: str, *, endpoint_url: str | None, region: str | None) -> ToolStore:
     """The same for tools, which create nothing; raises NoArchiveThere where there is no such folder."""
     parsed = parse_address(address)
-    if isinstance(parsed, LocalAddress) and not local_root(parsed).is_dir():
+    if isinstance(parsed, LocalAddress) and not parsed.root().is_dir():
         raise NoArchiveThere(
             f"there is no archive at {address}", why="there is no such folder", remedy="check -a/--archive"
         )
     return open_store(address, endpoint_url=endpoint_url, region=region)
 
 
-def local_root(address: LocalAddress) -> Path:
-    """The folder, absolute."""
-    return Path(address.path).expanduser().absolute()
-
-
 def default_buffer_root(address: str) -> Path:
     """Where open chunks wait unless told otherwise: inside a local archive, so that they are linked and not copied."""
     parsed = parse_address(address)
     if isinstance(parsed, LocalAddress):
-        return local_root(parsed) / ".buffer"
+        return parsed.root() / ".buffer"
     return Path("~/.cache/blockgz/buffer").expanduser()

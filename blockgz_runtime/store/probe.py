@@ -18,7 +18,7 @@ TRIES = 3
 """So often a write that was wrongly refused is tried under a new key: its first answer may have been lost."""
 
 
-class _Refused(Exception):
+class _WriteRefused(Exception):
     """A write that had to be accepted was not, or it was and its answer was lost and its repetition refused."""
 
 
@@ -48,7 +48,7 @@ def _ask(store: Store, question: Callable[[Store, str], None], key: str, keys: l
         keys.append(key % tries)
         try:
             question(store, keys[-1])
-        except _Refused as refused:
+        except _WriteRefused as refused:
             if tries == TRIES:
                 raise _unfit(store, str(refused)) from None
         else:
@@ -57,7 +57,7 @@ def _ask(store: Store, question: Callable[[Store, str], None], key: str, keys: l
 
 def _probe_create(store: Store, key: str) -> None:
     if not store.put_if_absent(key, b"first", "probe-1"):
-        raise _Refused("refused to create a new object")
+        raise _WriteRefused("refused to create a new object")
     if store.put_if_absent(key, b"second", "probe-2"):
         raise _unfit(store, "ignored If-None-Match: * on an existing object")
 
@@ -65,12 +65,12 @@ def _probe_create(store: Store, key: str) -> None:
 def _probe_swap(store: Store, key: str) -> None:
     first = store.compare_and_swap(key, b"first", None)
     if first is None:
-        raise _Refused("refused to create a new object")
+        raise _WriteRefused("refused to create a new object")
     if store.compare_and_swap(key, b"again", None) is not None:
         raise _unfit(store, "ignored If-None-Match: * on an existing object")
     second = store.compare_and_swap(key, b"second", first)
     if second is None:
-        raise _Refused("refused If-Match with the object's own ETag")
+        raise _WriteRefused("refused If-Match with the object's own ETag")
     if store.compare_and_swap(key, b"third", first) is not None:
         raise _unfit(store, "ignored a stale If-Match")
 
@@ -87,7 +87,7 @@ def _probe_race(store: Store, key: str) -> None:
     if winners > 1:
         raise _unfit(store, f"let {winners} of {RACERS} concurrent conditional writes win")
     if winners == 0 and store.head(key) is None:
-        raise _Refused(f"let none of {RACERS} concurrent conditional writes win")
+        raise _WriteRefused(f"let none of {RACERS} concurrent conditional writes win")
 
 
 def _probe_parts(store: Store, key: str) -> None:

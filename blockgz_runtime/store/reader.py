@@ -1,17 +1,23 @@
-"""The store seam: what the replayer needs of the place where an archive's objects are.
+"""The store seam: what the replayer needs of the place where an archive's objects are, and decorators of it.
 
 Keys are relative to the archive's root. Every implementation passes tests/contract/test_reader_store.py.
 """
 
 from collections.abc import AsyncIterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, NewType, Protocol
+
+VersionTag = NewType("VersionTag", str)
+"""Pins ranges to one version of an object: S3's ETag, or inode, modification time and size of a local file.
+
+The latter says nothing of the content: to swap an object takes a `writer.ContentTag`.
+"""
 
 
-class StoredObject(NamedTuple):
-    """A whole object and the ETag that this version of it has."""
+class FetchedObject(NamedTuple):
+    """A whole object and the tag of this version of it."""
 
     body: bytes
-    etag: str
+    version: VersionTag
 
 
 class ObjectReader(Protocol):
@@ -24,17 +30,17 @@ class ObjectReader(Protocol):
     def address(self) -> str:
         """Where the root is, for people: `s3://bucket/prefix` or `file:///dir`."""
 
-    async def get(self, key: str, max_bytes: int) -> StoredObject:
+    async def get(self, key: str, max_bytes: int) -> FetchedObject:
         """The whole object.
 
         Raises ObjectMissing; TooLarge, before reading it, where it has more than `max_bytes`. Where the credentials
         may not list the bucket, S3 answers for a missing object as for a forbidden one: that is AccessDenied.
         """
 
-    async def get_range(self, key: str, start: int, end: int, etag: str | None = None) -> bytes:
+    async def get_range(self, key: str, start: int, end: int, version: VersionTag | None = None) -> bytes:
         """Exactly the bytes [start, end), end > start.
 
-        Raises ObjectMissing, ObjectTruncated where the object ends before `end`, and ObjectChanged where `etag` is
+        Raises ObjectMissing, ObjectTruncated where the object ends before `end`, and ObjectChanged where `version` is
         given and is no longer the object's.
         """
 
@@ -49,3 +55,77 @@ class ObjectReader(Protocol):
 
         `prefix` is empty or ends with a slash; `folders("topic=a/")` is `("partition=00000", ...)`.
         """
+
+
+class PassingReader:
+    """Passes everything on: the base of decorators."""
+
+    def __init__(self, reader: ObjectReader) -> None:
+        self._reader = reader
+
+    @property
+    def address(self) -> str:
+        """See ObjectReader."""
+        return self._reader.address
+
+    async def get(self, key: str, max_bytes: int) -> FetchedObject:
+        """See ObjectReader."""
+        return await self._reader.get(key, max_bytes)
+
+    async def get_range(self, key: str, start: int, end: int, version: VersionTag | None = None) -> bytes:
+        """See ObjectReader."""
+        return await self._reader.get_range(key, start, end, version)
+
+    async def size(self, key: str) -> int:
+        """See ObjectReader."""
+        return await self._reader.size(key)
+
+    def list(self, prefix: str) -> AsyncIterator[str]:
+        """See ObjectReader."""
+        return self._reader.list(prefix)
+
+    async def folders(self, prefix: str) -> tuple[str, ...]:
+        """See ObjectReader."""
+        return await self._reader.folders(prefix)
+
+
+class CountingReader(PassingReader):
+    """Counts requests and bytes; a listing counts once, however many pages it has."""
+
+    def __init__(self, reader: ObjectReader) -> None:
+        super().__init__(reader)
+        self.requests = 0
+        self.bytes_fetched = 0
+        """Bytes of bodies, those of ranges included."""
+        self.data_bytes_fetched = 0
+        """Bytes of ranges: that is what chunk data is read by."""
+
+    async def get(self, key: str, max_bytes: int) -> FetchedObject:
+        """See ObjectReader."""
+        self.requests += 1
+        fetched = await super().get(key, max_bytes)
+        self.bytes_fetched += len(fetched.body)
+        return fetched
+
+    async def get_range(self, key: str, start: int, end: int, version: VersionTag | None = None) -> bytes:
+        """See ObjectReader."""
+        self.requests += 1
+        body = await super().get_range(key, start, end, version)
+        self.bytes_fetched += len(body)
+        self.data_bytes_fetched += len(body)
+        return body
+
+    async def size(self, key: str) -> int:
+        """See ObjectReader."""
+        self.requests += 1
+        return await super().size(key)
+
+    def list(self, prefix: str) -> AsyncIterator[str]:
+        """See ObjectReader."""
+        self.requests += 1
+        return super().list(prefix)
+
+    async def folders(self, prefix: str) -> tuple[str, ...]:
+        """See ObjectReader."""
+        self.requests += 1
+        return await super().folders(prefix)

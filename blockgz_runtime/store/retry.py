@@ -58,7 +58,7 @@ def bounded_backoff(store_url: str) -> StoreBackoff:
     return StoreBackoff(store_url, threading.Event(), TRIES_OF_COMMANDS)
 
 
-def patiently(action: Callable[[], T], ended: threading.Event) -> T:
+def retry_while_busy(action: Callable[[], T], ended: threading.Event) -> T:
     """What `action` returns, tried again while the store is busy, until BUSY_SECONDS are over or the run is to end."""
     trials = Retrying(
         retry=retry_if_exception_type(StoreBusy),

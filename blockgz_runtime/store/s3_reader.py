@@ -13,7 +13,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 
 from blockgz_runtime.errors import NoArchiveThere, ObjectChanged, ObjectMissing, ObjectTruncated
 from blockgz_runtime.store.address import S3Address
-from blockgz_runtime.store.reader import StoredObject
+from blockgz_runtime.store.reader import FetchedObject, VersionTag
 from blockgz_runtime.store.s3_client import (
     CONDITION_FAILED,
     MISSING,
@@ -72,36 +72,36 @@ class S3Reader:
         """See ObjectReader."""
         return str(self._address)
 
-    async def get(self, key: str, max_bytes: int) -> StoredObject:
+    async def get(self, key: str, max_bytes: int) -> FetchedObject:
         """See ObjectReader."""
 
-        async def attempt() -> StoredObject:
+        async def attempt() -> FetchedObject:
             response = await self._client.get_object(**self._where(key))
             length = response["ContentLength"]
             async with response["Body"] as body:
                 if length > max_bytes:
                     raise TooLarge(f"{key} has {length} bytes", why=f"no such object may have over {max_bytes}")
-                return StoredObject(await body.read(), response["ETag"])
+                return FetchedObject(await body.read(), VersionTag(response["ETag"]))
 
         with _errors(self._address, key):
             return await _retried(attempt)
 
-    async def get_range(self, key: str, start: int, end: int, etag: str | None = None) -> bytes:
+    async def get_range(self, key: str, start: int, end: int, version: VersionTag | None = None) -> bytes:
         """See ObjectReader."""
         pieces: list[bytes] = []
-        reached, version = start, etag
+        reached, pinned = start, version
 
         async def advance() -> None:
             """Reads on from the byte reached, of the same version, until the end or until the body breaks off again."""
-            nonlocal reached, version
-            condition = {} if version is None else {"IfMatch": version}
+            nonlocal reached, pinned
+            condition = {} if pinned is None else {"IfMatch": pinned}
             response = await self._client.get_object(
                 **self._where(key), Range=f"bytes={reached}-{end - 1}", **condition
             )
             async with response["Body"] as body:
                 if response["ContentLength"] != end - reached:
                     raise ObjectTruncated(key, start, end)
-                version, begin = response["ETag"], reached
+                pinned, begin = VersionTag(response["ETag"]), reached
                 try:
                     while piece := await body.read(PIECE_BYTES):
                         pieces.append(piece)

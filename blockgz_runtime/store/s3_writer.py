@@ -30,7 +30,16 @@ from blockgz_runtime.store.s3_client import (
     s3_errors,
     setup_errors,
 )
-from blockgz_runtime.store.writer import PROBE_FOLDER, Body, FileBody, Leftover, ListedObject, ObjectHead, StoredObject
+from blockgz_runtime.store.writer import (
+    PROBE_FOLDER,
+    Body,
+    ContentTag,
+    FileBody,
+    Leftover,
+    ListedObject,
+    ObjectHead,
+    StoredObject,
+)
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
@@ -80,7 +89,7 @@ class S3Store:
         with self._errors(key):
             try:
                 answer = self._client.get_object(Bucket=self._bucket, Key=self.prefix + key)
-                return StoredObject(answer["Body"].read(), answer["ETag"])
+                return StoredObject(answer["Body"].read(), ContentTag(answer["ETag"]))
             except ClientError as error:
                 if error_code(error) in MISSING:
                     return None
@@ -117,7 +126,7 @@ class S3Store:
                 raise
         return True
 
-    def compare_and_swap(self, key: str, body: bytes, expected: str | None) -> str | None:
+    def compare_and_swap(self, key: str, body: bytes, expected: ContentTag | None) -> ContentTag | None:
         """See Store."""
         condition: dict[str, Any] = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
         with self._errors(key):
@@ -129,7 +138,7 @@ class S3Store:
                 if error_code(error) in CONFLICT:
                     raise StoreUnavailable(f"{key} was being written by another request", why=str(error)) from error
                 raise
-        return answer["ETag"]
+        return ContentTag(answer["ETag"])
 
     def list(self, prefix: str) -> Iterator[ListedObject]:
         """See Store."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, NewType, Protocol
 
 from blockgz_runtime.errors import BufferFailed
 
@@ -12,11 +12,15 @@ PROBE_FOLDER = re.compile(r"\.probe-[0-9a-f]{32}/")
 """Where a probe keeps its scratch objects, in the archive's root."""
 
 
+ContentTag = NewType("ContentTag", str)
+"""Names an object's content, for a compare-and-swap: S3's ETag, or the SHA-256 of a local file."""
+
+
 class StoredObject(NamedTuple):
-    """An object and the version that a compare-and-swap names."""
+    """An object and the tag that a compare-and-swap names."""
 
     body: bytes
-    etag: str
+    etag: ContentTag
 
 
 class ObjectHead(NamedTuple):
@@ -109,8 +113,8 @@ class Store(Protocol):
     def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:
         """Create the object, visible only when whole; False where the key is taken."""
 
-    def compare_and_swap(self, key: str, body: bytes, expected: str | None) -> str | None:
-        """Replace version `expected` (None: no object yet) and give the new etag; None where it is another by now."""
+    def compare_and_swap(self, key: str, body: bytes, expected: ContentTag | None) -> ContentTag | None:
+        """Replace version `expected` (None: no object yet) and give the new tag; None where it is another by now."""
 
     def list(self, prefix: str) -> Iterator[ListedObject]:
         """Objects whose keys start with `prefix`; for tools, never for commits."""

@@ -14,7 +14,7 @@ from blockgz_runtime.errors import NotInArchive, StoreUnavailable, UsageError
 from blockgz_runtime.program.main import announce_retry, closing, print_failure
 from blockgz_runtime.program.tables import bytes_text, timestamp_text
 from blockgz_runtime.store.cache import DiskCache
-from blockgz_runtime.store.counting import CountingReader
+from blockgz_runtime.store.reader import CountingReader
 from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
 from index_format.record_formats.json_lines import json_object

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from msgspec.structs import replace
 
 from blockgz_runtime.errors import ObjectMissing, ObjectTruncated
-from blockgz_runtime.store.reader import ObjectReader, StoredObject
+from blockgz_runtime.store.reader import FetchedObject, ObjectReader, VersionTag
 from index_format import objects
 from index_format.ancestor.files import (
     BlockCounter,
@@ -261,11 +261,11 @@ class _Encoded:
         """See ObjectReader."""
         return self._reader.address
 
-    async def get(self, key: str, max_bytes: int) -> StoredObject:
+    async def get(self, key: str, max_bytes: int) -> FetchedObject:
         """See ObjectReader."""
         return await self._reader.get(key, max_bytes)
 
-    async def get_range(self, key: str, start: int, end: int, etag: str | None = None) -> bytes:  # noqa: ARG002
+    async def get_range(self, key: str, start: int, end: int, version: VersionTag | None = None) -> bytes:  # noqa: ARG002
         """See ObjectReader."""
         _, data = await self._encoded(key)
         return data[start:end]

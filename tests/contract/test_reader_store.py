@@ -20,9 +20,8 @@ from blockgz_runtime.errors import (
     StoreUnavailable,
 )
 from blockgz_runtime.store.address import Address, LocalAddress, S3Address
-from blockgz_runtime.store.counting import CountingReader
 from blockgz_runtime.store.opening import open_reader
-from blockgz_runtime.store.reader import ObjectReader
+from blockgz_runtime.store.reader import CountingReader, ObjectReader
 from index_format.errors import TooLarge
 from tests.support.memory_reader import MemoryReader
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
@@ -123,9 +122,9 @@ def test_get_refuses_more_than_the_bound(store: Store) -> None:
 
 def test_equal_versions_have_equal_etags_and_others_do_not(store: Store) -> None:
     store.put("x", b"one")
-    first, again = (store.read(lambda reader: reader.get("x", 10)).etag for _ in range(2))
+    first, again = (store.read(lambda reader: reader.get("x", 10)).version for _ in range(2))
     store.put("x", b"other")
-    assert first == again != store.read(lambda reader: reader.get("x", 10)).etag
+    assert first == again != store.read(lambda reader: reader.get("x", 10)).version
 
 
 @pytest.mark.parametrize("key", ["missing", "folder", "x/below"])
@@ -157,11 +156,11 @@ def test_a_range_past_the_end_is_refused(store: Store, start: int, end: int) -> 
 
 def test_a_range_of_another_version_is_refused(store: Store) -> None:
     store.put("x", b"one")
-    etag = store.read(lambda reader: reader.get("x", 10)).etag
-    assert store.read(lambda reader: reader.get_range("x", 0, 2, etag)) == b"on"
+    version = store.read(lambda reader: reader.get("x", 10)).version
+    assert store.read(lambda reader: reader.get_range("x", 0, 2, version)) == b"on"
     store.put("x", b"other")
     with pytest.raises(ObjectChanged):
-        store.read(lambda reader: reader.get_range("x", 0, 2, etag))
+        store.read(lambda reader: reader.get_range("x", 0, 2, version))
 
 
 def test_size_is_in_bytes(store: Store) -> None:

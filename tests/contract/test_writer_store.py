@@ -20,8 +20,8 @@ import boto3
 import pytest
 
 from blockgz_runtime.errors import AccessDenied, BufferFailed, StoreBusy, StoreError, StoreUnavailable, UsageError
-from blockgz_runtime.store import local_writer as local
-from blockgz_runtime.store.local_writer import LocalStore
+from blockgz_runtime.store import local
+from blockgz_runtime.store.local import LocalStore
 from blockgz_runtime.store.opening import default_buffer_root, open_store
 from blockgz_runtime.store.probe import probe
 from blockgz_runtime.store.s3_writer import PART_BYTES, S3Store
@@ -318,7 +318,7 @@ def test_a_buffer_on_another_file_system_is_copied(tmp_path: Path) -> None:
 
 def test_every_new_folder_is_made_durable_in_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr(local, "_sync_folder", synced.append)
+    monkeypatch.setattr(local, "sync_folder", synced.append)
     root = tmp_path / "new" / "archive"
     store = LocalStore(root)
     store.put_if_absent("topic=a/partition=00000/x", b"1", "attempt")
@@ -329,7 +329,7 @@ def test_every_new_folder_is_made_durable_in_its_parent(tmp_path: Path, monkeypa
     assert synced == [created[-1]]
 
 
-@pytest.mark.parametrize("seam", ["_sync_file", "_sync_folder"])
+@pytest.mark.parametrize("seam", ["sync_file", "sync_folder"])
 def test_a_failed_fsync_ends_the_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seam: str) -> None:
     store = LocalStore(tmp_path)
 
@@ -344,7 +344,7 @@ def test_a_failed_fsync_ends_the_claim(tmp_path: Path, monkeypatch: pytest.Monke
         with pytest.raises(StoreError) as caught:
             write()
         assert type(caught.value) is StoreError, "not one that is worth a retry"
-    if seam == "_sync_file":
+    if seam == "sync_file":
         assert everything(tmp_path) <= {".marker.lock"}
 
 

@@ -6,8 +6,8 @@ from typing import TypeVar
 import pytest
 
 from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.counting import CountingReader
-from blockgz_runtime.store.local_reader import LocalReader
+from blockgz_runtime.store.local import LocalReader
+from blockgz_runtime.store.reader import CountingReader
 from replayer.read.archive import Archive
 from tests.support.archives import ArchiveWriter
 

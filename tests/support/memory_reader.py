@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import AsyncIterator
 
 from blockgz_runtime.errors import ObjectChanged, ObjectMissing, ObjectTruncated
-from blockgz_runtime.store.reader import StoredObject
+from blockgz_runtime.store.reader import FetchedObject
 from index_format.errors import TooLarge
 
 
@@ -16,15 +16,15 @@ class MemoryReader:
     def __init__(self, objects: dict[str, bytes]) -> None:
         self.objects = objects
 
-    async def get(self, key: str, max_bytes: int) -> StoredObject:
+    async def get(self, key: str, max_bytes: int) -> FetchedObject:
         body = self._body(key)
         if len(body) > max_bytes:
             raise TooLarge(f"{key} has {len(body)} bytes")
-        return StoredObject(body, self._etag(body))
+        return FetchedObject(body, self._etag(body))
 
-    async def get_range(self, key: str, start: int, end: int, etag: str | None = None) -> bytes:
+    async def get_range(self, key: str, start: int, end: int, version: str | None = None) -> bytes:
         body = self._body(key)
-        if etag is not None and etag != self._etag(body):
+        if version is not None and version != self._etag(body):
             raise ObjectChanged(key)
         if end > len(body):
             raise ObjectTruncated(key, start, end)

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.local_reader import LocalReader
+from blockgz_runtime.store.local import LocalReader
 from replayer.read.archive import Archive
 from replayer.read.positions import OffsetRange
 from replayer.read.selection import Selection

@@ -14,7 +14,7 @@ from archiver.commit.operations import NewToken, Protocol
 from archiver.maintain.repair.chunk_indexes import MarkerState, Workplace, marker_state, stored_indexes, workplace
 from archiver.maintain.repair.plan import RepairPlan, Step, Target
 from archiver.maintain.sweep import Problem
-from blockgz_runtime.store.writer import StoredObject, ToolStore
+from blockgz_runtime.store.writer import ContentTag, StoredObject, ToolStore
 from index_format import marker as markers
 from index_format.blocks import decode_block
 from index_format.chunk_index import UNVERIFIED
@@ -36,7 +36,7 @@ class MarkerFacts(NamedTuple):
 
 
 def store_marker(
-    keys: PartitionKeys, links: Sequence[Link], facts: MarkerFacts, writer: str, expected: str | None
+    keys: PartitionKeys, links: Sequence[Link], facts: MarkerFacts, writer: str, expected: ContentTag | None
 ) -> Protocol[Held]:
     """Store the marker of that chain in the place of version `expected`, and the catalogs that it needs before it.
 

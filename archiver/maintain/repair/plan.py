@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from archiver.maintain.sweep import Problem
 from blockgz_runtime.errors import NotInArchive, StoreError, UsageError
-from blockgz_runtime.store.writer import ListedObject, ToolStore
+from blockgz_runtime.store.writer import ContentTag, ListedObject, ToolStore
 from index_format.errors import BlockgzError
 from index_format.keys import (
     LAYOUTS,
@@ -115,7 +115,7 @@ def carry_out(plan: RepairPlan) -> list[Problem]:
     return problems
 
 
-def storing(store: ToolStore, key: str, body: bytes, expected: str | None) -> Callable[[], None]:
+def storing(store: ToolStore, key: str, body: bytes, expected: ContentTag | None) -> Callable[[], None]:
     """Store an index where there is none, or in the place of version `expected` of a damaged one."""
 
     def store_it() -> None:

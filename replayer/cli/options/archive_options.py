@@ -12,8 +12,8 @@ from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.options import F, with_options
 from blockgz_runtime.store.address import Address, parse_address
 from blockgz_runtime.store.cache import DiskCache, default_folder
-from blockgz_runtime.store.counting import CountingReader
 from blockgz_runtime.store.opening import open_reader
+from blockgz_runtime.store.reader import CountingReader
 from index_format.ancestor.payloads import ANCESTORS_FORMAT, OLD_FORMATS, OldFormat
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from replayer.old_archives.detection import ancestor_finder

@@ -17,7 +17,7 @@ from archiver.commit.recovery import take_over
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkBuilder
 from blockgz_runtime.errors import AccessDenied, StoreError, StoreUnavailable
-from blockgz_runtime.store.local_writer import LocalStore
+from blockgz_runtime.store.local import LocalStore
 from blockgz_runtime.store.writer import StoredObject
 from index_format.blocks import ZlibCompressor
 from index_format.errors import BlockgzError

@@ -7,7 +7,7 @@ from archiver.ingest.kafka_cluster import KafkaCluster, TopicDescription
 from archiver.ingest.topics import TopicConfigs, keep_topic_config
 from blockgz_runtime.errors import BrokerUnreachable, StoreUnavailable
 from blockgz_runtime.kafka.settings import client_settings
-from blockgz_runtime.store.local_writer import LocalStore
+from blockgz_runtime.store.local import LocalStore
 from index_format import objects
 from index_format.identity import TopicConfig
 from index_format.keys import TopicFolder

@@ -15,7 +15,7 @@ from archiver.maintain.status import PartitionStatus, read_status
 from archiver.monitor.server import serving
 from archiver.monitor.snapshot import ServiceSnapshot
 from blockgz_runtime.errors import NoArchiveThere, NotInArchive
-from blockgz_runtime.store.local_writer import LocalStore
+from blockgz_runtime.store.local import LocalStore
 from blockgz_runtime.store.s3_writer import S3Store
 from blockgz_runtime.topic_patterns import TopicSelection
 from index_format.keys import SEED_HOME

@@ -16,7 +16,7 @@ from archiver.cli import main as archiver_main
 from archiver.ingest.buffer import BufferFolder
 from archiver.old_archives.importing import ImportSettings, import_partition
 from archiver.old_archives.old_archive import OldReader, survey
-from blockgz_runtime.store.local_writer import LocalStore
+from blockgz_runtime.store.local import LocalStore
 from index_format.ancestor.payloads import OldFormat
 from index_format.blocks import ZlibCompressor
 from index_format.keys import TopicFolder, TopicLayoutKeys

@@ -7,6 +7,8 @@ import pytest
 
 from blockgz_runtime.store.cache import SHARE_OF_ONE, DiskCache, default_folder
 
+UNFINISHED = f".k.{0:032x}.tmp"
+
 
 class Source:
     """Objects of 800 bytes, by key, and how often they were fetched."""
@@ -55,8 +57,8 @@ def test_what_is_not_what_the_archive_says_is_not_kept(tmp_path: Path) -> None:
 def test_it_is_bounded_and_forgets_the_longest_unused(tmp_path: Path) -> None:
     source = Source()
     cache = DiskCache(tmp_path, max_bytes=8000)
-    (tmp_path / ".new-unfinished").write_bytes(b"x")
-    os.utime(tmp_path / ".new-unfinished", (0, 0))
+    (tmp_path / UNFINISHED).write_bytes(b"x")
+    os.utime(tmp_path / UNFINISHED, (0, 0))
     for number in range(30):
         source.read(cache, str(number))
         source.read(cache, "0")
@@ -65,7 +67,7 @@ def test_it_is_bounded_and_forgets_the_longest_unused(tmp_path: Path) -> None:
             os.utime(file, (stat.st_atime - 1, stat.st_mtime - 1))
         assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 8000
     assert source.fetched == [str(number) for number in range(30)], "what is used again and again stays"
-    assert not (tmp_path / ".new-unfinished").exists()
+    assert not (tmp_path / UNFINISHED).exists()
     source.read(DiskCache(tmp_path, max_bytes=800 * SHARE_OF_ONE - 1), "too large")
     assert "too large" in source.fetched
     assert not any(file.read_bytes().startswith(b"too large") for file in tmp_path.iterdir())

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from blockgz_runtime.errors import ObjectTruncated, StoreUnavailable
-from blockgz_runtime.store.counting import CountingReader
 from blockgz_runtime.store.hedging import BURST, EXTRA_SHARE, FEWEST_READS, SHORTEST_PATIENCE, HedgingReader, SlowReads
+from blockgz_runtime.store.reader import CountingReader
 
 MIB = 1024 * 1024
 
@@ -20,7 +20,7 @@ class Scripted(CountingReader):
         self.asked = 0
         self.cancelled = 0
 
-    async def get_range(self, key: str, start: int, end: int, etag: str | None = None) -> bytes:
+    async def get_range(self, key: str, start: int, end: int, version: str | None = None) -> bytes:
         answer = self.answers[self.asked]
         self.asked += 1
         while self.asked < len(self.answers):

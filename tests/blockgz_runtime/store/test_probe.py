@@ -7,7 +7,7 @@ import pytest
 
 from blockgz_runtime.errors import AccessDenied, StoreUnavailable, StoreUnfit
 from blockgz_runtime.errors import exit_code as exit_code_of
-from blockgz_runtime.store.local_writer import LocalStore
+from blockgz_runtime.store.local import LocalStore
 from blockgz_runtime.store.probe import RACERS, probe
 from blockgz_runtime.store.writer import Body, FileBody
 from tests.support.memory_store import Kept, MemoryStore, content_of, etag_of

@@ -10,7 +10,7 @@ from blockgz_runtime.store.retry import (
     StoreBackoff,
     backoff_seconds,
     bounded_backoff,
-    patiently,
+    retry_while_busy,
 )
 
 
@@ -60,14 +60,14 @@ class BusyStore:
 
 def test_a_store_that_is_busy_at_the_start_is_asked_again() -> None:
     store = BusyStore(2, StoreBusy("s3://bucket answered 429"))
-    assert patiently(store, threading.Event()) == "answer"
+    assert retry_while_busy(store, threading.Event()) == "answer"
     assert store.asked == 3
 
 
 def test_a_store_that_is_not_there_is_told_at_once() -> None:
     store = BusyStore(1, StoreUnavailable("s3://bucket does not answer"))
     with pytest.raises(StoreUnavailable, match="does not answer"):
-        patiently(store, threading.Event())
+        retry_while_busy(store, threading.Event())
     assert store.asked == 1
 
 
@@ -75,4 +75,4 @@ def test_an_order_to_end_is_heeded_while_the_store_is_busy() -> None:
     ended = threading.Event()
     ended.set()
     with pytest.raises(StoreBusy):
-        patiently(BusyStore(10**6, StoreBusy("s3://bucket answered 429")), ended)
+        retry_while_busy(BusyStore(10**6, StoreBusy("s3://bucket answered 429")), ended)

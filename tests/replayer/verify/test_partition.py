@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.local_reader import LocalReader
+from blockgz_runtime.store.local import LocalReader
 from index_format.chunk_index import Gap
 from index_format.marker import encode
 from index_format.records import Record

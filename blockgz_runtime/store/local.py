@@ -1,0 +1,366 @@
+"""A folder as a store: whole files appear by link(2), the marker changes by rename(2) under a lock of its own."""
+
+import asyncio
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from blockgz_runtime.atomic_file import SCRATCH_NAME, scratch_file, sync_file, sync_folder
+from blockgz_runtime.errors import (
+    AccessDenied,
+    ObjectChanged,
+    ObjectMissing,
+    ObjectTruncated,
+    StoreError,
+    StoreUnavailable,
+)
+from blockgz_runtime.store.address import LocalAddress
+from blockgz_runtime.store.reader import FetchedObject, VersionTag
+from blockgz_runtime.store.writer import (
+    PROBE_FOLDER,
+    Body,
+    ContentTag,
+    FileBody,
+    Leftover,
+    ListedObject,
+    ObjectHead,
+    StoredObject,
+)
+from index_format.errors import TooLarge
+
+LOCK_DEADLINE_SECONDS = 10.0
+LOCK_PAUSE_SECONDS = 0.02
+
+
+class LocalReader:
+    """Reads files in threads."""
+
+    def __init__(self, address: LocalAddress) -> None:
+        """Raises UsageError for the home of a user that there is not."""
+        self._root = address.root()
+
+    @property
+    def address(self) -> str:
+        """See ObjectReader."""
+        return f"file://{self._root}"
+
+    async def get(self, key: str, max_bytes: int) -> FetchedObject:
+        """See ObjectReader."""
+        return await asyncio.to_thread(self._get, key, max_bytes)
+
+    async def get_range(self, key: str, start: int, end: int, version: VersionTag | None = None) -> bytes:
+        """See ObjectReader."""
+        return await asyncio.to_thread(self._get_range, key, start, end, version)
+
+    async def size(self, key: str) -> int:
+        """See ObjectReader."""
+        return await asyncio.to_thread(self._size, key)
+
+    async def list(self, prefix: str) -> AsyncIterator[str]:
+        """See ObjectReader."""
+        for key in await asyncio.to_thread(self._list, prefix):
+            yield key
+
+    async def folders(self, prefix: str) -> tuple[str, ...]:
+        """See ObjectReader."""
+        return await asyncio.to_thread(self._folders, prefix)
+
+    def _get(self, key: str, max_bytes: int) -> FetchedObject:
+        with self._reading(key), (self._root / key).open("rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_size > max_bytes:
+                raise TooLarge(f"{key} has {status.st_size} bytes", why=f"no such object may have over {max_bytes}")
+            return FetchedObject(file.read(max_bytes), _version(status))
+
+    def _get_range(self, key: str, start: int, end: int, version: VersionTag | None) -> bytes:
+        with self._reading(key), (self._root / key).open("rb") as file:
+            if version is not None and _version(os.fstat(file.fileno())) != version:
+                raise ObjectChanged(key)
+            file.seek(start)
+            body = file.read(end - start)
+        if len(body) != end - start:
+            raise ObjectTruncated(key, start, end)
+        return body
+
+    def _size(self, key: str) -> int:
+        path = self._root / key
+        with self._reading(key):
+            if not path.is_file():
+                raise ObjectMissing(key)
+            return path.stat().st_size
+
+    def _list(self, prefix: str) -> Sequence[str]:
+        with self._reading(prefix):
+            return sorted(key for key, _ in _files(self._root, prefix))
+
+    def _folders(self, prefix: str) -> tuple[str, ...]:
+        with self._reading(prefix):
+            names = _folders(self._root, prefix)
+            return tuple(name for name in names if any(_files(self._root, f"{prefix}{name}/")))
+
+    @contextmanager
+    def _reading(self, key: str) -> Iterator[None]:
+        with _file_errors(self._root / key, "read", StoreUnavailable):
+            try:
+                yield
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                raise ObjectMissing(key) from None
+
+
+class LocalStore:
+    """An archive in a folder of a local or POSIX-conforming network file system."""
+
+    prefix = ""
+
+    def __init__(self, root: Path, *, lock_deadline_seconds: float = LOCK_DEADLINE_SECONDS) -> None:
+        self._root = root
+        self._lock_deadline = lock_deadline_seconds
+        with _file_errors(root):
+            self._make_folder(root)
+
+    @property
+    def url(self) -> str:
+        """See Store."""
+        return self._root.as_uri()
+
+    def get(self, key: str) -> StoredObject | None:
+        """See Store."""
+        path = self._root / key
+        with _file_errors(path, "read"):
+            try:
+                body = path.read_bytes()
+            except FileNotFoundError:
+                return None
+        return StoredObject(body, _content_tag(body))
+
+    def head(self, key: str) -> ObjectHead | None:
+        """See Store; a folder keeps no attempt, and needs none: a link's answer cannot be lost."""
+        path = self._root / key
+        with _file_errors(path, "read"):
+            try:
+                return ObjectHead(path.stat().st_size, None)
+            except FileNotFoundError:
+                return None
+
+    def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:  # noqa: ARG002
+        """See Store."""
+        path = self._root / key
+        with _file_errors(path):
+            self._make_folder(path.parent)
+            with self._scratch(path, body) as scratch:
+                try:
+                    os.link(scratch, path)
+                except FileExistsError:
+                    return False
+            sync_folder(path.parent)
+        return True
+
+    def compare_and_swap(self, key: str, body: bytes, expected: ContentTag | None) -> ContentTag | None:
+        """See Store; waits for the lock up to a deadline, then raises StoreUnavailable."""
+        path = self._root / key
+        with _file_errors(path):
+            self._make_folder(path.parent)
+            with _lock(_lock_of(path), self._lock_deadline), self._scratch(path, body) as scratch:
+                current = self.get(key)
+                if (current.etag if current else None) != expected:
+                    return None
+                scratch.rename(path)
+                sync_folder(path.parent)
+        return _content_tag(body)
+
+    def list(self, prefix: str) -> Iterator[ListedObject]:
+        """See Store."""
+        with _file_errors(self._root / prefix, "read"):
+            for key, path in _files(self._root, prefix):
+                with suppress(FileNotFoundError):
+                    status = path.stat()
+                    yield ListedObject(key, status.st_size, _last_touched(status))
+
+    def delete(self, key: str) -> None:
+        """See Store."""
+        path = self._root / key
+        with _file_errors(path):
+            path.unlink(missing_ok=True)
+            _lock_of(path).unlink(missing_ok=True)
+            with suppress(OSError):
+                path.parent.rmdir()
+
+    def abandon_uploads(self) -> None:
+        """See Store; a file appears in one go, so there is nothing to give up."""
+
+    def get_range(self, key: str, start: int, end: int) -> bytes:
+        """See ToolStore."""
+        path = self._root / key
+        with _file_errors(path, "read"), path.open("rb") as file:
+            file.seek(start)
+            return file.read(end - start)
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        """See ToolStore; empty folders too: a partition that lost its objects can be repaired."""
+        with _file_errors(self._root / prefix, "read"):
+            yield from _folders(self._root, prefix)
+
+    def clock(self) -> float:
+        """See ToolStore: that of the file system, which may be another machine's."""
+        path = self._root / ".clock"
+        with _file_errors(path), self._scratch(path, b"") as scratch:
+            return scratch.stat().st_mtime
+
+    def leftovers(self) -> Iterator[Leftover]:
+        """See ToolStore: temporary files, and what is left of probes. The buffer's owners clean up after themselves."""
+        for folder, subfolders, names in os.walk(self._root):
+            subfolders[:] = [
+                name for name in subfolders if not name.startswith(".") or PROBE_FOLDER.fullmatch(name + "/")
+            ]
+            for name in names:
+                path = Path(folder) / name
+                with _file_errors(path, "read"), suppress(FileNotFoundError):
+                    leftover = self._leftover(path)
+                    if leftover:
+                        yield leftover
+
+    def _leftover(self, path: Path) -> Leftover | None:
+        folder = path.parent.relative_to(self._root)
+        scratch, status = SCRATCH_NAME.fullmatch(path.name), path.stat()
+        if scratch:
+            key = (folder / scratch[1]).as_posix()
+            return Leftover("temporary file", key, status.st_size, _last_touched(status), path.name)
+        if PROBE_FOLDER.fullmatch(f"{folder.as_posix()}/") and not path.name.startswith("."):
+            key = (folder / path.name).as_posix()
+            return Leftover("probe object", key, status.st_size, _last_touched(status), "")
+        return None
+
+    def discard(self, leftover: Leftover) -> None:
+        """See ToolStore."""
+        path = self._root / leftover.key
+        if not leftover.token:
+            self.delete(leftover.key)
+            return
+        with _file_errors(path):
+            path.with_name(leftover.token).unlink(missing_ok=True)
+
+    def expires_uploads(self) -> bool:
+        """See ToolStore: there are none."""
+        return True
+
+    @contextmanager
+    def _scratch(self, path: Path, body: Body) -> Iterator[Path]:
+        """The body in a synced file on the target's file system, gone afterwards."""
+        with scratch_file(path) as scratch:
+            if isinstance(body, FileBody):
+                body.check_size()
+                _link_or_copy(body.path, scratch)
+            else:
+                scratch.write_bytes(body)
+            sync_file(scratch)
+            yield scratch
+
+    def _make_folder(self, folder: Path) -> None:
+        """Create the folder and its parents, each made durable in its own parent."""
+        missing = []
+        while not folder.is_dir():
+            missing.append(folder)
+            folder = folder.parent
+        for child in reversed(missing):
+            child.mkdir(exist_ok=True)
+            sync_folder(child.parent)
+
+
+def _files(root: Path, prefix: str) -> Iterator[tuple[str, Path]]:
+    """Files by key; temporary, lock and buffer files, which start with a dot, are left out.
+
+    A folder that cannot be read is an error, where `rglob` would leave it out silently.
+    """
+    for folder, subfolders, names in os.walk(root / prefix.rpartition("/")[0], onerror=_raise_unless_gone):
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        for name in sorted(names):
+            path = Path(folder, name)
+            key = path.relative_to(root).as_posix()
+            if key.startswith(prefix) and not name.startswith(".") and path.is_file():
+                yield key, path
+
+
+def _folders(root: Path, prefix: str) -> list[str]:
+    """Names of the folders directly below, in order."""
+    folder = root / prefix
+    names = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+    return [name for name in sorted(names) if not name.startswith(".")]
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
+
+
+def _version(status: os.stat_result) -> VersionTag:
+    return VersionTag(f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}")
+
+
+def _content_tag(body: bytes) -> ContentTag:
+    return ContentTag(hashlib.sha256(body).hexdigest())
+
+
+def _last_touched(status: os.stat_result) -> float:
+    """A linked file keeps the mtime of the buffer that it was made from; its ctime is that of the link."""
+    return max(status.st_mtime, status.st_ctime)
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
+            raise
+        shutil.copyfile(source, target)
+
+
+def _lock_of(path: Path) -> Path:
+    """The marker's lock is a file of its own: a rename would swap the marker's inode under its holder."""
+    return path.with_name(f".{path.name}.lock")
+
+
+@contextmanager
+def _lock(path: Path, deadline_seconds: float) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        give_up = time.monotonic() + deadline_seconds
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > give_up:
+                    raise StoreUnavailable(
+                        f"{path} stays locked",
+                        why=f"another process has held it for {deadline_seconds:g} s; it may be stopped",
+                        remedy=f"find it with `fuser {path}` and end it",
+                    ) from None
+                time.sleep(LOCK_PAUSE_SECONDS)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _file_errors(path: Path, done: str = "written", failure: type[StoreError] = StoreError) -> Iterator[None]:
+    """Raises the operating system's errors as those of a store."""
+    try:
+        yield
+    except PermissionError as error:
+        raise AccessDenied(
+            f"{error.filename or path} may not be {done}",
+            why=error.strerror or str(error),
+            remedy="check its owner and its mode, or choose another --archive",
+        ) from error
+    except OSError as error:
+        raise failure(
+            f"{path} cannot be {done}",
+            why=error.strerror or str(error),
+            remedy="check the disk or the mount, and free space on it",
+        ) from error
