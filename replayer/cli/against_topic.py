@@ -23,7 +23,7 @@ from replayer.read.partition import Chunk
 from replayer.read.request import SKIPS, DamagePolicies
 from replayer.read.selection import Positions, Reading, Selection, chosen_entries, select
 from replayer.read.topics import TopicPartitions
-from replayer.replay.sources import describe_source
+from replayer.replay.plan import describe_source
 from replayer.verify.comparison import (
     ComparisonReport,
     PartitionComparison,

@@ -27,13 +27,13 @@ STATUS_SECONDS = 2.0
 
 
 class RecordProgress(Protocol):
-    """What is told of long work."""
+    """Takes reports of long work."""
 
     def __call__(self, records: int, num_bytes: int) -> None:
         """So many records and bytes more were done; less, where they have to be done again."""
 
     def state(self, text: str) -> None:
-        """What goes on now, in a word or two."""
+        """What is being done now, in a word or two."""
 
 
 class _Rates(ProgressColumn):
@@ -79,21 +79,21 @@ class _StatusLines:
     def __init__(self, what: str, total: int) -> None:
         self._what, self._total = what, total
         self._records = self._bytes = 0
-        self._began = self._told = time.monotonic()
+        self._began = self._printed = time.monotonic()
 
     def __call__(self, records: int, num_bytes: int) -> None:
         self._records += records
         self._bytes += num_bytes
-        if time.monotonic() - self._told >= STATUS_SECONDS:
-            self._tell()
+        if time.monotonic() - self._printed >= STATUS_SECONDS:
+            self._print()
 
     def state(self, text: str) -> None:
         self._what = text
-        self._tell()
+        self._print()
 
-    def _tell(self) -> None:
-        self._told = time.monotonic()
-        seconds = self._told - self._began
+    def _print(self) -> None:
+        self._printed = time.monotonic()
+        seconds = self._printed - self._began
         left = max(self._total - self._records, 0)
         line = {
             "status": self._what,

@@ -34,10 +34,9 @@ from replayer.read.request import DamagePolicies
 from replayer.replay.pace import Commands
 from replayer.replay.preflight import make_plan
 from replayer.replay.prepare import PreparedJob, ask_before, prepared_job
-from replayer.replay.record_sink import RecordSink
 from replayer.replay.request import ReplayRequest
-from replayer.replay.result import RepublishResult
-from replayer.replay.run import republish, written_text
+from replayer.replay.result import ReplayResult
+from replayer.replay.run import RecordSink, run_replay, written_text
 from replayer.replay.target import make_ready, shaped_target, undo_retention
 
 INTERRUPTED = 130
@@ -62,10 +61,10 @@ def command(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, archive:
     """Produce archived records to a topic, in order and as they were.
 
     Prints the plan and asks first. With --transactional every record arrives exactly once, however often the replay is
-    broken off and gone on with by --resume. Without it the producer is idempotent, and after a crash what was sent
+    broken off and resumed by --resume. Without it the producer is idempotent, and after a crash what was sent
     since the last checkpoint (at most 25,000 records, 8 MiB or 5 seconds) is sent again.
 
-    SIGUSR1 pauses, SIGUSR2 goes on; SIGTERM and Ctrl-C end after a commit.
+    SIGUSR1 pauses, SIGUSR2 resumes; SIGTERM and Ctrl-C end after a commit.
     """
     share_heaps()
     gc.freeze()
@@ -101,18 +100,18 @@ async def _replay(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, ad
             elif target.holds:
                 click.echo(f"retention of {target.name} is still held: --resume, or --undo-retention", err=True)
     if as_json:
-        told = {"left_out": msgspec.to_builtins(target.tally), "skipped": skipped_json(damage.skipped)}
+        told = {"left_out": msgspec.to_builtins(target.left_out), "skipped": skipped_json(damage.skipped)}
         click.echo(msgspec.json.encode(result_json(plan, result) | told))
     else:
         print_result(plan, result)
-        print_left_out(target.tally)
-    incomplete = print_skipped(damage) or (PARTLY_FAILED if target.tally.unfit else 0)
+        print_left_out(target.left_out)
+    incomplete = print_skipped(damage) or (PARTLY_FAILED if target.left_out.unfit else 0)
     return INTERRUPTED if interrupted else incomplete
 
 
 async def _run(
     request: ReplayRequest, prepared: PreparedJob, sink: RecordSink, records: int, as_json: bool
-) -> tuple[RepublishResult, bool]:
+) -> tuple[ReplayResult, bool]:
     """What was done, and whether SIGINT ended it."""
     commands = Commands()
     with (
@@ -120,7 +119,7 @@ async def _run(
         steered(commands, advance) as steering,
     ):
         try:
-            result = await republish(prepared.work, prepared.pipeline, sink, request.pace, commands, advance)
+            result = await run_replay(prepared.work, prepared.pipeline, sink, request.pace, commands, advance)
         except asyncio.CancelledError:
             click.echo(written_text(sink.delivered()), err=True)
             raise
@@ -133,7 +132,7 @@ async def _run(
 
 
 class Steering:
-    """What signals have told; `interrupted` is whether SIGINT came."""
+    """What signals asked for; `interrupted` is whether SIGINT came."""
 
     def __init__(self, commands: Commands, progress: RecordProgress) -> None:
         self._commands, self._progress = commands, progress

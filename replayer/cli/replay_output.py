@@ -13,13 +13,13 @@ from blockgz_runtime.program.tables import bytes_text, print_table, timestamp_te
 from replayer.kafka.admin import KafkaAdmin
 from replayer.read.damage import LostRange
 from replayer.read.partition import ArchivedPartition
-from replayer.replay.plan import RepublishPlan, SourcePartition
-from replayer.replay.result import RepublishResult
+from replayer.replay.plan import ReplayPlan, SourcePartition
+from replayer.replay.result import ReplayResult
+from replayer.replay.stages import LeftOut
 from replayer.replay.target import set_back
-from replayer.replay.transform_stage import Tally
 
 
-def print_plan(plan: RepublishPlan) -> None:
+def print_plan(plan: ReplayPlan) -> None:
     """The plan as a table and its warnings, on stderr."""
     columns = ("PARTITION", "OFFSETS", "RECORDS", "SIZE", "FROM (UTC)", "UNTIL (UTC)")
     rows = [_plan_row(source) for source in plan.sources]
@@ -30,7 +30,7 @@ def print_plan(plan: RepublishPlan) -> None:
         click.echo(f"warning: {warning}", err=True)
 
 
-def print_planned(plan: RepublishPlan) -> None:
+def print_planned(plan: ReplayPlan) -> None:
     """The plan as the JSON of a dry run."""
     click.echo(msgspec.json.encode({"dry_run": True, "records": 0, "partitions": [], "plan": plan_json(plan)}))
 
@@ -51,7 +51,7 @@ def _seconds(timestamp_ms: int) -> str:
     return timestamp_text(timestamp_ms).partition(".")[0].replace("T", " ")
 
 
-def print_result(plan: RepublishPlan, result: RepublishResult) -> None:
+def print_result(plan: ReplayPlan, result: ReplayResult) -> None:
     """What was done, as a table on stdout."""
     columns = ("PARTITION", "TARGET", "RECORDS", "OFFSETS", "TARGET OFFSETS")
     rows = [
@@ -78,12 +78,12 @@ def print_result(plan: RepublishPlan, result: RepublishResult) -> None:
         click.echo(f"warning: {result.zero_timestamps} records with timestamp 0 were sent with 1", err=True)
 
 
-def print_left_out(tally: Tally) -> None:
+def print_left_out(left_out: LeftOut) -> None:
     """How many records transforms left out, where they did."""
     for number, reason in (
-        (tally.dropped, "dropped by transforms"),
-        (tally.routed_elsewhere, "routed to other topics by transforms"),
-        (tally.unfit, "left out because a transform could not handle them"),
+        (left_out.dropped, "dropped by transforms"),
+        (left_out.routed_elsewhere, "routed to other topics by transforms"),
+        (left_out.unfit, "left out because a transform could not handle them"),
     ):
         if number:
             click.echo(f"{number} records were {reason}")
@@ -93,7 +93,7 @@ def _inclusive(first: int | None, last: int | None) -> str:
     return "-" if first is None else f"{first}..{last}"
 
 
-def plan_json(plan: RepublishPlan) -> dict[str, Any]:
+def plan_json(plan: ReplayPlan) -> dict[str, Any]:
     """The plan for `--json`; `to` is excluded, records and bytes are upper bounds."""
     return {
         "topic": plan.topic,
@@ -122,7 +122,7 @@ def plan_json(plan: RepublishPlan) -> dict[str, Any]:
     }
 
 
-def result_json(plan: RepublishPlan, result: RepublishResult) -> dict[str, Any]:
+def result_json(plan: ReplayPlan, result: ReplayResult) -> dict[str, Any]:
     """What was done, for `--json`; offsets are inclusive."""
     return {
         "records": result.records,
@@ -148,7 +148,7 @@ def skipped_json(skipped: Sequence[tuple[ArchivedPartition, LostRange]]) -> list
     ]
 
 
-def confirm(plan: RepublishPlan, yes: bool) -> None:
+def confirm(plan: ReplayPlan, yes: bool) -> None:
     """Asks whether to write; raises UsageError where nobody can be asked, click.Abort for a no."""
     if yes:
         return

@@ -33,7 +33,7 @@ class ReportOptions:
         for path in self.paths:
             if path.suffix not in (".json", ".html"):
                 raise UsageError(
-                    f"{path} is no report", why="its name tells the form", remedy="end it in .json or .html"
+                    f"{path} is no report", why="its name gives the form", remedy="end it in .json or .html"
                 )
             if not path.absolute().parent.is_dir():
                 raise UsageError(f"{path} cannot be written", why="there is no such folder", remedy="make it first")

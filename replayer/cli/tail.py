@@ -40,7 +40,7 @@ from replayer.read.topics import TopicPartitions, parse_topic
     show_default=True,
     help="How many records of each partition.",
 )
-@click.option("-F", "--follow", is_flag=True, help="Go on with what is archived from now on, for ever.")
+@click.option("-F", "--follow", is_flag=True, help="Follow what is archived from now on, for ever.")
 @interval_option
 @selection_options
 @printing_options
@@ -60,7 +60,7 @@ def command(
 
     The value and a newline unless told otherwise.
     With -F, new records appear as their chunks are committed, until you interrupt it (exit code 130). Gaps, new
-    partitions and a topic that is created again are told on stderr.
+    partitions and a topic that is created again are reported on stderr.
     """
     if follow and selection.ends:
         raise click.UsageError("--follow has no end: leave --to, --at and --until out")
@@ -118,7 +118,7 @@ class _Tail:
             await asyncio.sleep(interval)
 
     async def _print_news(self, news: Selection, interval: float) -> None:
-        """Prints what is new; a store that does not answer is asked on for what was not printed."""
+        """Prints what is new; while the store does not answer, retries what was not printed."""
         partition, (start, end) = news
         is_silent = False
         while True:

@@ -1,4 +1,4 @@
-"""A replay that can be broken off and gone on with: its name, what it was asked for, and where it stands."""
+"""A replay that can be broken off and resumed: its name, what it was asked for, and where it stands."""
 
 import hashlib
 import re
@@ -14,7 +14,7 @@ from replayer.read.damage import STOP, DamagePolicy
 from replayer.read.partition import ArchivedPartition
 from replayer.read.positions import OffsetRange
 from replayer.read.selection import Selection, chosen_entries
-from replayer.replay.lane_position import LanePosition, SourceProgress
+from replayer.replay.ledger import LanePosition, SourceProgress
 from replayer.replay.pipeline import Pipeline
 
 APP = "blockgz"

@@ -1,12 +1,115 @@
-"""What a running job has done in each lane, and what it must not do again. Pure: no clock, no Kafka."""
+"""How far a job has come in each lane: its positions as they are stored, and the ledger of a running job.
 
+Pure: no clock, no Kafka.
+"""
+
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
-from replayer.replay.lane_position import LanePosition
+from replayer.errors import ReplayRefused
 from replayer.replay.pipeline import RoutedBatch
+
+VERSION = 1
+MAX_METADATA_BYTES = 4096
+"""Kafka's default offset.metadata.max.bytes; what is longer is refused by the broker."""
+
+
+class Position(Protocol):
+    """What a job records with its records: how many there are, and text that says what they cover."""
+
+    @property
+    def written(self) -> int:
+        """Records of the job so far."""
+
+    def encoded(self) -> str:
+        """The rest, as it is stored with a committed offset; at most `MAX_METADATA_BYTES`."""
+
+
+class SourceProgress(NamedTuple):
+    """Offsets [start, end) of one source partition are the job's; what lies below `next` is done in this lane."""
+
+    start: int
+    next: int
+    end: int
+
+
+@dataclass(frozen=True)
+class LanePosition:
+    """`written` records of the job stand in the lane; `sources` says, per source partition, what they cover.
+
+    `selection` and `history` are hashes: of what was asked for, and of the chunks that it means.
+    """
+
+    selection: str
+    history: str
+    written: int
+    sources: Mapping[int, SourceProgress]
+
+    def __post_init__(self) -> None:
+        """Raises ValueError."""
+        if not all(re.fullmatch("[0-9a-f]{16}", digest) for digest in (self.selection, self.history)):
+            raise ValueError("a hash is 16 digits of lower-case hex")
+        if self.written < 0 or not all(0 <= start <= done <= end for start, done, end in self.sources.values()):
+            raise ValueError("a position lies outside its range")
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to do in this lane."""
+        return all(source.next == source.end for source in self.sources.values())
+
+    def advanced(self, records: int, nexts: Mapping[int, int]) -> "LanePosition":
+        """The position `records` later, with these next offsets."""
+        moved = {number: progress._replace(next=nexts[number]) for number, progress in self.sources.items()}
+        return replace(self, written=self.written + records, sources=moved)
+
+    def encoded(self) -> str:
+        """The position as the JSON that is stored with a committed offset."""
+        sources = {str(number): tuple(progress) for number, progress in sorted(self.sources.items())}
+        fields = {"v": VERSION, "selection": self.selection, "history": self.history, "sources": sources}
+        return msgspec.json.encode(fields).decode()
+
+    def same_job(self, other: "LanePosition") -> bool:
+        """Whether both are positions of the same selection of the same history."""
+        return (self.selection, self.history, _ranges(self)) == (other.selection, other.history, _ranges(other))
+
+
+def decode_position(written: int, metadata: str) -> LanePosition:
+    """The reverse of `encoded`; raises ReplayRefused for what this program did not write."""
+    try:
+        fields: dict[str, Any] = msgspec.json.decode(metadata)
+        if fields["v"] != VERSION:
+            raise ValueError(f"its version is {fields['v']}")
+        sources = {int(number): SourceProgress(*map(int, ends)) for number, ends in fields["sources"].items()}
+        return LanePosition(fields["selection"], fields["history"], written, sources)
+    except (msgspec.DecodeError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ReplayRefused(
+            "the job's recorded position cannot be read",
+            why=f"{metadata[:80]!r}: {error or type(error).__name__}",
+            remedy="give the job another name with --job, or use the version that began it",
+        ) from error
+
+
+def refuse_long_metadata(positions: Mapping[int, LanePosition]) -> None:
+    """Raises ReplayRefused where a lane draws from more source partitions than one position can hold."""
+    for lane, position in positions.items():
+        ends = {number: progress.end for number, progress in position.sources.items()}
+        size = len(position.advanced(0, ends).encoded())
+        if size > MAX_METADATA_BYTES:
+            raise ReplayRefused(
+                f"target partition {lane} would draw from too many source partitions for one transaction",
+                why=f"the position of {len(ends)} partitions takes {size} bytes, Kafka stores {MAX_METADATA_BYTES}",
+                remedy="replay them in several jobs with --partitions, or without --transactional",
+            )
+
+
+def _ranges(position: LanePosition) -> dict[int, tuple[int, int]]:
+    return {number: (progress.start, progress.end) for number, progress in position.sources.items()}
 
 
 class Ledger:

@@ -28,7 +28,7 @@ class Control(Protocol):
         """Seconds since the start, pauses left out."""
 
     async def wait(self, seconds: float | None) -> None:
-        """Waits so long, or less if something is told meanwhile; None waits for that alone."""
+        """Waits so long, or less if something changes meanwhile; None waits for that alone."""
 
 
 class Commands:
@@ -52,7 +52,7 @@ class Commands:
             self._changed.set()
 
     def resume(self) -> None:
-        """Goes on."""
+        """Ends a pause."""
         if self._paused_at is not None:
             self._began += time.monotonic() - self._paused_at
             self._paused_at = None
@@ -94,7 +94,7 @@ class Due(NamedTuple):
 
 
 class Pace(Protocol):
-    """Asked before every portion and told after it. `elapsed` are seconds since the start, pauses left out."""
+    """Called before and after every portion. `elapsed` are seconds since the start, pauses left out."""
 
     @property
     def by_time(self) -> bool:
@@ -228,7 +228,7 @@ class Slowest:
         return Due(min(each.rows for each in answers), max(each.seconds for each in answers))
 
     def sent(self, records: int, num_bytes: int, elapsed: float) -> None:
-        """Tells all of them."""
+        """See Pace."""
         for pace in self._paces:
             pace.sent(records, num_bytes, elapsed)
 

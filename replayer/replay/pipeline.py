@@ -40,7 +40,7 @@ class Stage(Protocol):
         """Says in one line what the stage does to any record, settings included."""
 
     def __call__(self, batch: ScannedBatch) -> ScannedBatch:
-        """The batch that goes on, perhaps empty; the partition stays. Raises a BlockgzError to end the replay."""
+        """The changed batch, perhaps empty; the partition stays. Raises a BlockgzError to end the replay."""
 
 
 class Router(Protocol):

@@ -1,11 +1,26 @@
-"""What a replay is asked for, what is known before the first record, and the plan that comes of it."""
+"""The plan of a replay: what is known before the first record, and where the archive says it.
 
-from collections.abc import Mapping
+Sums over blocks, and records that a target would refuse.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
-from index_format.chunk_index import Gap
-from replayer.kafka.topic_facts import TopicFacts, Watermarks
+import pyarrow.compute as pc
+
+from index_format.chunk_index import BlockEntry, Gap
+from index_format.marker import ChunkEntry
+from index_format.seek import TimeBounded, blocks_between
+from replayer.kafka.topic_facts import TopicConfig, TopicFacts, Watermarks
+from replayer.read.blocks import unreadable_chunk
+from replayer.read.damage import Damaged, DamagePolicy, Unreadable
+from replayer.read.partition import ArchivedPartition, Chunk
+from replayer.read.prefetch import prefetched
+from replayer.read.record_filter import RecordFilter
+from replayer.read.selection import Reading, Selection, chosen_entries, selected
 from replayer.replay.pipeline import KeepPartitions, Router
 
 LOSSLESS_FORMATS = frozenset({"json", "arrow"})
@@ -64,7 +79,7 @@ class Findings:
 
 
 @dataclass(frozen=True)
-class Request:
+class TargetRequest:
     """What was asked for; `into_source` is the operator's word that the source topic itself is meant."""
 
     topic: str
@@ -88,12 +103,12 @@ class JobState:
 
 @dataclass(frozen=True)
 class Preflight:
-    """Everything that is known before the first record; the checks of `republish_refusals` look at this.
+    """Everything that is known before the first record; the checks of `preflight` look at this.
 
     `target` is None where the cluster has no such topic; `now_ms` is the time, ms since the epoch.
     """
 
-    request: Request
+    request: TargetRequest
     sources: tuple[SourcePartition, ...]
     target: TopicFacts | None
     watermarks: Mapping[int, Watermarks]
@@ -102,7 +117,7 @@ class Preflight:
     router: Router = field(default_factory=KeepPartitions)
     job: JobState = JobState("unnamed", transactional=False, resume=False)
     creates: bool = False
-    """Whether the replay makes the target; `target` tells then what it will be like."""
+    """Whether the replay makes the target; `target` says then what it will be like."""
     notes: tuple[str, ...] = ()
     """What is done to records and target that a plan should show."""
     can_hold: bool = True
@@ -115,7 +130,7 @@ class Preflight:
 
 
 @dataclass(frozen=True)
-class RepublishPlan:
+class ReplayPlan:
     """Which records go where, by `router`: order is kept inside a partition."""
 
     topic: str
@@ -136,3 +151,131 @@ class RepublishPlan:
     def bytes(self) -> int:
         """Encoded bytes of all partitions; an upper bound."""
         return sum(source.bytes for source in self.sources)
+
+
+INDEXES_AT_ONCE = 8
+EVERYTHING = Reading()
+
+
+async def describe_source(selection: Selection, reading: Reading = EVERYTHING) -> SourcePartition:
+    """Sums over the blocks of a selection; reads an index only where the selection cuts through a chunk, and one more.
+
+    Blocks whose timestamps the filter rules out do not count. Raises a FormatError or ObjectMissing where the archive
+    is damaged, unless the reading passes over damage.
+    """
+    partition, (start, end) = selection
+    wanted, on_damage = reading.filter.may_match, reading.on_damage(partition)
+    spans: list[ChunkEntry | BlockEntry] = []
+    formats: set[str] = set()
+    num_bytes = 0
+    async for entry in _entries(selection, wanted, on_damage):
+        whole = start <= entry.first_offset and entry.last_offset < end
+        if not whole or not formats:
+            chunk = await _chunk(partition, entry, on_damage)
+            if chunk is None:
+                continue
+            formats.add(chunk.index.record_format)
+            if not whole:
+                blocks = [block for block in _selected(chunk, start, end) if wanted(block)]
+                spans += blocks
+                num_bytes += sum(block.byte_length_uncompressed for block in blocks)
+                continue
+        spans.append(entry)
+        num_bytes += entry.raw_bytes
+    return SourcePartition(
+        partition=partition.partition,
+        start=start,
+        end=end,
+        records=sum(span.num_records for span in spans),
+        bytes=num_bytes,
+        timestamps=_bounds(spans, reading.filter),
+        gaps=tuple(gap for gap in await _gaps(selection, on_damage) if gap.start < end and gap.end > start),
+        record_formats=frozenset(formats),
+    )
+
+
+async def find_refusable(
+    selections: Sequence[Selection], config: TopicConfig | None, reading: Reading = EVERYTHING
+) -> Findings:
+    """What the target's configuration asks of single records: keys where it is compacted, sizes where it limits them.
+
+    Reads records up to the first without a key for the one, all indexes for the other; nothing where neither is asked.
+    Sizes are not looked at where the filter asks for more than times: indexes do not tell whose they are.
+    """
+    if config is None:
+        return Findings()
+    without_key = await _first_without_key(selections, reading) if config.compacts else None
+    sized = config.max_message_bytes is not None and not reading.filter.conditions
+    return Findings(without_key, await _largest_solo(selections, reading) if sized else None)
+
+
+async def _first_without_key(selections: Sequence[Selection], reading: Reading) -> RecordPlace | None:
+    for selection in selections:
+        partition = selection.partition
+        async with aclosing(selected(selection, reading.filter, reading.on_damage(partition))) as batches:
+            async for batch in batches:
+                keys = batch.column("key")
+                if keys.null_count:
+                    row = pc.index(pc.is_null(keys), True).as_py()
+                    return RecordPlace(partition.partition, batch.column("offset")[row].as_py())
+    return None
+
+
+async def _largest_solo(selections: Sequence[Selection], reading: Reading) -> SoloBlock | None:
+    """The largest block that holds one record: nothing that a producer can choose compresses it much better."""
+    largest: SoloBlock | None = None
+    wanted = reading.filter.may_match
+    for selection in selections:
+        partition, (start, end) = selection
+        on_damage = reading.on_damage(partition)
+        entries = _entries(selection, wanted, on_damage)
+        opened = partial(_chunk, partition, on_damage=on_damage)
+        async for chunk in prefetched(entries, opened, cost=lambda _: 1, budget=INDEXES_AT_ONCE):
+            if chunk is None:
+                continue
+            for block in _selected(chunk, start, end):
+                if block.num_records == 1 and wanted(block) and (largest is None or block.byte_length > largest.bytes):
+                    place = RecordPlace(partition.partition, block.first_record_offset)
+                    largest = SoloBlock(place, block.byte_length)
+    return largest
+
+
+async def _entries(
+    selection: Selection, wanted: Callable[[TimeBounded], bool], on_damage: DamagePolicy
+) -> AsyncIterator[ChunkEntry]:
+    async for found in chosen_entries(selection.partition, *selection.offsets, wanted):
+        if isinstance(found, ChunkEntry):
+            yield found
+        else:
+            on_damage.meet(found)
+
+
+async def _chunk(partition: ArchivedPartition, entry: ChunkEntry, on_damage: DamagePolicy) -> Chunk | None:
+    try:
+        return await partition.chunk(entry)
+    except Damaged as error:
+        on_damage.meet(unreadable_chunk(entry, partition.keys.chunks + entry.name, error))
+        return None
+
+
+async def _gaps(selection: Selection, on_damage: DamagePolicy) -> tuple[Gap, ...]:
+    partition, (start, end) = selection
+    try:
+        return await partition.gaps()
+    except Damaged as error:
+        on_damage.meet(Unreadable(start, end, 0, partition.keys.marker, error))
+        return partition.marker.gaps
+
+
+def _bounds(spans: Sequence[ChunkEntry | BlockEntry], asked: RecordFilter) -> TimeBounds | None:
+    """The timestamps that the records of some spans may have, as far as the filter lets them."""
+    if not spans:
+        return None
+    low, high = min(span.min_timestamp for span in spans), max(span.max_timestamp for span in spans)
+    since, until = low if asked.since is None else asked.since, high if asked.until is None else asked.until - 1
+    return TimeBounds(max(low, since), min(high, until))
+
+
+def _selected(chunk: Chunk, start: int, end: int) -> Sequence[BlockEntry]:
+    numbers = blocks_between(chunk.index.blocks, start, end)
+    return chunk.index.blocks[numbers.start : numbers.stop]

@@ -1,7 +1,7 @@
 """The checks before a replay: what the target would lose, rewrite or reorder is refused before the first record.
 
 Each check looks at the `Preflight` and raises, or returns; `REFUSALS` is their order. Checks of `TARGET_REFUSALS` are
-asked only where the target exists, those of `CONFIG_REFUSALS` only where the broker tells its configuration.
+asked only where the target exists, those of `CONFIG_REFUSALS` only where the broker shows its configuration.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,18 +10,18 @@ from datetime import UTC, datetime
 from blockgz_runtime.errors import NoSuchTopic
 from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import TopicConfig, TopicFacts
-from replayer.replay.plan import LOSSLESS_FORMATS, Preflight, RepublishPlan, SourcePartition
-from replayer.replay.record_edits import NO_TIMESTAMP
+from replayer.replay.plan import LOSSLESS_FORMATS, Preflight, ReplayPlan, SourcePartition
 from replayer.replay.routing import SpreadByKey
+from replayer.replay.stages import NO_TIMESTAMP
 
 
-def make_plan(preflight: Preflight) -> RepublishPlan:
+def make_plan(preflight: Preflight) -> ReplayPlan:
     """The plan; raises NoSuchTopic or ReplayRefused where the target would not keep the records as they are."""
     refuse(preflight)
     target = existing_target(preflight)
     warnings = tuple(_warnings(preflight, target))
     request = preflight.request
-    return RepublishPlan(
+    return ReplayPlan(
         request.topic,
         request.target,
         target.num_partitions,
@@ -47,7 +47,7 @@ def _warnings(preflight: Preflight, target: TopicFacts) -> Iterator[str]:
             yield f"{target.name} keeps at most retention.bytes={config.retention_bytes} a partition"
     job = preflight.job
     if job.begun:
-        yield f"job {job.name} goes on: {job.written} records of it are in {target.name} already"
+        yield f"job {job.name} is resumed: {job.written} records of it are in {target.name} already"
     if job.begun and not job.transactional:
         yield "what was sent after the last checkpoint of the run before is sent again"
     held = {partition: bounds for partition, bounds in preflight.watermarks.items() if bounds.end > bounds.low}
@@ -91,7 +91,7 @@ def existing_target(preflight: Preflight) -> TopicFacts:
     target, needed = preflight.request.target, _needed_partitions(preflight)
     raise NoSuchTopic(
         f"the cluster has no topic {target!r}",
-        why="a replay creates topics only where it is told to",
+        why="a replay creates a topic only on request",
         remedy=f"add --create-topic, or create it: kafka-topics.sh --create --topic {target} --partitions {needed} "
         "--config retention.ms=-1",
     )
@@ -114,7 +114,7 @@ def _refuse_second_copy(preflight: Preflight) -> None:
         raise ReplayRefused(
             f"job {job.name} {state}",
             why=f"{job.written} records of it are in {preflight.request.target}, and this would write them again",
-            remedy="add --resume to go on with it, or --job NAME to write another copy",
+            remedy="add --resume to resume it, or --job NAME to write another copy",
         )
 
 
@@ -124,7 +124,7 @@ def _refuse_unknown_past(preflight: Preflight, target: TopicFacts) -> None:
     held = [lane for lane in preflight.lanes if lane in preflight.watermarks and preflight.watermarks[lane].end]
     if job.resume and not job.begun and held:
         raise ReplayRefused(
-            f"there is nothing to go on with: nothing is recorded of job {job.name}",
+            f"there is nothing to resume: nothing is recorded of job {job.name}",
             why=f"{target.name}:{held[0]} has had records, and which of this replay's are among them is not known",
             remedy="repeat the first command as it was, with its --job; or leave --resume out to append all records",
         )

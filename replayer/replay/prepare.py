@@ -14,20 +14,16 @@ from replayer.read.positions import OffsetRange
 from replayer.read.request import SKIPS, DamagePolicies
 from replayer.read.selection import Reading, Selection
 from replayer.replay.job import Job, chain_hash, first_positions, make_job, pinned, refuse_other_job
-from replayer.replay.job_file import JobFile
-from replayer.replay.lane_position import LanePosition, decode_position, refuse_long_metadata
-from replayer.replay.ledger import Ledger
+from replayer.replay.ledger import LanePosition, Ledger, decode_position, refuse_long_metadata
 from replayer.replay.pipeline import Pipeline
-from replayer.replay.plan import JobState, Preflight, Request
-from replayer.replay.record_edits import wall_clock
-from replayer.replay.record_sink import RecordSink
+from replayer.replay.plan import JobState, Preflight, TargetRequest, describe_source, find_refusable
 from replayer.replay.request import ReplayRequest
-from replayer.replay.run import Work
+from replayer.replay.run import RecordSink, ReplayWork
 from replayer.replay.sinks.bounded_calls import Calls, NoAnswer
 from replayer.replay.sinks.committed_positions import CommittedPositions
-from replayer.replay.sinks.idempotent import KafkaSink
+from replayer.replay.sinks.idempotent import JobFile, KafkaSink
 from replayer.replay.sinks.transactional import TransactionalSink
-from replayer.replay.sources import describe_source, find_refusable
+from replayer.replay.stages import wall_clock
 from replayer.replay.target import ShapedTarget, as_sent, state_folder
 
 CLOSE_SECONDS = 5.0
@@ -39,7 +35,7 @@ class KnownJob:
 
     job: Job
     pipeline: Pipeline
-    work: Work
+    work: ReplayWork
     recorded: Mapping[int, LanePosition]
     planning: Reading
     """As the work's, for looking ahead: what it passes over the replay comes to again, and reports."""
@@ -153,7 +149,7 @@ async def known_job(
     first = first_positions(job, ranges, histories, pipeline)
     refuse_other_job(recorded, first)
     reading = planning if damage is None else planning._replace(on_damage=damage.of)
-    return KnownJob(job, pipeline, Work(selections, first, reading), recorded, planning, request.transactional)
+    return KnownJob(job, pipeline, ReplayWork(selections, first, reading), recorded, planning, request.transactional)
 
 
 def default_job_file(job: Job) -> Path:
@@ -170,8 +166,9 @@ async def ask_before(request: ReplayRequest, known: KnownJob, target: ShapedTarg
     held = sorted(lane for lane in lanes if there and facts and lane < facts.num_partitions)
     # Only the records themselves could tell what transforms make of their keys and sizes.
     asked = None if request.shape.chain else facts.config if facts else None
+    topic = known.work.selections[0].partition.topic
     return Preflight(
-        Request(known.work.selections[0].partition.topic, request.target, request.into_source, request.shape.append),
+        TargetRequest(topic, request.target, request.into_source, request.shape.append),
         as_sent(sources, request.shape, now_ms),
         facts,
         await asyncio.to_thread(admin.watermarks, request.target, held) if held else {},

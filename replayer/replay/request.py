@@ -9,8 +9,8 @@ from index_format.keys import parse_topic_folder
 from replayer.read.request import STOPS, SelectionRequest
 from replayer.read.topics import TopicPartitions
 from replayer.replay.pace import Pace, Unpaced
-from replayer.replay.record_edits import AddHeader, KeepTimestamps, TimestampPolicy
 from replayer.replay.routing import RoutingRequest
+from replayer.replay.stages import AddHeader, KeepTimestamps, TimestampPolicy
 from replayer.transforms.chain import Chain
 
 

@@ -3,15 +3,21 @@
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from index_format.canonical import canonical_stream
 from index_format.records import SCHEMA, payload_bytes
-from replayer.replay.lane_position import LanePosition
-from replayer.replay.record_sink import Delivered
+from replayer.replay.ledger import LanePosition
+
+
+class Delivered(NamedTuple):
+    """Offsets of the first and the newest record that a target partition took; None before the first."""
+
+    first_offset: int | None
+    last_offset: int | None
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class TargetResult:
 
 
 @dataclass(frozen=True)
-class RepublishResult:
+class ReplayResult:
     """What a replay did; `bytes` are those of keys and values. A replay that was ended before its end is not complete.
 
     `lost_commits` counts transactions that were rolled back and written again.
@@ -80,7 +86,7 @@ def digest_form(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @dataclass
-class _Flow:
+class _SourceCounts:
     """From one source partition to one lane."""
 
     records: int = 0
@@ -89,42 +95,42 @@ class _Flow:
 
 
 @dataclass
-class _Lane:
+class _LaneCounts:
     """What was handed over for one lane."""
 
     digest: Any = field(default_factory=hashlib.sha256)
-    flows: dict[int, _Flow] = field(default_factory=dict)
+    sources: dict[int, _SourceCounts] = field(default_factory=dict)
     bytes: int = 0
     zero_timestamps: int = 0
 
     @property
     def records(self) -> int:
-        return sum(flow.records for flow in self.flows.values())
+        return sum(flow.records for flow in self.sources.values())
 
-    def copied(self) -> "_Lane":
-        flows = {source: _Flow(**vars(flow)) for source, flow in self.flows.items()}
-        return _Lane(self.digest.copy(), flows, self.bytes, self.zero_timestamps)
+    def copied(self) -> "_LaneCounts":
+        sources = {source: _SourceCounts(**vars(flow)) for source, flow in self.sources.items()}
+        return _LaneCounts(self.digest.copy(), sources, self.bytes, self.zero_timestamps)
 
 
-class Tally:
+class RunCounts:
     """Counts what is handed over, and remembers what was committed of it."""
 
     def __init__(self, lanes: Iterable[int]) -> None:
-        self._running = {lane: _Lane() for lane in lanes}
-        self._committed = {lane: _Lane() for lane in self._running}
+        self._running = {lane: _LaneCounts() for lane in lanes}
+        self._committed = {lane: _LaneCounts() for lane in self._running}
 
     def add(self, source: int, lane: int, batch: pa.RecordBatch, zero_timestamps: int) -> None:
         """A batch of records of `source`, as it was handed over; its offsets are the source's."""
-        tally = self._running[lane]
-        flow = tally.flows.setdefault(source, _Flow())
+        counts = self._running[lane]
+        flow = counts.sources.setdefault(source, _SourceCounts())
         offsets = batch.column("offset")
         flow.records += batch.num_rows
         flow.last_offset = offsets[-1].as_py()
         if flow.first_offset is None:
             flow.first_offset = offsets[0].as_py()
-        tally.bytes += payload_bytes(batch)
-        tally.zero_timestamps += zero_timestamps
-        tally.digest.update(canonical_stream(digest_form(batch)))
+        counts.bytes += payload_bytes(batch)
+        counts.zero_timestamps += zero_timestamps
+        counts.digest.update(canonical_stream(digest_form(batch)))
 
     def committed(self, lanes: Iterable[int]) -> None:
         """All of these lanes stands."""
@@ -133,7 +139,7 @@ class Tally:
 
     def rolled_back(self) -> None:
         """What was not committed is gone."""
-        self._running = {lane: tally.copied() for lane, tally in self._committed.items()}
+        self._running = {lane: counts.copied() for lane, counts in self._committed.items()}
 
     def result(
         self,
@@ -142,23 +148,23 @@ class Tally:
         *,
         seconds: float,
         lost_commits: int,
-    ) -> RepublishResult:
+    ) -> ReplayResult:
         """What was committed; `positions` are the last ones of all lanes."""
         nothing = Delivered(None, None)
-        flows, targets = [], []
+        sources, targets = [], []
         for number, position in sorted(positions.items()):
-            tally, bounds = self._committed[number], delivered.get(number, nothing)
-            before = position.written - tally.records
-            targets.append(TargetResult(number, tally.records, before, *bounds, tally.digest.hexdigest()))
+            counts, bounds = self._committed[number], delivered.get(number, nothing)
+            before = position.written - counts.records
+            targets.append(TargetResult(number, counts.records, before, *bounds, counts.digest.hexdigest()))
             for source in sorted(position.sources):
-                flow = tally.flows.get(source, _Flow())
-                flows.append(LaneResult(source, number, flow.records, flow.first_offset, flow.last_offset, *bounds))
-        return RepublishResult(
-            partitions=tuple(sorted(flows, key=lambda each: (each.partition, each.target_partition))),
+                flow = counts.sources.get(source, _SourceCounts())
+                sources.append(LaneResult(source, number, flow.records, flow.first_offset, flow.last_offset, *bounds))
+        return ReplayResult(
+            partitions=tuple(sorted(sources, key=lambda each: (each.partition, each.target_partition))),
             targets=tuple(targets),
-            bytes=sum(tally.bytes for tally in self._committed.values()),
+            bytes=sum(counts.bytes for counts in self._committed.values()),
             seconds=seconds,
-            zero_timestamps=sum(tally.zero_timestamps for tally in self._committed.values()),
+            zero_timestamps=sum(counts.zero_timestamps for counts in self._committed.values()),
             lost_commits=lost_commits,
             complete=all(position.complete for position in positions.values()),
         )

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -14,13 +14,11 @@ from replayer.read.blocks import ReadAhead
 from replayer.read.positions import OffsetRange
 from replayer.read.selection import Reading, Selection, selected
 from replayer.replay.job import refuse_other_job
-from replayer.replay.lane_position import LanePosition
-from replayer.replay.ledger import Ledger
+from replayer.replay.ledger import LanePosition, Ledger
 from replayer.replay.pace import Control, Pace
 from replayer.replay.pipeline import Pipeline, ScannedBatch
-from replayer.replay.record_edits import sendable
-from replayer.replay.record_sink import Delivered, RecordSink
-from replayer.replay.result import RepublishResult, Tally
+from replayer.replay.result import Delivered, ReplayResult, RunCounts
+from replayer.replay.stages import sendable
 
 T = TypeVar("T")
 
@@ -34,7 +32,7 @@ READ_AHEAD = ReadAhead(16 * 1024 * 1024, 6 * 1024 * 1024)
 """The sink is the slower side: what keeps it busy is enough."""
 
 Progress = Callable[[int, int], None]
-"""Told how many records, and bytes of keys and values, were read and went where they had to; less, if rolled back."""
+"""Called with the records, and bytes of keys and values, that were read and handled; less, if rolled back."""
 
 
 class Cadence(NamedTuple):
@@ -48,7 +46,7 @@ class Cadence(NamedTuple):
 CADENCE = Cadence()
 
 
-class Work(NamedTuple):
+class ReplayWork(NamedTuple):
     """What to replay: selections, where each lane stood before the first record of the job, and how to read."""
 
     selections: Sequence[Selection]
@@ -56,22 +54,48 @@ class Work(NamedTuple):
     reading: Reading = Reading()
 
 
-async def republish(
-    work: Work,
+class RecordSink(Protocol):
+    """Takes records and positions; all but `stop` block and are called by one thread at a time.
+
+    After an error that `is_lost` calls a lost commit, `begin` may be called again and says what stands.
+    """
+
+    def begin(self, lanes: Iterable[int]) -> Mapping[int, LanePosition]:
+        """Takes these target partitions over: whoever wrote to them for this job can do so no more.
+
+        What they have committed, by lane; a lane without a position is missing. What was sent and not committed counts
+        as not written from now on.
+        """
+
+    def send(self, lane: int, batch: pa.RecordBatch) -> None:
+        """Takes the batch, in order; raises a BlockgzError once it is known that a record was not taken."""
+
+    def commit(self, positions: Mapping[int, LanePosition]) -> None:
+        """Makes what was sent to these lanes last, and these positions with it."""
+
+    def delivered(self) -> Mapping[int, Delivered]:
+        """What is known to be written by now, committed where there are transactions."""
+
+    def stop(self) -> None:
+        """Gives up: a call under way ends soon. May be called from any thread."""
+
+
+async def run_replay(
+    work: ReplayWork,
     pipeline: Pipeline,
     sink: RecordSink,
     pace: Pace,
     control: Control,
     progress: Progress,
     cadence: Cadence = CADENCE,
-) -> RepublishResult:
+) -> ReplayResult:
     """Replays what the sink's positions leave to do, and waits until it is committed.
 
     Memory holds what is read ahead and what the sink has not sent. A transaction that was rolled back is written
     again. An error, of archive or sink, says in its reason what was written before; everything that was handed over
     before damage in the archive is committed first.
     """
-    run = _Run(work, pipeline, sink, pace, control, progress, cadence)
+    run = _RunningReplay(work, pipeline, sink, pace, control, progress, cadence)
     try:
         return await run.to_the_end()
     except BlockgzError as error:
@@ -134,12 +158,12 @@ async def _next(batches: AsyncGenerator[pa.RecordBatch]) -> pa.RecordBatch | Non
     return await anext(batches, None)
 
 
-class _Run:
-    """One call of `republish`."""
+class _RunningReplay:
+    """One call of `run_replay`."""
 
     def __init__(
         self,
-        work: Work,
+        work: ReplayWork,
         pipeline: Pipeline,
         sink: RecordSink,
         pace: Pace,
@@ -150,7 +174,7 @@ class _Run:
         self._work, self._pipeline, self._sink = work, pipeline, sink
         self._pace, self._control, self._progress, self._cadence = pace, control, progress, cadence
         self._began = control.elapsed()
-        self._tally = Tally(work.first)
+        self._counts = RunCounts(work.first)
         self._ledger = Ledger({})
         self._sound = False
         """Whether ledger and sink agree: not while the sink is at work, and not after it failed."""
@@ -161,7 +185,7 @@ class _Run:
         self._stop_at: float | None = None
         """When to stop a sink that is still at work, on the loop's clock; None until the word to end came."""
 
-    async def to_the_end(self) -> RepublishResult:
+    async def to_the_end(self) -> ReplayResult:
         lost = in_vain = 0
         while True:
             reached = self._ledger.last
@@ -175,7 +199,7 @@ class _Run:
                 if in_vain >= LOST_COMMITS or self._control.ending:
                     raise
                 await self._control.wait(RETRY_SECONDS * (in_vain - 1))
-        return self._tally.result(
+        return self._counts.result(
             self._ledger.last,
             self._sink.delivered(),
             seconds=self._control.elapsed() - self._began,
@@ -198,22 +222,22 @@ class _Run:
         recorded = await self._by_sink(self._sink.begin, sorted(first))
         refuse_other_job(recorded, first)
         self._refuse_foreign_progress(recorded)
-        self._tally.committed(lane for lane, position in self._attempted.items() if recorded.get(lane) == position)
-        self._tally.rolled_back()
+        self._counts.committed(lane for lane, position in self._attempted.items() if recorded.get(lane) == position)
+        self._counts.rolled_back()
         self._progress(-self._open_records, -self._open_bytes)
         self._ledger = Ledger({**first, **recorded})
-        # From then on the job's ranges stand: whoever goes on with it reads the same, however the archive grows.
+        # From then on the job's ranges stand: whoever resumes it reads the same, however the archive grows.
         await self._commit({lane: position for lane, position in first.items() if lane not in recorded})
 
     def _refuse_foreign_progress(self, recorded: Mapping[int, LanePosition]) -> None:
-        """After a lost commit: what is recorded is what this run wrote, or somebody else goes on with the job."""
+        """After a lost commit: what is recorded is what this run wrote, or somebody else resumed the job."""
         for lane, ours in self._ledger.last.items():
             found = recorded.get(lane, self._work.first[lane])
             if found not in (ours, self._attempted.get(lane)):
                 raise JobTakenOver(
                     f"another run of the job writes to target partition {lane}",
                     why=f"{found.written} records are committed there, and this run knew of {ours.written}",
-                    remedy="let the other run go on; if there is none, run this again with --resume",
+                    remedy="let the other run finish; if there is none, run this again with --resume",
                 )
 
     async def _replay(self) -> None:
@@ -284,7 +308,7 @@ class _Run:
             fresh, zeros = sendable(self._ledger.accept(source, piece))
             if fresh.num_rows:
                 self._sink.send(piece.target, fresh)
-                self._tally.add(source, piece.target, fresh, zeros)
+                self._counts.add(source, piece.target, fresh, zeros)
                 records += fresh.num_rows
                 num_bytes += payload_bytes(fresh)
             self._sound = True
@@ -298,7 +322,7 @@ class _Run:
             await self._by_sink(self._sink.commit, positions)
         self._attempted = {}
         self._ledger.committed(positions)
-        self._tally.committed(positions)
+        self._counts.committed(positions)
         self._open_records = self._open_bytes = 0
         self._open_since = None
         self._sound = True

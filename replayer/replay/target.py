@@ -13,11 +13,17 @@ from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicFacts
 from replayer.read.archive import Archive
 from replayer.replay.pipeline import KeepPartitions, Pipeline, Router, Stage
 from replayer.replay.plan import SourcePartition, TimeBounds
-from replayer.replay.record_edits import AddProvenance, DropTombstones, KeepTimestamps, StripHeaders
 from replayer.replay.request import ReplayRequest, Shape
 from replayer.replay.routing import make_router
-from replayer.replay.target_topic import RetentionFile, new_topic, plan_hold, plan_undo, still_means, while_held
-from replayer.replay.transform_stage import Tally, TransformStage
+from replayer.replay.stages import AddProvenance, DropTombstones, KeepTimestamps, LeftOut, StripHeaders, TransformStage
+from replayer.replay.target_topic import (
+    RetentionFile,
+    new_topic,
+    plan_hold,
+    plan_undo,
+    still_means,
+    while_held,
+)
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,7 @@ class ShapedTarget:
     creates: NewTopic | None
     holds: bool
     pipeline: Pipeline
-    tally: Tally
+    left_out: LeftOut
     notes: tuple[str, ...]
 
 
@@ -47,12 +53,12 @@ async def shaped_target(request: ReplayRequest, archive: Archive, admin: KafkaAd
         and (facts.config.retention_ms, facts.config.retention_bytes) != (None, None)
     )
     router: Router = make_router(shape.routing, target, facts.num_partitions) if facts else KeepPartitions()
-    tally = Tally()
-    stages = tuple(_stages(shape, parse_topic_folder(topic).topic, target, tally))
+    left_out = LeftOut()
+    stages = tuple(_stages(shape, parse_topic_folder(topic).topic, target, left_out))
     pipeline = Pipeline(stages, router)
     notes = tuple(_notes(shape, pipeline, facts, creates, holds=holds))
     held = while_held(facts) if facts is not None and holds else facts
-    return ShapedTarget(target, held, creates, holds, pipeline, tally, notes)
+    return ShapedTarget(target, held, creates, holds, pipeline, left_out, notes)
 
 
 async def _planned(shape: Shape, archive: Archive, topic: str, target: str) -> NewTopic:
@@ -62,12 +68,12 @@ async def _planned(shape: Shape, archive: Archive, topic: str, target: str) -> N
     return new_topic(target, shape.routing.partitions_for(source_partitions), archived, shape.topic_config)
 
 
-def _stages(shape: Shape, topic: str, target: str, tally: Tally) -> Iterator[Stage]:
+def _stages(shape: Shape, topic: str, target: str, left_out: LeftOut) -> Iterator[Stage]:
     drops = shape.tombstones == "drop"
     if drops:
         yield DropTombstones()
     if shape.chain is not None:
-        yield TransformStage(shape.chain, topic, target, shape.on_transform_error, tally)
+        yield TransformStage(shape.chain, topic, target, shape.on_transform_error, left_out)
         if drops:
             # A transform may make values null.
             yield DropTombstones()

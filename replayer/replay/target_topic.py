@@ -1,6 +1,6 @@
 """What a target topic is made like, and what is changed about one for the time of a replay; decided before anything is.
 
-Pure: the cluster is asked and told by `kafka_topic_changes`, files are written by `retention_file`.
+Pure but for `RetentionFile`; `target` asks and changes the cluster.
 """
 
 import hashlib

@@ -10,21 +10,20 @@ from index_format.records import Record, iter_records
 from replayer.errors import CommitLost
 from replayer.read.selection import Selection
 from replayer.replay.job import Job, chain_hash, first_positions
-from replayer.replay.lane_position import LanePosition, decode_position
+from replayer.replay.ledger import LanePosition, decode_position
 from replayer.replay.pace import Commands, Pace, Unpaced
 from replayer.replay.pipeline import Pipeline
-from replayer.replay.record_sink import Delivered, RecordSink
-from replayer.replay.result import RepublishResult
-from replayer.replay.run import CADENCE, Cadence, Work, republish
+from replayer.replay.result import Delivered, ReplayResult
+from replayer.replay.run import CADENCE, Cadence, RecordSink, ReplayWork, run_replay
 
 JOB = Job("job", "copy", "0" * 16)
 
 
-async def work_of(selections: Sequence[Selection], pipeline: Pipeline) -> Work:
+async def work_of(selections: Sequence[Selection], pipeline: Pipeline) -> ReplayWork:
     """The work of a job that begins with these selections."""
     ranges = {each.partition.partition: each.offsets for each in selections}
     histories = {each.partition.partition: await chain_hash(*each) for each in selections}
-    return Work(selections, first_positions(JOB, ranges, histories, pipeline))
+    return ReplayWork(selections, first_positions(JOB, ranges, histories, pipeline))
 
 
 def replay_into(
@@ -33,13 +32,13 @@ def replay_into(
     pipeline: Pipeline | None = None,
     cadence: Cadence = CADENCE,
     pace: Pace | None = None,
-) -> RepublishResult:
+) -> ReplayResult:
     """Replays everything that the sink's positions leave to do."""
     stages = pipeline or Pipeline()
 
-    async def replayed() -> RepublishResult:
+    async def replayed() -> ReplayResult:
         work = await work_of(selections, stages)
-        return await republish(work, stages, sink, pace or Unpaced(), Impatient(), lambda *_: None, cadence)
+        return await run_replay(work, stages, sink, pace or Unpaced(), Impatient(), lambda *_: None, cadence)
 
     return asyncio.run(replayed())
 

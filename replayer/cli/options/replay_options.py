@@ -10,9 +10,9 @@ from blockgz_runtime.program.options import Argument, Option, OptionSet
 from replayer.cli.options.selection_options import damage_option, record_options
 from replayer.read.topics import TopicPartitions, parse_topic
 from replayer.replay.pace import make_pace
-from replayer.replay.record_edits import parse_header, parse_timestamps
 from replayer.replay.request import ReplayRequest, Shape, named_target
 from replayer.replay.routing import parse_routing
+from replayer.replay.stages import parse_header, parse_timestamps
 from replayer.replay.target_topic import parse_topic_config
 from replayer.transforms.chain import Chain, build_chain
 from replayer.transforms.documents import parse_document
@@ -178,7 +178,7 @@ _SHARED = (
         is_flag=True,
         help="Exactly once: records and position in one transaction, over crashes and --resume too.",
     ),
-    Option("--resume", is_flag=True, help="Go on where the job stopped; begin it if it wrote nothing."),
+    Option("--resume", is_flag=True, help="Resume where the job stopped; begin it if it wrote nothing."),
     Option(
         "--job", metavar="NAME", help="The job's name; without it one that archive, topic, target and selection give."
     ),

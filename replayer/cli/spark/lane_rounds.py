@@ -12,8 +12,8 @@ from replayer.cli.progress import RecordProgress, record_progress
 from replayer.cli.spark.replaying_output import Done, written
 from replayer.cli.spark.session_options import SessionOptions
 from replayer.errors import CommitLost
-from replayer.replay.lane_position import LanePosition
-from replayer.replay.plan import RepublishPlan
+from replayer.replay.ledger import LanePosition
+from replayer.replay.plan import ReplayPlan
 from replayer.replay.prepare import KnownJob
 from replayer.spark.jobs.lane_task import LaneOutcome, LaneTask, LaneWork, run_lane
 from replayer.spark.jobs.source_lanes import LaneStore, SourceLane
@@ -30,7 +30,7 @@ class Replay:
     known: KnownJob
     lanes: Mapping[int, SourceLane]
     store: LaneStore
-    plan: RepublishPlan
+    plan: ReplayPlan
     work: LaneWork
 
     def tasks(self, recorded: Mapping[int, LanePosition]) -> list[LaneTask]:

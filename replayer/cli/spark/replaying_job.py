@@ -18,7 +18,7 @@ from replayer.cli.spark.session_options import SessionOptions
 from replayer.kafka.admin import KafkaAdmin
 from replayer.read.archive import Archive
 from replayer.read.request import SKIPS
-from replayer.replay.lane_position import refuse_long_metadata
+from replayer.replay.ledger import refuse_long_metadata
 from replayer.replay.pipeline import KeepPartitions, Pipeline
 from replayer.replay.preflight import make_plan
 from replayer.replay.prepare import KnownJob, ask_before, asked_job, known_job

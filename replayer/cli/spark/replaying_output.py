@@ -9,10 +9,10 @@ import msgspec
 from blockgz_runtime.errors import PARTLY_FAILED
 from blockgz_runtime.program.tables import print_table
 from replayer.cli.replay_output import plan_json, print_left_out
-from replayer.replay.lane_position import LanePosition
-from replayer.replay.plan import RepublishPlan
+from replayer.replay.ledger import LanePosition
+from replayer.replay.plan import ReplayPlan
 from replayer.replay.prepare import KnownJob
-from replayer.replay.transform_stage import Tally
+from replayer.replay.stages import LeftOut
 from replayer.spark.jobs.lane_task import LaneOutcome
 
 
@@ -35,13 +35,13 @@ def written(positions: Mapping[int, LanePosition]) -> int:
     return sum(position.written for position in positions.values())
 
 
-def print_done(plan: RepublishPlan, done: Done, known: KnownJob, seconds: float, *, as_json: bool) -> int:
+def print_done(plan: ReplayPlan, done: Done, known: KnownJob, seconds: float, *, as_json: bool) -> int:
     """Prints what was done, as JSON or as a table; the exit code that this means."""
-    tally = Tally()
+    left_out = LeftOut()
     for outcome in done.outcomes:
-        tally.dropped += outcome.left_out.dropped
-        tally.routed_elsewhere += outcome.left_out.routed_elsewhere
-        tally.unfit += outcome.left_out.unfit
+        left_out.dropped += outcome.left_out.dropped
+        left_out.routed_elsewhere += outcome.left_out.routed_elsewhere
+        left_out.unfit += outcome.left_out.unfit
     skipped = [
         {"partition": source, "from": start, "to": end, "reason": reason}
         for source, start, end, reason in sorted(
@@ -73,7 +73,7 @@ def print_done(plan: RepublishPlan, done: Done, known: KnownJob, seconds: float,
             "complete": done.complete,
             "lost_commits": sum(outcome.lost_commits for outcome in done.outcomes),
             "tasks": len(done.outcomes),
-            "left_out": msgspec.to_builtins(tally),
+            "left_out": msgspec.to_builtins(left_out),
             "skipped": skipped,
             "plan": plan_json(plan),
         }
@@ -86,10 +86,10 @@ def print_done(plan: RepublishPlan, done: Done, known: KnownJob, seconds: float,
             click.echo(f"{before} records of job {known.job.name} had been written before")
         if zeros:
             click.echo(f"warning: {zeros} records with timestamp 0 were sent with 1", err=True)
-        print_left_out(tally)
+        print_left_out(left_out)
     for each in skipped:
         click.echo(
             f"FAILURE {plan.topic}:{each['partition']} skipped offsets {each['from']}..{each['to']}: {each['reason']}",
             err=True,
         )
-    return PARTLY_FAILED if skipped else PARTLY_FAILED if tally.unfit else 0
+    return PARTLY_FAILED if skipped else PARTLY_FAILED if left_out.unfit else 0

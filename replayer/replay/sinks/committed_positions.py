@@ -9,7 +9,7 @@ from blockgz_runtime.kafka.connection import ConnectionErrors, kafka_failure
 from blockgz_runtime.kafka.settings import client_settings, make_client
 from replayer.kafka import CLIENT_ID
 from replayer.replay.job import Job
-from replayer.replay.lane_position import Position
+from replayer.replay.ledger import Position
 
 P = TypeVar("P", bound=Position)
 
@@ -30,24 +30,24 @@ class CommittedPositions(Generic[P]):
             "enable.auto.commit": False,
             "error_cb": self._connection_errors,
         }
-        self._patient: Consumer = make_client(Consumer, {**settings, "isolation.level": "read_committed"})
-        self._hasty: Consumer = make_client(Consumer, {**settings, "isolation.level": "read_uncommitted"})
+        self._read_committed: Consumer = make_client(Consumer, {**settings, "isolation.level": "read_committed"})
+        self._read_uncommitted: Consumer = make_client(Consumer, {**settings, "isolation.level": "read_uncommitted"})
 
     @property
     def group_metadata(self) -> Any:
         """What a producer needs to commit for the group."""
-        return self._patient.consumer_group_metadata()
+        return self._read_committed.consumer_group_metadata()
 
     def read(self, lanes: Iterable[int]) -> dict[int, P]:
         """What is committed now; a transaction under way may still move it.
 
         Raises ReplayRefused, AccessDenied or BrokerUnreachable.
         """
-        return self._read(self._hasty, lanes)
+        return self._read(self._read_uncommitted, lanes)
 
     def settled(self, lanes: Iterable[int]) -> dict[int, P]:
         """The same once no transaction is under way for these lanes."""
-        return self._read(self._patient, lanes)
+        return self._read(self._read_committed, lanes)
 
     def write(self, positions: Mapping[int, P]) -> None:
         """Commits these positions, with no transaction about them; raises as `read` does."""
@@ -59,7 +59,7 @@ class CommittedPositions(Generic[P]):
         ]
         what = f"the job's positions in {self._target} cannot be written"
         try:
-            answers = self._hasty.commit(offsets=wanted, asynchronous=False) or []
+            answers = self._read_uncommitted.commit(offsets=wanted, asynchronous=False) or []
         except KafkaException as error:
             raise kafka_failure(self._connection_errors.denied or error.args[0], what) from error
         for answer in answers:
@@ -68,8 +68,8 @@ class CommittedPositions(Generic[P]):
 
     def close(self) -> None:
         """Leave; nothing can be read afterwards."""
-        self._patient.close()
-        self._hasty.close()
+        self._read_committed.close()
+        self._read_uncommitted.close()
 
     def _read(self, consumer: Consumer, lanes: Iterable[int]) -> dict[int, P]:
         wanted = [TopicPartition(self._target, lane) for lane in lanes]

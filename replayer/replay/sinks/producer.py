@@ -16,9 +16,9 @@ from index_format.errors import BlockgzError
 from index_format.records import has_headers, header_rows
 from replayer.errors import DeliveryFailed
 from replayer.kafka import CLIENT_ID
-from replayer.replay.record_sink import Delivered
+from replayer.replay.result import Delivered
 
-ROOM_SECONDS = 0.1
+POLL_SECONDS = 0.1
 STOP_SECONDS = 2.0
 DEFAULT_BATCH_BYTES = 1_000_000
 ROWS_AT_ONCE = 1000
@@ -75,14 +75,14 @@ class LaneReports:
         return Delivered(self._first.offset(), self._newest.offset())
 
 
-class Outlet:
+class TopicProducer:
     """A producer and what it reports; `send` and `flush` belong to one thread at a time, `stop` to any."""
 
     def __init__(self, settings: Mapping[str, Any], topic: str, meaning: Meaning | None = None) -> None:
         """`settings` as `producer_settings` makes them; `meaning` instead of `not_taken`. Raises UsageError."""
         self._meaning = meaning or self.not_taken
         self.connection_errors = ConnectionErrors()
-        self.producer: Producer = make_client(Producer, {**settings, "error_cb": self.connection_errors})
+        self.client: Producer = make_client(Producer, {**settings, "error_cb": self.connection_errors})
         self.topic = topic
         self.lanes: dict[int, LaneReports] = {}
         self._failure: BlockgzError | None = None
@@ -103,7 +103,7 @@ class Outlet:
 
     def flush(self) -> None:
         """Waits until the cluster has taken everything; raises as `send` does."""
-        while self.producer.flush(ROOM_SECONDS):
+        while self.client.flush(POLL_SECONDS):
             self.raise_failure()
             self.raise_if_stopped()
         self.raise_failure()
@@ -115,14 +115,14 @@ class Outlet:
         self._stopped.set()
         # After a fatal error the client leaves a Python exception behind in purge, and the next callback trips over it.
         with suppress(KafkaException, SystemError):
-            self.producer.purge(in_flight=False)
-            self.producer.flush(STOP_SECONDS)
+            self.client.purge(in_flight=False)
+            self.client.flush(STOP_SECONDS)
 
     def raise_failure(self) -> None:
         """Raises the first failure that was reported, and drops what comes after it: no record overtakes it."""
         if self._failure is not None:
             with suppress(KafkaException):
-                self.producer.purge(in_flight=False)
+                self.client.purge(in_flight=False)
             raise self._failure
 
     def raise_if_stopped(self) -> None:
@@ -131,7 +131,7 @@ class Outlet:
             raise DeliveryFailed(
                 f"the records for {self.topic} were not delivered",
                 why="the replay was ended before the cluster answered",
-                remedy="go on with --resume",
+                remedy="repeat the command with --resume",
             )
 
     def not_taken(self, partition: int, error: KafkaError) -> BlockgzError:
@@ -145,7 +145,7 @@ class Outlet:
             )
         if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE):
             return DeliveryFailed(what, why=reason, remedy=f"raise max.message.bytes of topic {self.topic}")
-        return DeliveryFailed(what, why=reason, remedy="repair the cause and go on with --resume")
+        return DeliveryFailed(what, why=reason, remedy="repair the cause and resume with --resume")
 
     def _produce_all(self, partition: int, lane: LaneReports, batch: pa.RecordBatch) -> None:
         rows = zip(
@@ -156,7 +156,7 @@ class Outlet:
             strict=False,
         )
         topic, callback = self.topic, lane.on_delivery
-        produce: Callable[..., None] = self.producer.produce
+        produce: Callable[..., None] = self.client.produce
         if lane.sent == 0:
             self._produce(next(rows), partition, lane.on_first)
         for row in rows:
@@ -166,23 +166,23 @@ class Outlet:
             except BufferError:
                 self._produce(row, partition, callback)
         lane.sent += batch.num_rows
-        self.producer.poll(0)
+        self.client.poll(0)
         self.raise_failure()
 
     def _produce(self, row: tuple[Any, Any, int, Any], partition: int, callback: Any) -> None:
         value, key, timestamp, headers = row
         while True:
             try:
-                self.producer.produce(self.topic, value, key, partition, callback, None, timestamp, headers)
+                self.client.produce(self.topic, value, key, partition, callback, None, timestamp, headers)
                 return
             except BufferError as error:
-                if len(self.producer) == 0:
+                if len(self.client) == 0:
                     raise DeliveryFailed(
                         f"a record of {len(value or b'') + len(key or b'')} bytes does not fit in the producer's queue",
                         why="queue.buffering.max.kbytes is smaller",
                         remedy="raise it: -X queue.buffering.max.kbytes=1048576",
                     ) from error
-                self.producer.poll(ROOM_SECONDS)
+                self.client.poll(POLL_SECONDS)
             self.raise_failure()
             self.raise_if_stopped()
 

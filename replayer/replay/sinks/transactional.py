@@ -14,12 +14,12 @@ from blockgz_runtime.kafka.connection import DENIED
 from index_format.errors import BlockgzError
 from replayer.errors import CommitLost, DeliveryFailed, JobTakenOver
 from replayer.replay.job import Job
-from replayer.replay.lane_position import Position
+from replayer.replay.ledger import Position
 from replayer.replay.pipeline import KeepPartitions, Router, ScannedBatch
-from replayer.replay.record_sink import Delivered
+from replayer.replay.result import Delivered
 from replayer.replay.sinks.bounded_calls import Calls, NoAnswer
 from replayer.replay.sinks.committed_positions import READ_SECONDS, CommittedPositions
-from replayer.replay.sinks.producer import STOP_SECONDS, Outlet, producer_settings
+from replayer.replay.sinks.producer import STOP_SECONDS, TopicProducer, producer_settings
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Position)
@@ -31,7 +31,7 @@ ABORT_SECONDS = 5.0
 HANG_SECONDS = 5.0
 """So long after its own timeout a call of librdkafka has not come back yet: it is given up, with its producer."""
 LANES_AT_ONCE = 8
-RESUME = "repair the cause and go on with --resume"
+RESUME = "repair the cause and resume with --resume"
 RESERVED = ("message.timeout.ms", "transaction.timeout.ms", "transactional.id")
 
 FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
@@ -74,8 +74,8 @@ class TransactionalSink(Generic[P]):
         self._positions = positions
         self._router = router or KeepPartitions()
         self._calls = Calls()
-        self._lanes: dict[int, _Lane[P]] = {}
-        self._undecided: dict[int, _Lane[P]] = {}
+        self._lanes: dict[int, _LaneProducer[P]] = {}
+        self._undecided: dict[int, _LaneProducer[P]] = {}
         """Those whose commit was begun and not answered, until `begin` learns what became of it."""
         self._delivered: dict[int, Delivered] = {}
 
@@ -89,8 +89,10 @@ class TransactionalSink(Generic[P]):
         for lane in self._lanes.values():
             lane.raise_if_fenced()
         self._undecided |= {number: lane for number, lane in self._lanes.items() if lane.undecided is not None}
-        self._lanes = {number: _Lane(self._settings, self._job, number, self._calls, self._router) for number in wanted}
-        _at_once(_Lane.init, self._lanes.values())
+        self._lanes = {
+            number: _LaneProducer(self._settings, self._job, number, self._calls, self._router) for number in wanted
+        }
+        _at_once(_LaneProducer.init, self._lanes.values())
         recorded = self._settled(wanted)
         for number, lane in self._undecided.items():
             if lane.undecided == recorded.get(number):
@@ -130,14 +132,14 @@ class TransactionalSink(Generic[P]):
         except BrokerUnreachable as error:
             raise CommitLost(what, why=error.why, remedy=RESUME) from error
 
-    def _note(self, lane: "_Lane[P]") -> None:
+    def _note(self, lane: "_LaneProducer[P]") -> None:
         for partition, taken in lane.delivered().items():
             if taken.last_offset is not None:
                 before = self._delivered.get(partition, taken)
                 self._delivered[partition] = Delivered(before.first_offset, taken.last_offset)
 
 
-class _Lane(Generic[P]):
+class _LaneProducer(Generic[P]):
     """The transactional producer of one lane; a call that does not come back is the end of it."""
 
     def __init__(self, settings: Mapping[str, Any], job: Job, number: int, calls: Calls, router: Router) -> None:
@@ -146,8 +148,8 @@ class _Lane(Generic[P]):
         self.undecided: P | None = None
         """The position of a commit that was begun and not answered."""
         settings = {**settings, "transactional.id": job.transactional_id(number)}
-        self._outlet = Outlet(settings, job.target, self._meaning)
-        self._producer = self._outlet.producer
+        self._producer = TopicProducer(settings, job.target, self._meaning)
+        self._client = self._producer.client
         self._calls = calls
         self._open = False
         self._dropped = False
@@ -155,23 +157,23 @@ class _Lane(Generic[P]):
 
     def init(self) -> None:
         """Fences whoever had the transactional id, and ends what was left open."""
-        self._do(lambda: self._producer.init_transactions(ANSWER_SECONDS))
+        self._do(lambda: self._client.init_transactions(ANSWER_SECONDS))
 
     def delivered(self) -> Mapping[int, Delivered]:
         """What this producer wrote by target partition, committed or not."""
-        return {partition: reports.delivered for partition, reports in self._outlet.lanes.items()}
+        return {partition: reports.delivered for partition, reports in self._producer.lanes.items()}
 
     def send(self, batch: pa.RecordBatch) -> None:
         self._begin()
         for target, records in self._router.route(ScannedBatch(self.number, batch)):
-            self._outlet.send(target, records)
+            self._producer.send(target, records)
 
     def commit(self, position: P, group_metadata: Any) -> None:
         self._begin()
-        place = TopicPartition(self._outlet.topic, self.number, position.written, position.encoded())
-        self._do(lambda: self._producer.send_offsets_to_transaction([place], group_metadata, ANSWER_SECONDS))
+        place = TopicPartition(self._producer.topic, self.number, position.written, position.encoded())
+        self._do(lambda: self._client.send_offsets_to_transaction([place], group_metadata, ANSWER_SECONDS))
         self.undecided = position
-        self._do(lambda: self._producer.commit_transaction(ANSWER_SECONDS))
+        self._do(lambda: self._client.commit_transaction(ANSWER_SECONDS))
         self.undecided = None
         self._open = False
 
@@ -184,23 +186,23 @@ class _Lane(Generic[P]):
         with suppress(NoAnswer):
             if self._open:
                 calls.make(self._abort, ABORT_SECONDS + HANG_SECONDS)
-            calls.make(self._outlet.stop, STOP_SECONDS + HANG_SECONDS)
+            calls.make(self._producer.stop, STOP_SECONDS + HANG_SECONDS)
 
     def _abort(self) -> None:
         try:
-            self._producer.abort_transaction(ABORT_SECONDS)
+            self._client.abort_transaction(ABORT_SECONDS)
         except KafkaException as error:
             self._last_word = error.args[0]
 
     def raise_if_fenced(self) -> None:
         """After `drop`: raises JobTakenOver where another run took the lane, so that this one does not take it back."""
-        word = self._outlet.connection_errors.fatal or self._last_word
+        word = self._producer.connection_errors.fatal or self._last_word
         if word is not None and word.code() in FENCED:
             raise self._meaning(self.number, word)
 
     def _begin(self) -> None:
         if not self._open:
-            self._do(self._producer.begin_transaction)
+            self._do(self._client.begin_transaction)
             self._open = True
 
     def _do(self, step: Callable[[], None]) -> None:
@@ -216,30 +218,30 @@ class _Lane(Generic[P]):
             except KafkaException as error:
                 failure: KafkaError = error.args[0]
                 if not failure.retriable() or time.monotonic() >= deadline:
-                    self._outlet.raise_failure()
+                    self._producer.raise_failure()
                     raise self._meaning(self.number, failure) from error
 
     def _meaning(self, partition: int, error: KafkaError) -> BlockgzError:
-        cause = self._outlet.connection_errors.fatal or error
-        topic = self._outlet.topic
+        cause = self._producer.connection_errors.fatal or error
+        topic = self._producer.topic
         if cause.code() in FENCED:
             return JobTakenOver(
                 f"this run of the job lost target partition {partition} of {topic}",
                 why=f"another run of the same job began, or this one stood still for too long ({cause.str()})",
-                remedy="let the other run go on; if there is none, run this again with --resume",
+                remedy="let the other run finish; if there is none, run this again with --resume",
             )
-        failure = self._outlet.not_taken(partition, cause)
+        failure = self._producer.not_taken(partition, cause)
         if cause.code() in HOPELESS or not isinstance(failure, DeliveryFailed):
             return failure
         return self._lost(failure.why, failure.remedy)
 
     def _lost(self, why: str, remedy: str) -> CommitLost:
-        what = f"a transaction for {self._outlet.topic}:{self.number} was not committed"
+        what = f"a transaction for {self._producer.topic}:{self.number} was not committed"
         return CommitLost(what, why=why, remedy=remedy)
 
 
-def _drop(lanes: Iterable[_Lane[P]]) -> None:
-    _at_once(_Lane.drop, lanes)
+def _drop(lanes: Iterable[_LaneProducer[P]]) -> None:
+    _at_once(_LaneProducer.drop, lanes)
 
 
 def _at_once(step: Callable[[T], None], of: Iterable[T]) -> None:

@@ -15,18 +15,17 @@ from replayer.read.damage import STOP, LostRange, SkipDamage
 from replayer.read.positions import OffsetRange
 from replayer.read.record_filter import RecordFilter
 from replayer.read.selection import Reading, Selection
-from replayer.replay.lane_position import LanePosition, decode_position
+from replayer.replay.ledger import LanePosition, decode_position
 from replayer.replay.pace import Commands, Unpaced
 from replayer.replay.pipeline import Pipeline
-from replayer.replay.record_sink import RecordSink
-from replayer.replay.result import RepublishResult
+from replayer.replay.result import ReplayResult
 from replayer.replay.routing import MapPartitions
-from replayer.replay.run import Work, republish
+from replayer.replay.run import RecordSink, ReplayWork, run_replay
 from replayer.replay.sinks.bounded_calls import Calls, NoAnswer
 from replayer.replay.sinks.committed_positions import CommittedPositions
 from replayer.replay.sinks.idempotent import KafkaSink
 from replayer.replay.sinks.transactional import TransactionalSink
-from replayer.replay.transform_stage import Tally, TransformStage
+from replayer.replay.stages import LeftOut, TransformStage
 from replayer.spark.jobs.source_lanes import OfSource, SourceLane
 
 CLOSE_SECONDS = 5.0
@@ -76,7 +75,7 @@ class LaneOutcome:
     zero_timestamps: int = 0
     lost_commits: int = 0
     skipped: tuple[LostRange, ...] = ()
-    left_out: Tally = field(default_factory=Tally)
+    left_out: LeftOut = field(default_factory=LeftOut)
     failure: BlockgzError | None = None
 
 
@@ -88,17 +87,17 @@ def run_lane(task: LaneTask) -> LaneOutcome:
     """
     damage = SkipDamage()
     # Counts of its own: an executor runs one task after the other.
-    tally = Tally()
+    left_out = LeftOut()
     try:
-        result = asyncio.run(_replayed(task, damage, tally))
+        result = asyncio.run(_replayed(task, damage, left_out))
     except BlockgzError as error:
-        return LaneOutcome(task.lane.source, skipped=tuple(damage.skipped), left_out=tally, failure=error)
+        return LaneOutcome(task.lane.source, skipped=tuple(damage.skipped), left_out=left_out, failure=error)
     return LaneOutcome(
-        task.lane.source, result.zero_timestamps, result.lost_commits, tuple(damage.skipped), left_out=tally
+        task.lane.source, result.zero_timestamps, result.lost_commits, tuple(damage.skipped), left_out=left_out
     )
 
 
-async def _replayed(task: LaneTask, damage: SkipDamage, tally: Tally) -> RepublishResult:
+async def _replayed(task: LaneTask, damage: SkipDamage, left_out: LeftOut) -> ReplayResult:
     work, lane, place = task.work, task.lane, task.work.place
     async with open_reader(place.address, endpoint_url=place.endpoint_url, region=place.region) as reader:
         archive = Archive(reader, place.max_block_bytes, ancestor_finder(place.old_format, place.max_block_bytes))
@@ -107,13 +106,13 @@ async def _replayed(task: LaneTask, damage: SkipDamage, tally: Tally) -> Republi
         reading = Reading(work.record_filter, lambda _: damage if work.skips_damage else STOP)
         selection = Selection(partition, OffsetRange(progress.start, progress.end))
         stages = tuple(
-            replace(stage, tally=tally) if isinstance(stage, TransformStage) else stage
+            replace(stage, left_out=left_out) if isinstance(stage, TransformStage) else stage
             for stage in work.pipeline.stages
         )
         positions = CommittedPositions(work.properties, lane.job, decode_position)
         try:
-            return await republish(
-                Work([selection], {lane.number: task.first}, reading),
+            return await run_replay(
+                ReplayWork([selection], {lane.number: task.first}, reading),
                 Pipeline(stages, MapPartitions({lane.source: lane.number})),
                 _sink(work, lane, positions),
                 Unpaced(),

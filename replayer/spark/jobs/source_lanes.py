@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from replayer.replay.job import Job
-from replayer.replay.lane_position import LanePosition, decode_position
+from replayer.replay.ledger import LanePosition, decode_position
 from replayer.replay.pipeline import RoutedBatch, Router, ScannedBatch
 from replayer.replay.routing import FoldPartitions, MapPartitions, SpreadByKey
 from replayer.replay.sinks.bounded_calls import Calls, NoAnswer

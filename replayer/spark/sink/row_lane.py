@@ -4,11 +4,11 @@ from contextlib import suppress
 from time import monotonic
 
 from index_format.records import payload_bytes
-from replayer.replay.record_edits import sendable
 from replayer.replay.run import CADENCE
 from replayer.replay.sinks.bounded_calls import Calls, NoAnswer
 from replayer.replay.sinks.committed_positions import CommittedPositions
 from replayer.replay.sinks.transactional import TransactionalSink
+from replayer.replay.stages import sendable
 from replayer.spark.jobs.source_lanes import OfSource, source_lane
 from replayer.spark.sink.options import SinkOptions
 from replayer.spark.sink.row_position import NOTHING, RowLedger, RowPosition, Writer, decode_row_position

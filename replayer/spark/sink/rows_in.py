@@ -11,7 +11,7 @@ import pyarrow as pa
 from blockgz_runtime.errors import UsageError
 from index_format.records import SCHEMA, header_column, header_column_of_lists
 from replayer.errors import ReplayRefused
-from replayer.replay.record_edits import Clock, wall_clock
+from replayer.replay.stages import Clock, wall_clock
 
 _TYPES: Mapping[str, tuple[str, ...]] = {
     "value": ("binary", "string"),

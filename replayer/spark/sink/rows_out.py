@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from blockgz_runtime.errors import UsageError
 from index_format.errors import BlockgzError
-from replayer.replay.lane_position import LanePosition
+from replayer.replay.ledger import LanePosition
 from replayer.replay.pipeline import ScannedBatch
-from replayer.replay.record_edits import sendable
 from replayer.replay.sinks.idempotent import KafkaSink
+from replayer.replay.stages import sendable
 from replayer.spark.sink.arriving import Arriving
 from replayer.spark.sink.options import SinkOptions
 from replayer.spark.sink.row_lane import RowLane

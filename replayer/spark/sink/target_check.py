@@ -12,7 +12,7 @@ from replayer.errors import ReplayRefused
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.topic_facts import TopicFacts
 from replayer.replay.pipeline import KeepPartitions, Router
-from replayer.replay.plan import Findings, JobState, Preflight, RecordPlace, Request, SourcePartition, TimeBounds
+from replayer.replay.plan import Findings, JobState, Preflight, RecordPlace, SourcePartition, TargetRequest, TimeBounds
 from replayer.replay.preflight import refuse_by_config
 from replayer.replay.routing import RoutingRequest, make_router
 from replayer.replay.sinks.producer import SAFETY
@@ -125,7 +125,7 @@ def _begun(options: SinkOptions, target: str, admin: KafkaAdmin) -> bool:
 
 def _preflight(target: Target, sources: tuple[SourcePartition, ...], findings: Findings = Findings()) -> Preflight:  # noqa: B008
     return Preflight(
-        Request("", target.facts.name),
+        TargetRequest("", target.facts.name),
         sources,
         target.facts,
         {},

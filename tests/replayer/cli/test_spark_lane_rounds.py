@@ -22,11 +22,17 @@ from replayer.errors import CommitLost, JobTakenOver, RecordUnfit
 from replayer.read.damage import LostRange
 from replayer.read.record_filter import KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
 from replayer.replay.job import Job
-from replayer.replay.lane_position import LanePosition, SourceProgress
+from replayer.replay.ledger import LanePosition, SourceProgress
 from replayer.replay.pipeline import KeepPartitions, Pipeline
-from replayer.replay.record_edits import AddProvenance, DropTombstones, StripHeaders, parse_header, parse_timestamps
 from replayer.replay.routing import FoldPartitions, MapPartitions, SpreadByKey
-from replayer.replay.transform_stage import TransformStage
+from replayer.replay.stages import (
+    AddProvenance,
+    DropTombstones,
+    StripHeaders,
+    TransformStage,
+    parse_header,
+    parse_timestamps,
+)
 from replayer.spark.jobs.lane_task import ArchivePlace, LaneOutcome, LaneTask, LaneWork
 from replayer.spark.jobs.source_lanes import source_lane
 from replayer.transforms.chain import build_chain

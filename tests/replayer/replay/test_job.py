@@ -11,8 +11,7 @@ from blockgz_runtime.errors import UsageError
 from replayer.errors import JobTakenOver, ReplayRefused
 from replayer.read.positions import OffsetRange
 from replayer.replay.job import Job, first_positions, make_job, refuse_other_job
-from replayer.replay.job_file import JobFile
-from replayer.replay.lane_position import (
+from replayer.replay.ledger import (
     MAX_METADATA_BYTES,
     LanePosition,
     SourceProgress,
@@ -20,6 +19,7 @@ from replayer.replay.lane_position import (
     refuse_long_metadata,
 )
 from replayer.replay.pipeline import Pipeline
+from replayer.replay.sinks.idempotent import JobFile
 
 HASH = "0123456789abcdef"
 JOB = Job("nightly", "copy", HASH)

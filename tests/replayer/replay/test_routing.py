@@ -10,14 +10,16 @@ import pytest
 from blockgz_runtime.errors import UsageError
 from index_format.records import Record, batch_from_records, iter_records
 from replayer.errors import ReplayRefused
-from replayer.replay.murmur2 import LONGEST_VECTORISED, key_hashes, murmur2
 from replayer.replay.pipeline import KeepPartitions, RoutedBatch, Router, ScannedBatch
 from replayer.replay.routing import (
+    LONGEST_VECTORISED,
     FoldPartitions,
     MapPartitions,
     RoutingRequest,
     SpreadByKey,
+    key_hashes,
     make_router,
+    murmur2,
     parse_routing,
 )
 

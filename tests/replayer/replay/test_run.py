@@ -13,10 +13,9 @@ from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import parse_config
 from replayer.read.selection import Selection
-from replayer.replay.plan import RecordPlace, TimeBounds
-from replayer.replay.result import LaneResult, RepublishResult
+from replayer.replay.plan import RecordPlace, TimeBounds, describe_source, find_refusable
+from replayer.replay.result import LaneResult, ReplayResult
 from replayer.replay.sinks.idempotent import KafkaSink
-from replayer.replay.sources import describe_source, find_refusable
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster
 from tests.support.replays import NoStore, replay_into
@@ -40,7 +39,7 @@ def cluster() -> Iterator[MockCluster]:
 
 def replay(
     cluster: MockCluster, selections: list[Selection], target: str, properties: dict[str, str] | None = None
-) -> RepublishResult:
+) -> ReplayResult:
     cluster.create_topic(target)
     settings = {"bootstrap.servers": cluster.bootstrap_servers, **(properties or {})}
     return replay_into(KafkaSink(settings, target, NoStore()), selections)

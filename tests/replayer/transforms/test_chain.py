@@ -10,7 +10,7 @@ from blockgz_runtime.errors import UsageError
 from index_format.records import Record, batch_from_records, iter_records
 from replayer.errors import RecordUnfit
 from replayer.replay.pipeline import ScannedBatch
-from replayer.replay.transform_stage import TransformStage
+from replayer.replay.stages import TransformStage
 from replayer.transforms.chain import PREDICATES, SIDED, WHOLE, build_chain
 from replayer.transforms.documents import parse_document
 from replayer.transforms.record import CannotTransform, ConnectRecord, RecordPart
@@ -130,7 +130,7 @@ def test_a_record_that_a_transform_cannot_handle_is_left_out_and_counted() -> No
     rows = [record(4, b"{}"), record(9, b"text"), record(12, b"{}")]
     stage, left = staged(INSERT, rows, on_error="skip")
     assert [each.offset for each in left] == [4, 12]
-    assert (stage.tally.unfit, stage.tally.dropped, stage.tally.routed_elsewhere) == (1, 0, 0)
+    assert (stage.left_out.unfit, stage.left_out.dropped, stage.left_out.routed_elsewhere) == (1, 0, 0)
 
 
 def test_where_the_chain_routes_only_records_for_the_target_go_on() -> None:
@@ -138,7 +138,7 @@ def test_where_the_chain_routes_only_records_for_the_target_go_on() -> None:
     rows = [record(1, b"1"), record(2, b"2", timestamp=1_763_701_629_042 + 86_400_000), record(3, b"3")]
     stage, left = staged(config, rows, target="orders-20251121")
     assert left == [rows[0], rows[2]]
-    assert stage.tally.routed_elsewhere == 1
+    assert stage.left_out.routed_elsewhere == 1
 
 
 def test_a_chain_that_does_not_route_leaves_the_name_to_the_replay() -> None:

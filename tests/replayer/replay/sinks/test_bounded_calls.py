@@ -11,8 +11,8 @@ from blockgz_runtime.errors import BrokerUnreachable
 from index_format.records import batch_from_records
 from replayer.errors import CommitLost, DeliveryFailed
 from replayer.replay.job import Job
-from replayer.replay.lane_position import LanePosition, SourceProgress
-from replayer.replay.record_sink import Delivered
+from replayer.replay.ledger import LanePosition, SourceProgress
+from replayer.replay.result import Delivered
 from replayer.replay.sinks import producer as kafka_outlet
 from replayer.replay.sinks import transactional as kafka_transactions
 from replayer.replay.sinks.bounded_calls import Calls, NoAnswer

@@ -13,10 +13,10 @@ from index_format.ancestor.payloads import ANCESTORS_FORMAT
 from index_format.errors import FormatError
 from replayer.read.record_filter import RecordFilter
 from replayer.replay.job import Job
-from replayer.replay.lane_position import LanePosition, SourceProgress, decode_position
+from replayer.replay.ledger import LanePosition, SourceProgress, decode_position
 from replayer.replay.pipeline import Pipeline
-from replayer.replay.record_edits import DropTombstones
 from replayer.replay.routing import FoldPartitions
+from replayer.replay.stages import DropTombstones
 from replayer.spark.jobs import lane_task
 from replayer.spark.jobs import source_lanes as lane_store
 from replayer.spark.jobs.lane_task import ArchivePlace, LaneTask, LaneWork, run_lane

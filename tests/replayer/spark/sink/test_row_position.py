@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from replayer.errors import ReplayRefused
-from replayer.replay.lane_position import MAX_METADATA_BYTES
+from replayer.replay.ledger import MAX_METADATA_BYTES
 from replayer.spark.sink.row_position import MAX_RANGES, Range, RowLedger, RowPosition, Writer, decode_row_position
 
 POSITION = RowPosition("orders", Writer("run:3", 2), 17, (Range(0, 5), Range(9, 12)), Range(20, 40), 11)

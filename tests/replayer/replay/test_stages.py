@@ -10,7 +10,7 @@ from blockgz_runtime.errors import UsageError
 from index_format.records import SCHEMA, Record, batch_from_records, iter_records
 from replayer.errors import RecordUnfit
 from replayer.replay.pipeline import ScannedBatch, Stage
-from replayer.replay.record_edits import (
+from replayer.replay.stages import (
     AddHeader,
     AddProvenance,
     DropTombstones,

@@ -13,10 +13,10 @@ from replayer.replay.plan import (
     Findings,
     Preflight,
     RecordPlace,
-    RepublishPlan,
-    Request,
+    ReplayPlan,
     SoloBlock,
     SourcePartition,
+    TargetRequest,
     TimeBounds,
 )
 from replayer.replay.preflight import make_plan
@@ -48,14 +48,14 @@ def facts(partitions: int = 4, **config: str) -> TopicFacts:
 def plan(
     target: TopicFacts | None,
     *sources: SourcePartition,
-    request: Request | None = None,
+    request: TargetRequest | None = None,
     findings: Findings | None = None,
     watermarks: dict[int, Watermarks] | None = None,
     router: Router | None = None,
     creates: bool = False,
-) -> RepublishPlan:
+) -> ReplayPlan:
     preflight = Preflight(
-        request or Request("orders", "copy"),
+        request or TargetRequest("orders", "copy"),
         sources or (source(),),
         target,
         watermarks or {},
@@ -99,8 +99,10 @@ def test_a_target_with_as_many_partitions_as_are_used_is_enough() -> None:
 
 
 def test_the_source_topic_is_refused_unless_it_is_meant() -> None:
-    refused(ReplayRefused, "archive was made from.*--into-source", target=facts(), request=Request("copy", "copy"))
-    assert plan(facts(), request=Request("copy", "copy", into_source=True)).records == 100
+    refused(
+        ReplayRefused, "archive was made from.*--into-source", target=facts(), request=TargetRequest("copy", "copy")
+    )
+    assert plan(facts(), request=TargetRequest("copy", "copy", into_source=True)).records == 100
 
 
 def test_retention_that_would_eat_the_records_is_refused() -> None:
@@ -158,7 +160,7 @@ def test_what_the_broker_does_not_tell_is_a_warning() -> None:
 
 def test_warnings_name_what_the_copy_will_not_have() -> None:
     odd = source(1, gaps=(Gap(3, 9, "retention"),), timestamps=TimeBounds(0, 5), record_formats=frozenset({"text"}))
-    request = Request("orders", "copy", append=True)
+    request = TargetRequest("orders", "copy", append=True)
     warnings = plan(TopicFacts("copy", 4, None, None), odd, request=request, watermarks={1: Watermarks(5, 7)}).warnings
     told = "\n".join(warnings)
     assert "copy:1 is not empty (5..7)" in told
@@ -173,7 +175,7 @@ def test_records_of_others_in_the_target_are_refused() -> None:
         ReplayRefused, r"'copy' is not empty.*copy:0 holds offsets 5\.\.7.*--append", target=facts(), watermarks=held
     )
     assert plan(facts(), watermarks={0: Watermarks(7, 7), 3: Watermarks(0, 9)}), "partition 3 gets nothing"
-    assert plan(facts(), watermarks=held, request=Request("orders", "copy", append=True))
+    assert plan(facts(), watermarks=held, request=TargetRequest("orders", "copy", append=True))
 
 
 def test_records_without_keys_are_not_spread_by_key() -> None:
