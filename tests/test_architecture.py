@@ -1,10 +1,11 @@
-"""Who may import what; the contracts of import-linter are run as well."""
+"""Who may import what, how large things may grow, where tests are; the contracts of import-linter are run as well."""
 
 import ast
 import importlib
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from configparser import ConfigParser
 from graphlib import CycleError, TopologicalSorter
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import grimp
 import pytest
+
+from benchmarks.house import PROGRAMS, folders, functions, loose_files, worktree
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("archiver", "blockgz_runtime", "index_format", "replayer")
@@ -97,6 +100,41 @@ def _normal(distribution: str) -> str:
 def test_modules_are_named_for_what_they_hold() -> None:
     names = {part.removesuffix(".py") for module in modules() for part in module.parts}
     assert not names & NAMELESS
+
+
+def test_functions_are_short() -> None:
+    """Decorators, such as a command's options, do not count. The linter bounds complexity."""
+    assert [function for function in functions(worktree()) if function.lines > 60] == []
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_few_files_are_at_the_top_of_a_program(program: str) -> None:
+    assert len(loose_files(worktree(), program)) <= 4
+
+
+def test_folders_are_small() -> None:
+    assert {folder: files for folder, files in Counter(folders(worktree())).items() if files > 20} == {}
+
+
+def test_tests_are_found_by_the_path_of_what_they_test() -> None:
+    """Those of archiver/commit/batch.py are tests/archiver/commit/test_batch.py, or test_batch_ASPECT.py beside it.
+
+    What a folder does as a whole is tested in a file that begins with the folder's name.
+    """
+    tests = [
+        path.relative_to(ROOT / "tests") for name in PACKAGES for path in (ROOT / "tests" / name).rglob("test_*.py")
+    ]
+    assert tests
+    assert [str(test) for test in tests if not _tests_what_is_there(test)] == []
+
+
+def _tests_what_is_there(test: Path) -> bool:
+    folder = ROOT / test.parent
+    subject = test.stem.removeprefix("test_") + "_"
+    modules = {path.stem for path in folder.glob("*.py")}
+    subfolders = {path.parent.name for path in folder.glob("*/__init__.py")}
+    names = modules | subfolders | {folder.name}
+    return bool(modules) and any(subject.startswith(f"{name}_") for name in names)
 
 
 def test_the_programs_exist() -> None:

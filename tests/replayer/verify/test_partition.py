@@ -1,4 +1,4 @@
-"""Verifying a partition; test_corruption.py and its campaign try every kind of damage."""
+"""Verifying a partition; test_verify_corruption.py and its campaign try every kind of damage."""
 
 import asyncio
 from pathlib import Path

@@ -28,7 +28,7 @@ from index_format.records import TIMESTAMP_TYPES, canonical_bytes, iter_records,
 from tests.golden.test_ancestor import same_zlib
 from tests.index_format.builders import chunk_of, record
 
-TEXT = (Path(__file__).parents[2] / "FORMAT.md").read_text()
+TEXT = (Path(__file__).parents[1] / "FORMAT.md").read_text()
 EXAMPLES = re.findall(r"^```json\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
 STRUCTS = (ArchiveInfo, TopicInfo, TopicConfig, ChunkIndex, Marker, ChunkCatalog)
 KINDS: dict[str, Any] = {kind.__struct_defaults__[0]: kind for kind in STRUCTS}
