@@ -13,6 +13,7 @@ from archiver.ingest.kafka_cluster import SINGLE_READS, KafkaCluster, KafkaLog
 from archiver.ingest.kafka_settings import consumer_settings
 from archiver.ingest.kafka_source import Partition
 from archiver.ingest.ownership import Ownership
+from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.topics import TopicWatch
 from archiver.logs import LogEvent, log
 
@@ -151,7 +152,7 @@ class GroupMember:
         """Tell the group how far its partitions are; subscribe to topics that came or went."""
         if now - self._informed_at >= GROUP_COMMIT_SECONDS:
             self._informed_at = now
-            self._inform({partition: archiver.committed for partition, archiver in self._ownership.active.items()})
+            self._inform(self._ownership.active)
         topics = self._watch.topics(now)
         if topics and topics != self._topics:
             log.info(LogEvent.SUBSCRIBED, topics=",".join(topics))
@@ -178,7 +179,7 @@ class GroupMember:
         active = self._ownership.active
         leaving = {partition: active[partition] for partition in partitions if partition in active}
         self._ownership.give_up(partitions, self._config.grace, self._rest)
-        self._inform({partition: archiver.committed for partition, archiver in leaving.items()})
+        self._inform(leaving)
 
     def assigned(self, partitions: Sequence[Partition]) -> None:
         """See GroupListener."""
@@ -198,12 +199,12 @@ class GroupMember:
         self.joined = False
         self._ownership.lose(partitions)
 
-    def _inform(self, positions: Mapping[Partition, int | None]) -> None:
+    def _inform(self, archivers: Mapping[Partition, PartitionArchiver]) -> None:
         """Advisory, for lag tools: the archive's markers alone say what is archived."""
         news = {
             partition: position
-            for partition, position in positions.items()
-            if position is not None and self._informed.get(partition) != position
+            for partition, archiver in archivers.items()
+            if (position := archiver.state.committed) is not None and self._informed.get(partition) != position
         }
         if news:
             self._informed |= news

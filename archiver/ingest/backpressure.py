@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.kafka_source import Event, GroupListener, KafkaSource, Partition
-from archiver.ingest.partition_archiver import EndBlock, Flush
+from archiver.ingest.partition_state import ArchivingState, EndBlock, Flush
 from archiver.ingest.roll_policy import RollReason, blocks_to_end, chunks_to_end
 from archiver.logs import LogEvent, log
 
@@ -53,18 +53,10 @@ class MemoryPlan:
 
 
 class PartitionLoad(Protocol):
-    """What a partition holds of the budgets (see PartitionArchiver)."""
+    """A partition that holds part of the budgets (see PartitionArchiver)."""
 
     @property
-    def inbox_bytes(self) -> int: ...
-    @property
-    def open_bytes(self) -> int: ...
-    @property
-    def open_block_bytes(self) -> int: ...
-    @property
-    def open_index_bytes(self) -> int: ...
-    @property
-    def is_committing(self) -> bool: ...
+    def state(self) -> ArchivingState: ...
     def offer(self, event: Flush | EndBlock) -> None: ...
 
 
@@ -87,7 +79,7 @@ class Budgets:
 
     def have_capacity(self, loads: Iterable[PartitionLoad]) -> bool:
         """Whether more may be fetched: records that wait and the buffer are below their budgets."""
-        waiting = sum(each.inbox_bytes for each in loads)
+        waiting = sum(each.state.inbox_bytes for each in loads)
         return waiting < self._memory.waiting_bytes and self._buffer.used_bytes < self._buffer_bytes
 
     def taken(self, num_bytes: int, loads: Mapping[K, PartitionLoad]) -> None:
@@ -98,18 +90,18 @@ class Budgets:
 
     def relieve(self, loads: Mapping[K, PartitionLoad]) -> None:
         """End the largest open chunks and blocks early: thousands of partitions with one each would fill both."""
-        committing = {key: each.is_committing for key, each in loads.items()}
-        open_bytes = {key: each.open_bytes for key, each in loads.items()}
+        committing = {key: each.state.is_committing for key, each in loads.items()}
+        open_bytes = {key: each.state.open_bytes for key, each in loads.items()}
         for key in chunks_to_end(open_bytes, committing, self._buffer_bytes):
             loads[key].offer(Flush(RollReason.BUFFER))
-        index_bytes = {key: each.open_index_bytes for key, each in loads.items()}
+        index_bytes = {key: each.state.open_index_bytes for key, each in loads.items()}
         for key in chunks_to_end(index_bytes, committing, self._memory.index_bytes):
             loads[key].offer(Flush(RollReason.MEMORY))
         self._end_blocks(loads)
 
     def _end_blocks(self, loads: Mapping[K, PartitionLoad]) -> None:
         self._taken_bytes = 0
-        open_bytes = {key: each.open_block_bytes for key, each in loads.items()}
+        open_bytes = {key: each.state.open_block_bytes for key, each in loads.items()}
         for key in blocks_to_end(open_bytes, self._memory.open_block_bytes):
             loads[key].offer(EndBlock())
 

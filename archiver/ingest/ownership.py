@@ -17,7 +17,8 @@ from archiver.config.model import RunConfig
 from archiver.errors import AssignmentLost, Fenced
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.kafka_source import Event, Partition, PartitionFailed
-from archiver.ingest.partition_archiver import ChunkSettings, Flush, PartitionArchiver, PartitionCounts, Tick
+from archiver.ingest.partition_archiver import ChunkSettings, PartitionArchiver
+from archiver.ingest.partition_state import ArchivingState, Flush, PartitionCounts, Tick
 from archiver.ingest.roll_policy import RollLimits, RollReason
 from archiver.ingest.topics import TopicDirectory
 from archiver.logs import LogEvent, log
@@ -64,8 +65,8 @@ class PartitionReport:
 
     def add(self, archiver: PartitionArchiver) -> None:
         """Note what one owner of the partition archived."""
-        self.counts += archiver.counts
-        marker = archiver.held.marker
+        self.counts += archiver.state.counts
+        marker = archiver.state.marker
         self.next_offset, self.newest_ms = marker.next_offset, marker.newest_timestamp
 
 
@@ -90,7 +91,7 @@ class PartitionView(NamedTuple):
     state: PartitionState
     report: PartitionReport
     counts: PartitionCounts
-    archiver: PartitionArchiver | None
+    archiving: ArchivingState | None
 
 
 @dataclass(frozen=True)
@@ -145,25 +146,24 @@ class Ownership:
     def views(self) -> list[PartitionView]:
         """Every partition that was ever this process's, as it stands. Safe to call from any thread."""
         with self._ending_guard:
-            active, waiting, assigned = dict(self._active), dict(self._retry_at), set(self._assigned)
-            views = []
-            for partition, report in list(self.reports.items()):
-                archiver = active.get(partition)
-                if archiver is not None:
-                    state = PartitionState.ARCHIVING
-                elif partition not in assigned:
-                    state = PartitionState.RELEASED
-                elif report.failure is not None:
-                    state = PartitionState.STOPPED
-                elif partition in waiting:
-                    state = PartitionState.WAITING
-                elif report.end_offset is not None and partition not in self._claims:
-                    state = PartitionState.DONE
-                else:
-                    state = PartitionState.CLAIMING
-                counts = report.counts + archiver.counts if archiver is not None else report.counts
-                views.append(PartitionView(state, report, counts, archiver))
-            return views
+            return [self._view(report) for report in list(self.reports.values())]
+
+    def _view(self, report: PartitionReport) -> PartitionView:
+        partition, archiver = report.partition, self._active.get(report.partition)
+        if archiver is not None:
+            archiving = archiver.state
+            return PartitionView(PartitionState.ARCHIVING, report, report.counts + archiving.counts, archiving)
+        if partition not in self._assigned:
+            state = PartitionState.RELEASED
+        elif report.failure is not None:
+            state = PartitionState.STOPPED
+        elif partition in self._retry_at:
+            state = PartitionState.WAITING
+        elif report.end_offset is not None and partition not in self._claims:
+            state = PartitionState.DONE
+        else:
+            state = PartitionState.CLAIMING
+        return PartitionView(state, report, report.counts, None)
 
     def acquire(self, partition: Partition, end_offset: int | None = None, high_watermark: int | None = None) -> None:
         """Start to take the partition over; see `begin`."""
@@ -213,11 +213,12 @@ class Ownership:
         """End partitions that failed or are drained; gives those that are to be consumed no longer."""
         ended = []
         for partition, archiver in list(self._active.items()):
-            if archiver.failure is not None:
+            state = archiver.state
+            if state.failure is not None:
                 ended.append(partition)
                 self._end(partition)
-                self._failed(partition, archiver.failure)
-            elif archiver.is_drained and archiver.is_idle:
+                self._failed(partition, state.failure)
+            elif state.is_drained and state.is_idle:
                 if partition in self._ending:
                     self.reports[partition].is_drained = True
                     ended.append(partition)
@@ -225,7 +226,7 @@ class Ownership:
                 else:
                     self._ending.add(partition)
                     archiver.offer(Flush(RollReason.FLUSH))
-            elif archiver.counts.chunks:
+            elif state.counts.chunks:
                 self._tries.pop(partition, None)
         return ended
 
@@ -236,13 +237,13 @@ class Ownership:
         for archiver in flushing:
             archiver.offer(Flush(RollReason.FLUSH))
         deadline = self._context.clock() + seconds
-        while not all(archiver.is_idle for archiver in flushing) and self._context.clock() < deadline:
+        while not all(archiver.state.is_idle for archiver in flushing) and self._context.clock() < deadline:
             pause()
         for partition in leaving:
             if partition in self._active:
-                archiver = self._active[partition]
-                self.reports[partition].is_drained = archiver.is_drained and archiver.is_idle and not archiver.failure
-                self._note_uncommitted(partition, archiver)
+                state = self._active[partition].state
+                self.reports[partition].is_drained = state.is_drained and state.is_idle and not state.failure
+                self._note_uncommitted(partition, state)
         self.lose(leaving)
 
     def lose(self, partitions: Iterable[Partition]) -> None:
@@ -253,12 +254,12 @@ class Ownership:
             if partition in self._active:
                 self._end(partition)
 
-    def _note_uncommitted(self, partition: Partition, archiver: PartitionArchiver) -> None:
-        """Tell of a last chunk that is not committed; a failure that the next owner will meet too is the run's."""
-        error = archiver.failure
+    def _note_uncommitted(self, partition: Partition, state: ArchivingState) -> None:
+        """Log a last chunk that is not committed; a failure that the next owner will meet too is the run's."""
+        error = state.failure
         if error is not None and not self._is_passing(error):
             self._stopped(partition, error)
-        elif error is not None or not archiver.is_idle:
+        elif error is not None or not state.is_idle:
             cause = "the grace time ended" if error is None else error.what
             log.warning(LogEvent.ABANDONED, topic=partition[0], partition=partition[1], cause=cause)
 

@@ -107,7 +107,7 @@ class ArchiverService:
     def snapshot(self) -> ServiceSnapshot:
         """What there is to tell of this process now. Safe to call from any thread, asks nobody."""
         views = self._ownership.views() if self._ownership else []
-        archivers = [view.archiver for view in views if view.archiver is not None]
+        active = [view.archiving for view in views if view.archiving is not None]
         now = self._clock()
         return ServiceSnapshot(
             version=version("blockgz"),
@@ -117,8 +117,8 @@ class ArchiverService:
             heartbeat_age_seconds=now - self._stepped_at,
             paused=self._fetching.is_paused,
             memory_budget=self._config.memory,
-            waiting_bytes=sum(archiver.inbox_bytes for archiver in archivers),
-            open_block_bytes=sum(archiver.open_block_bytes for archiver in archivers),
+            waiting_bytes=sum(state.inbox_bytes for state in active),
+            open_block_bytes=sum(state.open_block_bytes for state in active),
             buffer_budget=self._config.buffer_bytes,
             buffer_bytes=self._buffer.used_bytes,
             watermarks_age_seconds=self._watermarks.age_seconds,

@@ -109,7 +109,7 @@ def partition_snapshots(
 
 
 def _partition(view: PartitionView, bounds: LogBounds | None, now: float, wall_ms: int) -> PartitionSnapshot:
-    report, counts, archiver = view.report, view.counts, view.archiver
+    report, counts, archiving = view.report, view.counts, view.archiving
     topic, number = report.partition
     snapshot = PartitionSnapshot(
         topic=topic,
@@ -130,15 +130,15 @@ def _partition(view: PartitionView, bounds: LogBounds | None, now: float, wall_m
     )
     if view.state is PartitionState.RELEASED:
         return snapshot
-    if archiver is None:
+    if archiving is None:
         reach = Reach(report.next_offset, None, None, report.newest_ms)
     else:
-        marker, chunk = archiver.resting, archiver.open_chunk
-        reach = Reach(marker.next_offset, archiver.position, archiver.oldest_uncommitted_ms, marker.newest_timestamp)
+        marker, chunk = archiving.marker, archiving.open_chunk
+        reach = Reach(marker.next_offset, archiving.position, archiving.oldest_uncommitted_ms, marker.newest_timestamp)
         snapshot = replace(
             snapshot,
             epoch=marker.epoch,
-            position=archiver.position,
+            position=archiving.position,
             gaps=marker.num_gaps,
             open_chunk_seconds=None if chunk is None else now - chunk.opened_at,
             open_chunk_bytes=0 if chunk is None else chunk.compressed_bytes,

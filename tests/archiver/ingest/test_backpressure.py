@@ -64,7 +64,7 @@ class Journal:
         return calls
 
 
-def test_without_room_the_consumer_waits_then_is_polled_paused_until_there_is_budgets() -> None:
+def test_without_capacity_the_consumer_waits_then_is_polled_paused_until_there_is_some() -> None:
     journal = Journal()
     fetching = Fetching(journal.connect, journal, lambda: journal.now, journal.rest)  # type: ignore[arg-type]
 

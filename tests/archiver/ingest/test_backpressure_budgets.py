@@ -37,14 +37,14 @@ class Partitions:
         self._next[number] += records
         batch = batch_from_records([record(offset, VALUE) for offset in offsets])
         self.work[number].offer(Fetched(("orders", number), batch, 0, batch.nbytes))
-        self.until(lambda: self.work[number].inbox_bytes == 0, "the records are taken")
+        self.until(lambda: self.work[number].state.inbox_bytes == 0, "the records are taken")
 
     def settle(self) -> None:
-        self.until(lambda: all(archiver.is_idle for archiver in self.work.values()), "all partitions are idle")
+        self.until(lambda: all(archiver.state.is_idle for archiver in self.work.values()), "all partitions are idle")
 
     def chunks(self) -> list[int]:
         """The number of committed chunks of each partition."""
-        return [archiver.counts.chunks for archiver in self.work.values()]
+        return [archiver.state.counts.chunks for archiver in self.work.values()]
 
     @staticmethod
     def until(condition: Callable[[], bool], what: str) -> None:
@@ -62,7 +62,7 @@ def test_a_full_buffer_is_emptied_by_committing_the_largest_chunks(partitions: P
     for number, records in enumerate((3, 30, 12, 20)):
         partitions.feed(number, records)
     partitions.settle()
-    sizes = [archiver.open_bytes for archiver in partitions.work.values()]
+    sizes = [archiver.state.open_bytes for archiver in partitions.work.values()]
     # Without the largest one the rest lies inside the open chunks' share.
     budgets = partitions.budgets(buffer_bytes=int((sum(sizes) - sizes[1] + 1) / BUFFER_SHARE_OF_OPEN_CHUNKS))
     budgets.relieve(partitions.work)
@@ -83,7 +83,7 @@ def test_while_the_store_hangs_each_partition_ends_one_chunk_and_no_more(partiti
     for number, archiver in partitions.work.items():
         assert not budgets.have_capacity(partitions.work.values())
         budgets.relieve(partitions.work)
-        partitions.until(lambda archiver=archiver: not archiver.open_bytes, f"the chunk of {number} has ended")
+        partitions.until(lambda archiver=archiver: not archiver.state.open_bytes, f"the chunk of {number} has ended")
         partitions.feed(number, 20)  # a new chunk fills the buffer behind the one that waits
     budgets.relieve(partitions.work)
     partitions.bench.store.gated = False
@@ -113,12 +113,12 @@ def test_open_blocks_leave_memory_largest_first(
     for number, records in enumerate((3, 30, 12, 20)):
         partitions.feed(number, records)
     partitions.settle()
-    sizes = [archiver.open_block_bytes for archiver in partitions.work.values()]
+    sizes = [archiver.state.open_block_bytes for archiver in partitions.work.values()]
     assert min(sizes) > 0 and partitions.bench.buffer.used_bytes == 0
     budgets = partitions.budgets(memory=SHARES_OF_OPEN_BLOCKS * (sum(sizes) - sizes[1] - 1))
     relieve(budgets, partitions)
     partitions.settle()
-    left = [archiver.open_block_bytes for archiver in partitions.work.values()]
+    left = [archiver.state.open_block_bytes for archiver in partitions.work.values()]
     assert left == [sizes[0], 0, sizes[2], 0]
     assert partitions.bench.buffer.used_bytes > 0 and partitions.chunks() == [0] * 4
 
@@ -127,8 +127,8 @@ def test_what_open_chunks_note_of_their_blocks_is_bounded(partitions: Partitions
     for number, records in enumerate((3, 30, 12, 20)):
         partitions.feed(number, records)
     partitions.settle()
-    notes = sum(archiver.open_index_bytes for archiver in partitions.work.values())
+    notes = sum(archiver.state.open_index_bytes for archiver in partitions.work.values())
     partitions.budgets(memory=24 * (notes - 1)).relieve(partitions.work)
     partitions.settle()
     assert partitions.chunks()[1] == 1
-    assert sum(archiver.open_index_bytes for archiver in partitions.work.values()) < notes
+    assert sum(archiver.state.open_index_bytes for archiver in partitions.work.values()) < notes

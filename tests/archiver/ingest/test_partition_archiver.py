@@ -15,7 +15,8 @@ from archiver.errors import Diverged, Fenced, UnencodableRecord, UnreadableRecor
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ENTRY_BYTES
 from archiver.ingest.kafka_source import EndReached, Fetched, Unreadable
-from archiver.ingest.partition_archiver import ChunkSettings, EndBlock, Flush, PartitionArchiver, PartitionCounts, Tick
+from archiver.ingest.partition_archiver import ChunkSettings, PartitionArchiver
+from archiver.ingest.partition_state import EndBlock, Flush, PartitionCounts, Tick
 from archiver.ingest.roll_policy import RollLimits, RollReason
 from blockgz_runtime.errors import BufferFailed, StoreError, StoreUnavailable
 from blockgz_runtime.store.writer import Body
@@ -121,7 +122,7 @@ class Bench:
     def settle(self) -> None:
         """Wait until everything that was offered is done."""
         archiver = self.made[-1]
-        until(lambda: archiver.is_idle, "the partition is idle")
+        until(lambda: archiver.state.is_idle, "the partition is idle")
 
     def chain(self) -> Chain | None:
         """What readers see."""
@@ -180,8 +181,8 @@ def test_nine_records_at_three_a_chunk_are_three_chunks(bench: Bench) -> None:
     archiver.offer(some(*range(9)))
     bench.settle()
     assert bench.spans() == [(0, 3, 3), (3, 6, 3), (6, 9, 3)]
-    assert archiver.counts.chunks == 3 and archiver.counts.records == 9
-    assert archiver.counts.stored_bytes == sum(entry.bytes for entry in archiver.held.marker.tail)
+    assert archiver.state.counts.chunks == 3 and archiver.state.counts.records == 9
+    assert archiver.state.counts.stored_bytes == sum(entry.bytes for entry in archiver.held.marker.tail)
     assert bench.buffer.used_bytes == 0
 
 
@@ -205,7 +206,7 @@ def test_nothing_is_committed_before_a_limit_is_reached(bench: Bench) -> None:
     archiver.offer(some(0, 1, 2))
     archiver.offer(Tick(bench.now + 59))
     bench.settle()
-    assert bench.chain() is None and archiver.position == 3
+    assert bench.chain() is None and archiver.state.position == 3
 
 
 def test_a_chunk_ends_at_its_compressed_size(bench: Bench) -> None:
@@ -279,7 +280,7 @@ def test_progress_without_records_is_committed_at_intervals(bench: Bench) -> Non
 
 def test_an_empty_partition_is_noted_as_archived_up_to_its_end(bench: Bench) -> None:
     archiver = bench.archiver(low=5, end_offset=5)
-    assert archiver.is_drained
+    assert archiver.state.is_drained
     archiver.offer(FLUSH)
     bench.settle()
     assert (archiver.held.marker.start_offset, archiver.held.marker.next_offset) == (5, 5)
@@ -291,7 +292,7 @@ def test_the_next_owner_goes_on_where_the_last_one_committed(bench: Bench) -> No
     bench.settle()
     first.close()
     second = bench.archiver()
-    assert second.position == 2
+    assert second.state.position == 2
     second.offer(some(2, 3))
     second.offer(FLUSH)
     bench.settle()
@@ -305,7 +306,7 @@ def test_a_redelivery_is_dropped_and_counted(bench: Bench) -> None:
     archiver.offer(some(3, 4))
     archiver.offer(FLUSH)
     bench.settle()
-    assert bench.offsets() == [0, 1, 2, 3, 4] and archiver.counts.dropped_duplicates == 4
+    assert bench.offsets() == [0, 1, 2, 3, 4] and archiver.state.counts.dropped_duplicates == 4
 
 
 @pytest.mark.parametrize("epoch", [None, 3, 4])
@@ -316,7 +317,7 @@ def test_a_redelivery_written_under_an_older_leader_is_one_too(bench: Bench, epo
     archiver.offer(some(0, 1, leader_epoch=epoch))
     archiver.offer(FLUSH)
     bench.settle()
-    assert archiver.failure is None and bench.offsets() == [0, 1, 2]
+    assert archiver.state.failure is None and bench.offsets() == [0, 1, 2]
 
 
 def test_an_offset_that_comes_again_under_a_newer_leader_has_diverged(bench: Bench) -> None:
@@ -325,7 +326,7 @@ def test_an_offset_that_comes_again_under_a_newer_leader_has_diverged(bench: Ben
     bench.settle()
     archiver.offer(some(1, 2, 3, leader_epoch=4))
     bench.settle()
-    assert isinstance(archiver.failure, Diverged)
+    assert isinstance(archiver.state.failure, Diverged)
     assert bench.offsets() == [0, 1] and bench.buffer.used_bytes == 0
 
 
@@ -343,16 +344,16 @@ def test_what_lies_beyond_the_end_offset_is_left_for_the_next_run(bench: Bench) 
     archiver.offer(some(0, 1, 2, 3, 4))
     archiver.offer(EndReached(PARTITION, 5))
     bench.settle()
-    assert archiver.is_drained and archiver.position == 3
+    assert archiver.state.is_drained and archiver.state.position == 3
     archiver.offer(some(5, 6))
     archiver.offer(unreadable(7))
     archiver.offer(EndReached(PARTITION, 9))
     archiver.offer(FLUSH)
     bench.settle()
-    assert archiver.failure is None
+    assert archiver.state.failure is None
     assert bench.spans() == [(0, 3, 3)], "the end of the log lies beyond what was taken from it"
     following = bench.archiver()
-    assert following.position == 3
+    assert following.state.position == 3
     following.offer(some(3, 4, 5, 6))
     following.offer(FLUSH)
     bench.settle()
@@ -366,7 +367,7 @@ def test_the_end_offset_is_reached_where_nothing_lies_at_it(bench: Bench, last: 
     archiver = bench.archiver(end_offset=6)
     archiver.offer(last)
     bench.settle()
-    assert archiver.is_drained and archiver.position == 6
+    assert archiver.state.is_drained and archiver.state.position == 6
     archiver.offer(FLUSH)
     bench.settle()
     assert archiver.held.marker.next_offset == 6
@@ -377,8 +378,8 @@ def test_short_of_the_end_offset_it_is_not_drained(bench: Bench) -> None:
     archiver.offer(some(0, 4))
     archiver.offer(EndReached(PARTITION, 5))
     bench.settle()
-    assert not archiver.is_drained
-    assert not bench.archiver().is_drained, "without an end there is none to reach"
+    assert not archiver.state.is_drained
+    assert not bench.archiver().state.is_drained, "without an end there is none to reach"
 
 
 def test_a_bad_record_stops_the_partition_by_default(bench: Bench) -> None:
@@ -387,11 +388,11 @@ def test_a_bad_record_stops_the_partition_by_default(bench: Bench) -> None:
     archiver.offer(unreadable(2))
     archiver.offer(some(3))
     bench.settle()
-    assert isinstance(archiver.failure, UnreadableRecord)
+    assert isinstance(archiver.state.failure, UnreadableRecord)
     archiver.offer(FLUSH)
     bench.settle()
     assert bench.spans() == [(0, 2, 2)], "what lies before it is archived"
-    assert bench.buffer.used_bytes == 0 and archiver.inbox_bytes == 0
+    assert bench.buffer.used_bytes == 0 and archiver.state.inbox_bytes == 0
 
 
 def test_what_lies_before_a_bad_record_is_committed_first_however_slow_the_store(bench: Bench) -> None:
@@ -399,14 +400,14 @@ def test_what_lies_before_a_bad_record_is_committed_first_however_slow_the_store
     bench.store.gated = True
     archiver.offer(fetched([record(0, b"a"), record(1, b"b"), record(2, b"c"), record(4, None), record(5, b"e")]))
     archiver.offer(fetched([record(6, b"f")]))
-    until(lambda: archiver.position == 4 and bench.store.waiting == 1, "the bad record is seen")
-    assert archiver.failure is None and not archiver.is_idle
+    until(lambda: archiver.state.position == 4 and bench.store.waiting == 1, "the bad record is seen")
+    assert archiver.state.failure is None and not archiver.state.is_idle
     bench.store.gated = False
     bench.store.open(1)
     bench.settle()
-    assert isinstance(archiver.failure, UnencodableRecord)
+    assert isinstance(archiver.state.failure, UnencodableRecord)
     assert bench.spans() == [(0, 2, 2), (2, 4, 1)]
-    assert bench.buffer.used_bytes == 0 and archiver.inbox_bytes == 0
+    assert bench.buffer.used_bytes == 0 and archiver.state.inbox_bytes == 0
 
 
 @pytest.mark.parametrize("position", [0, 5])
@@ -414,8 +415,8 @@ def test_a_bad_record_with_nothing_before_it(bench: Bench, position: int) -> Non
     archiver = bench.archiver()
     archiver.offer(unreadable(position))
     bench.settle()
-    assert isinstance(archiver.failure, UnreadableRecord)
-    assert bench.archiver().position == position, "the offsets before it hold nothing"
+    assert isinstance(archiver.state.failure, UnreadableRecord)
+    assert bench.archiver().state.position == position, "the offsets before it hold nothing"
 
 
 def test_a_commit_that_fails_before_a_bad_record_is_the_failure(bench: Bench) -> None:
@@ -424,14 +425,14 @@ def test_a_commit_that_fails_before_a_bad_record_is_the_failure(bench: Bench) ->
     archiver.offer(some(0))
     archiver.offer(unreadable(1))
     bench.settle()
-    assert archiver.failure is bench.store.failure and bench.buffer.used_bytes == 0
+    assert archiver.state.failure is bench.store.failure and bench.buffer.used_bytes == 0
 
 
 def test_a_record_that_the_format_cannot_hold_stops_the_partition_by_default(bench: Bench) -> None:
     archiver = bench.archiver(layout="seed")
     archiver.offer(fetched([record(0, b"x"), record(1, None)]))
     bench.settle()
-    assert isinstance(archiver.failure, UnencodableRecord)
+    assert isinstance(archiver.state.failure, UnencodableRecord)
 
 
 def test_skipped_records_are_counted_and_recorded_as_gaps(bench: Bench) -> None:
@@ -442,7 +443,7 @@ def test_skipped_records_are_counted_and_recorded_as_gaps(bench: Bench) -> None:
     archiver.offer(unreadable(6))
     archiver.offer(FLUSH)
     bench.settle()
-    assert archiver.failure is None and archiver.counts.skipped == 4
+    assert archiver.state.failure is None and archiver.state.counts.skipped == 4
     chain = bench.chain()
     assert chain is not None
     assert (chain.gaps, chain.next_offset) == ([(1, 3), (4, 5), (6, 7)], 7)
@@ -458,7 +459,7 @@ def test_an_unreadable_record_that_comes_again_is_a_redelivery(bench: Bench) -> 
     archiver.offer(FLUSH)
     bench.settle()
     chain = bench.chain()
-    assert archiver.failure is None and chain is not None and chain.gaps == [(1, 2)]
+    assert archiver.state.failure is None and chain is not None and chain.gaps == [(1, 2)]
 
 
 @pytest.mark.parametrize("by_tick", [True, False])
@@ -475,7 +476,7 @@ def test_progress_over_nothing_but_skipped_records(bench: Bench, by_tick: bool) 
     bench.now += 60
     archiver.offer(Tick(bench.now) if by_tick else FLUSH)
     bench.settle()
-    assert (archiver.failure, archiver.held.marker.next_offset) == (None, 3)
+    assert (archiver.state.failure, archiver.held.marker.next_offset) == (None, 3)
     archiver.offer(some(3))
     archiver.offer(FLUSH)
     bench.settle()
@@ -489,17 +490,17 @@ def test_a_slow_store_stalls_the_partition_after_a_chunk_in_flight_and_one_that_
     bench.store.gated = True
     for start in range(0, 20, 2):
         archiver.offer(some(start, start + 1))
-    until(lambda: archiver.position == 4 and bench.store.waiting == 1, "two chunks are finished")
-    waiting = archiver.inbox_bytes
-    assert waiting > 0 and not archiver.is_idle
+    until(lambda: archiver.state.position == 4 and bench.store.waiting == 1, "two chunks are finished")
+    waiting = archiver.state.inbox_bytes
+    assert waiting > 0 and not archiver.state.is_idle
     for _ in range(100):
         archiver.offer(Tick(bench.now))
-    assert archiver.position == 4 and archiver.inbox_bytes == waiting
+    assert archiver.state.position == 4 and archiver.state.inbox_bytes == waiting
     bench.store.gated = False
     bench.store.open(1)
     bench.settle()
     assert bench.spans() == [(start, start + 2, 2) for start in range(0, 20, 2)]
-    assert archiver.inbox_bytes == 0 and bench.buffer.used_bytes == 0
+    assert archiver.state.inbox_bytes == 0 and bench.buffer.used_bytes == 0
 
 
 def test_building_goes_on_as_soon_as_one_commit_is_done(bench: Bench) -> None:
@@ -507,9 +508,9 @@ def test_building_goes_on_as_soon_as_one_commit_is_done(bench: Bench) -> None:
     bench.store.gated = True
     for start in range(0, 20, 2):
         archiver.offer(some(start, start + 1))
-    until(lambda: archiver.position == 4 and bench.store.waiting == 1, "two chunks are finished")
+    until(lambda: archiver.state.position == 4 and bench.store.waiting == 1, "two chunks are finished")
     bench.store.open(3)  # data, index and marker of the first chunk
-    until(lambda: archiver.position == 6, "the third chunk is built while the second is committed")
+    until(lambda: archiver.state.position == 6, "the third chunk is built while the second is committed")
     assert bench.spans() == [(0, 2, 2)]
 
 
@@ -517,16 +518,16 @@ def test_it_says_whether_a_chunk_waits_to_be_committed(bench: Bench) -> None:
     archiver = bench.archiver()
     archiver.offer(some(0))
     bench.settle()
-    assert not archiver.is_committing
+    assert not archiver.state.is_committing
     bench.store.gated = True
     archiver.offer(FLUSH)
-    assert archiver.is_committing
+    assert archiver.state.is_committing
     until(lambda: bench.store.waiting == 1, "the chunk is being committed")
-    assert archiver.is_committing
+    assert archiver.state.is_committing
     bench.store.gated = False
     bench.store.open(1)
     bench.settle()
-    assert not archiver.is_committing
+    assert not archiver.state.is_committing
 
 
 def test_ticks_do_not_pile_up_behind_a_slow_store(bench: Bench) -> None:
@@ -534,18 +535,18 @@ def test_ticks_do_not_pile_up_behind_a_slow_store(bench: Bench) -> None:
     bench.store.gated = True
     archiver.offer(some(0))
     archiver.offer(some(1))
-    until(lambda: archiver.position == 2, "the partition is stalled")
+    until(lambda: archiver.state.position == 2, "the partition is stalled")
     archiver.offer(some(2))
     for _ in range(1000):
         archiver.offer(Tick(bench.now))
-    assert len(archiver._inbox) == 1
+    assert len(archiver.state.inbox) == 1
 
 
 def test_one_batch_of_many_chunks_is_cut_whole(bench: Bench) -> None:
     archiver = bench.archiver(chunk_records=1)
     archiver.offer(some(*range(200)))
     bench.settle()
-    counts = archiver.counts
+    counts = archiver.state.counts
     assert (counts.records, counts.chunks, counts.commits, counts.commit_seconds) == (200, 200, 200, 0.0)
     assert bench.offsets() == list(range(200))
 
@@ -555,17 +556,17 @@ def test_a_failed_commit_stops_the_partition_and_gives_everything_back(bench: Be
     bench.store.gated = True
     for start in range(0, 10, 2):
         archiver.offer(some(start, start + 1))
-    until(lambda: archiver.position == 4, "two chunks are finished")
+    until(lambda: archiver.state.position == 4, "two chunks are finished")
     bench.store.failure = StoreError("the disk is gone")
     bench.store.gated = False
     bench.store.open(1)
     bench.settle()
-    assert archiver.failure is bench.store.failure
+    assert archiver.state.failure is bench.store.failure
     archiver.offer(some(10, 11))
     bench.settle()
     bench.store.failure = None
     assert bench.chain() is None
-    assert (archiver.inbox_bytes, archiver.open_bytes, bench.buffer.used_bytes) == (0, 0, 0)
+    assert (archiver.state.inbox_bytes, archiver.state.open_bytes, bench.buffer.used_bytes) == (0, 0, 0)
 
 
 def test_a_store_that_stays_away_ends_as_the_driver_decides(bench: Bench) -> None:
@@ -573,7 +574,7 @@ def test_a_store_that_stays_away_ends_as_the_driver_decides(bench: Bench) -> Non
     bench.store.failure = StoreUnavailable("no answer")
     archiver.offer(some(0))
     bench.settle()
-    assert isinstance(archiver.failure, StoreUnavailable) and "3 times" in archiver.failure.what
+    assert isinstance(archiver.state.failure, StoreUnavailable) and "3 times" in archiver.state.failure.what
 
 
 def test_a_fenced_writer_stops(bench: Bench) -> None:
@@ -581,8 +582,8 @@ def test_a_fenced_writer_stops(bench: Bench) -> None:
     first.offer(some(0, 1))
     second = bench.archiver()
     first.offer(FLUSH)
-    until(lambda: first.is_idle, "the first writer is idle")
-    assert isinstance(first.failure, Fenced)
+    until(lambda: first.state.is_idle, "the first writer is idle")
+    assert isinstance(first.state.failure, Fenced)
     second.offer(some(0, 1, 2))
     second.offer(FLUSH)
     bench.settle()
@@ -594,9 +595,9 @@ def test_a_fault_of_our_own_stops_the_partition_and_blocks_nothing(bench: Bench)
     archiver.offer(some(0, 1))
     archiver.offer(Fetched(PARTITION, "no batch", 0, 5))
     bench.settle()
-    assert archiver.failure is not None and "internal error" in archiver.failure.what
-    assert isinstance(archiver.failure.__cause__, AttributeError)
-    assert bench.buffer.used_bytes == 0 and archiver.inbox_bytes == 0
+    assert archiver.state.failure is not None and "internal error" in archiver.state.failure.what
+    assert isinstance(archiver.state.failure.__cause__, AttributeError)
+    assert bench.buffer.used_bytes == 0 and archiver.state.inbox_bytes == 0
 
 
 def test_a_fault_of_our_own_in_a_commit_stops_the_partition_and_blocks_nothing(bench: Bench) -> None:
@@ -604,7 +605,7 @@ def test_a_fault_of_our_own_in_a_commit_stops_the_partition_and_blocks_nothing(b
     bench.store.failure = ZeroDivisionError()
     archiver.offer(some(0, 1))
     bench.settle()
-    assert archiver.failure is not None and isinstance(archiver.failure.__cause__, ZeroDivisionError)
+    assert archiver.state.failure is not None and isinstance(archiver.state.failure.__cause__, ZeroDivisionError)
     assert bench.buffer.used_bytes == 0
 
 
@@ -616,7 +617,7 @@ def test_a_buffer_that_fails_stops_the_partition(bench: Bench, tmp_path: Path) -
     path.unlink()
     archiver.offer(FLUSH)
     bench.settle()
-    assert isinstance(archiver.failure, BufferFailed) and bench.buffer.used_bytes == 0
+    assert isinstance(archiver.state.failure, BufferFailed) and bench.buffer.used_bytes == 0
 
 
 def test_a_closed_partition_writes_nothing_more(bench: Bench) -> None:
@@ -627,7 +628,7 @@ def test_a_closed_partition_writes_nothing_more(bench: Bench) -> None:
     archiver.close()
     archiver.offer(FLUSH)
     bench.settle()
-    assert bench.chain() is None and bench.buffer.used_bytes == 0 and archiver.failure is None
+    assert bench.chain() is None and bench.buffer.used_bytes == 0 and archiver.state.failure is None
 
 
 def test_closing_during_a_commit_lets_that_one_end_and_drops_the_rest(bench: Bench) -> None:
@@ -635,7 +636,7 @@ def test_closing_during_a_commit_lets_that_one_end_and_drops_the_rest(bench: Ben
     bench.store.gated = True
     for start in range(0, 10, 2):
         archiver.offer(some(start, start + 1))
-    until(lambda: archiver.position == 4 and bench.store.waiting == 1, "two chunks are finished")
+    until(lambda: archiver.state.position == 4 and bench.store.waiting == 1, "two chunks are finished")
     archiver.close()
     bench.store.gated = False
     bench.store.open(1)
@@ -662,6 +663,6 @@ def test_an_open_block_is_told_to_end_once_while_the_partition_waits(bench: Benc
     bench.store.gated = False
     bench.store.open(100)
     bench.settle()
-    chunk = archiver.open_chunk
+    chunk = archiver.state.open_chunk
     assert chunk is not None and (chunk.num_records, chunk.num_blocks) == (2, 1)
-    assert archiver.open_index_bytes == ENTRY_BYTES
+    assert archiver.state.open_index_bytes == ENTRY_BYTES

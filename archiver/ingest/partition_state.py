@@ -1,0 +1,329 @@
+"""What becomes of one partition: an immutable state, decisions over it, and its transitions.
+
+Everything here is pure: no thread, no store, no clock. PartitionArchiver carries the decisions out. Its builder thread
+alone changes position, chain and open chunk; its committer thread alone changes the marker; any thread adds events.
+"""
+
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, replace
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from archiver.commit.objects import Held, RestingMarker
+from archiver.commit.operations import Protocol
+from archiver.errors import Diverged
+from archiver.ingest.chunk_builder import ENTRY_BYTES, ChunkBuilder
+from archiver.ingest.kafka_source import EndReached, Fetched, Unreadable, name_of
+from archiver.ingest.roll_policy import OpenChunkFacts, RollLimits, RollReason, roll_reason
+from index_format import marker as markers
+from index_format.chunk_index import Gap
+from index_format.errors import BlockgzError
+from index_format.marker import Marker
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed: `now` in seconds of the service's monotonic clock."""
+
+    now: float
+
+
+@dataclass(frozen=True)
+class Flush:
+    """End and commit whatever is open."""
+
+    reason: RollReason
+
+
+@dataclass(frozen=True)
+class EndBlock:
+    """Move the open block out of memory, whatever its size."""
+
+
+PartitionEvent = Fetched | EndReached | Unreadable | Tick | Flush | EndBlock
+
+
+@dataclass(frozen=True)
+class PartitionCounts:
+    """What this process archived of the partition since it claimed it."""
+
+    records: int = 0
+    chunks: int = 0
+    commits: int = 0
+    """Swaps of the marker: of chunks, and of progress without records."""
+    commit_seconds: float = 0.0
+    """Time that commits took, uploads and retries included."""
+    stored_bytes: int = 0
+    dropped_duplicates: int = 0
+    skipped: int = 0
+
+    def __add__(self, other: "PartitionCounts") -> "PartitionCounts":
+        return PartitionCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+
+
+def counts_of_commit(before: Marker, now: Marker, seconds: float) -> PartitionCounts:
+    """What one swap of the marker adds."""
+    if now.last_chunk_index == before.last_chunk_index or not now.tail:
+        return PartitionCounts(commits=1, commit_seconds=seconds)
+    chunk = now.tail[-1]
+    return PartitionCounts(chunk.num_records, 1, 1, seconds, chunk.bytes)
+
+
+class PendingCommit(NamedTuple):
+    """What waits to be committed, and how: a finished chunk, or None for progress without records."""
+
+    chunk: ChunkBuilder | None
+    protocol: Callable[[Held], Protocol[Held]]
+
+
+class EndChunk(NamedTuple):
+    """Decision: finish the open chunk and commit it."""
+
+
+class CommitProgress(NamedTuple):
+    """Decision: commit that `next_offset` was reached, without a chunk."""
+
+    next_offset: int
+    gaps: tuple[Gap, ...]
+    chain_end: int | None
+    """Where the next chunk starts then."""
+
+
+Ending = EndChunk | CommitProgress | None
+"""What to commit of what is open; None for nothing."""
+
+
+@dataclass(frozen=True)
+class ArchivingState:
+    """A partition that this process archives. Chunks that no longer stand in the state give their buffer back."""
+
+    marker: RestingMarker
+    """As last committed by this writer."""
+    position: int
+    """The offset up to which records were taken into chunks."""
+    end_offset: int | None
+    """Nothing at or above it is archived; None follows the log."""
+    leader_epoch: int | None
+    chain_end: int | None
+    """Where the next chunk starts once all that is pending is committed; None before the first one."""
+    progressed_at: float
+    chunk: ChunkBuilder | None = None
+    """The open chunk."""
+    pending: tuple[PendingCommit, ...] = ()
+    """The first one is being committed."""
+    inbox: tuple[PartitionEvent, ...] = ()
+    inbox_bytes: int = 0
+    """Bytes that were offered and not yet taken into a chunk."""
+    is_building: bool = False
+    has_committer: bool = False
+    is_closed: bool = False
+    stops_with: BlockgzError | None = None
+    """Becomes the failure once what is pending is committed."""
+    failure: BlockgzError | None = None
+    """Why the partition stopped; set once."""
+    counts: PartitionCounts = PartitionCounts()
+
+    @property
+    def committed(self) -> int | None:
+        """The offset up to which the archive holds the partition; None before the first commit."""
+        return self.marker.next_offset
+
+    @property
+    def open_chunk(self) -> OpenChunkFacts | None:
+        """The chunk that takes records now; None while it has none."""
+        facts = self.chunk.facts if self.chunk else None
+        return facts if facts and facts.num_records else None
+
+    @property
+    def open_bytes(self) -> int:
+        """Compressed bytes of the open chunk."""
+        return self.chunk.facts.compressed_bytes if self.chunk else 0
+
+    @property
+    def open_block_bytes(self) -> int:
+        """Encoded bytes that wait in memory for their block to fill."""
+        return self.chunk.open_block_bytes if self.chunk else 0
+
+    @property
+    def open_index_bytes(self) -> int:
+        """Bytes in memory that say what the open chunk's finished blocks hold."""
+        return self.chunk.facts.num_blocks * ENTRY_BYTES if self.chunk else 0
+
+    @property
+    def chunks(self) -> tuple[ChunkBuilder, ...]:
+        """The chunks that hold a buffer, oldest first."""
+        held = (*(commit.chunk for commit in self.pending), self.chunk)
+        return tuple(chunk for chunk in held if chunk is not None)
+
+    @property
+    def oldest_uncommitted_ms(self) -> int | None:
+        """The timestamp of the first record that was taken into a chunk and is not committed."""
+        return self.chunks[0].first_timestamp if self.chunks else None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything offered was handled and no commit runs; true after a failure."""
+        return not (self.inbox or self.is_building or self.has_committer or self.pending)
+
+    @property
+    def is_committing(self) -> bool:
+        """Whether a chunk waits to be committed, or is to end."""
+        return self.has_committer or bool(self.pending) or any(isinstance(event, Flush) for event in self.inbox)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the partition was archived up to its end offset."""
+        return self.end_offset is not None and self.position >= self.end_offset
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is taken; what is finished may still be committed."""
+        return self.is_closed or self.failure is not None or self.stops_with is not None
+
+    @property
+    def can_build(self) -> bool:
+        """Whether an event waits that may be handled: not behind a chunk that waits for the commit in flight."""
+        return bool(self.inbox) and len(self.pending) < 2
+
+    def offered(self, event: PartitionEvent) -> "ArchivingState":
+        """With one more event; ticks and orders to end a block do not pile up during an outage."""
+        if self.is_over or (isinstance(event, Tick) and self.inbox) or (event == EndBlock() and event in self.inbox):
+            return self
+        num_bytes = event.num_bytes if isinstance(event, Fetched) else 0
+        return replace(self, inbox=(*self.inbox, event), inbox_bytes=self.inbox_bytes + num_bytes)
+
+    def building(self) -> "tuple[ArchivingState, bool]":
+        """Whether a builder has to start."""
+        starts = self.can_build and not self.is_building
+        return replace(self, is_building=self.is_building or starts), starts
+
+    def next_event(self) -> "tuple[ArchivingState, PartitionEvent | None]":
+        """The event to handle next; None ends the builder. What is open after the end is dropped."""
+        state = replace(self, inbox=(), inbox_bytes=0, chunk=None) if self.is_over else self
+        if not state.can_build:
+            return replace(state, is_building=False), None
+        return replace(state, inbox=state.inbox[1:]), state.inbox[0]
+
+    def handled(self, event: PartitionEvent) -> "ArchivingState":
+        """After an event of the inbox, however that went."""
+        num_bytes = event.num_bytes if isinstance(event, Fetched) else 0
+        return replace(self, inbox_bytes=max(0, self.inbox_bytes - num_bytes))
+
+    def passed(self, position: int) -> "ArchivingState":
+        """With the position raised, never beyond the end offset: what lies there was fetched, but not taken."""
+        bounded = position if self.end_offset is None else min(position, self.end_offset)
+        return replace(self, position=max(self.position, bounded))
+
+    def wants(self, offset: int) -> bool:
+        """Whether the record at this offset is still to be taken."""
+        return self.position <= offset and (self.end_offset is None or offset < self.end_offset)
+
+    def opened(self, chunk: ChunkBuilder, start_offset: int) -> "ArchivingState":
+        """With an open chunk."""
+        return replace(self, chunk=chunk, chain_end=start_offset)
+
+    def added(self, position: int, skipped: int) -> "ArchivingState":
+        """After records below `position` were added to the open chunk, all but those that were skipped."""
+        return self.passed(position).counted(PartitionCounts(skipped=skipped))
+
+    def taken(self, fetched: Fetched) -> "ArchivingState":
+        """After all wanted records of a batch were added to chunks."""
+        state = self
+        if self.end_offset is not None and fetched.last_offset >= self.end_offset:
+            state = self.passed(self.end_offset)
+        return state if fetched.leader_epoch is None else replace(state, leader_epoch=fetched.leader_epoch)
+
+    def counted(self, more: PartitionCounts) -> "ArchivingState":
+        """With these counts added."""
+        return replace(self, counts=self.counts + more)
+
+    def queued(self, commit: PendingCommit, chain_end: int | None) -> "tuple[ArchivingState, bool]":
+        """With the open chunk ended, and one more commit that waits; whether a committer has to start."""
+        pending = (*self.pending, commit)
+        state = replace(self, chunk=None, chain_end=chain_end, pending=pending, has_committer=True)
+        return state, not self.has_committer
+
+    def next_commit(self) -> "tuple[ArchivingState, PendingCommit | None]":
+        """The commit that has waited longest; None ends the committer. After a failure nothing is committed."""
+        state = replace(self, pending=()) if self.is_closed or self.failure else self
+        if state.pending:
+            return state, state.pending[0]
+        failure = state.failure or (None if state.is_closed else state.stops_with)
+        return replace(state, has_committer=False, failure=failure), None
+
+    def swapped(self, marker: RestingMarker, counts: PartitionCounts) -> "ArchivingState":
+        """After the first pending commit."""
+        return replace(self, marker=marker, pending=self.pending[1:]).counted(counts)
+
+    def stopping(self, error: BlockgzError) -> "ArchivingState":
+        """Failed once everything that waits is committed."""
+        state = replace(self, stops_with=error)
+        return state if self.has_committer or self.pending else state.failed(error)
+
+    def failed(self, error: BlockgzError) -> "ArchivingState":
+        """Stopped by its first failure: nothing more is taken or committed."""
+        return self if self.failure is not None or self.is_closed else replace(self, failure=error)
+
+    def closed(self) -> "ArchivingState":
+        """Without anything that no thread works on; those that do drop theirs as they end."""
+        return replace(
+            self,
+            is_closed=True,
+            inbox=(),
+            inbox_bytes=0,
+            chunk=self.chunk if self.is_building else None,
+            pending=self.pending if self.has_committer else (),
+        )
+
+
+class Wanted(NamedTuple):
+    """The records of a batch that are to be taken, and how many of the others were taken before."""
+
+    batch: pa.RecordBatch
+    duplicates: int
+
+
+def wanted(state: ArchivingState, fetched: Fetched) -> Wanted:
+    """The records at or above the position and below the end offset; see the guard in docs/commit.md.
+
+    Raises Diverged where an offset comes again under a later leader epoch. Records keep the epoch of the leader that
+    wrote them, so that an older one is a plain redelivery.
+    """
+    batch, offsets, duplicates = fetched.batch, fetched.batch.column("offset"), 0
+    epoch, known = fetched.leader_epoch, state.leader_epoch
+    if offsets[0].as_py() < state.position:
+        if epoch is not None and known is not None and epoch > known:
+            raise Diverged(
+                f"{name_of(fetched.partition)}: offset {offsets[0].as_py()} came again under leader epoch {epoch}",
+                why=f"the log was truncated below offset {state.position}, which was already read",
+                remedy="find out what happened to the topic; nothing more is archived from it",
+            )
+        batch = batch.filter(pc.greater_equal(offsets, state.position))
+        duplicates = fetched.batch.num_rows - batch.num_rows
+    if state.end_offset is not None and fetched.last_offset >= state.end_offset:
+        batch = batch.filter(pc.less(batch.column("offset"), state.end_offset))
+    return Wanted(batch, duplicates)
+
+
+def flushed(state: ArchivingState) -> Ending:
+    """What is committed where all that is open is to end."""
+    if state.open_chunk is not None:
+        return EndChunk()
+    is_new = state.committed is None or state.position > state.committed
+    if state.has_committer or state.pending or not is_new:
+        return None
+    gaps = state.chunk.gaps if state.chunk else ()
+    marker = state.marker.held().marker
+    moved = markers.advanced(marker, state.position, nonce="preview", leader_epoch=None, gaps=gaps)
+    return CommitProgress(state.position, gaps, moved.chain_end)
+
+
+def due(state: ArchivingState, limits: RollLimits, now: float) -> tuple[ArchivingState, Ending]:
+    """What is committed at a time, by the limits of a chunk; progress without records once an interval."""
+    if state.open_chunk is not None:
+        return state, EndChunk() if roll_reason(state.open_chunk, limits, now) else None
+    if now - state.progressed_at < limits.chunk_interval_seconds:
+        return state, None
+    return replace(state, progressed_at=now), flushed(state)
