@@ -5,8 +5,8 @@ import click
 from blockgz_runtime.program.main import Program, closing
 
 COMMANDS = {
-    "load": "replayer.cli.spark.load_command:command",
-    "export": "replayer.cli.spark.export_command:command",
+    "load": "replayer.cli.spark.write_commands:load",
+    "export": "replayer.cli.spark.write_commands:export",
     "verify": "replayer.cli.spark.verify_command:command",
     "replay": "replayer.cli.spark.replay_command:command",
 }

@@ -9,7 +9,7 @@ from blockgz_runtime.program.main import closing
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options
 from replayer.cli.options.options import json_option
 from replayer.cli.options.replay_options import ReplayOptions, shared_replay_options
-from replayer.cli.spark.session_options import SessionOptions, session_options, spark_needed
+from replayer.cli.spark.job_options import SessionOptions, session_options, spark_needed
 
 
 @click.command(

@@ -1,4 +1,4 @@
-"""`replayer spark replay`: the plan of a replay, its lanes as tasks of Spark, and what comes of them."""
+"""From options to the result of `spark replay`."""
 
 import asyncio
 import time
@@ -7,25 +7,30 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import click
+import msgspec
 
+from blockgz_runtime.errors import PARTLY_FAILED
 from blockgz_runtime.program.kafka_options import KafkaOptions
+from blockgz_runtime.program.tables import print_table
+from blockgz_runtime.spark.session import session
 from replayer.cli.options.archive_options import ArchiveOptions, open_archive
 from replayer.cli.options.replay_options import ReplayOptions
-from replayer.cli.replay_output import confirm, print_plan, print_planned, print_set_back
-from replayer.cli.spark.lane_rounds import Replay, run_rounds
-from replayer.cli.spark.replaying_output import print_done
-from replayer.cli.spark.session_options import SessionOptions
+from replayer.cli.progress import record_progress
+from replayer.cli.replay_output import confirm, plan_json, print_left_out, print_plan, print_planned, print_set_back
+from replayer.cli.spark.job_options import SessionOptions
 from replayer.kafka.admin import KafkaAdmin
 from replayer.read.archive import Archive
 from replayer.read.request import SKIPS
 from replayer.replay.ledger import refuse_long_metadata
 from replayer.replay.pipeline import KeepPartitions, Pipeline
+from replayer.replay.plan import ReplayPlan
 from replayer.replay.preflight import make_plan
 from replayer.replay.prepare import KnownJob, ask_before, asked_job, known_job
 from replayer.replay.request import ReplayRequest
 from replayer.replay.target import ShapedTarget, make_ready, shaped_target, undo_retention
-from replayer.spark.jobs.lane_task import ArchivePlace, LaneWork
-from replayer.spark.jobs.source_lanes import LaneStore, SourceLane, places_for, source_lane
+from replayer.spark.archive_place import ArchivePlace
+from replayer.spark.jobs.replaying import LanesResult, LaneWork, Replay, run_rounds, written
+from replayer.spark.lanes import LaneStore, LaneTarget, SourceLane, places_for, source_lane
 
 BY_SOURCE = "a lane for each source partition"
 """Part of what makes a job, where that is not a lane for each target partition as well."""
@@ -57,10 +62,17 @@ async def replay(
         await asyncio.to_thread(make_ready, target, admin, properties)
         work = _work(request, known, target, properties, address)
         begun = time.monotonic()
-        done = await run_rounds(Replay(known, lanes, store, plan, work), spark, as_json=as_json)
-        if done.complete:
+        job = Replay(known.work.first, known.recorded, lanes, store, work)
+        result = await _run(job, plan, spark, as_json=as_json)
+        if result.complete:
             await print_set_back(target.name, admin, properties)
-    return print_done(plan, done, known, time.monotonic() - begun, as_json=as_json)
+    if as_json:
+        click.echo(msgspec.json.encode(_result_json(plan, result, time.monotonic() - begun)))
+    else:
+        _print_result(plan, result, time.monotonic() - begun)
+    for source, (start, end, reason) in result.skipped:
+        click.echo(f"FAILURE {plan.topic}:{source} skipped offsets {start}..{end}: {reason}", err=True)
+    return PARTLY_FAILED if result.skipped or result.left_out.unfit else 0
 
 
 async def _known(
@@ -94,11 +106,67 @@ def _work(
             address.address, address.endpoint_url, address.region, address.max_block_bytes, address.old_format
         ),
         f"{folder.topic}~{folder.incarnation}",
-        request.target,
         known.pipeline,
         request.selection.filter,
         request.on_damage == SKIPS,
         request.transactional,
-        properties,
-        config.max_message_bytes if config else None,
+        LaneTarget(properties, known.pipeline.router, config.max_message_bytes if config else None),
     )
+
+
+async def _run(job: Replay, plan: ReplayPlan, spark: SessionOptions, *, as_json: bool) -> LanesResult:
+    if not job.tasks(job.before):
+        return LanesResult(job.before, job.before)
+    with (
+        session("blockgz replay", spark.master, spark.settings) as running,
+        record_progress("replaying", plan.records, as_json=as_json) as advance,
+    ):
+        bytes_each = plan.bytes / plan.records if plan.records else 0
+        return await run_rounds(job, running, lambda records: advance(records, int(records * bytes_each)))
+
+
+def _result_json(plan: ReplayPlan, result: LanesResult, seconds: float) -> dict[str, object]:
+    return {
+        "records": written(result.now) - written(result.before),
+        "partitions": [
+            {
+                "partition": source,
+                "target_partitions": list(plan.router.targets(source)),
+                "records": position.written - result.before[source].written,
+                "records_before": result.before[source].written,
+                "from": result.before[source].sources[source].next,
+                "to": position.sources[source].next,
+            }
+            for source, position in sorted(result.now.items())
+        ],
+        "topic": plan.topic,
+        "target": plan.target,
+        "seconds": round(seconds, 3),
+        "zero_timestamps": sum(outcome.zero_timestamps for outcome in result.outcomes),
+        "records_before": written(result.before),
+        "complete": result.complete,
+        "lost_commits": sum(outcome.lost_commits for outcome in result.outcomes),
+        "tasks": len(result.outcomes),
+        "left_out": msgspec.to_builtins(result.left_out),
+        "skipped": [
+            {"partition": source, "from": start, "to": end, "reason": reason}
+            for source, (start, end, reason) in result.skipped
+        ],
+        "plan": plan_json(plan),
+    }
+
+
+def _print_result(plan: ReplayPlan, result: LanesResult, seconds: float) -> None:
+    rows = []
+    for source, now in sorted(result.now.items()):
+        before = result.before[source]
+        offsets = f"{before.sources[source].next}..{now.sources[source].next}"
+        rows.append((str(source), str(now.written - before.written), offsets))
+    print_table(("PARTITION", "RECORDS", "OFFSETS"), rows)
+    records_before = written(result.before)
+    click.echo(f"{written(result.now) - records_before} records replayed to {plan.target} in {seconds:.1f} s")
+    if records_before:
+        click.echo(f"{records_before} records of job {plan.job.name} had been written before")
+    if zeros := sum(outcome.zero_timestamps for outcome in result.outcomes):
+        click.echo(f"warning: {zeros} records with timestamp 0 were sent with 1", err=True)
+    print_left_out(result.left_out)

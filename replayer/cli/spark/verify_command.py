@@ -1,14 +1,25 @@
 """`replayer spark verify`."""
 
-import click
+import asyncio
 
-from blockgz_runtime.program.main import closing
+import click
+import msgspec
+
+from blockgz_runtime.program.main import closing, debug
+from blockgz_runtime.program.tables import bytes_text
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options
 from replayer.cli.options.options import json_option
 from replayer.cli.options.verify_options import choice_options, report_options
-from replayer.cli.report import ReportOptions
-from replayer.cli.spark.job_options import Cutting, cutting_options, dry_run_option
-from replayer.cli.spark.session_options import SessionOptions, session_options, spark_needed
+from replayer.cli.report import ReportOptions, conclude
+from replayer.cli.spark.job_options import (
+    Cutting,
+    SessionOptions,
+    cutting_options,
+    dry_run_option,
+    session_options,
+    spark_needed,
+)
+from replayer.cli.spark.stage_progress import stage_progress
 from replayer.verify.chunk_checks import ChunkChoice, Depth
 
 
@@ -55,7 +66,21 @@ def command(
         raise click.UsageError("--digests goes with --records")
     depth = Depth.RECORDS if records else Depth.BLOCKS
     with spark_needed():
-        from replayer.cli.spark.verifying_job import run  # noqa: PLC0415
-    return run(
-        archive, topics, depth, choice, cutting, spark, report_to, digests=digests, dry_run=dry_run, as_json=as_json
-    )
+        from blockgz_runtime.spark.session import session  # noqa: PLC0415
+        from replayer.spark.archive_place import ArchivePlace  # noqa: PLC0415
+        from replayer.spark.jobs import verifying  # noqa: PLC0415
+
+    place = ArchivePlace(archive.address, archive.endpoint_url, archive.region, archive.max_block_bytes)
+    plan = asyncio.run(verifying.planned(place, topics, choice, cutting.task_bytes, digests=digests))
+    text = f"{plan.chunks:,} chunks, {bytes_text(plan.bytes)}, in {len(plan.slices):,} tasks"
+    if dry_run:
+        counts = {"partitions": len(plan.subjects), "chunks": plan.chunks, "bytes": plan.bytes}
+        click.echo(msgspec.json.encode(counts | {"tasks": len(plan.slices)}) if as_json else f"would check {text}")
+        return 0
+    click.echo(f"checks {text}", err=True)
+    with (
+        session("replayer spark verify", spark.master, spark.settings, quiet=not debug.get()) as running,
+        stage_progress("verify", running.sparkContext.statusTracker(), as_json=as_json),
+    ):
+        report = verifying.verify(running, plan, place, depth)
+    return conclude(report, str(archive.address), depth, report_to, as_json=as_json)

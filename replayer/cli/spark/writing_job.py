@@ -1,4 +1,4 @@
-"""From a plan to a result: the one way in which `spark load` and `spark export` run and report."""
+"""From options to the result of `spark export` and `spark load`."""
 
 import asyncio
 import time
@@ -7,59 +7,53 @@ from typing import Any
 import click
 import msgspec
 
+from blockgz_runtime.errors import PARTLY_FAILED
 from blockgz_runtime.program.main import debug
 from blockgz_runtime.program.tables import bytes_text
 from blockgz_runtime.spark.session import session
-from replayer.cli.spark.job_options import Request, selections
+from replayer.cli.spark.job_options import WriteRequest
 from replayer.cli.spark.stage_progress import stage_progress
 from replayer.read.request import SKIPS
-from replayer.spark.archive_place import ArchivePlace, opened
-from replayer.spark.jobs.job_plan import JobPlan, planned
+from replayer.spark.archive_place import ArchivePlace
 from replayer.spark.jobs.layout import check_parts
 from replayer.spark.jobs.values import ValueOptions
-from replayer.spark.jobs.writing import Reading, Target, Written, write
-
-PARTLY = 3
+from replayer.spark.jobs.writing import JobPlan, Output, ReadRequest, WriteResult, planned, write
 
 
-def run(request: Request, what: str, target: dict[str, Any]) -> int:
-    """Plans, writes and reports; `target` has the fields of writing.Target. Returns the exit code."""
+def run(
+    request: WriteRequest, what: str, file_format: str, *, path: str | None = None, table: str | None = None
+) -> int:
+    """Plans, writes and reports; returns the exit code."""
     began = time.monotonic()
-    archive, given = request.archive, request.values
+    archive = request.archive
     place = ArchivePlace(archive.address, archive.endpoint_url, archive.region, archive.max_block_bytes)
-    values = ValueOptions(given.value, given.key, given.schema, given.registry, given.on_bad)
-    written_to = Target(**target)
-    check_parts(written_to.partition_by, decodes=values.decodes)
-    plan = asyncio.run(_plan(request, place))
-    document = _plan_document(plan, written_to)
+    reading = ReadRequest(place, request.selection.filter, ValueOptions(**request.values), request.on_damage == SKIPS)
+    output = Output(file_format, request.mode, path, table, request.partition_by)
+    check_parts(output.partition_by, decodes=reading.values.decodes)
+    cutting = request.cutting
+    plan = asyncio.run(planned(place, request.topics, request.selection, cutting.task_bytes, cutting.min_tasks))
+    document = _plan_document(plan, output)
     if request.dry_run:
         _print(document, _plan_text(plan, "would read"), as_json=request.as_json)
         return 0
     click.echo(_plan_text(plan, "reads"), err=True)
-    reading = Reading(place, request.selection.filter, values, request.on_damage == SKIPS)
     with (
         session(f"replayer spark {what}", request.spark.master, request.spark.settings, quiet=not debug.get()) as spark,
         stage_progress(what, spark.sparkContext.statusTracker(), as_json=request.as_json),
     ):
-        written = write(spark, plan, reading, written_to)
-    document |= _written_document(written) | {"seconds": round(time.monotonic() - began, 3)}
-    _print(document, _written_text(written, written_to), as_json=request.as_json)
-    return PARTLY if written.bad or written.skipped else 0
+        result = write(spark, plan, reading, output)
+    document |= _result_document(result) | {"seconds": round(time.monotonic() - began, 3)}
+    _print(document, _result_text(result, output), as_json=request.as_json)
+    return PARTLY_FAILED if result.bad or result.skipped else 0
 
 
-async def _plan(request: Request, place: ArchivePlace) -> JobPlan:
-    async with opened(place) as archive:
-        chosen = await selections(archive, request.topics, request.selection)
-        return await planned(chosen, request.selection.filter, request.cutting.task_bytes, request.cutting.min_tasks)
-
-
-def _plan_document(plan: JobPlan, target: Target) -> dict[str, Any]:
+def _plan_document(plan: JobPlan, output: Output) -> dict[str, Any]:
     return {
         "topics": plan.topics,
-        "destination": target.table or target.path,
-        "format": target.file_format,
-        "mode": target.mode,
-        "partition_by": list(target.partition_by),
+        "destination": output.table or output.path,
+        "format": output.file_format,
+        "mode": output.mode,
+        "partition_by": list(output.partition_by),
         "tasks": len(plan.tasks),
         "chunks": plan.chunks,
         "bytes": plan.bytes,
@@ -80,30 +74,23 @@ def _plan_text(plan: JobPlan, verb: str) -> str:
     return "\n".join(lines)
 
 
-def _written_document(written: Written) -> dict[str, Any]:
+def _result_document(result: WriteResult) -> dict[str, Any]:
     return {
-        "records": written.written,
-        "records_read": written.read,
-        "bad_values": written.bad,
-        "first_bad_value": written.first_bad,
+        "records": result.written,
+        "records_read": result.read,
+        "bad_values": result.bad,
+        "first_bad_value": result.first_bad,
         "skipped": [
-            {
-                "topic": each.topic,
-                "partition": each.partition,
-                "from": each.start,
-                "to": each.end,
-                "reason": each.reason,
-            }
-            for each in written.skipped
+            dict(zip(("topic", "partition", "from", "to", "reason"), each, strict=True)) for each in result.skipped
         ],
     }
 
 
-def _written_text(written: Written, target: Target) -> str:
-    lines = [f"{written.written:,} records written to {target.table or target.path}"]
-    if written.bad:
-        lines.append(f"FAILURE {written.bad:,} could not be decoded, the first of them {written.first_bad}")
-    for topic, partition, start, end, reason in written.skipped:
+def _result_text(result: WriteResult, output: Output) -> str:
+    lines = [f"{result.written:,} records written to {output.table or output.path}"]
+    if result.bad:
+        lines.append(f"FAILURE {result.bad:,} could not be decoded, the first of them {result.first_bad}")
+    for topic, partition, start, end, reason in result.skipped:
         lines.append(f"FAILURE {topic}:{partition} skipped offsets {start}..{end}: {reason}")
     return "\n".join(lines)
 

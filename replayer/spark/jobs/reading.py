@@ -1,27 +1,33 @@
-"""The selected records as a DataFrame: what each task reads, decodes, and passes over."""
+"""What our jobs read: topics by name and pattern, and their records as a DataFrame, a task for each part."""
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 from pyspark import Accumulator
 from pyspark.accumulators import AccumulatorParam
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
+from blockgz_runtime.spark.errors import TaskFailed, carry_errors
+from blockgz_runtime.topic_patterns import is_pattern, matching
 from index_format.records import SCHEMA
+from replayer.read.archive import Archive
 from replayer.read.damage import STOP, SkipDamage
 from replayer.read.positions import OffsetRange
 from replayer.read.record_filter import RecordFilter
 from replayer.read.selection import Selection, selected
+from replayer.read.topics import TopicPartitions, parse_partitions, parse_topic
 from replayer.spark.archive_place import ArchivePlace, opened
-from replayer.spark.jobs.decoding import RowDecoder
-from replayer.spark.jobs.spreading import spread
+from replayer.spark.background import iterated
+from replayer.spark.jobs.values import RowDecoder
 from replayer.spark.source.planning import Run
-from replayer.spark.source.rows import gathered, to_rows
-from replayer.spark.source.running import iterated
+from replayer.spark.source.rows import batched, to_rows
+
+T = TypeVar("T")
 
 
 class Skipped(NamedTuple):
@@ -45,7 +51,7 @@ class _Lists(AccumulatorParam["list[Skipped]"]):
 
 
 class SkippedRanges:
-    """Gathers what tasks skip: exact for what is written once, as Spark counts each task of a job's last stage once."""
+    """Collects what tasks skip: exact for what is written once, as Spark counts each task of the last stage once."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.found: Accumulator[list[Skipped]] = spark.sparkContext.accumulator([], _Lists())
@@ -54,6 +60,25 @@ class SkippedRanges:
     def ranges(self) -> list[Skipped]:
         """In order, each once."""
         return sorted(set(self.found.value))
+
+
+async def named_topics(archive: Archive, texts: Sequence[str]) -> list[TopicPartitions]:
+    """What names, globs and `~regex` mean, each topic once; raises UsageError or NotInArchive."""
+    found: dict[str, TopicPartitions] = {}
+    for text in texts:
+        for named in await _named(archive, text):
+            known = found.get(named.topic, named).partitions
+            both = None if known is None or named.partitions is None else tuple(sorted({*known, *named.partitions}))
+            found[named.topic] = replace(named, partitions=both)
+    return list(found.values())
+
+
+async def _named(archive: Archive, text: str) -> list[TopicPartitions]:
+    if not is_pattern(text):
+        return [parse_topic(text)]
+    pattern, separator, numbers = (text, "", "") if text.startswith("~") else text.partition(":")
+    partitions = parse_partitions(numbers) if separator else None
+    return [TopicPartitions(topic, partitions) for topic in matching(pattern, await archive.topics())]
 
 
 @dataclass(frozen=True)
@@ -67,7 +92,7 @@ class _Read:
 
     def __call__(self, run: Run) -> Iterator[pa.RecordBatch]:
         damage = SkipDamage()
-        for rows in gathered(iterated(lambda: self._rows(run, damage))):
+        for rows in batched(iterated(lambda: self._rows(run, damage))):
             yield self.decoder(rows)
         if self.skipped is not None and damage.skipped:
             self.skipped.add([Skipped(run.topic, run.partition, *each) for each in damage.skipped])
@@ -98,3 +123,30 @@ def records(
 
 def _no_rows() -> pa.RecordBatch:
     return to_rows(pa.RecordBatch.from_pylist([], SCHEMA), "", 0, headers=True)
+
+
+def spread(
+    spark: SparkSession, items: Sequence[T], work: Callable[[T], Iterator[pa.RecordBatch]], schema: StructType | str
+) -> DataFrame:
+    """What `work` yields of each item, in a task of its own. Items and `work` are pickled.
+
+    Spark runs a task again after a failure, and perhaps twice at once: `work` only reads.
+    """
+    if not items:
+        return spark.createDataFrame([], schema)
+    numbers = spark.range(0, len(items), 1, len(items))
+    return numbers.mapInArrow(_Task(items, work), schema)
+
+
+@dataclass(frozen=True)
+class _Task(Generic[T]):
+    """The items whose numbers come in."""
+
+    items: Sequence[T]
+    work: Callable[[T], Iterator[pa.RecordBatch]]
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                with carry_errors(TaskFailed):
+                    yield from self.work(self.items[number])

@@ -13,24 +13,23 @@ from pyspark.sql import SparkSession
 from blockgz_runtime.spark.errors import spark_errors
 from index_format.keys import PartitionKeys
 from index_format.marker import ChunkEntry, Marker
-from replayer.read.archive import Archive
 from replayer.read.partition import ArchivedPartition, NoCache
 from replayer.spark.archive_place import ArchivePlace, opened
-from replayer.spark.jobs.spreading import spread
+from replayer.spark.jobs.reading import named_topics, spread
 from replayer.verify.chunk_checks import ChunkChoice, ChunkFindings, Depth, check_chunks
 from replayer.verify.findings import ArchiveReport, PartitionReport
 from replayer.verify.partition import ChunkChain, assembled, open_to_verify, read_chain
 from replayer.verify.survey import Survey, survey
 
 
-class Slice(NamedTuple):
+class ChunkSlice(NamedTuple):
     """Chunks of one partition that a task checks; `home` is the number of the partition's subject."""
 
     home: int
     number: int
     keys: PartitionKeys
     marker: Marker
-    """Without its chain: tasks are told their chunks."""
+    """Without its chain: tasks get their chunks."""
     entries: tuple[ChunkEntry, ...]
 
 
@@ -50,7 +49,7 @@ class VerificationPlan:
 
     survey: Survey
     subjects: Sequence[Subject | PartitionReport]
-    slices: Sequence[Slice]
+    slices: Sequence[ChunkSlice]
 
     @property
     def chunks(self) -> int:
@@ -64,28 +63,28 @@ class VerificationPlan:
 
 
 async def planned(
-    archive: Archive,
-    wanted: Sequence[tuple[str, Sequence[int] | None]],
-    choice: ChunkChoice,
-    task_bytes: int,
-    *,
-    digests: bool,
+    place: ArchivePlace, topics: Sequence[str], choice: ChunkChoice, task_bytes: int, *, digests: bool
 ) -> VerificationPlan:
-    """Chains are checked here, in the driver; with `digests`, a task takes all of a partition, as they are serial."""
-    found = await survey(archive, wanted)
+    """Checks chains here, in the driver, of topics as `named_topics` takes them.
+
+    With `digests`, a task takes all of a partition, as they are serial.
+    """
     subjects: list[Subject | PartitionReport] = []
-    slices: list[Slice] = []
-    for topic, number in found.places:
-        partition = await open_to_verify(archive, topic, number)
-        if isinstance(partition, PartitionReport):
-            subjects.append(partition)
-            continue
-        chain = await read_chain(partition)
-        chosen = choice.of(chain.entries)
-        bare = replace(partition.marker, tail=(), catalogs=())
-        groups = [tuple(chosen)] if digests else _grouped(chosen, task_bytes)
-        slices += [Slice(len(subjects), n, partition.keys, bare, group) for n, group in enumerate(groups)]
-        subjects.append(Subject(topic, partition, chain, chosen))
+    slices: list[ChunkSlice] = []
+    async with opened(place) as archive:
+        named = await named_topics(archive, topics)
+        found = await survey(archive, [(each.topic, each.partitions) for each in named])
+        for topic, number in found.places:
+            partition = await open_to_verify(archive, topic, number)
+            if isinstance(partition, PartitionReport):
+                subjects.append(partition)
+                continue
+            chain = await read_chain(partition)
+            chosen = choice.of(chain.entries)
+            bare = replace(partition.marker, tail=(), catalogs=())
+            groups = [tuple(chosen)] if digests else _grouped(chosen, task_bytes)
+            slices += [ChunkSlice(len(subjects), n, partition.keys, bare, group) for n, group in enumerate(groups)]
+            subjects.append(Subject(topic, partition, chain, chosen))
     return VerificationPlan(found, subjects, slices)
 
 
@@ -133,12 +132,12 @@ class _Check:
     place: ArchivePlace
     depth: Depth
 
-    def __call__(self, task: Slice) -> Iterator[pa.RecordBatch]:
+    def __call__(self, task: ChunkSlice) -> Iterator[pa.RecordBatch]:
         findings = msgspec.json.encode(asyncio.run(self._findings(task)))
         columns = [pa.array([task.home], pa.int32()), pa.array([task.number], pa.int32()), pa.array([findings])]
         yield pa.record_batch(columns, names=["home", "number", "findings"])
 
-    async def _findings(self, task: Slice) -> ChunkFindings:
+    async def _findings(self, task: ChunkSlice) -> ChunkFindings:
         async with opened(self.place) as archive:
             partition = ArchivedPartition(archive.reader, task.keys, task.marker, self.place.max_block_bytes, NoCache())
             return await check_chunks(partition, task.entries, self.depth, lambda _: None)

@@ -9,19 +9,78 @@ from pyspark.sql import functions as fn
 
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.spark.errors import spark_errors
+from index_format.chunk_index import Gap
 from replayer.read.record_filter import RecordFilter
-from replayer.spark.archive_place import ArchivePlace
-from replayer.spark.jobs.job_plan import JobPlan
+from replayer.read.request import SelectionRequest
+from replayer.read.selection import Selection
+from replayer.spark.archive_place import ArchivePlace, opened
 from replayer.spark.jobs.layout import check_parts, column_of, fitted, parted
-from replayer.spark.jobs.reading import Skipped, SkippedRanges, records
+from replayer.spark.jobs.reading import Skipped, SkippedRanges, named_topics, records
 from replayer.spark.jobs.values import ValueOptions, row_decoder, settled, with_values
+from replayer.spark.source.planning import Portion, Run, run_of, shared_out
 
 CSV = {"header": "true", "escape": '"'}
 """Quotes are doubled, as RFC 4180 has them."""
 
 
+class GapRead(NamedTuple):
+    """A recorded gap inside what is read."""
+
+    topic: str
+    partition: int
+    gap: Gap
+
+
 @dataclass(frozen=True)
-class Target:
+class JobPlan:
+    """`bytes` are those of whole chunks as stored, `records` all of theirs: what is read is at most as much."""
+
+    topics: tuple[str, ...]
+    tasks: tuple[Run, ...]
+    chunks: int
+    records: int
+    bytes: int
+    gaps: tuple[GapRead, ...]
+
+
+async def planned(
+    place: ArchivePlace, topics: Sequence[str], selection: SelectionRequest, task_bytes: int, min_tasks: int = 1
+) -> JobPlan:
+    """A plan for the records that are meant of topics as `named_topics` takes them.
+
+    Chunks that the filter's times leave out are not in it. Raises as opening and resolving do.
+    """
+    async with opened(place) as archive:
+        named = await named_topics(archive, topics)
+        selections = [each for topic in named for each in await selection.select(archive, topic)]
+        return await _planned(selections, selection.filter, task_bytes, min_tasks)
+
+
+async def _planned(
+    selections: Sequence[Selection], record_filter: RecordFilter, task_bytes: int, min_tasks: int
+) -> JobPlan:
+    wanted = record_filter.may_match if record_filter.by_time else None
+    portions, gaps = [], []
+    for partition, (start, end) in selections:
+        if end <= start:
+            continue
+        run = run_of(partition, start, end)
+        entries = [entry async for entry in partition.entries(start, end, wanted)]
+        portions.append(Portion(partition, run, entries))
+        found = [gap for gap in await partition.gaps() if gap.start < end and gap.end > start]
+        gaps += [GapRead(run.topic, run.partition, gap) for gap in found]
+    return JobPlan(
+        tuple(dict.fromkeys(selection.partition.topic for selection in selections)),
+        tuple(await shared_out(portions, task_bytes, min_tasks)),
+        sum(len(portion.entries) for portion in portions),
+        sum(entry.num_records for portion in portions for entry in portion.entries),
+        sum(entry.bytes for portion in portions for entry in portion.entries),
+        tuple(gaps),
+    )
+
+
+@dataclass(frozen=True)
+class Output:
     """Where rows go: files below `path`, or the table of that name."""
 
     file_format: str
@@ -31,7 +90,7 @@ class Target:
     partition_by: Sequence[str] = ()
 
 
-class Written(NamedTuple):
+class WriteResult(NamedTuple):
     """What a job did. `bad` rows are among `read`, and among `written` unless they were skipped."""
 
     read: int
@@ -42,7 +101,7 @@ class Written(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadRequest:
     """Which records, and what becomes of them."""
 
     place: ArchivePlace
@@ -51,26 +110,26 @@ class Reading:
     skips_damage: bool
 
 
-def write(spark: SparkSession, plan: JobPlan, reading: Reading, target: Target) -> Written:
-    """Writes the planned records; what is visible of them before it is done is up to Spark's committer for the target.
+def write(spark: SparkSession, plan: JobPlan, reading: ReadRequest, output: Output) -> WriteResult:
+    """Writes the planned records; what is visible of them before it is done is up to Spark's committer for the output.
 
     Raises UsageError, SparkFailed, or what a task met.
     """
-    check_parts(target.partition_by, decodes=reading.values.decodes)
+    check_parts(output.partition_by, decodes=reading.values.decodes)
     decoder = row_decoder(reading.values, plan.topics)
     skipped = SkippedRanges(spark) if reading.skips_damage else None
     seen = Observation("blockgz")
     with spark_errors():
         rows = records(spark, reading.place, plan.tasks, reading.filter, decoder, skipped)
         rows = _counted(with_values(rows, reading.values), seen)
-        rows = fitted(parted(settled(rows, reading.values.on_bad), target.partition_by), target.file_format)
-        _refuse_homeless_table(spark, target)
-        _save(rows.write, target)
+        rows = fitted(parted(settled(rows, reading.values.on_bad), output.partition_by), output.file_format)
+        _refuse_homeless_table(spark, output)
+        _save(rows.write, output)
         counts = seen.get
     bad, first = counts["bad"], counts["first_bad"]
     left_out = bad if reading.values.on_bad == "skip" else 0
     place = None if first is None else "{topic}:{partition}:{offset}: {bad}".format(**first.asDict())
-    return Written(counts["rows"], counts["rows"] - left_out, bad, place, [] if skipped is None else skipped.ranges)
+    return WriteResult(counts["rows"], counts["rows"] - left_out, bad, place, [] if skipped is None else skipped.ranges)
 
 
 def _counted(rows: DataFrame, seen: Observation) -> DataFrame:
@@ -80,26 +139,26 @@ def _counted(rows: DataFrame, seen: Observation) -> DataFrame:
     )
 
 
-def _save(writer: DataFrameWriter, target: Target) -> None:
-    writer = writer.format(target.file_format).mode(target.mode)
-    if target.partition_by:
-        writer = writer.partitionBy(*map(column_of, target.partition_by))
-    if target.file_format == "csv":
+def _save(writer: DataFrameWriter, output: Output) -> None:
+    writer = writer.format(output.file_format).mode(output.mode)
+    if output.partition_by:
+        writer = writer.partitionBy(*map(column_of, output.partition_by))
+    if output.file_format == "csv":
         writer = writer.options(**CSV)
-    if target.table is not None:
-        writer.saveAsTable(target.table)
+    if output.table is not None:
+        writer.saveAsTable(output.table)
     else:
-        assert target.path is not None
-        writer.save(target.path)
+        assert output.path is not None
+        writer.save(output.path)
 
 
-def _refuse_homeless_table(spark: SparkSession, target: Target) -> None:
-    if target.table is None:
+def _refuse_homeless_table(spark: SparkSession, output: Output) -> None:
+    if output.table is None:
         return
-    catalog = target.table.split(".")[0] if target.table.count(".") > 1 else spark.catalog.currentCatalog()
+    catalog = output.table.split(".")[0] if output.table.count(".") > 1 else spark.catalog.currentCatalog()
     if catalog == "spark_catalog" and spark.conf.get("spark.sql.catalogImplementation", "in-memory") == "in-memory":
         raise UsageError(
-            f"the table {target.table} would be forgotten as this job ends",
+            f"the table {output.table} would be forgotten as this job ends",
             why="Spark's catalog is in memory",
             remedy="name a lasting one: --conf spark.sql.catalogImplementation=hive, or a catalog of your own; "
             "or write files: replayer spark export",

@@ -1,23 +1,19 @@
 """One source partition of a transactional write: a producer of its own, and a ledger of what stands."""
 
-from contextlib import suppress
+from contextlib import ExitStack
 from time import monotonic
 
 from index_format.records import payload_bytes
 from replayer.replay.run import CADENCE
-from replayer.replay.sinks.bounded_calls import Calls, NoAnswer
-from replayer.replay.sinks.committed_positions import CommittedPositions
-from replayer.replay.sinks.transactional import TransactionalSink
 from replayer.replay.stages import sendable
-from replayer.spark.jobs.source_lanes import OfSource, source_lane
+from replayer.spark.lanes import LaneTarget, lane_sink, source_lane
 from replayer.spark.sink.options import SinkOptions
-from replayer.spark.sink.row_position import NOTHING, RowLedger, RowPosition, Writer, decode_row_position
+from replayer.spark.sink.row_position import NOTHING, RowLedger, Writer, decode_row_position
 from replayer.spark.sink.rows_in import Part
 from replayer.spark.sink.target_check import Target, refuse_missing_partition
 
 PLACES = 1
 """A write does not know how many partitions its target will have tomorrow; the first one stays."""
-CLOSE_SECONDS = 5.0
 
 
 class RowLane:
@@ -32,20 +28,15 @@ class RowLane:
         """
         assert part.partition is not None
         refuse_missing_partition(target, part.partition)
-        topic = part.topic or ""
-        self._where = source_lane(options.job_into(target.facts.name), part.partition, PLACES)
-        router = OfSource(target.router, part.partition)
-        self._positions = CommittedPositions(options.properties, self._where.job, decode_row_position)
-        self._sink: TransactionalSink[RowPosition] = TransactionalSink(
-            options.properties, self._where.job, self._positions, target.max_message_bytes, router
-        )
+        lane = source_lane(options.job_into(target.facts.name), part.partition, PLACES)
+        self._number = lane.number
         self.written = 0
-        try:
-            recorded = self._sink.begin([self._where.number])
-            self._ledger = RowLedger(recorded.get(self._where.number), topic, part.partition, writer, last)
-        except BaseException:
-            self.stop()
-            raise
+        with ExitStack() as stack:
+            to = LaneTarget(options.properties, target.router, target.max_message_bytes)
+            self._sink = stack.enter_context(lane_sink(lane, to, decode_row_position))
+            recorded = self._sink.begin([lane.number]).get(lane.number)
+            self._ledger = RowLedger(recorded, part.topic or "", part.partition, writer, last)
+            self._open = stack.pop_all()
         self._open_since: float | None = None
         self._open_records = self._open_bytes = 0
 
@@ -63,7 +54,7 @@ class RowLane:
             return
         if self._open_since is None:
             self._open_since = monotonic()
-        self._sink.send(self._where.number, fresh)
+        self._sink.send(self._number, fresh)
         self.written += fresh.num_rows
         self._open_records += fresh.num_rows
         self._open_bytes += payload_bytes(fresh)
@@ -80,7 +71,7 @@ class RowLane:
         """Ends the transaction, if there is anything to commit."""
         position = self._ledger.position()
         if position is not None:
-            self._sink.commit({self._where.number: position})
+            self._sink.commit({self._number: position})
             self._ledger.committed(position)
         self._open_since = None
         self._open_records = self._open_bytes = 0
@@ -92,6 +83,4 @@ class RowLane:
 
     def stop(self) -> None:
         """Gives up what is not committed."""
-        self._sink.stop()
-        with suppress(NoAnswer):
-            Calls().make(self._positions.close, CLOSE_SECONDS)
+        self._open.close()

@@ -14,7 +14,7 @@ from replayer.replay.ledger import LanePosition
 from replayer.replay.pipeline import ScannedBatch
 from replayer.replay.sinks.idempotent import KafkaSink
 from replayer.replay.stages import sendable
-from replayer.spark.sink.arriving import Arriving
+from replayer.spark.background import Background
 from replayer.spark.sink.options import SinkOptions
 from replayer.spark.sink.row_lane import RowLane
 from replayer.spark.sink.row_position import NOTHING, Writer
@@ -39,28 +39,28 @@ def write_rows(batches: Iterator[pa.RecordBatch], work: WriteWork, writer: Write
 
     Raises a BlockgzError for rows that cannot be written as promised, or that the cluster does not take.
     """
-    arriving = Arriving(batches)
+    arriving = Background[pa.RecordBatch](lambda offer: all(map(offer, batches)), 1)
     reader = RowReader(work.columns, headers=work.options.headers)
-    outlets = _Outlets(work, writer)
+    producers = _Producers(work, writer)
     try:
         while True:
             try:
-                batch = arriving.next(outlets.due_in())
+                batch = arriving.next(producers.due_in())
             except TimeoutError:
-                outlets.commit_due()
+                producers.commit_due()
                 continue
             if batch is None:
                 break
             for part in reader.parts(batch):
-                outlets.write(part)
-            outlets.commit_due()
-        return outlets.finish()
+                producers.write(part)
+            producers.commit_due()
+        return producers.finish()
     except BaseException:
-        outlets.stop()
+        producers.stop()
         raise
 
 
-class _Outlet(Protocol):
+class _TopicProducer(Protocol):
     """Where the records of one target topic go."""
 
     @property
@@ -83,46 +83,46 @@ class _Outlet(Protocol):
         """Gives up."""
 
 
-class _Outlets:
+class _Producers:
     """One for each target topic."""
 
     def __init__(self, work: WriteWork, writer: Writer) -> None:
         self._work, self._writer = work, writer
-        self._by_topic: dict[str, tuple[Target, _Outlet]] = {}
+        self._by_topic: dict[str, tuple[Target, _TopicProducer]] = {}
 
     def write(self, part: Part) -> None:
-        target, outlet = self._to(part)
+        target, producer = self._to(part)
         refuse_part(target, part)
         with _without_flags():
-            outlet.write(part)
+            producer.write(part)
 
     def due_in(self) -> float | None:
-        waits = [wait for _, outlet in self._by_topic.values() if (wait := outlet.due_in()) is not None]
+        waits = [wait for _, producer in self._by_topic.values() if (wait := producer.due_in()) is not None]
         return min(waits, default=None)
 
     def commit_due(self) -> None:
         with _without_flags():
-            for _, outlet in self._by_topic.values():
-                outlet.commit_due()
+            for _, producer in self._by_topic.values():
+                producer.commit_due()
 
     def finish(self) -> int:
         with _without_flags():
-            for _, outlet in self._by_topic.values():
-                outlet.finish()
-        return sum(outlet.written for _, outlet in self._by_topic.values())
+            for _, producer in self._by_topic.values():
+                producer.finish()
+        return sum(producer.written for _, producer in self._by_topic.values())
 
     def stop(self) -> None:
-        for _, outlet in self._by_topic.values():
-            outlet.stop()
+        for _, producer in self._by_topic.values():
+            producer.stop()
 
-    def _to(self, part: Part) -> tuple[Target, _Outlet]:
+    def _to(self, part: Part) -> tuple[Target, _TopicProducer]:
         work, options = self._work, self._work.options
         name = options.topic or part.topic or ""
         if options.topic is not None and part.topic == name and "offset" in work.columns and not options.into_source:
             raise _into_source(name)
         if name not in self._by_topic:
             target = work.target or find_target(options, work.columns, name, opened_admin(options))
-            kind: Callable[[SinkOptions, Target, Writer], _Outlet]
+            kind: Callable[[SinkOptions, Target, Writer], _TopicProducer]
             kind = _Transactional if options.transactional else _Idempotent
             self._by_topic[name] = target, kind(options, target, self._writer)
         return self._by_topic[name]

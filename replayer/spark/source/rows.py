@@ -48,7 +48,7 @@ def to_rows(batch: pa.RecordBatch, topic: str, partition: int, *, headers: bool)
     return pa.record_batch(columns, schema=pa.schema(fields))
 
 
-def gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def batched(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same rows in batches of about `BATCH_BYTES`."""
     waiting: list[pa.RecordBatch] = []
     size = 0

@@ -20,11 +20,11 @@ from blockgz_runtime.spark.errors import ReadFailed, report_errors
 from replayer.read.positions import Earliest, Latest
 from replayer.read.selection import scan
 from replayer.spark.archive_place import opened
+from replayer.spark.background import iterated
 from replayer.spark.source import following, planning
 from replayer.spark.source.options import SourceOptions, parse_options
 from replayer.spark.source.planning import Run
-from replayer.spark.source.rows import DDL, HEADERS_DDL, gathered, to_rows
-from replayer.spark.source.running import iterated
+from replayer.spark.source.rows import DDL, HEADERS_DDL, batched, to_rows
 
 T = TypeVar("T")
 
@@ -132,7 +132,7 @@ def _read(partition: InputPartition | None, options: SourceOptions) -> Iterator[
     if isinstance(partition, Task):
         run = partition.run
         with report_errors(ReadFailed):
-            yield from gathered(iterated(lambda: _rows(run, options)))
+            yield from batched(iterated(lambda: _rows(run, options)))
 
 
 async def _rows(run: Run, options: SourceOptions) -> AsyncGenerator[pa.RecordBatch]:

@@ -22,7 +22,7 @@ from index_format.errors import CorruptBlock
 from replayer.cli import COMMANDS, main
 from replayer.cli.spark import command as group
 from replayer.cli.spark import stage_progress as progress_module
-from replayer.cli.spark.session_options import spark_needed
+from replayer.cli.spark.job_options import spark_needed
 from replayer.cli.spark.stage_progress import Tasks, stage_progress, tasks_now
 from tests.support.archives import ArchiveWriter, records
 

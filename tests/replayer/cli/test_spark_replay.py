@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from replayer.cli import main
-from replayer.cli.spark import lane_rounds
+from replayer.cli.spark import replaying_job
 from replayer.kafka.admin import KafkaAdmin
-from replayer.spark.jobs.lane_task import LaneOutcome, LaneTask
+from replayer.spark.jobs.replaying import LaneOutcome, LaneTask
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster
 
@@ -61,7 +61,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             sparkContext=SimpleNamespace(parallelize=parallelize),
         )
 
-    monkeypatch.setattr(lane_rounds, "session", session)
+    monkeypatch.setattr(replaying_job, "session", session)
     return rounds
 
 

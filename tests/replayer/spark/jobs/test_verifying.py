@@ -53,7 +53,7 @@ def spread(plan: VerificationPlan, place: ArchivePlace, depth: Depth) -> Archive
 def both(place: ArchivePlace, depth: Depth, choice: ChunkChoice, **how: Any) -> tuple[Any, Any, int]:
     async def read() -> tuple[VerificationPlan, ArchiveReport]:
         async with opened(place) as archive:
-            return await planned(archive, [], choice, **how), await alone(archive, depth, choice)
+            return await planned(place, [], choice, **how), await alone(archive, depth, choice)
 
     plan, theirs = asyncio.run(read())
     ours = spread(plan, place, depth)

@@ -12,6 +12,7 @@ from index_format.records import Record, batch_from_records
 from replayer.errors import DeliveryFailed, ReplayRefused
 from replayer.kafka.topic_facts import TopicFacts, Watermarks, parse_config
 from replayer.replay.pipeline import Router, ScannedBatch
+from replayer.spark import lanes
 from replayer.spark.sink import row_lane, rows_out
 from replayer.spark.sink.options import SinkOptions, parse_sink_options
 from replayer.spark.sink.row_position import RowPosition, Writer
@@ -126,8 +127,8 @@ class Positions:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     cluster = Cluster()
     monkeypatch.setattr(rows_out, "opened_admin", lambda _: cluster)
-    monkeypatch.setattr(row_lane, "CommittedPositions", lambda *_: Positions())
-    monkeypatch.setattr(row_lane, "TransactionalSink", lambda _, job, *rest: Transactions(cluster, job, rest[-1]))
+    monkeypatch.setattr(lanes, "CommittedPositions", lambda *_: Positions())
+    monkeypatch.setattr(lanes, "TransactionalSink", lambda _, job, *rest: Transactions(cluster, job, rest[-1]))
     monkeypatch.setattr(rows_out, "KafkaSink", lambda _, topic, *__: Plain(cluster, topic))
     return cluster
 

@@ -13,11 +13,11 @@ from index_format.chunk_index import Gap
 from index_format.records import batch_from_records
 from replayer.read.positions import Earliest
 from replayer.spark.archive_place import opened
+from replayer.spark.background import iterated
 from replayer.spark.source import following, planning
 from replayer.spark.source.options import SourceOptions, parse_options
 from replayer.spark.source.planning import DataLost, Piece, Run, cut
-from replayer.spark.source.rows import gathered, to_rows
-from replayer.spark.source.running import iterated
+from replayer.spark.source.rows import batched, to_rows
 from tests.support.archives import ArchiveWriter, records
 
 
@@ -196,11 +196,11 @@ def test_rows_have_the_columns_of_the_kafka_source() -> None:
     assert "headers" not in to_rows(batch, "orders", 3, headers=False).schema.names
 
 
-def test_batches_are_gathered_in_order() -> None:
+def test_batches_are_batched_in_order() -> None:
     batches = [to_rows(batch_from_records(records([n])), "t", 0, headers=False) for n in range(50)]
-    (whole,) = gathered(iter(batches))
+    (whole,) = batched(iter(batches))
     assert whole.column("offset").to_pylist() == list(range(50))
-    assert list(gathered(iter([]))) == []
+    assert list(batched(iter([]))) == []
 
 
 class TestIterated:

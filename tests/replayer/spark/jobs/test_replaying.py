@@ -1,9 +1,8 @@
 """One source partition of a replay as an executor does it, killed at every step."""
 
-from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -17,10 +16,10 @@ from replayer.replay.ledger import LanePosition, SourceProgress, decode_position
 from replayer.replay.pipeline import Pipeline
 from replayer.replay.routing import FoldPartitions
 from replayer.replay.stages import DropTombstones
-from replayer.spark.jobs import lane_task
-from replayer.spark.jobs import source_lanes as lane_store
-from replayer.spark.jobs.lane_task import ArchivePlace, LaneTask, LaneWork, run_lane
-from replayer.spark.jobs.source_lanes import LaneStore, source_lane
+from replayer.spark.archive_place import ArchivePlace
+from replayer.spark.jobs import replaying
+from replayer.spark.jobs.replaying import LaneTask, LaneWork, run_lane
+from replayer.spark.lanes import LaneTarget, source_lane
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.replays import Crash, FakeSink, Topic
 
@@ -37,18 +36,16 @@ def source(tmp_path: Path) -> PartitionWriter:
 
 
 @pytest.fixture
-def task(source: PartitionWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LaneTask:
-    monkeypatch.setattr(lane_task, "CommittedPositions", lambda *_: SimpleNamespace(close=lambda: None))
+def task(source: PartitionWriter, tmp_path: Path) -> LaneTask:
+    router = FoldPartitions(2)
     work = LaneWork(
         ArchivePlace(LocalAddress(str(tmp_path)), None, None, 1 << 20, ANCESTORS_FORMAT),
         "orders~1",
-        "copy",
-        Pipeline((DropTombstones(),), FoldPartitions(2)),
+        Pipeline((DropTombstones(),), router),
         RecordFilter(),
         skips_damage=False,
         transactional=True,
-        properties={},
-        max_message_bytes=None,
+        target=LaneTarget({}, router, None),
     )
     position = LanePosition("0" * 16, "0" * 16, 0, {SOURCE: SourceProgress(7, 7, 50)})
     return LaneTask(work, source_lane(JOB, SOURCE, 2), position)
@@ -68,7 +65,7 @@ def test_killed_at_every_step_and_begun_again(
         crash_at += 1
         topic = Topic()
         sinks = iter([FakeSink(topic, crash_at=crash_at), FakeSink(topic)])
-        monkeypatch.setattr(lane_task, "_sink", lambda *_, sinks=sinks: next(sinks))
+        monkeypatch.setattr(replaying, "_sink", lambda *_, sinks=sinks: nullcontext(next(sinks)))
         try:
             outcome = run_lane(task)
             completed = True
@@ -88,7 +85,7 @@ def test_an_error_is_an_outcome_that_says_what_went_before(
     content[500:520] = bytes(20)
     chunk.write_bytes(content)
     topic = Topic()
-    monkeypatch.setattr(lane_task, "_sink", lambda *_: FakeSink(topic))
+    monkeypatch.setattr(replaying, "_sink", lambda *_: nullcontext(FakeSink(topic)))
     failed = run_lane(task)
     assert isinstance(failed.failure, FormatError)
     assert exit_code_of(failed.failure) == 3
@@ -101,62 +98,3 @@ def test_an_error_is_an_outcome_that_says_what_went_before(
     assert skipping.failure is None
     ((start, end, _),) = skipping.skipped
     assert [record.offset for record in topic.records[1]] == [*kept(source, 7, start), *kept(source, end, 50)]
-
-
-class Positions:
-    """As CommittedPositions, over a dictionary by group and lane."""
-
-    held: dict[tuple[str, int], LanePosition]
-
-    def __init__(self, group: str) -> None:
-        self._group = group
-
-    def read(self, lanes: Iterable[int]) -> dict[int, LanePosition]:
-        return {lane: self.held[self._group, lane] for lane in lanes if (self._group, lane) in self.held}
-
-    def write(self, positions: dict[int, LanePosition]) -> None:
-        self.held.update({(self._group, lane): position for lane, position in positions.items()})
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-class Fence:
-    """As TransactionalSink, for a driver that only begins."""
-
-    def __init__(self, positions: Positions) -> None:
-        self._positions = positions
-        self.fenced: list[int] = []
-
-    def begin(self, lanes: Iterable[int]) -> dict[int, LanePosition]:
-        self.fenced += lanes
-        return self._positions.read(lanes)
-
-    def commit(self, positions: dict[int, LanePosition]) -> None:
-        self._positions.write(positions)
-
-    def stop(self) -> None:
-        """Nothing is open."""
-
-
-@pytest.mark.parametrize("transactional", [True, False])
-def test_a_job_begins_with_the_lanes_that_have_no_position(
-    transactional: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fences: list[Fence] = []
-
-    def fence(_: object, __: object, positions: Positions) -> Fence:
-        fences.append(Fence(positions))
-        return fences[-1]
-
-    monkeypatch.setattr(lane_store, "CommittedPositions", lambda _, job, __: Positions(job.group_id))
-    monkeypatch.setattr(lane_store, "TransactionalSink", fence)
-    first = {n: LanePosition("0" * 16, "0" * 16, 0, {n: SourceProgress(0, 0, 9)}) for n in (0, 1, 2)}
-    moved = first[2].advanced(4, {2: 4})
-    Positions.held = {("blockgz-j.1", 0): moved}
-    store = LaneStore({}, [source_lane(JOB, source, 2) for source in first])
-    assert store.read() == {2: moved}
-    assert store.begin(first, transactional=transactional) == {**first, 2: moved}
-    assert Positions.held == {("blockgz-j", 0): first[0], ("blockgz-j", 1): first[1], ("blockgz-j.1", 0): moved}
-    assert [each.fenced for each in fences] == ([[0, 1], [0]] if transactional else [])
-    store.close()

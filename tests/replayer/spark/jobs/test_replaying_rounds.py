@@ -1,9 +1,8 @@
-"""`replayer spark replay` without Spark and Kafka: rounds of tasks, their failures, and what they are made of."""
+"""A replay by lanes without Spark and Kafka: rounds of tasks, their failures, and what they are made of."""
 
 import asyncio
 import pickle
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +13,6 @@ from blockgz_runtime.errors import ObjectMissing, UsageError
 from blockgz_runtime.store.address import LocalAddress
 from index_format.ancestor.payloads import ANCESTORS_FORMAT
 from index_format.errors import BlockgzError
-from replayer.cli.spark import lane_rounds
-from replayer.cli.spark.lane_rounds import ROUNDS_IN_VAIN, Replay, run_rounds
-from replayer.cli.spark.replaying_output import Done
-from replayer.cli.spark.session_options import SessionOptions
 from replayer.errors import CommitLost, JobTakenOver, RecordUnfit
 from replayer.read.damage import LostRange
 from replayer.read.record_filter import KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
@@ -33,8 +28,17 @@ from replayer.replay.stages import (
     parse_header,
     parse_timestamps,
 )
-from replayer.spark.jobs.lane_task import ArchivePlace, LaneOutcome, LaneTask, LaneWork
-from replayer.spark.jobs.source_lanes import source_lane
+from replayer.spark.archive_place import ArchivePlace
+from replayer.spark.jobs.replaying import (
+    ROUNDS_IN_VAIN,
+    LaneOutcome,
+    LanesResult,
+    LaneTask,
+    LaneWork,
+    Replay,
+    run_rounds,
+)
+from replayer.spark.lanes import LaneTarget, source_lane
 from replayer.transforms.chain import build_chain
 
 JOB = Job("j", "copy", "0" * 16)
@@ -56,9 +60,9 @@ class World:
         self.positions: dict[int, LanePosition] = {}
         self.rounds: list[list[int]] = []
         self._script, self._settings = script, settings
-        self.known = SimpleNamespace(
-            recorded={}, transactional=True, work=SimpleNamespace(first={source: first(source) for source in sources})
-        )
+        self.recorded: dict[int, LanePosition] = {}
+        self.first = {source: first(source) for source in sources}
+        self.shown = 0
         self.conf = SimpleNamespace(get=lambda name, default: self._settings.get(name.replace(".", "_"), default))
         self.sparkContext = SimpleNamespace(parallelize=lambda tasks, _: SimpleNamespace(map=self._mapped(tasks)))
 
@@ -85,56 +89,50 @@ class World:
         return pickle.loads(pickle.dumps(outcomes))  # type: ignore[no-any-return]
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], Done]:
-    def run(world: World) -> Done:
-        @contextmanager
-        def session(*_: object) -> Iterator[World]:
-            yield world
+def replay_of(world: World) -> Replay:
+    lanes = {source: source_lane(JOB, source, 2) for source in world.first}
+    return Replay(world.first, world.recorded, lanes, world, WORK)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(lane_rounds, "session", session)
-        lanes = {source: source_lane(JOB, source, 2) for source in world.known.work.first}
-        plan = SimpleNamespace(records=100, bytes=1000)
-        replay = Replay(world.known, lanes, world, plan, WORK)  # type: ignore[arg-type]
-        return asyncio.run(run_rounds(replay, SessionOptions(None, {}), as_json=False))
 
-    return run
+def run(world: World) -> LanesResult:
+    def progress(records: int) -> None:
+        world.shown += records
+
+    return asyncio.run(run_rounds(replay_of(world), world, progress))  # type: ignore[arg-type]
 
 
 WORK = LaneWork(
     ArchivePlace(LocalAddress("./archive"), None, None, 1, ANCESTORS_FORMAT),
     "orders~1",
-    "copy",
     Pipeline(),
     RecordFilter(),
     skips_damage=False,
     transactional=True,
-    properties={"bootstrap.servers": "x"},
-    max_message_bytes=None,
+    target=LaneTarget({"bootstrap.servers": "x"}, KeepPartitions(), None),
 )
 LOST = CommitLost("lost", why="the broker is away")
 
 
-def test_every_partition_is_a_task_and_then_it_is_done(run: Callable[[World], Done]) -> None:
+def test_every_partition_is_a_task_and_then_it_is_done() -> None:
     world = World([0, 3, 4], lambda _, __: (END, None))
     done = run(world)
     assert world.rounds == [[0, 3, 4]]
     assert done.complete
     assert [position.written for position in done.before.values()] == [0, 0, 0]
+    assert world.shown == 3 * END
 
 
-def test_what_is_complete_is_no_task(run: Callable[[World], Done]) -> None:
+def test_what_is_complete_is_no_task() -> None:
     world = World([0, 1], lambda _, __: (END, None))
-    world.known.recorded = {0: first(0).advanced(END, {0: END})}
-    world.positions = dict(world.known.recorded)
+    world.recorded = {0: first(0).advanced(END, {0: END})}
+    world.positions = dict(world.recorded)
     assert run(world).complete
     assert world.rounds == [[1]]
-    world.known.recorded = world.read()
-    assert run(world).complete
-    assert world.rounds == [[1]], "Spark is not asked again"
+    world.recorded = world.read()
+    assert replay_of(world).tasks(replay_of(world).before) == []
 
 
-def test_what_may_pass_is_tried_again_as_long_as_something_moves(run: Callable[[World], Done]) -> None:
+def test_what_may_pass_is_tried_again_as_long_as_something_moves() -> None:
     def step(source: int, at: LanePosition) -> tuple[int, BlockgzError | None]:
         reached = min(END, at.sources[source].next + 1 + 9 * source)
         return reached, None if reached == END else LOST
@@ -144,7 +142,7 @@ def test_what_may_pass_is_tried_again_as_long_as_something_moves(run: Callable[[
     assert world.rounds == [[0, 1]] + [[0]] * (END - 1)
 
 
-def test_what_does_not_pass_ends_it(run: Callable[[World], Done]) -> None:
+def test_what_does_not_pass_ends_it() -> None:
     world = World([0], lambda _, __: (0, LOST))
     with pytest.raises(CommitLost, match="lost"):
         run(world)
@@ -159,9 +157,7 @@ def test_what_does_not_pass_ends_it(run: Callable[[World], Done]) -> None:
         (RecordUnfit(3, 17, "too odd", "leave it out"), 1),
     ],
 )
-def test_what_another_round_would_meet_again_is_raised_as_it_was(
-    run: Callable[[World], Done], failure: BlockgzError, exit_code: int
-) -> None:
+def test_what_another_round_would_meet_again_is_raised_as_it_was(failure: BlockgzError, exit_code: int) -> None:
     world = World([0, 1], lambda source, _: (END, None) if source else (4, failure))
     with pytest.raises(type(failure)) as caught:
         run(world)
@@ -170,7 +166,7 @@ def test_what_another_round_would_meet_again_is_raised_as_it_was(
     assert world.positions[1].complete
 
 
-def test_speculation_is_refused_before_anything_is_fenced(run: Callable[[World], Done]) -> None:
+def test_speculation_is_refused_before_anything_is_fenced() -> None:
     world = World([0], lambda _, __: (END, None), spark_speculation="true")
     with pytest.raises(UsageError, match="twice at a time"):
         run(world)

@@ -1,19 +1,32 @@
-"""Lanes by source partition, for jobs whose source partitions are replayed by machines of their own.
+"""Lanes: the records of one source partition go to a topic in transactions, each with the position after it.
 
-The one producer of such a lane writes to every target partition that its records go to, so no other needs to read them.
+The job `replayer spark replay` and the format `blockgz-kafka` are exactly-once by it alike: which group and partition
+keep a lane's position, the producer that fences the one before it, what is committed then, and the end of both. The one
+producer of a lane writes to every target partition that its records go to, so no other needs to read them.
+
+Only what a position says differs. A job knows the range that it replays, and its LanePosition is that of `replayer
+replay`, which can resume it. A write is given rows and knows no range: its RowPosition says which offsets stand.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from replayer.replay.job import Job
-from replayer.replay.ledger import LanePosition, decode_position
+from replayer.replay.ledger import LanePosition, Position, decode_position
 from replayer.replay.pipeline import RoutedBatch, Router, ScannedBatch
 from replayer.replay.routing import FoldPartitions, MapPartitions, SpreadByKey
+from replayer.replay.run import RecordSink
 from replayer.replay.sinks.bounded_calls import Calls, NoAnswer
 from replayer.replay.sinks.committed_positions import CommittedPositions
+from replayer.replay.sinks.idempotent import KafkaSink
 from replayer.replay.sinks.transactional import TransactionalSink
+
+P = TypeVar("P", bound=Position)
+
+CLOSE_SECONDS = 5.0
+"""A cluster that does not answer is waited for no longer as a client leaves."""
 
 
 class SourceLane(NamedTuple):
@@ -25,7 +38,7 @@ class SourceLane(NamedTuple):
 
 
 def places_for(router: Router, sources: Sequence[int]) -> int:
-    """How many partitions of the target can keep positions of a job that routes like this, now and when it goes on."""
+    """How many partitions of the target can keep positions of a job that routes like this, now and when it resumes."""
     match router:
         case SpreadByKey() | FoldPartitions():
             return router.partitions
@@ -65,11 +78,67 @@ class OfSource:
         return self.router.route(batch._replace(partition=self.source))
 
 
-CLOSE_SECONDS = 5.0
+@dataclass(frozen=True)
+class LaneTarget:
+    """Where the records of lanes go: a cluster, and a topic by its routing and its limit, where that is known."""
+
+    properties: Mapping[str, str]
+    router: Router
+    max_message_bytes: int | None
+
+
+@contextmanager
+def lane_sink(lane: SourceLane, target: LaneTarget, decode: Callable[[int, str], P]) -> Iterator[TransactionalSink[P]]:
+    """The transactional producer of a lane, not begun; what is not committed in the end is given up.
+
+    `decode` makes a position of a committed offset and its metadata. Raises UsageError.
+    """
+    with _positions(target.properties, lane.job, decode) as positions:
+        router = OfSource(target.router, lane.source)
+        sink = TransactionalSink(target.properties, lane.job, positions, target.max_message_bytes, router)
+        try:
+            yield sink
+        finally:
+            sink.stop()
+
+
+@contextmanager
+def untransactional_sink(lane: SourceLane, target: LaneTarget) -> Iterator[RecordSink]:
+    """The same without transactions; the position is in the cluster still, where every machine sees it."""
+    with _positions(target.properties, lane.job, decode_position) as positions:
+        store = _LaneStore(positions, lane.number)
+        router = OfSource(target.router, lane.source)
+        yield KafkaSink(target.properties, lane.job.target, store, target.max_message_bytes, router)
+
+
+@dataclass(frozen=True)
+class _LaneStore:
+    """A PositionStore of one lane."""
+
+    positions: CommittedPositions[LanePosition]
+    lane: int
+
+    def read(self) -> Mapping[int, LanePosition]:
+        return self.positions.read([self.lane])
+
+    def write(self, positions: Mapping[int, LanePosition]) -> None:
+        self.positions.write(positions)
+
+
+@contextmanager
+def _positions(
+    properties: Mapping[str, str], job: Job, decode: Callable[[int, str], P]
+) -> Iterator[CommittedPositions[P]]:
+    positions = CommittedPositions(properties, job, decode)
+    try:
+        yield positions
+    finally:
+        with suppress(NoAnswer):
+            Calls().make(positions.close, CLOSE_SECONDS)
 
 
 class LaneStore:
-    """Asked and told by whoever leads the job; each lane's own producer writes what comes after."""
+    """The positions of all lanes of a job, for its driver; each lane's own producer writes what comes after."""
 
     def __init__(self, properties: Mapping[str, str], lanes: Sequence[SourceLane]) -> None:
         """Raises UsageError."""
@@ -78,7 +147,10 @@ class LaneStore:
         """For each group's job, sources by lane."""
         for lane in lanes:
             self._pages.setdefault(lane.job, {})[lane.number] = lane.source
-        self._positions = {job: CommittedPositions(properties, job, decode_position) for job in self._pages}
+        self._open = ExitStack()
+        self._positions = {
+            job: self._open.enter_context(_positions(properties, job, decode_position)) for job in self._pages
+        }
 
     def read(self) -> dict[int, LanePosition]:
         """What is recorded, by source; raises as CommittedPositions."""
@@ -103,12 +175,8 @@ class LaneStore:
         return self.read()
 
     def close(self) -> None:
-        """Leave; a cluster that does not answer is not waited for."""
-        for positions in self._positions.values():
-            try:
-                Calls().make(positions.close, CLOSE_SECONDS)
-            except NoAnswer:
-                return
+        """Leaves the cluster."""
+        self._open.close()
 
     def _fence(self, job: Job, wanted: Mapping[int, LanePosition]) -> None:
         sink = TransactionalSink(self._properties, job, self._positions[job])

@@ -1,0 +1,118 @@
+"""`replayer spark export` and `replayer spark load`."""
+
+from typing import Any
+
+import click
+
+from blockgz_runtime.program.main import closing
+from blockgz_runtime.program.options import with_options
+from replayer.cli.options.archive_options import archive_options
+from replayer.cli.options.options import json_option
+from replayer.cli.options.selection_options import damage_option, selection_options
+from replayer.cli.spark.job_options import (
+    WriteRequest,
+    cutting_options,
+    dry_run_option,
+    mode_option,
+    partition_by_option,
+    session_options,
+    spark_needed,
+    value_options,
+)
+
+FORMATS = ("parquet", "avro", "json", "csv")
+
+_topics = click.argument("topics", metavar="TOPIC[:P[,P-P]]...", nargs=-1, required=True)
+
+
+def _write_options(function: Any) -> Any:
+    """What both commands take."""
+    return with_options(
+        function,
+        [
+            mode_option,
+            partition_by_option,
+            value_options,
+            selection_options,
+            damage_option,
+            cutting_options,
+            dry_run_option,
+            session_options,
+            json_option,
+            archive_options,
+        ],
+    )
+
+
+@click.command(
+    "export",
+    epilog=closing(
+        "replayer spark export orders ./orders --format parquet -a ./archive",
+        "replayer spark export 'shop-*' s3a://lake/shop --format parquet --partition-by topic,date --since -1d "
+        "-a s3://bucket/prefix",
+        "replayer spark export orders ./orders --format json --value json --schema 'id BIGINT, name STRING' "
+        "-a ./archive",
+        "replayer spark export orders ./orders --format parquet --value avro --schema-registry http://localhost:8081 "
+        "--on-bad-value skip --partition-by date,value.country -a ./archive",
+    ),
+)
+@_topics
+@click.argument("destination", metavar="DEST")
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(FORMATS),
+    required=True,
+    envvar="BLOCKGZ_EXPORT_FORMAT",
+    help="The files' format; avro needs Spark's own jar for it (--jars).",
+)
+@_write_options
+def export(destination: str, file_format: str, **given: Any) -> int:
+    """Write records as files that anything reads.
+
+    Columns are key, value, topic, partition, offset, timestamp, timestampType and headers.
+
+    TOPIC may be a glob or ~regex. DEST is a path that Spark knows: a folder, s3a://, hdfs://. Nothing is visible there
+    before all of it is (Spark's committer); --mode overwrite deletes what was there as it begins. The exit code is 3
+    where values could not be decoded or damage was skipped.
+    """
+    with spark_needed():
+        from replayer.cli.spark.writing_job import run  # noqa: PLC0415
+    return run(WriteRequest(**given), "export", file_format, path=destination)
+
+
+@click.command(
+    "load",
+    epilog=closing(
+        "replayer spark load orders --table shop.orders --conf spark.sql.catalogImplementation=hive -a ./archive",
+        "replayer spark load 'shop-*' --table lake.shop.events --format iceberg --mode append --since -1d "
+        "-a s3://bucket/prefix",
+    ),
+)
+@_topics
+@click.option(
+    "--table",
+    required=True,
+    metavar="NAME",
+    help="The table: NAME, DATABASE.NAME or CATALOG.DATABASE.NAME.",
+)
+@click.option(
+    "--format",
+    "table_format",
+    default="parquet",
+    show_default=True,
+    envvar="BLOCKGZ_TABLE_FORMAT",
+    metavar="NAME",
+    help="What Spark keeps the table in: parquet, orc, iceberg, delta, ….",
+)
+@_write_options
+def load(table: str, table_format: str, **given: Any) -> int:
+    """Load records into a table of Spark's catalog: the columns of `spark export`.
+
+    TOPIC may be a glob or ~regex. The database must exist, and the catalog must be one that lasts. Loading the same
+    records twice with --mode append doubles them: take the next part with --from or --since. The exit code is 3 where
+    values could not be decoded or damage was skipped.
+    """
+    with spark_needed():
+        from replayer.cli.spark.writing_job import run  # noqa: PLC0415
+    return run(WriteRequest(**given), "load", table_format, table=table)

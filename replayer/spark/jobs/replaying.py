@@ -1,0 +1,211 @@
+"""A replay by lanes: each source partition is a task of Spark, in rounds until every lane is complete."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql import SparkSession
+
+from blockgz_runtime.errors import BrokerUnreachable, StoreUnavailable, UsageError
+from blockgz_runtime.spark.errors import spark_errors
+from index_format.errors import BlockgzError
+from replayer.errors import CommitLost
+from replayer.read.damage import STOP, LostRange, SkipDamage
+from replayer.read.positions import OffsetRange
+from replayer.read.record_filter import RecordFilter
+from replayer.read.selection import Reading, Selection
+from replayer.replay.ledger import LanePosition, decode_position
+from replayer.replay.pace import Commands, Unpaced
+from replayer.replay.pipeline import Pipeline
+from replayer.replay.result import ReplayResult
+from replayer.replay.routing import MapPartitions
+from replayer.replay.run import RecordSink, ReplayWork, run_replay
+from replayer.replay.stages import LeftOut, TransformStage
+from replayer.spark.archive_place import ArchivePlace, opened
+from replayer.spark.lanes import LaneStore, LaneTarget, SourceLane, lane_sink, untransactional_sink
+
+ROUNDS_IN_VAIN = 3
+"""So many rounds of tasks without any progress end a replay that the cluster or the store keeps from its end."""
+STATUS_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class LaneWork:
+    """What all lanes of a replay have in common."""
+
+    place: ArchivePlace
+    topic: str
+    """The incarnation, so that every task opens the same."""
+    pipeline: Pipeline
+    record_filter: RecordFilter
+    skips_damage: bool
+    transactional: bool
+    target: LaneTarget
+
+
+@dataclass(frozen=True)
+class LaneTask:
+    """One lane, and the position that its job began with."""
+
+    work: LaneWork
+    lane: SourceLane
+    first: LanePosition
+
+
+@dataclass(frozen=True)
+class LaneOutcome:
+    """What one attempt did: `failure` is why it ended early."""
+
+    source: int
+    zero_timestamps: int = 0
+    lost_commits: int = 0
+    skipped: tuple[LostRange, ...] = ()
+    left_out: LeftOut = field(default_factory=LeftOut)
+    failure: BlockgzError | None = None
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A replay that is to be begun or resumed; positions and lanes by source partition."""
+
+    first: Mapping[int, LanePosition]
+    recorded: Mapping[int, LanePosition]
+    lanes: Mapping[int, SourceLane]
+    store: LaneStore
+    work: LaneWork
+
+    @property
+    def before(self) -> Mapping[int, LanePosition]:
+        """Where the lanes stand before this run."""
+        return {**self.first, **self.recorded}
+
+    def tasks(self, now: Mapping[int, LanePosition]) -> list[LaneTask]:
+        """Of the lanes that are not complete."""
+        return [
+            LaneTask(self.work, lane, self.first[source])
+            for source, lane in self.lanes.items()
+            if not now[source].complete
+        ]
+
+
+@dataclass(frozen=True)
+class LanesResult:
+    """Where the lanes stood before and stand now, and what tasks said."""
+
+    before: Mapping[int, LanePosition]
+    now: Mapping[int, LanePosition]
+    outcomes: Sequence[LaneOutcome] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to do."""
+        return all(position.complete for position in self.now.values())
+
+    @property
+    def left_out(self) -> LeftOut:
+        """What transforms left out, in all tasks."""
+        tallies = [each.left_out for each in self.outcomes]
+        return LeftOut(
+            sum(each.dropped for each in tallies),
+            sum(each.routed_elsewhere for each in tallies),
+            sum(each.unfit for each in tallies),
+        )
+
+    @property
+    def skipped(self) -> list[tuple[int, LostRange]]:
+        """What was passed over at damage by source partition, in order and once."""
+        return sorted({(outcome.source, each) for outcome in self.outcomes for each in outcome.skipped})
+
+
+def written(positions: Mapping[int, LanePosition]) -> int:
+    """Records of the job in the target."""
+    return sum(position.written for position in positions.values())
+
+
+async def run_rounds(replay: Replay, spark: SparkSession, progress: Callable[[int], None]) -> LanesResult:
+    """Runs rounds of tasks until every lane is complete; calls `progress` with the records that came since.
+
+    Raises what a task failed with, or what Spark says.
+    """
+    if spark.conf.get("spark.speculation", "false") == "true":
+        raise UsageError(
+            "Spark would run some tasks twice at a time",
+            why="spark.speculation is on, and the second one of a partition takes it over from the first",
+            remedy="add --conf spark.speculation=false",
+        )
+    store, outcomes, in_vain = replay.store, list[LaneOutcome](), 0
+    now = await asyncio.to_thread(store.begin, replay.first, transactional=replay.work.transactional)
+    while tasks := replay.tasks(now):
+        reached = shown = now
+        collecting = asyncio.ensure_future(asyncio.to_thread(_collected, spark, tasks))
+        while not (await asyncio.wait({collecting}, timeout=STATUS_SECONDS))[0]:
+            with suppress(BrokerUnreachable):
+                moved = await asyncio.to_thread(store.read)
+                progress(written(moved) - written(shown))
+                shown = moved
+        outcomes += await collecting
+        now = await asyncio.to_thread(store.read)
+        progress(written(now) - written(shown))
+        in_vain = in_vain + 1 if now == reached else 0
+        _raise_failure(outcomes[-len(tasks) :], last=in_vain >= ROUNDS_IN_VAIN)
+    return LanesResult(replay.before, now, outcomes)
+
+
+def _collected(spark: SparkSession, tasks: list[LaneTask]) -> list[LaneOutcome]:
+    with spark_errors():
+        return spark.sparkContext.parallelize(tasks, len(tasks)).map(run_lane).collect()
+
+
+def _raise_failure(outcomes: Sequence[LaneOutcome], *, last: bool) -> None:
+    """Raises the first failure that another round would meet again, and in the last round any."""
+    for outcome in outcomes:
+        may_pass = isinstance(outcome.failure, CommitLost | BrokerUnreachable | StoreUnavailable)
+        if outcome.failure is not None and (last or not may_pass):
+            raise outcome.failure
+
+
+def run_lane(task: LaneTask) -> LaneOutcome:
+    """Replays what the lane's position leaves to do: the replayer's own core with a single lane.
+
+    An error of ours is an outcome and no exception: Spark would run the task again, whatever the error is, and show
+    its traceback. What Spark does run again are tasks whose process died.
+    """
+    damage = SkipDamage()
+    # Counts of its own: an executor runs one task after the other.
+    left_out = LeftOut()
+    try:
+        result = asyncio.run(_replayed(task, damage, left_out))
+    except BlockgzError as error:
+        return LaneOutcome(task.lane.source, skipped=tuple(damage.skipped), left_out=left_out, failure=error)
+    return LaneOutcome(
+        task.lane.source, result.zero_timestamps, result.lost_commits, tuple(damage.skipped), left_out=left_out
+    )
+
+
+async def _replayed(task: LaneTask, damage: SkipDamage, left_out: LeftOut) -> ReplayResult:
+    work, lane = task.work, task.lane
+    async with opened(work.place) as archive:
+        partition = await archive.open_partition(work.topic, lane.source)
+        progress = task.first.sources[lane.source]
+        reading = Reading(work.record_filter, lambda _: damage if work.skips_damage else STOP)
+        selection = Selection(partition, OffsetRange(progress.start, progress.end))
+        stages = tuple(
+            replace(stage, left_out=left_out) if isinstance(stage, TransformStage) else stage
+            for stage in work.pipeline.stages
+        )
+        with _sink(work, lane) as sink:
+            return await run_replay(
+                ReplayWork([selection], {lane.number: task.first}, reading),
+                Pipeline(stages, MapPartitions({lane.source: lane.number})),
+                sink,
+                Unpaced(),
+                Commands(),
+                lambda *_: None,  # the driver learns of progress from the positions
+            )
+
+
+def _sink(work: LaneWork, lane: SourceLane) -> AbstractContextManager[RecordSink]:
+    if work.transactional:
+        return lane_sink(lane, work.target, decode_position)
+    return untransactional_sink(lane, work.target)
