@@ -16,8 +16,7 @@ from archiver.ingest.assignment import DrainShare
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.ownership import PartitionReport
 from archiver.ingest.service import ArchiverService
-from blockgz_runtime.allocators import share_heaps
-from blockgz_runtime.process import pandas_refused
+from blockgz_runtime.process import pandas_refused, share_heaps
 from blockgz_runtime.program.main import INTERRUPTED, print_failure
 from blockgz_runtime.store.opening import default_buffer_root, open_store
 

@@ -12,15 +12,14 @@ from rich.progress import Progress
 from rich.table import Table
 
 from archiver.cli.confirming import confirm
-from archiver.cli.old_archive_options import old_archive_options
-from archiver.cli.store_options import store_options
-from archiver.cli.value_types import SIZE
 from archiver.commit.archive import open_archive
 from archiver.ingest.buffer import BufferFolder
 from archiver.old_archives.importing import ImportReport, ImportSettings, import_partition
 from archiver.old_archives.old_archive import OldPartition, OldReader, survey
 from blockgz_runtime.errors import PARTLY_FAILED, NotInArchive, UsageError, exit_code
+from blockgz_runtime.program.archive_options import max_block_option, old_format_option, store_options
 from blockgz_runtime.program.main import closing, error_lines
+from blockgz_runtime.program.options import SIZE
 from blockgz_runtime.store.opening import default_buffer_root, open_existing_store, open_store
 from blockgz_runtime.store.probe import probe
 from blockgz_runtime.store.retry import bounded_backoff
@@ -58,7 +57,8 @@ class Target:
 @click.argument("source", metavar="SOURCE")
 @click.argument("topics", nargs=-1, metavar="[TOPIC...]")
 @store_options()
-@old_archive_options
+@old_format_option
+@max_block_option
 @click.option(
     "--layout", type=click.Choice(["topic", "seed"]), default="topic", show_default=True, help="Of the new archive."
 )

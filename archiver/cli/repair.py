@@ -6,8 +6,6 @@ import click
 import orjson
 
 from archiver.cli.confirming import confirm
-from archiver.cli.old_archive_options import old_archive_options
-from archiver.cli.store_options import store_options
 from archiver.config.model import RunConfig
 from archiver.maintain.repair.chunk_indexes import plan_indexes
 from archiver.maintain.repair.markers import plan_marker
@@ -16,7 +14,9 @@ from archiver.maintain.repair.plan import RepairPlan, carry_out, targets
 from archiver.maintain.sweep import Problem, layout_of
 from archiver.old_archives.old_archive import OldReader
 from blockgz_runtime.errors import PARTLY_FAILED, NoArchiveThere, UsageError, exit_code
+from blockgz_runtime.program.archive_options import max_block_option, old_format_option, store_options
 from blockgz_runtime.program.main import closing, print_problems
+from blockgz_runtime.program.options import Decorator, F, with_options
 from blockgz_runtime.store.opening import open_existing_store
 from blockgz_runtime.store.retry import bounded_backoff
 from blockgz_runtime.store.writer import ToolStore
@@ -36,17 +36,16 @@ def repair() -> None:
     """Make lost indexes and markers again. No data object is ever written."""
 
 
-def _options(function: Any) -> Any:
-    options = [
+def _options(function: F) -> F:
+    options: list[Decorator] = [
         store_options(),
-        old_archive_options,
+        old_format_option,
+        max_block_option,
         click.option("--dry-run", is_flag=True, help="Print the plan and write nothing."),
         click.option("--yes", is_flag=True, help="Do not ask."),
         click.option("--json", "as_json", is_flag=True, help="Print plan and result as JSON."),
     ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return with_options(function, options)
 
 
 @repair.command(

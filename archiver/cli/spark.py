@@ -9,12 +9,12 @@ import click
 import orjson
 
 from archiver.cli.config_options import field_option
-from archiver.cli.value_types import DURATION
 from archiver.config.connect_names import SPARK_DEFAULTS, SPARK_NAMES
 from archiver.config.kinds import default_text
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError
 from blockgz_runtime.program.kafka_options import kafka_properties
 from blockgz_runtime.program.main import INTERRUPTED, closing
+from blockgz_runtime.program.options import DURATION
 
 if TYPE_CHECKING:
     from archiver.spark.job import JobResult

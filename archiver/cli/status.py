@@ -12,8 +12,6 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
-from archiver.cli.store_options import store_options
-from archiver.cli.value_types import DURATION
 from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.ingest.kafka_settings import CLIENT_ID
 from archiver.ingest.ownership import PartitionState
@@ -22,8 +20,10 @@ from archiver.monitor.server import health, readiness, service_snapshot
 from archiver.monitor.snapshot import ServiceSnapshot
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError
 from blockgz_runtime.kafka.settings import client_settings
+from blockgz_runtime.program.archive_options import store_options
 from blockgz_runtime.program.kafka_options import KafkaOptions, kafka_options
 from blockgz_runtime.program.main import closing
+from blockgz_runtime.program.options import DURATION
 from blockgz_runtime.store.opening import open_existing_store
 from blockgz_runtime.store.writer import ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection

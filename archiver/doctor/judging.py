@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from archiver.config.model import format_duration, format_size
 from archiver.doctor.findings import SHOWN, Finding, Verdict, listed
 from archiver.ingest.kafka_cluster import TopicDescription
+from blockgz_runtime.units import format_duration, format_size
 from index_format.identity import ArchiveInfo
 
 NEEDED_OF_TOPICS = frozenset({"DESCRIBE", "READ"})

@@ -33,7 +33,7 @@ from archiver.ingest.topics import (
 )
 from archiver.logs import LogEvent, log
 from archiver.monitor.snapshot import ServiceSnapshot, partition_snapshots
-from blockgz_runtime.allocators import give_back
+from blockgz_runtime.process import give_back
 from blockgz_runtime.store.probe import probe
 from blockgz_runtime.store.retry import StoreBackoff, retry_while_busy
 from blockgz_runtime.store.writer import Store

@@ -19,8 +19,7 @@ from archiver.ingest.kafka_source import EndReached, Fetched, KafkaSource
 from benchmarks.bare import consume
 from benchmarks.prototype.fetcher import drained
 from benchmarks.prototype.native import Native
-from blockgz_runtime.allocators import share_heaps
-from blockgz_runtime.process import pandas_refused
+from blockgz_runtime.process import pandas_refused, share_heaps
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from blockgz_runtime.units import parse_duration, parse_size
+
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]
 
@@ -102,3 +104,24 @@ def with_options(function: F, options: Sequence[Decorator]) -> F:
     for option in reversed(options):
         decorated = option(decorated)
     return cast(F, decorated)
+
+
+class _Parsed(click.ParamType[Any]):
+    """What a function makes of the text; its ValueError is a usage error."""
+
+    def __init__(self, name: str, parse: Callable[[Any], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See click.ParamType."""
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+SIZE = _Parsed("size", parse_size)
+"""`128MiB` as bytes."""
+DURATION = _Parsed("duration", parse_duration)
+"""`5m` as seconds."""

@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, contextmanager
 import click
 import msgspec
 
-from blockgz_runtime.allocators import share_heaps
 from blockgz_runtime.errors import PARTLY_FAILED
+from blockgz_runtime.process import share_heaps
 from blockgz_runtime.program.kafka_options import KafkaOptions, kafka_options
 from blockgz_runtime.program.main import closing, print_failure
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from blockgz_runtime.errors import UsageError
-from blockgz_runtime.program.options import Option, OptionSet
-from replayer.cli.options.archive_options import ArchiveOptions, Size
+from blockgz_runtime.program.options import SIZE, Option, OptionSet
+from replayer.cli.options.archive_options import ArchiveOptions
 from replayer.read.request import SelectionRequest
 
 TASK_BYTES = 128 * 1024 * 1024
@@ -171,7 +171,7 @@ cutting_options = OptionSet(
     Cutting,
     Option(
         "--task-bytes",
-        type=Size(),
+        type=SIZE,
         default=TASK_BYTES,
         show_default="128MiB",
         parse=lambda size: max(1, size),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from blockgz_runtime.allocators import give_back, share_heaps
+from blockgz_runtime.process import give_back, share_heaps
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def test_memory_of_a_few_blocks_is_paid_for_once() -> None:
     program = """
 import resource
 import pyarrow as pa
-from blockgz_runtime.allocators import share_heaps
+from blockgz_runtime.process import share_heaps
 share_heaps()
 pool = pa.system_memory_pool()
 def work():

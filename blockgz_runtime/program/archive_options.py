@@ -1,0 +1,72 @@
+"""Options that say where an archive is and how an old one is to be read: those of both programs."""
+
+from collections.abc import Callable
+
+import click
+
+from blockgz_runtime.errors import UsageError
+from blockgz_runtime.program.options import SIZE, F, Option, OptionSet, with_options
+from blockgz_runtime.units import format_size
+from index_format.ancestor.payloads import OLD_FORMATS, OldFormat
+from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
+
+
+def archive_option(*, required: bool = True) -> Option:
+    """Adds -a/--archive; passes `archive: str`."""
+    return Option(
+        "-a",
+        "--archive",
+        metavar="ADDRESS",
+        required=required,
+        help="Where the archive is: s3://bucket/prefix, file:///dir or ./dir.",
+    )
+
+
+endpoint_option = Option(
+    "--endpoint-url", metavar="URL", help="Where the S3 API is, if not at AWS; addressed path style."
+)
+"""Passes `endpoint_url: str | None`."""
+
+region_option = Option("--region", help="The bucket's region.")
+"""Passes `region: str | None`."""
+
+max_block_option = Option(
+    "--max-block-bytes",
+    type=SIZE,
+    default=DEFAULT_MAX_BLOCK_BYTES,
+    show_default=format_size(DEFAULT_MAX_BLOCK_BYTES),
+    help="Refuse blocks that inflate to more.",
+)
+"""Passes `max_block_bytes: int`."""
+
+
+def _old_format(old_format: str, key_delimiter: str) -> OldFormat:
+    try:
+        return OldFormat.of_options(old_format, key_delimiter)
+    except ValueError as error:
+        raise UsageError(
+            f"--key-delimiter {key_delimiter!r} cannot be used", why=str(error), remedy=r"write it as '\t' or '\x1f'"
+        ) from error
+
+
+old_format_option = OptionSet(
+    "old_format",
+    _old_format,
+    Option(
+        "--old-format",
+        type=click.Choice(OLD_FORMATS),
+        default=OLD_FORMATS[0],
+        show_default=True,
+        help="How records lie in an archive of kafka-connect-s3 or a fork: values in lines, key and delimiter "
+        "before them, or length-prefixed without or with keys.",
+    ),
+    Option(
+        "--key-delimiter", default=r"\t", show_default=True, help=r"Of --old-format delimited; \t and \x1f mean bytes."
+    ),
+)
+"""Passes `old_format: OldFormat`."""
+
+
+def store_options(*, required: bool = True) -> Callable[[F], F]:
+    """Adds --archive --endpoint-url --region; passes them as they are."""
+    return lambda function: with_options(function, [archive_option(required=required), endpoint_option, region_option])

@@ -1,0 +1,46 @@
+"""Sizes and durations as people write them: `128MiB`, `5m`."""
+
+import re
+from decimal import Decimal
+from typing import Any
+
+SIZES = {"B": 1, "kB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_size(text: Any) -> Any:
+    """Bytes from `128MiB`; what is no text passes through. Raises ValueError."""
+    if not isinstance(text, str):
+        return text
+    number, unit = _number_and_unit(text)
+    if number is None or (unit or "B") not in SIZES:
+        raise ValueError(f"{text!r} is not a size; write a number with one of {', '.join(SIZES)}")
+    return int(number * SIZES[unit or "B"])
+
+
+def parse_duration(text: Any) -> Any:
+    """Seconds from `5m`; what is no text passes through. Raises ValueError."""
+    if not isinstance(text, str):
+        return text
+    number, unit = _number_and_unit(text)
+    if number is None or (unit or "s") not in MILLISECONDS:
+        raise ValueError(f"{text!r} is not a duration; write a number with one of {', '.join(MILLISECONDS)}")
+    return float(number * MILLISECONDS[unit or "s"] / 1000)
+
+
+def format_size(size: int) -> str:
+    """`128MiB`: what `parse_size` takes, exact."""
+    unit = next((unit for unit in ("GiB", "MiB", "KiB") if size and size % SIZES[unit] == 0), "B")
+    return f"{size // SIZES[unit]}{unit}"
+
+
+def format_duration(seconds: float) -> str:
+    """`5m`: what `parse_duration` takes, exact to the millisecond."""
+    milliseconds = round(seconds * 1000)
+    unit = next(unit for unit in ("d", "h", "m", "s", "ms") if milliseconds % MILLISECONDS[unit] == 0)
+    return f"{milliseconds // MILLISECONDS[unit]}{unit}"
+
+
+def _number_and_unit(text: str) -> tuple[Decimal | None, str]:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)", text.strip(), re.ASCII)
+    return (Decimal(match[1]), match[2]) if match else (None, "")
