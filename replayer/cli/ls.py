@@ -1,8 +1,9 @@
-"""`replayer ls`."""
+"""`replayer ls` and `replayer describe`."""
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import asdict
+from typing import Any
 
 import click
 import msgspec
@@ -12,60 +13,73 @@ from blockgz_runtime.program.main import closing, print_failure
 from blockgz_runtime.program.tables import bytes_text, print_rows, print_table, timestamp_text
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
 from replayer.cli.options.options import format_option
-from replayer.read.archive import DamagedPartition
-from replayer.read.partition import PartitionSummary, summarize
+from replayer.read.archive import DamagedPartition, SurveyedTopic
+from replayer.read.damage import Damaged
+from replayer.read.partition import ArchivedPartition, summarize
+from replayer.read.topics import TopicPartitions, parse_topic
+
+FIGURES = ("RECORDS", "CHUNKS", "SIZE", "OFFSETS", "FROM", "TO")
 
 
 @click.command("ls", epilog=closing("replayer ls -a ./archive", "replayer ls --json -a s3://bucket/prefix"))
 @format_option()
 @archive_options
-def command(form: str, archive: ArchiveOptions) -> int:
+def ls(form: str, archive: ArchiveOptions) -> int:
     """List the topics of the archive, with what is archived of each.
 
     A partition whose marker is damaged or missing is named on stderr, left out of the sums, and makes the exit code 3.
     """
-    topics = asyncio.run(_topics(archive))
-    listing = [
-        {
-            "topic": topic.name,
-            **totals(topic.partitions),
-            "partitions": msgspec.to_builtins(topic.partitions),
-            "damaged": damaged_json(topic.damaged),
-        }
-        for topic in topics
-    ]
+    found = asyncio.run(_surveys(archive))
+    listing = [_listed(name, survey) for name, survey in found]
     print_rows(form, {"archive": str(archive.address), "topics": listing}, listing)
     if form == "table":
-        columns = ("TOPIC", "PARTITIONS", "RECORDS", "CHUNKS", "SIZE", "OFFSETS", "FROM", "TO")
-        print_table(columns, [_row(topic) for topic in topics])
-    return print_damaged([each for topic in topics for each in topic.damaged], others=True)
+        print_table(("TOPIC", "PARTITIONS", *FIGURES), [_topic_row(topic) for topic in listing])
+    return print_damaged([each for _, survey in found for each in survey.damaged], others=True)
 
 
-class ListedTopic(NamedTuple):
-    """What there is of one topic."""
-
-    name: str
-    partitions: Sequence[PartitionSummary]
-    damaged: Sequence[DamagedPartition]
-
-
-async def _topics(options: ArchiveOptions) -> list[ListedTopic]:
+async def _surveys(options: ArchiveOptions) -> list[tuple[str, SurveyedTopic]]:
     async with open_archive(options) as archive:
-        found = [(name, await archive.survey_topic(name)) for name in await archive.topics()]
-    return [ListedTopic(name, [summarize(each) for each in topic.partitions], topic.damaged) for name, topic in found]
+        return [(name, await archive.survey_topic(name)) for name in await archive.topics()]
 
 
-def totals(partitions: Sequence[PartitionSummary]) -> dict[str, Any]:
-    """Sums and bounds over partitions."""
-    earliest = [p.min_timestamp_ms for p in partitions if p.min_timestamp_ms is not None]
-    latest = [p.max_timestamp_ms for p in partitions if p.max_timestamp_ms is not None]
+def _listed(name: str, survey: SurveyedTopic) -> dict[str, Any]:
+    """What there is of one topic, and the sums and bounds over its partitions."""
+    partitions = [summarize(each) for each in survey.partitions]
     return {
-        "records": sum(p.records for p in partitions),
-        "chunks": sum(p.chunks for p in partitions),
-        "bytes": sum(p.bytes for p in partitions),
-        "min_timestamp_ms": min(earliest, default=None),
-        "max_timestamp_ms": max(latest, default=None),
+        "topic": name,
+        "records": sum(each.records for each in partitions),
+        "chunks": sum(each.chunks for each in partitions),
+        "bytes": sum(each.bytes for each in partitions),
+        "min_timestamp_ms": _known(min, [each.min_timestamp_ms for each in partitions]),
+        "max_timestamp_ms": _known(max, [each.max_timestamp_ms for each in partitions]),
+        "partitions": msgspec.to_builtins(partitions),
+        "damaged": damaged_json(survey.damaged),
     }
+
+
+def _known(bound: Any, numbers: Sequence[int | None]) -> int | None:
+    known: int | None = bound((each for each in numbers if each is not None), default=None)
+    return known
+
+
+def _topic_row(topic: dict[str, Any]) -> tuple[str | int, ...]:
+    partitions = topic["partitions"]
+    offsets = {
+        "start_offset": _known(min, [each["start_offset"] for each in partitions]),
+        "next_offset": _known(max, [each["next_offset"] for each in partitions]),
+    }
+    return (topic["topic"], len(partitions) + len(topic["damaged"]), *_figures(topic | offsets))
+
+
+def _figures(counted: dict[str, Any]) -> tuple[str | int, ...]:
+    return (
+        counted["records"],
+        counted["chunks"],
+        bytes_text(counted["bytes"]),
+        offsets_text(counted["start_offset"], counted["next_offset"]),
+        time_text(counted["min_timestamp_ms"]),
+        time_text(counted["max_timestamp_ms"]),
+    )
 
 
 def offsets_text(start_offset: int | None, next_offset: int | None) -> str:
@@ -78,23 +92,6 @@ def time_text(timestamp_ms: int | None) -> str:
     return "-" if timestamp_ms is None else timestamp_text(timestamp_ms)
 
 
-def _row(topic: ListedTopic) -> tuple[str | int, ...]:
-    partitions = topic.partitions
-    sums = totals(partitions)
-    starts = [p.start_offset for p in partitions if p.start_offset is not None]
-    ends = [p.next_offset for p in partitions if p.next_offset is not None]
-    return (
-        topic.name,
-        len(partitions) + len(topic.damaged),
-        sums["records"],
-        sums["chunks"],
-        bytes_text(sums["bytes"]),
-        offsets_text(min(starts, default=None), max(ends, default=None)),
-        time_text(sums["min_timestamp_ms"]),
-        time_text(sums["max_timestamp_ms"]),
-    )
-
-
 def print_damaged(damaged: Sequence[DamagedPartition], *, others: bool) -> int:
     """Says on stderr what cannot be read; the exit code that this means where there are `others` or none."""
     for each in damaged:
@@ -105,3 +102,70 @@ def print_damaged(damaged: Sequence[DamagedPartition], *, others: bool) -> int:
 def damaged_json(damaged: Sequence[DamagedPartition]) -> list[dict[str, Any]]:
     """Partitions that cannot be read, for `--json`."""
     return [{"partition": each.partition, "error": each.error.reason} for each in damaged]
+
+
+@click.command(
+    "describe",
+    epilog=closing("replayer describe orders -a ./archive", "replayer describe orders:3 --json -a ./archive"),
+)
+@click.argument("topic", metavar="TOPIC[:P[,P-P]]")
+@format_option()
+@archive_options
+def describe(topic: str, form: str, archive: ArchiveOptions) -> int:
+    """Show each partition of a topic: offsets, chunks, gaps, and who writes it.
+
+    Partitions whose marker or catalogs are damaged or missing are named on stderr, and make the exit code 3.
+    """
+    wanted = parse_topic(topic)
+    partitions, damaged = asyncio.run(_describe(archive, wanted))
+    if partitions or not damaged:
+        whole = {"archive": str(archive.address), "topic": wanted.topic, "partitions": partitions}
+        print_rows(form, whole | {"damaged": damaged_json(damaged)}, partitions)
+        if form == "table":
+            _print_partitions(partitions)
+    return print_damaged(damaged, others=bool(partitions))
+
+
+def _print_partitions(partitions: Sequence[dict[str, Any]]) -> None:
+    rows = [
+        (each["partition"], *_figures(each), len(each["gaps"]), each["epoch"], each["group_id"], each["writer"])
+        for each in partitions
+    ]
+    print_table(("PARTITION", *FIGURES, "GAPS", "EPOCH", "GROUP", "WRITER"), rows)
+    for partition in partitions:
+        for gap in partition["gaps"]:
+            click.echo(f"partition {partition['partition']}: gap {gap['from']}..{gap['to']} ({gap['reason']})")
+
+
+async def _describe(
+    options: ArchiveOptions, topic: TopicPartitions
+) -> tuple[list[dict[str, Any]], list[DamagedPartition]]:
+    descriptions: list[dict[str, Any]] = []
+    async with open_archive(options) as archive:
+        partitions, found = await archive.survey_topic(topic.topic, topic.partitions)
+        damaged = list(found)
+        for partition in partitions:
+            try:
+                descriptions.append(await _description(partition))
+            except Damaged as error:
+                damaged.append(DamagedPartition(partition.partition, error))
+    return descriptions, damaged
+
+
+async def _description(partition: ArchivedPartition) -> dict[str, Any]:
+    marker = partition.marker
+    return asdict(summarize(partition)) | {
+        "gaps": msgspec.to_builtins(await partition.gaps()),
+        "layout": partition.keys.layout,
+        "folder": str(partition.keys.folder),
+        "marker": partition.keys.marker,
+        "last_chunk_index": marker.last_chunk_index,
+        "catalogs": [len(level) for level in marker.catalogs],
+        "archive_id": marker.archive_id,
+        "topic_id": marker.topic_id,
+        "group_id": marker.group_id,
+        "epoch": marker.epoch,
+        "writer": marker.writer,
+        "leader_epoch": marker.leader_epoch,
+        "successor": marker.successor,
+    }

@@ -33,11 +33,11 @@ from replayer.kafka.admin import KafkaAdmin
 from replayer.read.request import DamagePolicies
 from replayer.replay.pace import Commands
 from replayer.replay.preflight import make_plan
-from replayer.replay.prepare import PreparedJob, ask_before, prepared_job
+from replayer.replay.prepare import PreparedJob, ask_before, make_ready, prepared_job, shaped_target
 from replayer.replay.request import ReplayRequest
 from replayer.replay.result import ReplayResult
 from replayer.replay.run import RecordSink, run_replay, written_text
-from replayer.replay.target import make_ready, shaped_target, undo_retention
+from replayer.replay.target_topic import undo_retention
 
 INTERRUPTED = 130
 

@@ -16,7 +16,7 @@ from replayer.read.partition import ArchivedPartition
 from replayer.replay.plan import ReplayPlan, SourcePartition
 from replayer.replay.result import ReplayResult
 from replayer.replay.stages import LeftOut
-from replayer.replay.target import set_back
+from replayer.replay.target_topic import set_back
 
 
 def print_plan(plan: ReplayPlan) -> None:

@@ -1,9 +1,7 @@
-"""What a target topic is made like, and what is changed about one for the time of a replay; decided before anything is.
-
-Pure but for `RetentionFile`; `target` asks and changes the cluster.
-"""
+"""What a target topic is made like, and what is changed about one for the time of a replay, and set back afterwards."""
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +9,10 @@ from pathlib import Path
 import msgspec
 
 from blockgz_runtime.atomic_file import replace_file
-from blockgz_runtime.errors import UsageError
+from blockgz_runtime.errors import NoSuchTopic, UsageError
 from index_format.identity import TopicConfig as ArchivedTopic
 from replayer.errors import ReplayRefused
+from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicConfig, TopicFacts
 
 DECISIVE: Mapping[str, str] = {
@@ -141,3 +140,44 @@ class RetentionFile:
             why=why,
             remedy="make the file usable, or the folder of $XDG_STATE_HOME writable",
         )
+
+
+def set_back(name: str, admin: KafkaAdmin, properties: Mapping[str, str]) -> str | None:
+    """Sets the retention back that was written down, and says so; None where nothing was."""
+    file = retention_file(admin, properties, name)
+    hold = file.read()
+    if hold is None:
+        return None
+    facts = admin.topic(name)
+    if facts is not None and not still_means(hold, name, facts.topic_id):
+        file.remove()
+        return f"topic {name} is another one than its retention was held of: nothing to set back"
+    changes = TopicChanges(properties)
+    change = plan_undo(hold, changes.own_config(name))
+    if change:
+        changes.alter(name, change)
+    file.remove()
+    done = [f"{setting}={value}" for setting, value in change.values.items()]
+    done += [f"{setting} of the cluster" for setting in change.removed]
+    done += [f"{setting} left as somebody set it meanwhile" for setting in change.kept]
+    return f"retention of {name} is set back: {', '.join(done) or 'it was already'}"
+
+
+def undo_retention(name: str, admin: KafkaAdmin, properties: Mapping[str, str]) -> str:
+    """As `set_back`; raises NoSuchTopic where there is no such topic."""
+    if admin.topic(name) is None:
+        raise NoSuchTopic(
+            f"the cluster has no topic {name!r}", why="nothing can be set back", remedy="check --to-topic and -b"
+        )
+    return set_back(name, admin, properties) or f"no retention of {name} is held"
+
+
+def retention_file(admin: KafkaAdmin, properties: Mapping[str, str], name: str) -> RetentionFile:
+    """Where the retention of a topic is written down."""
+    return RetentionFile(state_folder() / "retention", admin.cluster_id or properties["bootstrap.servers"], name)
+
+
+def state_folder() -> Path:
+    """Where this machine keeps what replays write down."""
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "blockgz"

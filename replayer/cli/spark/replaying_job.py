@@ -25,9 +25,9 @@ from replayer.replay.ledger import refuse_long_metadata
 from replayer.replay.pipeline import KeepPartitions, Pipeline
 from replayer.replay.plan import ReplayPlan
 from replayer.replay.preflight import make_plan
-from replayer.replay.prepare import KnownJob, ask_before, asked_job, known_job
+from replayer.replay.prepare import KnownJob, ShapedTarget, ask_before, asked_job, known_job, make_ready, shaped_target
 from replayer.replay.request import ReplayRequest
-from replayer.replay.target import ShapedTarget, make_ready, shaped_target, undo_retention
+from replayer.replay.target_topic import undo_retention
 from replayer.spark.archive_place import ArchivePlace
 from replayer.spark.jobs.replaying import LanesResult, LaneWork, Replay, run_rounds, written
 from replayer.spark.lanes import LaneStore, LaneTarget, SourceLane, places_for, source_lane
