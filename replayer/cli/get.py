@@ -1,7 +1,6 @@
 """`replayer get`."""
 
 import asyncio
-import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from blockgz_runtime.errors import NotInArchive, StoreUnavailable, UsageError
+from blockgz_runtime.errors import NotInArchive, StoreUnavailable
 from blockgz_runtime.program.main import announce_retry, closing, print_failure
 from blockgz_runtime.program.tables import bytes_text, timestamp_text
 from blockgz_runtime.store.cache import DiskCache
@@ -23,27 +22,11 @@ from replayer.cli.options.archive_options import ArchiveOptions, archive_options
 from replayer.cli.options.options import interval_option
 from replayer.cli.options.selection_options import Printing, printing_options
 from replayer.read.archive import Archive
-from replayer.read.damage import Damaged
 from replayer.read.formatting import header_text
-from replayer.read.lookup import Found, Lost, NotYet, Outcome, look_up_all, look_up_position
-from replayer.read.positions import AtOffset, Position, parse_position
+from replayer.read.lookup import Found, Lost, NotYet, Outcome, RecordQuery, look_up_together, parse_query
 
 TOGETHER = 500
 """Records that are looked up at once, and held in memory at once."""
-PARTITIONS_AT_ONCE = 8
-_PLACE = re.compile(r"([^:]+):([0-9]{1,10}):(.+)", re.ASCII)
-
-
-class Place(NamedTuple):
-    """Where a record is to be found."""
-
-    topic: str
-    partition: int
-    position: Position
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
 
 
 class Stats(NamedTuple):
@@ -71,13 +54,6 @@ class Stats(NamedTuple):
             f"{bytes_text(self.chunk_bytes)}, {bytes_text(self.index_bytes_fetched)} of marker and index "
             f"({bytes_text(self.cached_bytes)} more from the cache), {self.seconds * 1000:.1f} ms"
         )
-
-
-class Answer(NamedTuple):
-    """What became of one place."""
-
-    place: Place
-    outcome: Outcome | NotInArchive
 
 
 @click.command(
@@ -114,8 +90,8 @@ def command(
     is no such record, says why and exits 4.
     """
     now = time.time_ns() // 1_000_000
-    wanted = [parse_place(text, now) for text in _texts(places)]
-    fetching = _Get(wanted, stats, interval if follow else None, printing, cache)
+    wanted = [parse_query(text, now) for text in _texts(places)]
+    fetching = _Fetching(wanted, stats, interval if follow else None, printing, cache)
     try:
         return asyncio.run(fetching.run(archive))
     except KeyboardInterrupt:
@@ -133,21 +109,10 @@ def _texts(places: Sequence[str]) -> Iterator[str]:
             yield place
 
 
-def parse_place(text: str, now: int) -> Place:
-    """The record that `orders:3:17` names, `now` in ms since the epoch; raises UsageError or BadName."""
-    match = _PLACE.fullmatch(text)
-    if match is None:
-        raise UsageError(
-            f"{text[:300]!r} names no record", why="it is not TOPIC:PARTITION:OFFSET", remedy="write orders:3:17"
-        )
-    parse_topic_folder(match[1])
-    return Place(match[1], int(match[2]), parse_position(match[3], now), text)
-
-
-class _Get(NamedTuple):
+class _Fetching(NamedTuple):
     """One run of the command; `interval` in seconds where it waits for what is not archived yet."""
 
-    places: Sequence[Place]
+    queries: Sequence[RecordQuery]
     with_stats: bool
     interval: float | None
     printing: Printing
@@ -157,10 +122,11 @@ class _Get(NamedTuple):
         """Prints what is found and says why something is not; returns the exit code."""
         codes: list[int] = []
         async with open_counted_archive(options, self.cache) as (archive, counting):
-            for first in range(0, len(self.places), TOGETHER):
-                places = self.places[first : first + TOGETHER]
+            for first in range(0, len(self.queries), TOGETHER):
+                queries = self.queries[first : first + TOGETHER]
                 before = self._costs(counting)
-                answers = await self._answers(archive, places)
+                outcomes = await self._outcomes(archive, queries)
+                answers = [(query, outcomes[query]) for query in queries]
                 codes += self._report(answers, self._costs(counting).since(before))
         return min(codes, default=0)
 
@@ -169,31 +135,32 @@ class _Get(NamedTuple):
         cached = self.cache.bytes_found if self.cache else 0
         return Stats(counting.requests, fetched, fetched - data, data, cached, 0, time.perf_counter())
 
-    async def _answers(self, archive: Archive, places: Sequence[Place]) -> list[Answer]:
-        answers = await _look_up_together(archive, places)
+    async def _outcomes(
+        self, archive: Archive, queries: Sequence[RecordQuery]
+    ) -> dict[RecordQuery, Outcome | NotInArchive]:
+        outcomes = await look_up_together(archive, queries)
         is_silent = False
-        while self.interval is not None and any(isinstance(answer.outcome, NotYet) for answer in answers):
+        while self.interval is not None and (
+            waiting := [q for q, each in outcomes.items() if isinstance(each, NotYet)]
+        ):
             await asyncio.sleep(self.interval)
-            waiting = [answer.place for answer in answers if isinstance(answer.outcome, NotYet)]
             try:
-                newer = iter(await _look_up_together(archive, waiting))
+                outcomes |= await look_up_together(archive, waiting)
+                is_silent = False
             except StoreUnavailable as error:
                 if not is_silent:
                     announce_retry(error)
                 is_silent = True
-                continue
-            is_silent = False
-            answers = [next(newer) if isinstance(answer.outcome, NotYet) else answer for answer in answers]
-        return answers
+        return outcomes
 
-    def _report(self, answers: Sequence[Answer], stats: Stats) -> list[int]:
+    def _report(self, answers: Sequence[tuple[RecordQuery, Outcome | NotInArchive]], stats: Stats) -> list[int]:
         codes = []
-        for place, outcome in answers:
+        for query, outcome in answers:
             if isinstance(outcome, Found):
-                self._print(place, outcome.record, stats._replace(chunk_bytes=outcome.chunk_bytes))
+                self._print(query, outcome.record, stats._replace(chunk_bytes=outcome.chunk_bytes))
                 continue
-            error = _failure(place, outcome)
-            if len(self.places) == 1:
+            error = _failure(query, outcome)
+            if len(self.queries) == 1:
                 raise error
             codes.append(print_failure(error))
         sys.stdout.buffer.flush()
@@ -203,59 +170,27 @@ class _Get(NamedTuple):
             click.echo(f"{several}{stats._replace(chunk_bytes=max(found))}", err=True)
         return codes
 
-    def _print(self, place: Place, record: Record, stats: Stats) -> None:
+    def _print(self, query: RecordQuery, record: Record, stats: Stats) -> None:
         out = sys.stdout.buffer
-        topic = parse_topic_folder(place.topic).topic
+        topic = parse_topic_folder(query.topic).topic
         if self.printing.as_json and self.with_stats:
-            fields: dict[str, Any] = json_object(record, topic=topic, partition=place.partition)
+            fields: dict[str, Any] = json_object(record, topic=topic, partition=query.partition)
             out.write(msgspec.json.encode({"record": fields, "stats": stats._asdict()}) + b"\n")
         elif self.printing.printer is not None:
-            out.write(self.printing.printer(topic, place.partition, batch_from_records([record])))
+            out.write(self.printing.printer(topic, query.partition, batch_from_records([record])))
         else:
             if sys.stdout.isatty():
-                out.write(card(f"{place.topic}:{place.partition}:{record.offset}", record))
+                out.write(card(f"{query.topic}:{query.partition}:{record.offset}", record))
             out.write((record.value or b"") + b"\n")
 
 
-async def _look_up_together(archive: Archive, places: Sequence[Place]) -> list[Answer]:
-    """The answers in the order of the places: one look at each marker, and what lies together is read together."""
-    limit = asyncio.Semaphore(PARTITIONS_AT_ONCE)
-
-    async def in_partition(topic: str, number: int, positions: Sequence[Position]) -> list[Outcome | NotInArchive]:
-        async with limit:
-            try:
-                partition = await archive.open_partition(topic, number)
-            except NotInArchive as error:
-                return [error] * len(positions)
-            except Damaged as error:
-                return [Lost(error)] * len(positions)
-            exact = await look_up_all(partition, [each.offset for each in positions if isinstance(each, AtOffset)])
-            return [
-                exact[position.offset]
-                if isinstance(position, AtOffset)
-                else await look_up_position(partition, position)
-                for position in positions
-            ]
-
-    groups: dict[tuple[str, int], list[int]] = {}
-    for number, place in enumerate(places):
-        groups.setdefault((place.topic, place.partition), []).append(number)
-    results = await asyncio.gather(
-        *(in_partition(*where, [places[n].position for n in numbers]) for where, numbers in groups.items())
-    )
-    outcomes = {
-        n: outcome for pair in zip(groups.values(), results, strict=True) for n, outcome in zip(*pair, strict=True)
-    }
-    return [Answer(place, outcomes[number]) for number, place in enumerate(places)]
-
-
-def _failure(place: Place, outcome: Outcome | NotInArchive) -> BlockgzError:
+def _failure(query: RecordQuery, outcome: Outcome | NotInArchive) -> BlockgzError:
     assert not isinstance(outcome, Found)
     if isinstance(outcome, NotInArchive):
         return outcome
     if isinstance(outcome, Lost):
         return outcome.error
-    return NotInArchive(f"there is no record {place}", why=outcome.why, remedy="see `replayer describe TOPIC`")
+    return NotInArchive(f"there is no record {query.text}", why=outcome.why, remedy="see `replayer describe TOPIC`")
 
 
 def card(place: str, record: Record) -> bytes:

@@ -2,9 +2,9 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import click
 import msgspec
@@ -51,7 +51,7 @@ class _Rates(ProgressColumn):
 def record_progress(what: str, total: int, *, as_json: bool) -> Iterator[RecordProgress]:
     """Shows the progress of `what` over about `total` records, on stderr."""
     if as_json:
-        yield _StatusLines(what, total)
+        yield _RecordLines(what, total)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), _Rates(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
@@ -73,34 +73,43 @@ class _Bar:
         self._bar.update(self._task, description=text)
 
 
-class _StatusLines:
-    """One JSON object a line, every few seconds."""
+class _RecordLines:
+    """Status lines."""
 
     def __init__(self, what: str, total: int) -> None:
-        self._what, self._total = what, total
+        self._lines, self._total = StatusLines(what), total
         self._records = self._bytes = 0
-        self._began = self._printed = time.monotonic()
 
     def __call__(self, records: int, num_bytes: int) -> None:
         self._records += records
         self._bytes += num_bytes
-        if time.monotonic() - self._printed >= STATUS_SECONDS:
-            self._print()
+        self._lines.report(self._facts)
 
     def state(self, text: str) -> None:
-        self._what = text
-        self._print()
+        self._lines.what = text
+        self._lines.report(self._facts, at_once=True)
 
-    def _print(self) -> None:
-        self._printed = time.monotonic()
-        seconds = self._printed - self._began
+    def _facts(self, seconds: float) -> dict[str, Any]:
         left = max(self._total - self._records, 0)
-        line = {
-            "status": self._what,
+        return {
             "records": self._records,
             "total_records": self._total,
             "bytes": self._bytes,
             "seconds": round(seconds, 3),
             "eta_seconds": round(left / self._records * seconds, 3) if self._records > 0 else None,
         }
-        click.echo(msgspec.json.encode(line), err=True)
+
+
+class StatusLines:
+    """Prints `what` is done and how far it is on stderr, as one JSON object a line, every few seconds."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self._began = self._printed = time.monotonic()
+
+    def report(self, facts: Callable[[float], dict[str, Any]], *, at_once: bool = False) -> None:
+        """Prints what `facts` gives for the seconds since the beginning, if a line is due."""
+        now = time.monotonic()
+        if at_once or now - self._printed >= STATUS_SECONDS:
+            self._printed = now
+            click.echo(msgspec.json.encode({"status": self.what, **facts(now - self._began)}), err=True)

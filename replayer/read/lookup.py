@@ -1,6 +1,7 @@
 """Records by offset or time, many at once, or for each the reason why there is none."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,18 +10,22 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from blockgz_runtime.errors import NotInArchive, UsageError
 from index_format.chunk_index import Gap
 from index_format.errors import BlockgzError
+from index_format.keys import parse_topic_folder
 from index_format.marker import ChunkEntry
 from index_format.records import Record, iter_records
 from index_format.seek import block_at_or_after, gap_at, range_groups
+from replayer.read.archive import Archive
 from replayer.read.blocks import RANGE_BYTES, READ_AHEAD, RangeRead, StoredBlock, decoded_near, fetch_range, read_block
 from replayer.read.damage import Damaged
 from replayer.read.partition import ArchivedPartition, Chunk
-from replayer.read.positions import AtTime, Position, block_at_time, resolve_position
+from replayer.read.positions import AtOffset, AtTime, Position, block_at_time, parse_position, resolve_position
 from replayer.read.prefetch import prefetched, streamed
 
 CONCURRENT_INDEXES = 16
+CONCURRENT_PARTITIONS = 8
 
 T = TypeVar("T")
 
@@ -311,3 +316,58 @@ async def _one_by_one(lists: AsyncIterator[Sequence[T]]) -> AsyncIterator[T]:
     async for items in lists:
         for item in items:
             yield item
+
+
+class RecordQuery(NamedTuple):
+    """Where a record is sought; `text` is how it was written."""
+
+    topic: str
+    partition: int
+    position: Position
+    text: str
+
+
+def parse_query(text: str, now: int) -> RecordQuery:
+    """The record that `orders:3:17` names, `now` in ms since the epoch; raises UsageError or BadName."""
+    match = re.fullmatch(r"([^:]+):([0-9]{1,10}):(.+)", text, re.ASCII)
+    if match is None:
+        raise UsageError(
+            f"{text[:300]!r} names no record", why="it is not TOPIC:PARTITION:OFFSET", remedy="write orders:3:17"
+        )
+    parse_topic_folder(match[1])
+    return RecordQuery(match[1], int(match[2]), parse_position(match[3], now), text)
+
+
+async def look_up_together(
+    archive: Archive, queries: Sequence[RecordQuery]
+) -> dict[RecordQuery, Outcome | NotInArchive]:
+    """The outcome of each query: one look at each marker, and what lies together is read together."""
+    limit = asyncio.Semaphore(CONCURRENT_PARTITIONS)
+
+    async def in_partition(topic: str, number: int, positions: Sequence[Position]) -> list[Outcome | NotInArchive]:
+        async with limit:
+            try:
+                partition = await archive.open_partition(topic, number)
+            except NotInArchive as error:
+                return [error] * len(positions)
+            except Damaged as error:
+                return [Lost(error)] * len(positions)
+            exact = await look_up_all(partition, [each.offset for each in positions if isinstance(each, AtOffset)])
+            return [
+                exact[position.offset]
+                if isinstance(position, AtOffset)
+                else await look_up_position(partition, position)
+                for position in positions
+            ]
+
+    groups: dict[tuple[str, int], list[RecordQuery]] = {}
+    for query in dict.fromkeys(queries):
+        groups.setdefault((query.topic, query.partition), []).append(query)
+    results = await asyncio.gather(
+        *(in_partition(*where, [query.position for query in group]) for where, group in groups.items())
+    )
+    return {
+        query: outcome
+        for group, outcomes in zip(groups.values(), results, strict=True)
+        for query, outcome in zip(group, outcomes, strict=True)
+    }

@@ -2,18 +2,16 @@
 
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
-import click
-import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from replayer.cli.progress import StatusLines
+
 POLL_SECONDS = 0.5
-STATUS_SECONDS = 2.0
 
 
 class Tasks(NamedTuple):
@@ -59,9 +57,14 @@ def stage_progress(what: str, tracker: StatusTracker, *, as_json: bool) -> Itera
         def show(tasks: Tasks) -> None:
             bar.update(shown, completed=tasks.done, total=tasks.total or None)
 
-        told = _StatusLines(what) if as_json else show
+        lines = StatusLines(what)
+
+        def print_status(tasks: Tasks) -> None:
+            lines.report(lambda seconds: {"tasks": tasks._asdict(), "seconds": round(seconds, 3)})
+
+        report = print_status if as_json else show
         ended = threading.Event()
-        poll = threading.Thread(target=_poll, args=(tracker, told, ended), name="spark-progress", daemon=True)
+        poll = threading.Thread(target=_poll, args=(tracker, report, ended), name="spark-progress", daemon=True)
         poll.start()
         try:
             yield
@@ -81,24 +84,9 @@ def tasks_now(tracker: StatusTracker) -> Tasks:
     )
 
 
-def _poll(tracker: StatusTracker, told: Callable[[Tasks], None], ended: threading.Event) -> None:
+def _poll(tracker: StatusTracker, report: Callable[[Tasks], None], ended: threading.Event) -> None:
     while not ended.wait(POLL_SECONDS):
         try:
-            told(tasks_now(tracker))
+            report(tasks_now(tracker))
         except Exception:  # the session ends, or its JVM died: the job itself will say so
             return
-
-
-class _StatusLines:
-    """One JSON object a line, every few seconds."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._began = self._told = time.monotonic()
-
-    def __call__(self, tasks: Tasks) -> None:
-        now = time.monotonic()
-        if now - self._told >= STATUS_SECONDS:
-            self._told = now
-            line = {"status": self._what, "tasks": tasks._asdict(), "seconds": round(now - self._began, 3)}
-            click.echo(msgspec.json.encode(line), err=True)
