@@ -19,7 +19,7 @@ from blockgz_runtime.program.main import EXIT_CODES
 from blockgz_runtime.spark.errors import SparkFailed, TaskFailed, carry_errors, failure_of, spark_errors
 from index_format.chunk_index import Gap
 from index_format.errors import CorruptBlock
-from replayer.cli import COMMANDS, main
+from replayer.cli import COMMANDS, main, progress
 from replayer.cli.spark import command as group
 from replayer.cli.spark import stage_progress as progress_module
 from replayer.cli.spark.job_options import spark_needed
@@ -219,7 +219,7 @@ def test_progress_as_json_is_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress_module, "POLL_SECONDS", 0.001)
-    monkeypatch.setattr(progress_module, "STATUS_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "STATUS_SECONDS", 0.0)
     tracker = Tracker()
     deadline = time.monotonic() + 30
     with stage_progress("export", tracker, as_json=True):
