@@ -1,1 +1,0 @@
-"""What a running archiver serves over HTTP."""
