@@ -1,14 +1,18 @@
-"""The process: its allocators, libraries that are kept out of its start, and its end."""
+"""The process: its allocators, libraries that are kept out of its start, the signals that end it, and its end."""
 
 import atexit
 import ctypes
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import FrameType, ModuleType
+
+ENDING = (signal.SIGINT, signal.SIGTERM)
 
 MOST_ARENAS = 2
 LARGEST_IN_HEAP_BYTES = 32 * 1024**2
@@ -104,3 +108,55 @@ def pandas_refused() -> Iterator[None]:
     """Pyarrow looks for pandas once, with its first conversion: 0.4 s of a start and 30 MB for nothing."""
     with refused("pandas"):
         yield
+
+
+def stop_on_signals(stop: Callable[[], None]) -> set[int]:
+    """Calls `stop` on SIGINT and SIGTERM; gives the set of those that came. Signals that were held back come now."""
+    received: set[int] = set()
+
+    def on_signal(number: int, _: FrameType | None) -> None:
+        received.add(number)
+        stop()
+
+    for number in ENDING:
+        signal.signal(number, on_signal)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    return received
+
+
+@contextmanager
+def signals_held_back() -> Iterator[None]:
+    """Those that come meanwhile come afterwards; to a process that is forked meanwhile, once it stops on them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def ended_in_time(
+    ending: threading.Event,
+    seconds: float,
+    report: Callable[[float], int],
+    leave: Callable[[int], object] = os._exit,
+) -> Iterator[None]:
+    """Once `ending` is set the block has so many seconds; then `report`, called with them, gives its exit code.
+
+    A request on the wire can be neither taken back nor waited for: with its repetitions it may take minutes. What it
+    was to commit is committed or not, as after a SIGKILL, and the next owner finds out.
+    """
+    ended = threading.Event()
+
+    def watch() -> None:
+        ending.wait()
+        if not ended.wait(seconds):
+            code = report(seconds)
+            sys.stdout.flush()
+            leave(code)
+
+    threading.Thread(target=watch, name="ending", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()

@@ -43,7 +43,7 @@ def importers(*libraries: str) -> set[Path]:
 
 KAFKA = (
     "archiver/demo/clusters.py",
-    "archiver/doctor/kafka_access.py",
+    "archiver/doctor",
     "archiver/ingest/kafka_cluster.py",
     "archiver/ingest/kafka_settings.py",
     "archiver/ingest/kafka_source.py",

@@ -1,4 +1,7 @@
-"""What one process of `archiver run` does, from its start to its report."""
+"""What the processes of `archiver run` do, from their start to their report.
+
+With `--once --workers N` forks drain a share of the partitions each, and there is one report of them all.
+"""
 
 import faulthandler
 import gc
@@ -9,22 +12,29 @@ from contextlib import AbstractContextManager, nullcontext
 
 import pyarrow as pa
 
-from archiver.cli.ending import ended_in_time
-from archiver.cli.signals import stop_on_signals
 from archiver.config.model import RunConfig
+from archiver.errors import WorkerLost
 from archiver.ingest.assignment import DrainShare
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.ownership import PartitionReport
 from archiver.ingest.service import ArchiverService
-from blockgz_runtime.process import pandas_refused, share_heaps
+from archiver.ingest.workers import Ended, Forks, own_http
+from archiver.logs import LogEvent, log
+from blockgz_runtime.errors import PARTLY_FAILED
+from blockgz_runtime.process import ended_in_time, pandas_refused, share_heaps, signals_held_back, stop_on_signals
 from blockgz_runtime.program.main import INTERRUPTED, print_failure
 from blockgz_runtime.store.opening import default_buffer_root, open_store
+from index_format.errors import BlockgzError
 
 LEAVE_SECONDS = 4.0
 """Beyond `--grace`, for leaving the group and closing clients: Kubernetes kills 30 s after it asked."""
 
 Report = Callable[[Sequence[PartitionReport]], int]
 """Says what was done to the partitions; gives the exit code of a run that nobody interrupted."""
+
+
+Told = list[PartitionReport] | BlockgzError
+"""What a fork did, or what kept it from its work."""
 
 
 def prepare() -> None:
@@ -47,7 +57,8 @@ def archive(config: RunConfig, share: DrainShare, report: Report) -> int:
         code = report(list(service.reports.values()))
         return INTERRUPTED if signal.SIGINT in signals else code
 
-    def ended_early() -> int:
+    def ended_early(waited: float) -> int:
+        log.warning(LogEvent.UNANSWERED, seconds=waited)
         return ended() if service.failure is None else print_failure(service.failure)
 
     signals = stop_on_signals(service.stop)
@@ -64,3 +75,46 @@ def _watched(address: str | None, service: ArchiverService) -> AbstractContextMa
     from archiver.monitor.server import serving  # noqa: PLC0415
 
     return serving(address, service.snapshot)
+
+
+def drain_together(config: RunConfig, report: Report) -> int:
+    """Drain the topics by `config.workers` forks; gives the exit code. Not before `prepare`."""
+
+    def work(number: int, tell_parent: Callable[[Told], None]) -> None:
+        _drain(config, DrainShare(number, config.workers), tell_parent)
+
+    with signals_held_back():
+        forks: Forks[Told] = Forks(config.workers, work)
+        signals = stop_on_signals(forks.end)
+    ended = list(forks.ended())
+    code = _concluded(ended, report)
+    return INTERRUPTED if signal.SIGINT in signals else code
+
+
+def _drain(config: RunConfig, share: DrainShare, tell_parent: Callable[[Told], None]) -> None:
+    def report(reports: Sequence[PartitionReport]) -> int:
+        tell_parent(list(reports))
+        return 0
+
+    own = {} if config.http is None else {"http": own_http(config.http, share.number)}
+    try:
+        archive(config.model_copy(update=own), share, report)
+    except BlockgzError as error:
+        tell_parent(error)
+    except Exception as error:
+        sys.exit(print_failure(error))
+
+
+def _concluded(ended: Sequence[Ended[Told]], report: Report) -> int:
+    """One report of all partitions, after which come the workers that failed as a whole, each reason once."""
+    done = [each.told for each in ended if isinstance(each.told, list)]
+    failures = [
+        each.told if isinstance(each.told, BlockgzError) else WorkerLost(each.number, each.exit_code)
+        for each in ended
+        if not isinstance(each.told, list)
+    ]
+    reports = sorted((each for told in done for each in told), key=lambda each: each.partition)
+    code = report(reports) if done else 0
+    for failure in {each.reason: each for each in failures}.values():
+        code = print_failure(failure)
+    return PARTLY_FAILED if done and failures else code

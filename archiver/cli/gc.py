@@ -8,12 +8,11 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from archiver.cli.confirming import confirm
 from archiver.maintain.garbage import SHORTEST_GRACE_SECONDS
 from archiver.maintain.sweep import SweepPlan, SweepResult, plan_sweep, sweep
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError
 from blockgz_runtime.program.archive_options import store_options
-from blockgz_runtime.program.main import closing, print_problems
+from blockgz_runtime.program.main import closing, confirm, print_problems
 from blockgz_runtime.program.options import DURATION
 from blockgz_runtime.store.opening import open_existing_store
 

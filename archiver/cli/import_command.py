@@ -11,14 +11,13 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from archiver.cli.confirming import confirm
 from archiver.commit.archive import open_archive
 from archiver.ingest.buffer import BufferFolder
 from archiver.old_archives.importing import ImportReport, ImportSettings, import_partition
 from archiver.old_archives.old_archive import OldPartition, OldReader, survey
 from blockgz_runtime.errors import PARTLY_FAILED, NotInArchive, UsageError, exit_code
 from blockgz_runtime.program.archive_options import max_block_option, old_format_option, store_options
-from blockgz_runtime.program.main import closing, error_lines
+from blockgz_runtime.program.main import closing, confirm, error_lines
 from blockgz_runtime.program.options import SIZE
 from blockgz_runtime.store.opening import default_buffer_root, open_existing_store, open_store
 from blockgz_runtime.store.probe import probe

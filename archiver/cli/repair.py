@@ -5,7 +5,6 @@ from typing import Any
 import click
 import orjson
 
-from archiver.cli.confirming import confirm
 from archiver.config.model import RunConfig
 from archiver.maintain.repair.chunk_indexes import plan_indexes
 from archiver.maintain.repair.markers import plan_marker
@@ -15,7 +14,7 @@ from archiver.maintain.sweep import Problem, layout_of
 from archiver.old_archives.old_archive import OldReader
 from blockgz_runtime.errors import PARTLY_FAILED, NoArchiveThere, UsageError, exit_code
 from blockgz_runtime.program.archive_options import max_block_option, old_format_option, store_options
-from blockgz_runtime.program.main import closing, print_problems
+from blockgz_runtime.program.main import closing, confirm, print_problems
 from blockgz_runtime.program.options import Decorator, F, with_options
 from blockgz_runtime.store.opening import open_existing_store
 from blockgz_runtime.store.retry import bounded_backoff

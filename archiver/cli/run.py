@@ -1,17 +1,19 @@
-"""`archiver run`."""
+"""`archiver run`, and what it says when it ends: a table or JSON, what was left, and the exit code."""
 
 import logging
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import click
+import orjson
+from rich.console import Console
+from rich.table import Table
 
-from archiver.cli.archiving import archive, prepare
+from archiver.cli.archiving import archive, drain_together, prepare
 from archiver.cli.config_options import config_options
-from archiver.cli.run_result import told
-from archiver.cli.signals import stop_on_signals
 from archiver.config.model import RunConfig
 from archiver.config.origins import KAFKA_PREFIX
 from archiver.config.resolution import Resolved
@@ -20,7 +22,12 @@ from archiver.ingest.kafka_settings import check_settings
 from archiver.ingest.ownership import PartitionReport
 from archiver.ingest.workers import Workers, worker_commands
 from archiver.logs import log_to
-from blockgz_runtime.program.main import INTERRUPTED, closing
+from blockgz_runtime.errors import PARTLY_FAILED, exit_code
+from blockgz_runtime.process import stop_on_signals
+from blockgz_runtime.program.main import INTERRUPTED, closing, error_lines
+from index_format.errors import BlockgzError
+
+SHOWN_PARTITIONS = 5
 
 
 @click.command(
@@ -53,9 +60,6 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
         return told(config, reports, as_json=as_json)
 
     if config.workers > 1:
-        # The forks' part is for those who ask for them.
-        from archiver.cli.draining_together import drain_together  # noqa: PLC0415
-
         return drain_together(config, report)
     return archive(config, WHOLE, report)
 
@@ -65,3 +69,80 @@ def _run_workers(config: RunConfig) -> int:
     signals = stop_on_signals(workers.end)
     code = workers.run()
     return INTERRUPTED if signal.SIGINT in signals else code
+
+
+def told(config: RunConfig, reports: Sequence[PartitionReport], *, as_json: bool) -> int:
+    """Print what was done; gives the exit code of a run that nobody interrupted."""
+    if as_json:
+        click.echo(orjson.dumps(result_object(config, reports)).decode())
+    else:
+        _print_result(reports)
+    if config.once:
+        _tell_undrained(reports)
+    return run_exit_code(reports, once=config.once)
+
+
+def result_object(config: RunConfig, reports: Sequence[PartitionReport]) -> dict[str, Any]:
+    """The JSON contract of `archiver run --json`."""
+    return {
+        "archive": config.archive,
+        "records": sum(report.counts.records for report in reports),
+        "partitions": [
+            {
+                "topic": report.partition[0],
+                "partition": report.partition[1],
+                "records": report.counts.records,
+                "chunks": report.counts.chunks,
+                "stored_bytes": report.counts.stored_bytes,
+                "skipped": report.counts.skipped,
+                "next_offset": report.next_offset,
+                "high_watermark": report.high_watermark,
+                "drained": report.is_drained if config.once else None,
+                "error": None if report.failure is None else report.failure.what,
+            }
+            for report in reports
+        ],
+    }
+
+
+def _print_result(reports: Sequence[PartitionReport]) -> None:
+    table = Table("topic", "partition", "records", "chunks", "bytes", "next offset", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for report in reports:
+        counts = report.counts
+        numbers = (report.partition[1], counts.records, counts.chunks, counts.stored_bytes, report.next_offset)
+        table.add_row(report.partition[0], *("-" if number is None else f"{number:,}" for number in numbers))
+    Console(soft_wrap=True).print(table)
+    errors = Console(stderr=True, soft_wrap=True, highlight=False)
+    for report in reports:
+        where = f"{report.partition[0]}:{report.partition[1]}"
+        if report.failure is not None:
+            errors.print("\n".join(error_lines(report.failure)), markup=False)
+        elif report.end_offset is not None and (report.high_watermark or 0) > report.end_offset:
+            errors.print(
+                f"note: {where} goes on to {report.high_watermark}, beyond the last stable offset {report.end_offset}: "
+                "an open transaction holds the rest back; run again once it ended",
+                markup=False,
+            )
+
+
+def _tell_undrained(reports: Sequence[PartitionReport]) -> None:
+    left = [report for report in reports if not report.is_drained and report.failure is None]
+    if left:
+        names = [f"{topic}:{number}" for topic, number in (report.partition for report in left)]
+        shown = ", ".join(names[:SHOWN_PARTITIONS]) + (", …" if len(names) > SHOWN_PARTITIONS else "")
+        click.echo(
+            f"note: the run was ended before {len(left)} of {len(reports)} partitions were drained ({shown}); "
+            "run it again: it goes on where it ended",
+            err=True,
+        )
+
+
+def run_exit_code(reports: Sequence[PartitionReport], *, once: bool) -> int:
+    """What a run ends with; one of `--once` that was ended too early did not do its work."""
+    failures: list[BlockgzError] = [report.failure for report in reports if report.failure is not None]
+    if failures:
+        return exit_code(failures[0]) if len(failures) == len(reports) else PARTLY_FAILED
+    is_done = not once or (bool(reports) and all(report.is_drained for report in reports))
+    return 0 if is_done else PARTLY_FAILED

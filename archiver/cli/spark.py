@@ -12,6 +12,7 @@ from archiver.cli.config_options import field_option
 from archiver.config.connect_names import SPARK_DEFAULTS, SPARK_NAMES
 from archiver.config.kinds import default_text
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError
+from blockgz_runtime.process import stop_on_signals
 from blockgz_runtime.program.kafka_options import kafka_properties
 from blockgz_runtime.program.main import INTERRUPTED, closing
 from blockgz_runtime.program.options import DURATION
@@ -108,7 +109,7 @@ def spark(
         jars=jars,
     )
     stopped = threading.Event()
-    signals = _stop_on_signals(stopped)
+    signals = stop_on_signals(stopped.set)
     result = run_job(job, stopped, lambda progress: _print_batch(progress, as_json=as_json))
     _print_result(archive, result, drained=result.ended if once else None, as_json=as_json)
     if signal.SIGINT in signals:
@@ -148,16 +149,3 @@ def _print_result(archive: str, result: "JobResult", *, drained: bool | None, as
         click.echo(f"{result.records:,} records in {result.batches:,} batches")
     if drained is False:
         click.echo("note: the job was ended before all was archived; run it again: it goes on where it ended", err=True)
-
-
-def _stop_on_signals(stopped: threading.Event) -> set[int]:
-    """End the job in order on SIGINT and SIGTERM; gives the set of the signals that came."""
-    received: set[int] = set()
-
-    def on_signal(number: int, _: object) -> None:
-        received.add(number)
-        stopped.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, on_signal)
-    return received

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from archiver.config.model import RunConfig
 from archiver.doctor.cluster_checks import ClusterChecks
 from archiver.doctor.findings import Finding, carefully
-from archiver.doctor.machine_checks import check_buffer, check_versions
-from archiver.doctor.store_checks import check_store
+from archiver.doctor.machine_checks import check_buffer, check_store, check_versions
 
 
 def examine(config: RunConfig, wall: Callable[[], float] = time.time) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from blockgz_runtime.errors import FAILED, USAGE, exit_code
+from blockgz_runtime.errors import FAILED, USAGE, UsageError, exit_code
 from index_format.errors import BlockgzError
 
 INTERRUPTED = 130
@@ -162,6 +162,19 @@ def _print(lines: Sequence[str]) -> None:
         click.echo(line, err=True)
     if debug.get():
         traceback.print_exc()
+
+
+def confirm(question: str, *, undone: str, is_agreed: bool) -> None:
+    """Asks unless `is_agreed`; raises click.Abort at a no, UsageError with what is `undone` where nobody can answer."""
+    if is_agreed:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(
+            undone,
+            why="there is no terminal to ask on, and --yes was not given",
+            remedy="add --yes, or --dry-run to see the plan only",
+        )
+    click.confirm(question, abort=True, err=True)
 
 
 def closing(*examples: str) -> str:

@@ -19,7 +19,7 @@ from replayer.cli.options.replay_options import ReplayOptions, replay_options
 from replayer.cli.options.selection_options import print_skipped
 from replayer.cli.progress import RecordProgress, record_progress
 from replayer.cli.replay_output import (
-    confirm,
+    confirm_plan,
     print_left_out,
     print_plan,
     print_planned,
@@ -89,7 +89,7 @@ async def _replay(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, ad
             if as_json:
                 print_planned(plan)
             return 0
-        confirm(plan, options.yes)
+        confirm_plan(plan, options.yes)
         limit = preflight.target.config.max_message_bytes if preflight.target and preflight.target.config else None
         with prepared.alone():
             await asyncio.to_thread(make_ready, target, admin, properties)

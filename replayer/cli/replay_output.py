@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from blockgz_runtime.errors import UsageError
+from blockgz_runtime.program.main import confirm
 from blockgz_runtime.program.tables import bytes_text, print_table, timestamp_text
 from replayer.kafka.admin import KafkaAdmin
 from replayer.read.damage import LostRange
@@ -148,17 +148,10 @@ def skipped_json(skipped: Sequence[tuple[ArchivedPartition, LostRange]]) -> list
     ]
 
 
-def confirm(plan: ReplayPlan, yes: bool) -> None:
+def confirm_plan(plan: ReplayPlan, yes: bool) -> None:
     """Asks whether to write; raises UsageError where nobody can be asked, click.Abort for a no."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError(
-            f"nothing was written to {plan.target}",
-            why="there is no terminal to ask on, and --yes was not given",
-            remedy="add --yes, or --dry-run to see the plan only",
-        )
-    click.confirm(f"Write about {plan.records} records to {plan.target}?", abort=True, err=True)
+    question = f"Write about {plan.records} records to {plan.target}?"
+    confirm(question, undone=f"nothing was written to {plan.target}", is_agreed=yes)
 
 
 async def print_set_back(name: str, admin: KafkaAdmin, properties: Mapping[str, str]) -> None:

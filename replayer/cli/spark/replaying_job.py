@@ -16,7 +16,14 @@ from blockgz_runtime.spark.session import session
 from replayer.cli.options.archive_options import ArchiveOptions, open_archive
 from replayer.cli.options.replay_options import ReplayOptions
 from replayer.cli.progress import record_progress
-from replayer.cli.replay_output import confirm, plan_json, print_left_out, print_plan, print_planned, print_set_back
+from replayer.cli.replay_output import (
+    confirm_plan,
+    plan_json,
+    print_left_out,
+    print_plan,
+    print_planned,
+    print_set_back,
+)
 from replayer.cli.spark.job_options import SessionOptions
 from replayer.kafka.admin import KafkaAdmin
 from replayer.read.archive import Archive
@@ -58,7 +65,7 @@ async def replay(
             if as_json:
                 print_planned(plan)
             return 0
-        confirm(plan, options.yes)
+        confirm_plan(plan, options.yes)
         await asyncio.to_thread(make_ready, target, admin, properties)
         work = _work(request, known, target, properties, address)
         begun = time.monotonic()

@@ -18,7 +18,7 @@ ARGUMENTS = ["spark", "orders", "-b", "localhost:9", "-a", "./archive", "--check
 
 @pytest.fixture(autouse=True)
 def signals_stay_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("archiver.cli.spark._stop_on_signals", lambda _: set())
+    monkeypatch.setattr("archiver.cli.spark.stop_on_signals", lambda _: set())
 
 
 def test_without_pyspark_it_says_what_to_install() -> None:

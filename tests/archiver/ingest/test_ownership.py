@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from archiver.cli.run_result import run_exit_code
+from archiver.cli.run import run_exit_code
 from archiver.config.model import RunConfig
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.kafka_source import Fetched

@@ -2,7 +2,7 @@
 
 import threading
 
-from archiver.cli.ending import ended_in_time
+from blockgz_runtime.process import ended_in_time
 
 SECONDS = 10
 
@@ -14,7 +14,7 @@ def test_what_still_waits_when_the_time_is_over_is_left_behind() -> None:
         codes.append(code)
         left.set()
 
-    with ended_in_time(ending, 0.01, lambda: 3, leave):
+    with ended_in_time(ending, 0.01, lambda _: 3, leave):
         assert not codes, "nobody has asked for the end yet"
         ending.set()
         assert left.wait(SECONDS)
@@ -23,7 +23,7 @@ def test_what_still_waits_when_the_time_is_over_is_left_behind() -> None:
 
 def test_an_end_inside_its_time_is_nobodys_business() -> None:
     ending, codes = threading.Event(), list[int]()
-    with ended_in_time(ending, SECONDS, lambda: 3, codes.append):
+    with ended_in_time(ending, SECONDS, lambda _: 3, codes.append):
         ending.set()
     (watching,) = [thread for thread in threading.enumerate() if thread.name == "ending"]
     watching.join(SECONDS)
