@@ -14,7 +14,7 @@ from rich.table import Table
 from archiver.commit.archive import open_archive
 from archiver.ingest.buffer import BufferFolder
 from archiver.old_archives.importing import ImportReport, ImportSettings, import_partition
-from archiver.old_archives.old_archive import OldPartition, OldReader, survey
+from archiver.old_archives.old_archive import OldReader, survey
 from blockgz_runtime.errors import PARTLY_FAILED, NotInArchive, UsageError, exit_code
 from blockgz_runtime.program.archive_options import max_block_option, old_format_option, store_options
 from blockgz_runtime.program.main import closing, confirm, error_lines
@@ -24,6 +24,7 @@ from blockgz_runtime.store.probe import probe
 from blockgz_runtime.store.retry import bounded_backoff
 from blockgz_runtime.store.writer import ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
+from index_format.ancestor.files import OldPartition
 from index_format.ancestor.keys import Place
 from index_format.ancestor.payloads import OldFormat
 from index_format.blocks import COMPRESSORS

@@ -15,9 +15,9 @@ from archiver.commit.recovery import Claimed, TakeoverPolicy, take_over
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkBuilder
 from archiver.ingest.roll_policy import RollLimits, roll_reason
-from archiver.old_archives.old_archive import OldPartition, OldReader, gap_of, records
+from archiver.old_archives.old_archive import OldReader
 from blockgz_runtime.store.writer import Store
-from index_format.ancestor.files import Unsure
+from index_format.ancestor.files import OldPartition, Unsure
 from index_format.blocks import Compressor
 from index_format.chunk_index import UNVERIFIED, Gap
 from index_format.errors import BlockgzError
@@ -69,7 +69,7 @@ class OldLog:
 
     def record_at(self, offset: int) -> Record | None:
         """See LogReader."""
-        found = next(records(self._reader, self._partition, offset), None)
+        found = next(self._reader.records(self._partition, offset), None)
         if found is None or isinstance(found, Unsure):
             return None
         record = next(iter_records(found.slice(0, 1)))
@@ -110,7 +110,7 @@ def import_partition(
         report.position = claimed.position
         importer = _Importer(identity, claimed, settings, buffer, driver, report, on_records)
         try:
-            for found in records(reader, partition, claimed.position):
+            for found in reader.records(partition, claimed.position):
                 importer.take(found)
             importer.end()
         finally:
@@ -151,7 +151,7 @@ class _Importer:
             self._report.unsure.append(found)
             if self._gap is None or self._gap.end != found.start:
                 self.end()
-                self._gap = gap_of(found)
+                self._gap = found.gap()
             else:
                 self._gap = Gap(self._gap.start, found.end, UNVERIFIED)
             return

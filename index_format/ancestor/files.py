@@ -1,21 +1,53 @@
-"""Which records lie in an old archive's objects: indexes are trusted as far as they fit, the rest is counted."""
+"""Which records lie in an old archive's objects: indexes are trusted as far as they fit, the rest is counted.
+
+What needs bytes of a store is a generator of `Fetch`: whoever runs it by `advance` answers with the bytes.
+"""
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from index_format.ancestor.index import OldBlock, decode_old_index
-from index_format.ancestor.keys import FoundData, Place, marker_offset
-from index_format.ancestor.members import DamagedBytes, Member, Scanned
+from index_format.ancestor.keys import FoundData, FoundPartition, Place, marker_offset
+from index_format.ancestor.members import MAGIC, DamagedBytes, Member, MemberScanner, Scanned, scan
 from index_format.ancestor.payloads import NO_TIMESTAMP, NO_TIMESTAMP_TYPE, OldFormat, Payload
 from index_format.chunk_index import UNVERIFIED, Gap
 from index_format.errors import CorruptBlock, FormatError
 from index_format.records import batch_from_columns
+
+READ_BYTES = 8 * 1024 * 1024
+"""Fetched at once of an object that is read to its end."""
+R = TypeVar("R")
+
+
+class Fetch(NamedTuple):
+    """Answer: the bytes [start, end) of the object, which it has; or all of it, None where it is missing."""
+
+    key: str
+    start: int = 0
+    end: int | None = None
+
+
+class Done(NamedTuple, Generic[R]):
+    """What a generator of Fetch returned."""
+
+    result: R
+
+
+Fetching = Generator[Fetch, bytes | None, R]
+
+
+def advance(fetching: Fetching[R], answer: bytes | None) -> Fetch | Done[R]:
+    """Goes one step; the first answer is None."""
+    try:
+        return fetching.send(answer)
+    except StopIteration as end:
+        return Done(end.value)
 
 
 @dataclass(frozen=True)
@@ -30,6 +62,8 @@ class OldFile:
     """Whether an index told the blocks, and fits the object; else they were found by scanning or are cut short."""
     notes: tuple[str, ...] = ()
     """What is odd about it."""
+    damage: str | None = None
+    """Why records behind its last block are left out though their offsets cannot be told."""
 
     @property
     def next_offset(self) -> int:
@@ -88,55 +122,79 @@ def marker_notes(place: Place, key: str | None, body: bytes | None, files: Seque
         yield f"{key}: {len(beyond)} files lie behind the chunk that it names; they are taken too"
 
 
-class BlockCounter:
-    """Takes what a scan of an object finds and counts its blocks: an index made from the data alone."""
+def read_file(found: FoundData, size: int, old_format: OldFormat, max_block_bytes: int) -> Fetching[OldFile]:
+    """The file with its blocks: by its index, or by a scan where that cannot be used. Raises TooLarge."""
+    bodies: dict[str, bytes] = {}
+    for key in found.index_keys:
+        body = yield Fetch(key)
+        if body is not None:
+            bodies[key] = body
+    file = indexed_file(found, size, bodies)
+    if file is not None:
+        start, end = file.header_bytes, file.header_bytes + len(MAGIC)
+        if not start or (end <= size and (yield Fetch(found.key, start, end)) == MAGIC):
+            return file
+    return (yield from scan_file(found, size, old_format, max_block_bytes))
 
-    def __init__(self, found: FoundData, size: int, old_format: OldFormat) -> None:
+
+def scan_file(found: FoundData, size: int, old_format: OldFormat, max_block_bytes: int) -> Fetching[OldFile]:
+    """The file with its blocks counted: an index made from the data alone. Raises TooLarge."""
+    scanner, counter = MemberScanner(max_block_bytes), _BlockCounter(found, old_format)
+    for part in parts_of(found.key, size):
+        for scanned in scanner.feed((yield part) or b""):
+            counter.add(scanned)
+    for scanned in scanner.finish():
+        counter.add(scanned)
+    damage = counter.damage or ("it holds no gzip member" if size and not counter.blocks else None)
+    return OldFile(
+        found.key,
+        size,
+        found.first_offset,
+        tuple(counter.blocks),
+        is_indexed=False,
+        notes=tuple(counter.notes),
+        damage=damage,
+    )
+
+
+def parts_of(key: str, size: int) -> Iterator[Fetch]:
+    """The ranges of an object that is read to its end."""
+    return (Fetch(key, start, min(size, start + READ_BYTES)) for start in range(0, size, READ_BYTES))
+
+
+class _BlockCounter:
+    """Counts the blocks among the members of an object; behind damage offsets cannot be counted, so it ends there."""
+
+    def __init__(self, found: FoundData, old_format: OldFormat) -> None:
         self._found = found
-        self._size = size
         self._format = old_format
-        self._blocks: list[OldBlock] = []
-        self._notes = [f"{found.key}: no usable index, its blocks were scanned"]
-        self._is_cut = False
+        self.blocks: list[OldBlock] = []
+        self.notes = [f"{found.key}: no usable index, its blocks were scanned"]
+        self.damage: str | None = None
 
     def add(self, scanned: Scanned) -> None:
-        """Count one more member; behind damage offsets cannot be counted, so that the file ends there."""
-        if self._is_cut:
+        if self.damage is not None:
             return
         if isinstance(scanned, DamagedBytes) and scanned.start == 0 and not scanned.began_as_member:
-            self._notes.append(f"{self._found.key}: {scanned.end} bytes before its first member are passed over")
+            self.notes.append(f"{self._found.key}: {scanned.end} bytes before its first member are passed over")
             return
         if isinstance(scanned, DamagedBytes):
-            self._notes.append(
-                f"{self._found.key}: damaged at bytes {scanned.start} to {scanned.end} ({scanned.why}); the offsets of "
-                "what follows cannot be told"
+            self._end(
+                f"damaged at bytes {scanned.start} to {scanned.end} ({scanned.why}); the offsets of what follows "
+                "cannot be told"
             )
-            self._is_cut = True
             return
         try:
             count = self._format.count(scanned.raw)
         except CorruptBlock as error:
-            self._notes.append(f"{self._found.key}: the member at byte {scanned.byte_offset}: {error.what}")
-            self._is_cut = True
+            self._end(f"the member at byte {scanned.byte_offset}: {error.what}")
             return
-        start = self._blocks[-1].next_offset if self._blocks else self._found.first_offset
-        self._blocks.append(OldBlock(scanned.byte_offset, len(scanned.stored), start, count, len(scanned.raw)))
+        start = self.blocks[-1].next_offset if self.blocks else self._found.first_offset
+        self.blocks.append(OldBlock(scanned.byte_offset, len(scanned.stored), start, count, len(scanned.raw)))
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether everything so far could be counted."""
-        return not self._is_cut
-
-    def file(self) -> OldFile:
-        """The file, once everything was added."""
-        return OldFile(
-            self._found.key,
-            self._size,
-            self._found.first_offset,
-            tuple(self._blocks),
-            is_indexed=False,
-            notes=tuple(self._notes),
-        )
+    def _end(self, damage: str) -> None:
+        self.damage = damage
+        self.notes.append(f"{self._found.key}: {damage}")
 
 
 class Piece(NamedTuple):
@@ -205,6 +263,41 @@ def _overlaps(pieces: Sequence[Piece], files: Sequence[OldFile]) -> Iterator[str
             yield f"{file.key}: {unused} of its offsets are taken from other files that overlap it"
 
 
+@dataclass(frozen=True)
+class OldPartition:
+    """What an old archive holds of one partition."""
+
+    place: Place
+    files: Sequence[OldFile]
+    choice: Choice
+    notes: tuple[str, ...]
+    """What is odd about its objects, for people."""
+
+    @classmethod
+    def of(cls, place: Place, found: FoundPartition, files: Sequence[OldFile], marker: bytes | None) -> "OldPartition":
+        """What its files, all of those found, and the body of its marker say."""
+        choice = choose(files)
+        notes = [note for file in files for note in file.notes]
+        notes += [f"{key}: an index without its data" for key in found.indexes_without_data]
+        notes += marker_notes(place, found.marker_key, marker, files)
+        return cls(place, files, choice, (*notes, *choice.notes))
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset; 0 where it holds no record."""
+        return self.choice.pieces[0].start if self.choice.pieces else 0
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last record; 0 where it holds none."""
+        return self.choice.pieces[-1].end if self.choice.pieces else 0
+
+    @property
+    def num_records(self) -> int:
+        """Records that its files say they hold, each counted once."""
+        return sum(piece.num_records for piece in self.choice.pieces)
+
+
 class Unsure(NamedTuple):
     """Offsets whose records cannot be had, or not told apart."""
 
@@ -214,12 +307,25 @@ class Unsure(NamedTuple):
     is_damage: bool
     """Whether bytes are wrong or missing; else they are there, and do not say which offset each record has."""
 
+    def gap(self) -> Gap:
+        """How an archive records it."""
+        return Gap(self.start, self.end, UNVERIFIED)
 
-def records_of(file: OldFile, scanned: Iterable[Scanned], old_format: OldFormat) -> Iterator[pa.RecordBatch | Unsure]:
-    """The records of a file, block by block in offset order, from a scan of its object.
 
-    A block that is damaged or ambiguous comes as Unsure; the next one is certain again.
+def records_of(
+    piece: Piece, data: Iterable[bytes], old_format: OldFormat, max_block_bytes: int, position: int = 0
+) -> Iterator[pa.RecordBatch | Unsure]:
+    """The records of a piece at or above `position`, block by block in offset order; `data` are its file's bytes.
+
+    A block that is damaged or ambiguous comes as Unsure; the next one is certain again. Raises TooLarge.
     """
+    for found in _blocks_of(piece.file, scan(data, max_block_bytes), old_format):
+        part = _within(found, max(position, piece.start), piece.end)
+        if part is not None:
+            yield part
+
+
+def _blocks_of(file: OldFile, scanned: Iterable[Scanned], old_format: OldFormat) -> Iterator[pa.RecordBatch | Unsure]:
     waiting = [block for block in file.blocks if block.num_records]
     for found in scanned:
         if isinstance(found, DamagedBytes):
@@ -232,7 +338,7 @@ def records_of(file: OldFile, scanned: Iterable[Scanned], old_format: OldFormat)
         yield _damaged(file, block)
 
 
-def within(found: pa.RecordBatch | Unsure, start: int, end: int) -> pa.RecordBatch | Unsure | None:
+def _within(found: pa.RecordBatch | Unsure, start: int, end: int) -> pa.RecordBatch | Unsure | None:
     """What of it lies in the offsets [start, end); None where nothing does. Offsets in a batch are consecutive."""
     if isinstance(found, Unsure):
         cut = found._replace(start=max(start, found.start), end=min(end, found.end))

@@ -1,7 +1,7 @@
 """Finding the GZIP members of an object whose index is missing or not to be trusted."""
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from isal import isal_zlib
@@ -138,3 +138,11 @@ class MemberScanner:
         del self._held[:count]
         self._position += count
         self._fed = 0
+
+
+def scan(data: Iterable[bytes], max_bytes: int) -> Iterator[Scanned]:
+    """The members of an object whose bytes come piece by piece, and its damage. Raises TooLarge."""
+    scanner = MemberScanner(max_bytes)
+    for piece in data:
+        yield from scanner.feed(piece)
+    yield from scanner.finish()

@@ -11,7 +11,7 @@ from replayer.read.archive import OtherArchive
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
-def ancestor_finder(
+def old_archive_finder(
     old_format: OldFormat, max_block_bytes: int
 ) -> Callable[[ObjectReader], Awaitable[OtherArchive | None]]:
     """How `Archive` looks for an old archive where it finds no current one."""
@@ -20,9 +20,9 @@ def ancestor_finder(
         if not any(_DATE.match(name) for name in await reader.folders("")):
             return None  # a bucket of other things may be too large to list
         # Here, because few archives are old ones and it loads slowly.
-        from replayer.old_archives.ancestor import AncestorArchive  # noqa: PLC0415
+        from replayer.old_archives.old_archive import OldArchive  # noqa: PLC0415
 
         found = found_partitions([key async for key in reader.list("")])
-        return AncestorArchive(reader, found, old_format, max_block_bytes) if found else None
+        return OldArchive(reader, found, old_format, max_block_bytes) if found else None
 
     return find

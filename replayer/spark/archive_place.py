@@ -8,7 +8,7 @@ from blockgz_runtime.store.address import Address
 from blockgz_runtime.store.opening import open_reader
 from index_format.ancestor.payloads import OldFormat
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
-from replayer.old_archives.detection import ancestor_finder
+from replayer.old_archives.detection import old_archive_finder
 from replayer.read.archive import Archive
 
 
@@ -28,6 +28,6 @@ class ArchivePlace:
 async def opened(place: ArchivePlace) -> AsyncIterator[Archive]:
     """The archive of a place."""
     old, limit = place.old_format, place.max_block_bytes
-    finder = None if old is None else ancestor_finder(old, limit)
+    finder = None if old is None else old_archive_finder(old, limit)
     async with open_reader(place.address, endpoint_url=place.endpoint_url, region=place.region) as reader:
         yield Archive(reader, limit, finder)

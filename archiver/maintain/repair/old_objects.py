@@ -6,7 +6,7 @@ from archiver.maintain.repair.plan import RepairPlan, Step, parse_place, storing
 from archiver.maintain.sweep import Problem
 from archiver.old_archives.old_archive import OldReader
 from blockgz_runtime.errors import NotInArchive
-from index_format.ancestor.files import BlockCounter, indexed_file
+from index_format.ancestor.files import indexed_file, scan_file
 from index_format.ancestor.index import encode_old_index
 from index_format.ancestor.keys import (
     FoundData,
@@ -48,11 +48,8 @@ def _index(reader: OldReader, place: Place, data: FoundData, size: int) -> Repai
     known = indexed_file(data, size, {key: stored.body for key, stored in bodies.items()})
     if known is not None and known.is_indexed:
         return RepairPlan()
-    counter = BlockCounter(data, size, reader.old_format)
-    for scanned in reader.scan(data.key, size):
-        counter.add(scanned)
-    file = counter.file()
-    if not counter.is_whole or not file.blocks:
+    file = reader.run(scan_file(data, size, reader.old_format, reader.max_block_bytes))
+    if file.damage is not None or not file.blocks:
         why = "; ".join(file.notes) if file.blocks else "no member in it is whole"
         error = MalformedObject(f"{data.key} cannot be indexed to its end", why=why)
         return RepairPlan(problems=(Problem(data.key, error),))

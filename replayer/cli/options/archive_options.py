@@ -20,7 +20,7 @@ from blockgz_runtime.store.cache import DiskCache, default_folder
 from blockgz_runtime.store.opening import open_reader
 from blockgz_runtime.store.reader import CountingReader
 from index_format.ancestor.payloads import ANCESTORS_FORMAT, OldFormat
-from replayer.old_archives.detection import ancestor_finder
+from replayer.old_archives.detection import old_archive_finder
 from replayer.read.archive import Archive
 from replayer.read.partition import ObjectCache
 
@@ -83,7 +83,7 @@ async def open_counted_archive(
     """The same, with what counts the requests."""
     async with open_reader(options.address, endpoint_url=options.endpoint_url, region=options.region) as reader:
         counting = CountingReader(reader)
-        finder = ancestor_finder(options.old_format, options.max_block_bytes)
+        finder = old_archive_finder(options.old_format, options.max_block_bytes)
         archive = Archive(counting, options.max_block_bytes, finder, cache)
         yield archive, counting
         for note in archive.other.notes[:SHOWN_NOTES] if archive.other else ():

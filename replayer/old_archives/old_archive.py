@@ -7,29 +7,28 @@ verifications then work on it as on any other.
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from blockgz_runtime.errors import ObjectMissing, ObjectTruncated
-from blockgz_runtime.store.reader import FetchedObject, ObjectReader, VersionTag
+from blockgz_runtime.errors import ObjectMissing
+from blockgz_runtime.store.reader import ObjectReader, PassingReader, VersionTag
 from index_format import objects
 from index_format.ancestor.files import (
-    BlockCounter,
+    Fetch,
     OldFile,
+    OldPartition,
     Piece,
     Unsure,
-    choose,
-    indexed_file,
-    marker_notes,
+    advance,
+    parts_of,
+    read_file,
     records_of,
-    within,
 )
 from index_format.ancestor.keys import FoundData, FoundPartition, Place
-from index_format.ancestor.members import MAGIC, MemberScanner, Scanned
 from index_format.ancestor.payloads import NO_TIMESTAMP, NO_TIMESTAMP_TYPE, OldFormat
 from index_format.blocks import BlockBuilder, IsalCompressor, RawBlock, block_crc32
-from index_format.chunk_index import UNVERIFIED, BlockEntry, ChunkIndex, DataObject, Gap
+from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Gap
 from index_format.errors import CorruptBlock
 from index_format.keys import SeedLayoutKeys, TopicFolder
 from index_format.marker import ChunkEntry, Marker
@@ -38,7 +37,6 @@ from index_format.records import TIMESTAMP_TYPES
 from replayer.read.damage import Damage
 from replayer.read.partition import ArchivedPartition, Chunk, NoCache
 
-READ_BYTES = 8 * 1024 * 1024
 REMEMBERED_BYTES = 256 * 1024 * 1024
 """Encoded chunks that are kept; the newest one always is."""
 FILES_AT_ONCE = 16
@@ -49,7 +47,7 @@ DAMAGED = b"damaged"
 """Stands where a block cannot be read: no gzip member, so that its readers name the offsets that are lost."""
 
 
-class AncestorArchive:
+class OldArchive:
     """What one listing of an old archive shows."""
 
     def __init__(
@@ -59,7 +57,7 @@ class AncestorArchive:
         self._found = found
         self._format = old_format
         self._max_block_bytes = max_block_bytes
-        self._opened: dict[Place, AncestorPartition] = {}
+        self._opened: dict[Place, OldArchivePartition] = {}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -85,78 +83,39 @@ class AncestorArchive:
             self._opened[place] = await self._open(place, found)
         return self._opened[place]
 
-    async def _open(self, place: Place, found: FoundPartition) -> "AncestorPartition":
+    async def _open(self, place: Place, found: FoundPartition) -> "OldArchivePartition":
         limit = asyncio.Semaphore(FILES_AT_ONCE)
-
-        damage: list[Damage] = []
 
         async def opened(data: FoundData) -> OldFile:
             async with limit:
-                return await self._file(data, damage)
+                return await self._file(data)
 
         files = await asyncio.gather(*(opened(data) for data in found.data))
-        choice = choose(files)
-        marker = await _body(self._reader, found.marker_key) if found.marker_key else None
-        notes = [note for file in files for note in file.notes]
-        notes += [f"{key}: an index without its data" for key in found.indexes_without_data]
-        notes += [*marker_notes(place, found.marker_key, marker, files), *choice.notes]
-        return AncestorPartition(
-            self._reader, place, choice.pieces, choice.gaps, notes, damage, self._format, self._max_block_bytes
-        )
+        marker = await _fetched(self._reader, Fetch(found.marker_key)) if found.marker_key else None
+        held = OldPartition.of(place, found, files, marker)
+        return OldArchivePartition(self._reader, held, self._format, self._max_block_bytes)
 
-    async def _file(self, data: FoundData, damage: list[Damage]) -> OldFile:
-        """The file, and what is left out of it because of damage: its offsets cannot be told, so that no gap tells."""
+    async def _file(self, data: FoundData) -> OldFile:
         size = await self._reader.size(data.key)
-        bodies = {key: body for key in data.index_keys if (body := await _body(self._reader, key)) is not None}
-        file = indexed_file(data, size, bodies)
-        if file is not None and await self._is_member_at(data.key, file.header_bytes):
-            return file
-        counter = BlockCounter(data, size, self._format)
-        scanner = MemberScanner(self._max_block_bytes)
-
-        def count(piece: bytes | None) -> None:
-            for scanned in scanner.feed(piece) if piece is not None else scanner.finish():
-                counter.add(scanned)
-
-        async for piece in _pieces(self._reader, data.key, size):
-            await asyncio.to_thread(count, piece)
-        await asyncio.to_thread(count, None)
-        file = counter.file()
-        if not counter.is_whole:
-            damage.append(Damage(data.key, file.notes[-1].removeprefix(f"{data.key}: ")))
-        elif size and not file.blocks:
-            damage.append(Damage(data.key, "it holds no gzip member"))
-        return file
-
-    async def _is_member_at(self, key: str, position: int) -> bool:
-        if position == 0:
-            return True
-        try:
-            return await self._reader.get_range(key, position, position + len(MAGIC)) == MAGIC
-        except ObjectTruncated:
-            return False
+        fetching = read_file(data, size, self._format, self._max_block_bytes)
+        step = advance(fetching, None)
+        while isinstance(step, Fetch):
+            step = await asyncio.to_thread(advance, fetching, await _fetched(self._reader, step))
+        return step.result
 
 
-class AncestorPartition(ArchivedPartition):
+class OldArchivePartition(ArchivedPartition):
     """A partition of an old archive: its marker, entries and indexes are made up from what its objects hold."""
 
-    def __init__(
-        self,
-        reader: ObjectReader,
-        place: Place,
-        pieces: Sequence[Piece],
-        gaps: Sequence[Gap],
-        notes: Sequence[str],
-        damage: Sequence[Damage],
-        old_format: OldFormat,
-        max_block_bytes: int,
-    ) -> None:
+    def __init__(self, reader: ObjectReader, held: OldPartition, old_format: OldFormat, max_block_bytes: int) -> None:
+        pieces = held.choice.pieces
         entries = [_entry(piece) for piece in pieces]
-        keys = SeedLayoutKeys(TopicFolder(place.topic), place.partition)
-        marker = _marker(place, entries, gaps)
+        keys = SeedLayoutKeys(TopicFolder(held.place.topic), held.place.partition)
+        marker = _marker(held.place, entries, held.choice.gaps)
         super().__init__(_Encoded(reader, self._encoded), keys, marker, max_block_bytes, NoCache())
-        self.notes = notes
-        self.damage = damage
+        self.notes = held.notes
+        # No gap says what damage costs where its offsets cannot be told.
+        self.damage = [Damage(file.key, file.damage) for file in held.files if file.damage]
         self._stored = reader
         self._format = old_format
         self._pieces = {entry.name: piece for entry, piece in zip(entries, pieces, strict=True)}
@@ -176,7 +135,8 @@ class AncestorPartition(ArchivedPartition):
         async with self._one_at_a_time:
             if name not in self._remembered:
                 piece = self._pieces[name]
-                stored = [each async for each in _pieces(self._stored, piece.file.key, piece.file.size)]
+                parts = parts_of(piece.file.key, piece.file.size)
+                stored = [await _fetched(self._stored, part) or b"" for part in parts]
                 self._remembered[name] = await asyncio.to_thread(self._encode, name, piece, stored)
                 while len(self._remembered) > 1 and self._remembered_bytes > REMEMBERED_BYTES:
                     self._remembered.popitem(last=False)
@@ -188,7 +148,6 @@ class AncestorPartition(ArchivedPartition):
         return sum(len(data) for _, data in self._remembered.values())
 
     def _encode(self, name: str, piece: Piece, stored: Sequence[bytes]) -> tuple[ChunkIndex, bytes]:
-        scanned = _scan(stored, self.max_block_bytes)
         blocks, gaps, data = list[BlockEntry](), list[Gap](), bytearray()
         builder = BlockBuilder(record_format("json"), NO_TIMESTAMP_TYPE, BLOCK_BYTES)
         compressor = IsalCompressor(0)
@@ -200,10 +159,7 @@ class AncestorPartition(ArchivedPartition):
                     blocks.append(_block(block, len(data), len(member)))
                     data.extend(member)
 
-        for found in records_of(piece.file, scanned, self._format):
-            part = within(found, piece.start, piece.end)
-            if part is None:
-                continue
+        for part in records_of(piece, stored, self._format, self.max_block_bytes):
             if not isinstance(part, Unsure):
                 write(builder.add(part))
                 continue
@@ -212,7 +168,7 @@ class AncestorPartition(ArchivedPartition):
                 blocks.append(_damaged_block(part.start, part.end, len(data)))
                 data.extend(DAMAGED)
             else:
-                gaps.append(Gap(part.start, part.end, UNVERIFIED))
+                gaps.append(part.gap())
         write([builder.finish()])
         if not blocks:
             raise CorruptBlock(
@@ -249,21 +205,12 @@ class AncestorPartition(ArchivedPartition):
         )
 
 
-class _Encoded:
-    """Serves the data of a partition's chunks as they were encoded anew; all else is the stored archive's."""
+class _Encoded(PassingReader):
+    """Serves the data of a partition's chunks as they were encoded; all else is the stored archive's."""
 
     def __init__(self, reader: ObjectReader, encoded: Callable[[str], Awaitable[tuple[ChunkIndex, bytes]]]) -> None:
-        self._reader = reader
+        super().__init__(reader)
         self._encoded = encoded
-
-    @property
-    def address(self) -> str:
-        """See ObjectReader."""
-        return self._reader.address
-
-    async def get(self, key: str, max_bytes: int) -> FetchedObject:
-        """See ObjectReader."""
-        return await self._reader.get(key, max_bytes)
 
     async def get_range(self, key: str, start: int, end: int, version: VersionTag | None = None) -> bytes:  # noqa: ARG002
         """See ObjectReader."""
@@ -274,14 +221,6 @@ class _Encoded:
         """See ObjectReader."""
         _, data = await self._encoded(key)
         return len(data)
-
-    def list(self, prefix: str) -> AsyncIterator[str]:
-        """See ObjectReader."""
-        return self._reader.list(prefix)
-
-    async def folders(self, prefix: str) -> tuple[str, ...]:
-        """See ObjectReader."""
-        return await self._reader.folders(prefix)
 
 
 def _entry(piece: Piece) -> ChunkEntry:
@@ -350,20 +289,10 @@ def _damaged_block(start: int, end: int, position: int) -> BlockEntry:
     )
 
 
-def _scan(pieces: Iterable[bytes], max_block_bytes: int) -> Iterable[Scanned]:
-    scanner = MemberScanner(max_block_bytes)
-    for piece in pieces:
-        yield from scanner.feed(piece)
-    yield from scanner.finish()
-
-
-async def _pieces(reader: ObjectReader, key: str, size: int) -> AsyncIterator[bytes]:
-    for start in range(0, size, READ_BYTES):
-        yield await reader.get_range(key, start, min(size, start + READ_BYTES))
-
-
-async def _body(reader: ObjectReader, key: str) -> bytes | None:
+async def _fetched(reader: ObjectReader, fetch: Fetch) -> bytes | None:
+    if fetch.end is not None:
+        return await reader.get_range(fetch.key, fetch.start, fetch.end)
     try:
-        return (await reader.get(key, objects.MAX_OBJECT_BYTES)).body
+        return (await reader.get(fetch.key, objects.MAX_OBJECT_BYTES)).body
     except ObjectMissing:
         return None

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from replayer.cli import main
-from replayer.old_archives import ancestor
+from replayer.old_archives import old_archive
 from tests.support.ancestor_archives import (
     HARMLESS,
     OldChunk,
@@ -144,7 +144,7 @@ def test_a_wrong_old_format_is_told(old: OldWriter) -> None:
 
 
 def test_chunks_that_were_forgotten_are_read_again(old: OldWriter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ancestor, "REMEMBERED_BYTES", 1)
+    monkeypatch.setattr(old_archive, "REMEMBERED_BYTES", 1)
     for start in range(0, 1000, 100):
         old.write(two_blocks(start))
     assert rows(old) == without_keys(old.rows)
