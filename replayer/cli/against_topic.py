@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 import click
 import msgspec
@@ -26,8 +27,6 @@ from replayer.read.topics import TopicPartitions
 from replayer.replay.plan import describe_source
 from replayer.verify.comparison import (
     ComparisonReport,
-    PartitionComparison,
-    Progress,
     Relation,
     compare_copy,
     compare_source,
@@ -94,27 +93,16 @@ async def _compare(
             with record_progress("comparing", total, as_json=as_json) as advance:
                 for selection in selections:
                     bounds = watermarks.get(selection.partition.partition, EMPTY)
-                    report.partitions.append(
-                        await _compare_partition(relation, selection, facts, bounds, reader, advance)
-                    )
+                    if relation is Relation.SOURCE:
+                        compared = await compare_source(selection, facts, bounds, reader, advance)
+                    else:
+                        compared = await compare_copy(selection, facts.name, bounds, reader, advance)
+                    report.partitions.append(compared)
         finally:
             await asyncio.to_thread(reader.close)
     if relation is Relation.COPY:
         report.warnings += _deleted(report, facts, watermarks)
     return report
-
-
-async def _compare_partition(
-    relation: Relation,
-    selection: Selection,
-    facts: TopicFacts,
-    bounds: Watermarks,
-    reader: KafkaReader,
-    progress: Progress,
-) -> PartitionComparison:
-    if relation is Relation.SOURCE:
-        return await compare_source(selection, facts, bounds, reader, progress)
-    return await compare_copy(selection, facts.name, bounds, reader, progress)
 
 
 def _relation(selections: Sequence[Selection], facts: TopicFacts) -> Relation:
@@ -155,19 +143,8 @@ def _deleted(report: ComparisonReport, facts: TopicFacts, watermarks: Mapping[in
 
 def _print(report: ComparisonReport, topic: str, against: str) -> None:
     columns = ("PARTITION", "VERDICT", "EQUAL", "ARCHIVED", "FOUND", "DIFFERENT", "MISSING", "EXTRA")
-    rows = [
-        (
-            each.partition,
-            each.verdict.value,
-            each.records,
-            each.archived,
-            each.found,
-            each.differing,
-            each.missing,
-            each.extra,
-        )
-        for each in report.partitions
-    ]
+    figures = attrgetter("partition", "verdict.value", "records", "archived", "found", "differing", "missing", "extra")
+    rows = [figures(each) for each in report.partitions]
     what = "the topic that was archived" if report.relation is Relation.SOURCE else "a copy"
     print_table(columns, rows, title=f"archive of {topic} against topic {against}, {what}")
     for each in report.partitions:

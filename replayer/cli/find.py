@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.main import closing
-from blockgz_runtime.program.tables import print_table, timestamp_text
+from blockgz_runtime.program.tables import print_rows, print_table, timestamp_text
 from blockgz_runtime.store.cache import DiskCache
 from replayer.cli.cat import NOTHING_FOUND, print_records
 from replayer.cli.ls import time_text
@@ -117,17 +117,14 @@ async def _offset_of(partition: ArchivedPartition, at: AtTime) -> Row:
 
 def _print_offsets(rows: Sequence[Row], form: str) -> None:
     match form:
-        case "json":
-            click.echo(msgspec.json.encode(rows))
-        case "jsonl":
-            for row in rows:
-                click.echo(msgspec.json.encode(row))
         case "csv":
             for row in rows:
                 click.echo(f"{row['topic']},{row['partition']},{row['offset']}")
-        case _:
+        case "table":
             columns = ("PARTITION", "TIME", "OFFSET", "RECORD'S TIME")
             print_table(columns, [_offset_row(row) for row in rows])
+        case _:
+            print_rows(form, rows, rows)
 
 
 def _offset_row(row: Row) -> tuple[str | int, ...]:
@@ -153,29 +150,27 @@ def _find_records(
     return print_skipped(policies) or (0 if number else NOTHING_FOUND)
 
 
-def _places(batch: pa.RecordBatch) -> Iterator[tuple[int, int | None]]:
-    """Offsets and timestamps (ms), None where the record has none."""
-    for offset, timestamp in zip(
-        batch.column("offset").to_pylist(), batch.column("timestamp").to_pylist(), strict=True
-    ):
-        yield offset, timestamp if timestamp >= 0 else None
+def _found(topic: str, partition: int, batch: pa.RecordBatch) -> list[Row]:
+    """Where the records are; the timestamp (ms) is None where a record has none."""
+    offsets, timestamps = (batch.column(name).to_pylist() for name in ("offset", "timestamp"))
+    return [
+        {"topic": topic, "partition": partition, "offset": offset, "timestamp_ms": time if time >= 0 else None}
+        for offset, time in zip(offsets, timestamps, strict=True)
+    ]
 
 
 def _as_csv(topic: str, partition: int, batch: pa.RecordBatch) -> bytes:
-    lines = [f"{topic},{partition},{offset},{'' if time is None else time}\n" for offset, time in _places(batch)]
-    return "".join(lines).encode()
+    rows = [["" if value is None else str(value) for value in row.values()] for row in _found(topic, partition, batch)]
+    return "".join([",".join(row) + "\n" for row in rows]).encode()
 
 
 def _as_json(topic: str, partition: int, batch: pa.RecordBatch) -> bytes:
-    rows = [
-        {"topic": topic, "partition": partition, "offset": offset, "timestamp_ms": timestamp}
-        for offset, timestamp in _places(batch)
-    ]
-    return msgspec.json.Encoder().encode_lines(rows)
+    return msgspec.json.Encoder().encode_lines(_found(topic, partition, batch))
 
 
-def _as_table(topic: str, partition: int, batch: pa.RecordBatch) -> bytes:  # noqa: ARG001
-    return b"".join([_table_line(partition, offset, time_text(time)) for offset, time in _places(batch)])
+def _as_table(topic: str, partition: int, batch: pa.RecordBatch) -> bytes:
+    rows = _found(topic, partition, batch)
+    return b"".join([_table_line(partition, row["offset"], time_text(row["timestamp_ms"])) for row in rows])
 
 
 def _table_line(partition: int | str, offset: int | str, timestamp: str) -> bytes:

@@ -140,12 +140,10 @@ class Steering:
         self.interrupted = False
 
     def pause(self) -> None:
-        """SIGUSR1."""
         self._commands.pause()
         self._progress.state("paused")
 
     def resume(self) -> None:
-        """SIGUSR2."""
         self._commands.resume()
         self._progress.state("replaying")
 

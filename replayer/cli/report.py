@@ -14,7 +14,7 @@ from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.tables import print_table
 from index_format.errors import BlockgzError
 from replayer.verify.chunk_checks import Depth
-from replayer.verify.findings import ArchiveReport, PartitionReport, Verdict
+from replayer.verify.findings import ArchiveReport, Verdict
 from replayer.verify.report import Document, page, verification_document
 
 SIGNATURE_SUFFIX = ".sig"
@@ -80,12 +80,6 @@ def _signature(key: Path, body: bytes) -> bytes:
     return private_key(key).sign(body)
 
 
-def _checked(partition: PartitionReport) -> str:
-    """The number of chunks, and how many of them were chosen."""
-    whole = partition.checked_chunks == partition.chunks
-    return str(partition.chunks) if whole else f"{partition.checked_chunks} of {partition.chunks}"
-
-
 def conclude(report: ArchiveReport, archive: str, depth: Depth, report_to: ReportOptions, *, as_json: bool) -> int:
     """Prints the report and writes it where that was asked for; the exit code that it means."""
     document = verification_document(report, archive, depth)
@@ -102,16 +96,16 @@ def print_report(report: ArchiveReport) -> None:
     columns = ("TOPIC", "PARTITION", "VERDICT", "RECORDS", "CHUNKS", "NEXT OFFSET", "GAPS", "LOST")
     rows = [
         (
-            partition.topic,
-            partition.partition,
-            partition.verdict.value,
-            partition.records,
-            _checked(partition),
-            "-" if partition.next_offset is None else str(partition.next_offset),
-            len(partition.gaps),
-            len(partition.lost),
+            each.topic,
+            each.partition,
+            each.verdict.value,
+            each.records,
+            str(each.chunks) if each.checked_chunks == each.chunks else f"{each.checked_chunks} of {each.chunks}",
+            "-" if each.next_offset is None else str(each.next_offset),
+            len(each.gaps),
+            len(each.lost),
         )
-        for partition in report.partitions
+        for each in report.partitions
     ]
     print_table(columns, rows)
     for partition in report.partitions:

@@ -3,8 +3,10 @@
 import asyncio
 import sys
 from contextlib import aclosing
+from typing import NamedTuple
 
 import click
+import pyarrow as pa
 
 from blockgz_runtime.errors import StoreUnavailable
 from blockgz_runtime.program.main import announce_retry, closing
@@ -16,6 +18,7 @@ from replayer.cli.options.selection_options import Printing, printing_options, s
 from replayer.read.archive import Archive
 from replayer.read.follow import Followed, Follower, last_records
 from replayer.read.formatting import Printer, template_printer
+from replayer.read.partition import ArchivedPartition
 from replayer.read.positions import OffsetRange
 from replayer.read.request import SelectionRequest
 from replayer.read.selection import Selection, selected
@@ -64,10 +67,9 @@ def command(
     """
     if follow and selection.ends:
         raise click.UsageError("--follow has no end: leave --to, --at and --until out")
-    printer = printing.printer or template_printer(DEFAULT_TEMPLATE)
-    tail = _Tail(selection, printer)
+    tail = _Tail(parse_topic(topic), selection, printing.printer or template_printer(DEFAULT_TEMPLATE))
     try:
-        asyncio.run(tail.run(archive, cache, parse_topic(topic), lines, interval if follow else None))
+        asyncio.run(tail.run(archive, cache, lines, interval if follow else None))
     except KeyboardInterrupt:
         if follow:
             return 130
@@ -75,42 +77,31 @@ def command(
     return 0
 
 
-class _Tail:
+class _Tail(NamedTuple):
     """One run of the command."""
 
-    def __init__(self, selection: SelectionRequest, printer: Printer) -> None:
-        self._selection = selection
-        self._printer = printer
-        self._out = sys.stdout.buffer
+    topic: TopicPartitions
+    selection: SelectionRequest
+    printer: Printer
 
-    async def run(
-        self,
-        options: ArchiveOptions,
-        cache: DiskCache | None,
-        topic: TopicPartitions,
-        lines: int,
-        interval: float | None,
-    ) -> None:
+    async def run(self, options: ArchiveOptions, cache: DiskCache | None, lines: int, interval: float | None) -> None:
         """Prints the newest `lines` of each partition, and with an `interval` in seconds what is committed since."""
         async with open_archive(options, cache) as archive:
-            selections = await self._selection.select(archive, topic)
+            selections = await self.selection.select(archive, self.topic)
             for each in selections:
-                for batch in await last_records(each, self._selection.filter, lines):
-                    self._out.write(self._printer(each.partition.topic, each.partition.partition, batch))
-            self._out.flush()
+                for batch in await last_records(each, self.selection.filter, lines):
+                    self._print(each.partition, batch)
+            sys.stdout.buffer.flush()
             if interval is not None:
-                await self._follow(archive, topic, selections, interval)
+                await self._follow(archive, selections, interval)
 
-    async def _follow(
-        self, archive: Archive, topic: TopicPartitions, selections: list[Selection], interval: float
-    ) -> None:
-        every_partition = topic.partitions is None and self._selection.partitions is None
+    async def _follow(self, archive: Archive, selections: list[Selection], interval: float) -> None:
         follower = Follower(
             archive,
-            topic.topic,
+            self.topic.topic,
             [Followed(partition, offsets.end) for partition, offsets in selections],
             lambda line: click.echo(line, err=True),
-            watch_for_partitions=every_partition,
+            watch_for_partitions=self.topic.partitions is None and self.selection.partitions is None,
         )
         while True:
             for news in await follower.poll():
@@ -124,10 +115,10 @@ class _Tail:
         while True:
             try:
                 rest = Selection(partition, OffsetRange(start, end))
-                async with aclosing(selected(rest, self._selection.filter)) as batches:
+                async with aclosing(selected(rest, self.selection.filter)) as batches:
                     async for batch in batches:
-                        self._out.write(self._printer(partition.topic, partition.partition, batch))
-                        self._out.flush()
+                        self._print(partition, batch)
+                        sys.stdout.buffer.flush()
                         start = batch.column("offset")[-1].as_py() + 1
                 return
             except StoreUnavailable as error:
@@ -135,3 +126,6 @@ class _Tail:
                     announce_retry(error)
                 is_silent = True
                 await asyncio.sleep(interval)
+
+    def _print(self, partition: ArchivedPartition, batch: pa.RecordBatch) -> None:
+        sys.stdout.buffer.write(self.printer(partition.topic, partition.partition, batch))

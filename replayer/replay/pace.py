@@ -68,7 +68,6 @@ class Commands:
         return (self._paused_at or time.monotonic()) - self._began
 
     async def wait(self, seconds: float | None) -> None:
-        """See Control."""
         self._changed.clear()
         try:
             await asyncio.wait_for(self._changed.wait(), seconds)
@@ -113,74 +112,45 @@ class Unpaced:
     by_time = False
 
     def due(self, batch: pa.RecordBatch, elapsed: float) -> Due:  # noqa: ARG002
-        """All of it."""
         return Due(batch.num_rows)
 
     def sent(self, records: int, num_bytes: int, elapsed: float) -> None:
         """Does not matter."""
 
 
-class _Allowance:
-    """What a rate has allowed so far and is not spent; given out once a tick's worth has come together."""
+class RecordRate:
+    """So many records a second; they go once a tick's worth has come together."""
 
-    def __init__(self, a_second: float, least: float) -> None:
+    by_time = False
+
+    def __init__(self, a_second: float) -> None:
         self._a_second = a_second
-        self._portion = max(a_second * TICK_SECONDS, least)
+        self._portion = max(a_second * TICK_SECONDS, 1.0)
         self._most = max(a_second * CREDIT_SECONDS, self._portion)
-        self._left = 0.0
-        self._seen = 0.0
+        self._left = self._seen = 0.0
 
-    def left(self, elapsed: float) -> float:
-        """What may be spent now; 0 while that is less than a portion."""
+    def due(self, batch: pa.RecordBatch, elapsed: float) -> Due:
         self._left = min(self._left + (elapsed - self._seen) * self._a_second, self._most)
         self._seen = elapsed
-        return self._left if self._left >= self._portion else 0.0
-
-    def wait(self) -> float:
-        """Seconds until there is a portion."""
-        return max((self._portion - self._left) / self._a_second, LEAST_WAIT_SECONDS)
-
-    def spend(self, amount: float) -> None:
-        self._left -= amount
-
-
-class RecordRate:
-    """So many records a second."""
-
-    by_time = False
-
-    def __init__(self, a_second: float) -> None:
-        self._allowance = _Allowance(a_second, 1.0)
-
-    def due(self, batch: pa.RecordBatch, elapsed: float) -> Due:
-        """What the rate allows."""
-        left = int(self._allowance.left(elapsed))
-        return Due(min(left, batch.num_rows)) if left else Due(0, self._allowance.wait())
+        if self._left < self._portion:
+            return Due(0, max((self._portion - self._left) / self._a_second, LEAST_WAIT_SECONDS))
+        return Due(self._rows(batch))
 
     def sent(self, records: int, num_bytes: int, elapsed: float) -> None:  # noqa: ARG002
-        """Spends the records."""
-        self._allowance.spend(records)
+        self._left -= records
+
+    def _rows(self, batch: pa.RecordBatch) -> int:
+        return min(int(self._left), int(batch.num_rows))
 
 
-class ByteRate:
-    """So many bytes of keys and values a second."""
-
-    by_time = False
-
-    def __init__(self, a_second: float) -> None:
-        self._allowance = _Allowance(a_second, 1.0)
-
-    def due(self, batch: pa.RecordBatch, elapsed: float) -> Due:
-        """What the rate allows; a record larger than that goes whole, and the next ones wait for it."""
-        left = self._allowance.left(elapsed)
-        if not left:
-            return Due(0, self._allowance.wait())
-        ends = np.cumsum(record_bytes(batch))
-        return Due(max(1, int(np.searchsorted(ends, left, side="right"))))
+class ByteRate(RecordRate):
+    """So many bytes of keys and values a second; a larger record goes whole, and the next ones wait for it."""
 
     def sent(self, records: int, num_bytes: int, elapsed: float) -> None:  # noqa: ARG002
-        """Spends the bytes."""
-        self._allowance.spend(num_bytes)
+        self._left -= num_bytes
+
+    def _rows(self, batch: pa.RecordBatch) -> int:
+        return max(1, int(np.searchsorted(np.cumsum(record_bytes(batch)), self._left, side="right")))
 
 
 class OriginalSpacing:
@@ -219,7 +189,6 @@ class Slowest:
 
     @property
     def by_time(self) -> bool:
-        """Whether one of them is."""
         return any(pace.by_time for pace in self._paces)
 
     def due(self, batch: pa.RecordBatch, elapsed: float) -> Due:
@@ -228,7 +197,6 @@ class Slowest:
         return Due(min(each.rows for each in answers), max(each.seconds for each in answers))
 
     def sent(self, records: int, num_bytes: int, elapsed: float) -> None:
-        """See Pace."""
         for pace in self._paces:
             pace.sent(records, num_bytes, elapsed)
 

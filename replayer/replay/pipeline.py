@@ -63,11 +63,9 @@ class KeepPartitions:
     fingerprint = "keep"
 
     def targets(self, partition: int) -> Sequence[int]:
-        """The partition itself."""
         return (partition,)
 
     def route(self, batch: ScannedBatch) -> Sequence[RoutedBatch]:
-        """All of it in one piece."""
         return (RoutedBatch(batch.partition, batch.records),)
 
 

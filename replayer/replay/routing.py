@@ -23,11 +23,9 @@ class _Whole:
     """A source partition goes to one target as it is: the order of its records stays."""
 
     def targets(self, partition: int) -> Sequence[int]:
-        """See Router."""
         return (self.target(partition),)
 
     def route(self, batch: ScannedBatch) -> Sequence[RoutedBatch]:
-        """See Router."""
         return (RoutedBatch(self.target(batch.partition), batch.records),)
 
     def target(self, partition: int) -> int:
@@ -46,11 +44,9 @@ class FoldPartitions(_Whole):
 
     @property
     def fingerprint(self) -> str:
-        """See Router."""
         return f"modulo {self.partitions}"
 
     def target(self, partition: int) -> int:
-        """See above."""
         return partition % self.partitions
 
 
@@ -62,7 +58,6 @@ class MapPartitions(_Whole):
 
     @property
     def fingerprint(self) -> str:
-        """See Router."""
         return f"map {_map_text(self.places)}"
 
     def target(self, partition: int) -> int:
@@ -91,15 +86,12 @@ class SpreadByKey:
 
     @property
     def fingerprint(self) -> str:
-        """See Router."""
         return f"murmur2 modulo {self.partitions}"
 
     def targets(self, partition: int) -> Sequence[int]:  # noqa: ARG002  # any partition has keys for any other
-        """See Router."""
         return range(self.partitions)
 
     def route(self, batch: ScannedBatch) -> Sequence[RoutedBatch]:
-        """See Router."""
         source, records = batch
         keys = records.column("key")
         places = (key_hashes(keys) & 0x7FFFFFFF).astype(np.int64) % self.partitions

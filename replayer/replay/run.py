@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
@@ -158,23 +159,21 @@ async def _next(batches: AsyncGenerator[pa.RecordBatch]) -> pa.RecordBatch | Non
     return await anext(batches, None)
 
 
+@dataclass
 class _RunningReplay:
     """One call of `run_replay`."""
 
-    def __init__(
-        self,
-        work: ReplayWork,
-        pipeline: Pipeline,
-        sink: RecordSink,
-        pace: Pace,
-        control: Control,
-        progress: Progress,
-        cadence: Cadence,
-    ) -> None:
-        self._work, self._pipeline, self._sink = work, pipeline, sink
-        self._pace, self._control, self._progress, self._cadence = pace, control, progress, cadence
-        self._began = control.elapsed()
-        self._counts = RunCounts(work.first)
+    work: ReplayWork
+    pipeline: Pipeline
+    sink: RecordSink
+    pace: Pace
+    control: Control
+    progress: Progress
+    cadence: Cadence
+
+    def __post_init__(self) -> None:
+        self._began = self.control.elapsed()
+        self._counts = RunCounts(self.work.first)
         self._ledger = Ledger({})
         self._sound = False
         """Whether ledger and sink agree: not while the sink is at work, and not after it failed."""
@@ -196,13 +195,13 @@ class _RunningReplay:
             except CommitLost:
                 lost += 1
                 in_vain = in_vain + 1 if self._ledger.last == reached else 1
-                if in_vain >= LOST_COMMITS or self._control.ending:
+                if in_vain >= LOST_COMMITS or self.control.ending:
                     raise
-                await self._control.wait(RETRY_SECONDS * (in_vain - 1))
+                await self.control.wait(RETRY_SECONDS * (in_vain - 1))
         return self._counts.result(
             self._ledger.last,
-            self._sink.delivered(),
-            seconds=self._control.elapsed() - self._began,
+            self.sink.delivered(),
+            seconds=self.control.elapsed() - self._began,
             lost_commits=lost,
         )
 
@@ -214,17 +213,17 @@ class _RunningReplay:
                 return
         except BlockgzError:
             pass
-        self._sink.stop()
+        self.sink.stop()
 
     async def _begin(self) -> None:
-        first = self._work.first
+        first = self.work.first
         self._sound = False
-        recorded = await self._by_sink(self._sink.begin, sorted(first))
+        recorded = await self._by_sink(self.sink.begin, sorted(first))
         refuse_other_job(recorded, first)
         self._refuse_foreign_progress(recorded)
         self._counts.committed(lane for lane, position in self._attempted.items() if recorded.get(lane) == position)
         self._counts.rolled_back()
-        self._progress(-self._open_records, -self._open_bytes)
+        self.progress(-self._open_records, -self._open_bytes)
         self._ledger = Ledger({**first, **recorded})
         # From then on the job's ranges stand: whoever resumes it reads the same, however the archive grows.
         await self._commit({lane: position for lane, position in first.items() if lane not in recorded})
@@ -232,7 +231,7 @@ class _RunningReplay:
     def _refuse_foreign_progress(self, recorded: Mapping[int, LanePosition]) -> None:
         """After a lost commit: what is recorded is what this run wrote, or somebody else resumed the job."""
         for lane, ours in self._ledger.last.items():
-            found = recorded.get(lane, self._work.first[lane])
+            found = recorded.get(lane, self.work.first[lane])
             if found not in (ours, self._attempted.get(lane)):
                 raise JobTakenOver(
                     f"another run of the job writes to target partition {lane}",
@@ -241,11 +240,11 @@ class _RunningReplay:
                 )
 
     async def _replay(self) -> None:
-        waiting = deque(self._work.selections)
-        at_once = max(len(waiting), 1) if self._pace.by_time else 1
+        waiting = deque(self.work.selections)
+        at_once = max(len(waiting), 1) if self.pace.by_time else 1
         reading: list[_Source] = []
         try:
-            while (waiting or reading) and not self._control.ending:
+            while (waiting or reading) and not self.control.ending:
                 while waiting and len(reading) < at_once:
                     reading += self._opened(waiting.popleft(), at_once)
                 await self._portion(reading)
@@ -260,15 +259,15 @@ class _RunningReplay:
         if start is None:
             return []
         rest = Selection(partition, OffsetRange(start, end))
-        record_filter, on_damage = self._work.reading
+        record_filter, on_damage = self.work.reading
         batches = selected(rest, record_filter, on_damage(partition), READ_AHEAD.shared(at_once))
         return [_Source(partition.partition, end, batches)]
 
     async def _portion(self, reading: list[_Source]) -> None:
         """Sends what may go now from each source, or waits until something may, with nothing open for too long."""
-        if self._control.paused:
+        if self.control.paused:
             await self._commit(self._ledger.positions())
-            await self._control.wait(None)
+            await self.control.wait(None)
             return
         wait: float | None = None
         for source in tuple(reading):
@@ -279,7 +278,7 @@ class _RunningReplay:
                 reading.remove(source)
                 self._ledger.passed(source.number, source.end)
                 return
-            due = self._pace.due(source.rest, self._control.elapsed())
+            due = self.pace.due(source.rest, self.control.elapsed())
             if due.rows:
                 await self._send(source.number, source.take(due.rows))
                 wait = 0.0
@@ -288,26 +287,26 @@ class _RunningReplay:
         if self._due_in() <= 0:
             await self._commit(self._ledger.positions())
         elif wait:
-            await self._control.wait(min(wait, self._due_in()))
+            await self.control.wait(min(wait, self._due_in()))
 
     async def _send(self, source: int, batch: pa.RecordBatch) -> None:
         num_bytes = payload_bytes(batch)
         if self._open_since is None:
-            self._open_since = self._control.elapsed()
+            self._open_since = self.control.elapsed()
         sent_records, sent_bytes = await self._by_sink(self._hand_over, source, batch)
         self._open_records += batch.num_rows
         self._open_bytes += num_bytes
-        self._pace.sent(sent_records, sent_bytes, self._control.elapsed())
-        self._progress(batch.num_rows, num_bytes)
+        self.pace.sent(sent_records, sent_bytes, self.control.elapsed())
+        self.progress(batch.num_rows, num_bytes)
 
     def _hand_over(self, source: int, batch: pa.RecordBatch) -> tuple[int, int]:
         """Sends what becomes of a batch; how many records and bytes that were."""
         records = num_bytes = 0
-        for piece in self._pipeline(ScannedBatch(source, batch)):
+        for piece in self.pipeline(ScannedBatch(source, batch)):
             self._sound = False
             fresh, zeros = sendable(self._ledger.accept(source, piece))
             if fresh.num_rows:
-                self._sink.send(piece.target, fresh)
+                self.sink.send(piece.target, fresh)
                 self._counts.add(source, piece.target, fresh, zeros)
                 records += fresh.num_rows
                 num_bytes += payload_bytes(fresh)
@@ -319,7 +318,7 @@ class _RunningReplay:
         self._attempted = positions
         self._sound = False
         if positions:
-            await self._by_sink(self._sink.commit, positions)
+            await self._by_sink(self.sink.commit, positions)
         self._attempted = {}
         self._ledger.committed(positions)
         self._counts.committed(positions)
@@ -332,18 +331,18 @@ class _RunningReplay:
         loop = asyncio.get_running_loop()
         work = asyncio.ensure_future(asyncio.to_thread(step, *args))
         while not (await asyncio.wait({work}, timeout=LISTEN_SECONDS))[0]:
-            if not self._control.ending:
+            if not self.control.ending:
                 continue
             self._stop_at = self._stop_at or loop.time() + ENDING_SECONDS
             if loop.time() >= self._stop_at:
-                await asyncio.to_thread(self._sink.stop)
+                await asyncio.to_thread(self.sink.stop)
                 break
         return await work
 
     def _due_in(self) -> float:
         """Seconds until a commit is due."""
         if self._open_since is None:
-            return self._cadence.seconds
-        if self._open_records >= self._cadence.records or self._open_bytes >= self._cadence.bytes:
+            return self.cadence.seconds
+        if self._open_records >= self.cadence.records or self._open_bytes >= self.cadence.bytes:
             return 0.0
-        return self._open_since + self._cadence.seconds - self._control.elapsed()
+        return self._open_since + self.cadence.seconds - self.control.elapsed()

@@ -49,7 +49,6 @@ _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def wall_clock() -> int:
-    """The time now."""
     return time.time_ns() // 1_000_000
 
 
@@ -64,7 +63,6 @@ class KeepTimestamps:
         return timestamp
 
     def __call__(self, batch: ScannedBatch) -> ScannedBatch:
-        """See Stage."""
         return batch
 
 
@@ -76,11 +74,9 @@ class TimestampsNow:
     fingerprint = "timestamps now"
 
     def moved(self, timestamp: int, now: int) -> int:  # noqa: ARG002
-        """See KeepTimestamps."""
         return now
 
     def __call__(self, batch: ScannedBatch) -> ScannedBatch:
-        """See Stage."""
         times = np.full(batch.records.num_rows, self.clock(), np.int64)
         return _with_column(batch, "timestamp", pa.array(times))
 
@@ -93,11 +89,9 @@ class ShiftTimestamps:
 
     @property
     def fingerprint(self) -> str:
-        """See Stage."""
         return f"timestamps {self.by:+d} ms"
 
     def moved(self, timestamp: int, now: int) -> int:  # noqa: ARG002
-        """See KeepTimestamps."""
         return timestamp if timestamp == NO_TIMESTAMP else timestamp + self.by
 
     def __call__(self, batch: ScannedBatch) -> ScannedBatch:
@@ -145,11 +139,9 @@ class StripHeaders:
 
     @property
     def fingerprint(self) -> str:
-        """See Stage."""
         return f"without headers {list(self.names)!r}"
 
     def __call__(self, batch: ScannedBatch) -> ScannedBatch:
-        """See Stage."""
         column = batch.records.column("headers")
         flat = column.flatten()
         gone = pc.is_in(flat.field("key"), pa.array(self.names, pa.string())).to_numpy(zero_copy_only=False)
@@ -168,11 +160,9 @@ class AddHeader:
 
     @property
     def fingerprint(self) -> str:
-        """See Stage."""
         return f"with header {self.key!r} {self.value!r}"
 
     def __call__(self, batch: ScannedBatch) -> ScannedBatch:
-        """See Stage."""
         return _with_header(batch, self.key, pa.array([self.value] * batch.records.num_rows, pa.binary()))
 
 
@@ -192,11 +182,9 @@ class AddProvenance:
 
     @property
     def fingerprint(self) -> str:
-        """See Stage."""
         return f"provenance {self.topic}"
 
     def __call__(self, batch: ScannedBatch) -> ScannedBatch:
-        """See Stage."""
         offsets = pc.cast(batch.records.column("offset"), pa.string())
         places = pc.binary_join_element_wise(f"{self.topic}/{batch.partition}/", offsets, "")
         return _with_header(batch, PROVENANCE_HEADER, pc.cast(places, pa.binary()))
@@ -209,7 +197,6 @@ class DropTombstones:
     fingerprint = "without tombstones"
 
     def __call__(self, batch: ScannedBatch) -> ScannedBatch:
-        """See Stage."""
         values = batch.records.column("value")
         return batch._replace(records=batch.records.filter(values.is_valid())) if values.null_count else batch
 
@@ -272,7 +259,6 @@ class TransformStage:
 
     @property
     def fingerprint(self) -> str:
-        """See Stage."""
         return f"{self.chain.fingerprint} from {self.topic} to {self.target}, on error {self.on_error}"
 
     def __call__(self, batch: ScannedBatch) -> ScannedBatch:

@@ -29,7 +29,6 @@ class Duration(click.ParamType[float]):
         self._min_ms = min_ms
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """See click.ParamType."""
         match = re.fullmatch(r"([0-9]{1,9})(ms|s|m|h)", str(value), re.ASCII)
         milliseconds = int(match[1]) * {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}[match[2]] if match else 0
         if milliseconds < self._min_ms:

@@ -20,7 +20,6 @@ class Share(click.ParamType[float]):
     name = "share"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """See click.ParamType."""
         if isinstance(value, float):
             return value
         match = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)%", str(value), re.ASCII)

@@ -149,7 +149,6 @@ class KafkaSink:
         return {lane: recorded[lane] for lane in lanes if lane in recorded}
 
     def send(self, lane: int, batch: pa.RecordBatch) -> None:
-        """As TopicProducer.send."""
         for target, records in self._router.route(ScannedBatch(lane, batch)):
             self._producer.send(target, records)
 
@@ -163,5 +162,4 @@ class KafkaSink:
         return {lane: reports.delivered for lane, reports in self._producer.lanes.items()}
 
     def stop(self) -> None:
-        """As TopicProducer.stop."""
         self._producer.stop()

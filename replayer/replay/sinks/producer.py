@@ -69,7 +69,6 @@ class LaneReports:
 
     @property
     def delivered(self) -> Delivered:
-        """What was written."""
         if self._newest is None:
             return Delivered(None, None)
         return Delivered(self._first.offset(), self._newest.offset())
