@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("CONTRIBUTING.md", "README.md", "SECURITY.md")
+PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md")
 FOLDERS = "archiver|benchmarks|blockgz_runtime|docs|index_format|replayer|system_test|tests"
 
 
@@ -16,6 +16,24 @@ def test_paths_exist(page: str) -> None:
     named = re.findall(rf"(?<![\w/.-])(?:{FOLDERS})/[\w./-]*", text)
     linked = (target for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text))
     assert not [path for path in (*named, *linked) if not (ROOT / path.rstrip(".")).exists()]
+
+
+def test_the_architecture_names_every_folder() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    packages = "archiver", "blockgz_runtime", "index_format", "replayer"
+    folders = [path.parent for package in packages for path in (ROOT / package).rglob("__init__.py")]
+    assert folders
+    assert [str(folder) for folder in folders if f"{folder.relative_to(ROOT).as_posix()}/" not in text] == []
+    assert len(text.splitlines()) <= 120, "one page"
+
+
+def test_the_pictures_name_modules() -> None:
+    pictures = (ROOT / "ARCHITECTURE.md").read_text().partition("## Two data flows")[2].partition("## Seams")[0]
+    modules = {path.stem for program in ("archiver", "replayer") for path in (ROOT / program).rglob("*.py")}
+    folders = {path.name for path in (ROOT / "replayer").rglob("*/")}
+    steps = set(re.findall(r"(?<=-> )\w+|\w+(?= +->)", pictures)) - {"Kafka", "store", "buffer"}
+    assert steps
+    assert steps - modules - folders == set()
 
 
 def test_the_license_is_whole() -> None:
