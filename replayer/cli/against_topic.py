@@ -25,14 +25,8 @@ from replayer.read.request import SKIPS, DamagePolicies
 from replayer.read.selection import Positions, Reading, Selection, chosen_entries, select
 from replayer.read.topics import TopicPartitions
 from replayer.replay.plan import describe_source
-from replayer.verify.comparison import (
-    ComparisonReport,
-    Relation,
-    compare_copy,
-    compare_source,
-    relation_of,
-)
-from replayer.verify.findings import Verdict
+from replayer.verify.comparison import compare_copy, compare_source, relation_of
+from replayer.verify.findings import ComparisonReport, Relation, Verdict
 from replayer.verify.report import comparison_document
 
 SHOWN_CHARACTERS = 200

@@ -126,7 +126,7 @@ async def worked(
         try:
             return await asyncio.to_thread(work, item)
         except Damaged as error:
-            return _unreadable_blocks(item.chunk, range(item.number, item.number + 1), error)
+            return unreadable_blocks(item.chunk, range(item.number, item.number + 1), error)
 
     async for result in prefetched(blocks, attempt, cost=_decoding_cost, budget=ahead_bytes):
         yield result
@@ -203,7 +203,7 @@ def unreadable_chunk(entry: ChunkEntry, key: str, error: Exception) -> Unreadabl
     return Unreadable(entry.first_offset, entry.last_offset + 1, entry.num_records, key, error)
 
 
-def _unreadable_blocks(chunk: Chunk, numbers: range, error: Exception) -> Unreadable:
+def unreadable_blocks(chunk: Chunk, numbers: range, error: Exception) -> Unreadable:
     assert isinstance(error, Damaged)
     blocks = chunk.index.blocks[numbers.start : numbers.stop]
     num_records = sum(block.num_records for block in blocks)
@@ -235,7 +235,7 @@ async def fetch_range(partition: ArchivedPartition, read: RangeRead) -> list[Sto
         return [*await fetch_blocks(partition, chunk, numbers)]
     except Damaged as error:
         if len(numbers) == 1 or not isinstance(error, ObjectTruncated | TooLarge):
-            return [_unreadable_blocks(chunk, numbers, error)]
+            return [unreadable_blocks(chunk, numbers, error)]
     middle = numbers.start + len(numbers) // 2
     before = await fetch_range(partition, RangeRead(chunk, range(numbers.start, middle)))
     behind = await fetch_range(partition, RangeRead(chunk, range(middle, numbers.stop)))

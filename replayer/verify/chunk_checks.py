@@ -5,7 +5,7 @@ import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +23,7 @@ from replayer.read.blocks import (
     inflated,
     readable_chunks,
     stored_blocks,
+    unreadable_blocks,
     unreadable_chunk,
     worked,
 )
@@ -102,6 +103,20 @@ class ChunkFindings:
     """Of all records, where every one was decoded."""
 
 
+def joined(parts: Sequence[ChunkFindings]) -> ChunkFindings:
+    """What was found in parts of a partition, in their order, as one; there are digests only where it is one part."""
+    if len(parts) == 1:
+        return parts[0]
+    return ChunkFindings(
+        lost=[lost for part in parts for lost in part.lost],
+        damage=[damage for part in parts for damage in part.damage],
+        gaps=[gap for part in parts for gap in part.gaps],
+        lost_records=sum(part.lost_records for part in parts),
+        recounted={name: count for part in parts for name, count in part.recounted.items()},
+        last_hash=parts[-1].last_hash if parts else None,
+    )
+
+
 async def check_chunks(
     partition: ArchivedPartition, entries: Sequence[ChunkEntry], depth: Depth, progress: Progress
 ) -> ChunkFindings:
@@ -167,15 +182,12 @@ class _ChunkChecks:
                 yield gone
 
     def _behind_end(self, chunk: Chunk) -> Unreadable | None:
-        size = self._sizes[chunk.data_key]
-        gone = [block for block in chunk.index.blocks if block.byte_end > size]
-        if not gone:
+        size, blocks = self._sizes[chunk.data_key], chunk.index.blocks
+        first = next((number for number, block in enumerate(blocks) if block.byte_end > size), len(blocks))
+        if first == len(blocks):
             return None
         error = CorruptBlock(f"{chunk.data_key} ends at byte {size}, before the end of the block")
-        num_records = sum(block.num_records for block in gone)
-        return Unreadable(
-            gone[0].first_record_offset, gone[-1].last_record_offset + 1, num_records, chunk.data_key, error
-        )
+        return unreadable_blocks(chunk, range(first, len(blocks)), error)
 
     def _begin(self, chunk: Chunk) -> None:
         self._found.gaps += chunk.index.gaps
@@ -204,6 +216,7 @@ class _ChunkChecks:
         if self._chunk is not None and found.key == self._chunk.chunk.data_key:
             self._chunk.damage = self._chunk.damage or "not all of its blocks can be read"
         else:
+            self._end_chunk()
             self._found.damage.append(Damage(found.key, found.reason))
 
     def _pass(self, checked: CheckedBlock) -> None:
@@ -240,10 +253,10 @@ class _ChunkChecks:
         return CheckedBlock(block, batch)
 
 
+@dataclass
 class _ChunkUnderWay:
     """A chunk whose blocks are coming in: the hash of its data so far, and the first thing wrong with it."""
 
-    def __init__(self, chunk: Chunk) -> None:
-        self.chunk = chunk
-        self.digest = hashlib.sha256()
-        self.damage: str | None = None
+    chunk: Chunk
+    digest: Any = field(default_factory=hashlib.sha256)
+    damage: str | None = None

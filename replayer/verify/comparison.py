@@ -5,10 +5,8 @@ The topic is either the one that was archived, where records pair by offset, or 
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import NamedTuple, Protocol
+from contextlib import aclosing, asynccontextmanager
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,14 +14,21 @@ import pyarrow as pa
 
 from index_format.canonical import RecordsDigest
 from index_format.chunk_index import Gap
-from index_format.records import Record, iter_records, payload_bytes
+from index_format.records import Record, batch_from_records, iter_records, payload_bytes
 from index_format.seek import gap_at
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
-from replayer.read.damage import Damaged, LostRange, SkipDamage, Unreadable
+from replayer.read.damage import Damaged, SkipDamage, Unreadable
 from replayer.read.partition import ArchivedPartition
 from replayer.read.positions import OffsetRange
 from replayer.read.selection import Selection, scan
-from replayer.verify.findings import Digests, Verdict
+from replayer.verify.findings import Difference, Digests, Excused, PartitionComparison, Relation
+
+MAX_RUNS = 100
+"""How many ranges of missing and of extra offsets are named; the counts are of all."""
+COMPARED = {
+    Relation.SOURCE: ("timestamp", "timestamp_type", "key", "value", "headers"),
+    Relation.COPY: ("timestamp", "key", "value", "headers"),
+}
 
 Progress = Callable[[int, int], None]
 """Told how many archived records, and bytes of their keys and values, each step accounts for."""
@@ -34,98 +39,6 @@ class TopicReader(Protocol):
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """The readable records of offsets [start, end), in order."""
-
-
-MAX_RUNS = 100
-"""How many ranges of missing and of extra offsets are named; the counts are of all."""
-
-
-class Relation(Enum):
-    """What the topic is to the archive."""
-
-    SOURCE = "source"
-    """The topic that was archived: offsets and timestamp types are compared too."""
-    COPY = "copy"
-    """Another one: key, value, headers and timestamp are compared, record by record in order."""
-
-
-COMPARED = {
-    Relation.SOURCE: ("timestamp", "timestamp_type", "key", "value", "headers"),
-    Relation.COPY: ("timestamp", "key", "value", "headers"),
-}
-
-
-class Difference(NamedTuple):
-    """The first difference of a partition: both sides, None where that side has no such record."""
-
-    archived: Record | None
-    found: Record | None
-    fields: tuple[str, ...]
-    """The columns that differ, where both sides have the record."""
-
-
-class Excused(NamedTuple):
-    """Offsets [start, end) of a source whose records one side rightly lacks."""
-
-    start: int
-    end: int
-    reason: str
-
-
-@dataclass
-class PartitionComparison:
-    """What a comparison found; the numbers but `zero_timestamps` count records.
-
-    `records` are equal on both sides; `missing` only the archive has, `extra` only the topic. Of a copy these two are
-    the difference of the counts, and after a lost record those behind it count as `differing`.
-    `zero_timestamps` are equal records whose timestamp 0 came as 1, the nearest that a client can send.
-    """
-
-    partition: int
-    records: int = 0
-    archived: int = 0
-    found: int = 0
-    differing: int = 0
-    missing: int = 0
-    extra: int = 0
-    zero_timestamps: int = 0
-    lost: list[LostRange] = field(default_factory=list)
-    """What the archive cannot read any more: nothing is known of these records."""
-    excused: list[Excused] = field(default_factory=list)
-    first_difference: Difference | None = None
-    missing_offsets: list[OffsetRange] = field(default_factory=list)
-    """Where in the archive the missing records are: the first MAX_RUNS of these ranges."""
-    extra_offsets: list[OffsetRange] = field(default_factory=list)
-    """Where in the topic the extra records are, likewise."""
-    not_archived_yet: OffsetRange | None = None
-    """What a source holds behind all that is archived."""
-    archived_digests: Digests | None = None
-    found_digests: Digests | None = None
-    """Of the records that were read of each side."""
-
-    @property
-    def verdict(self) -> Verdict:
-        """FAILURE where the two sides differ, WARNING where something was excused."""
-        if self.differing or self.missing or self.extra or self.lost:
-            return Verdict.FAILURE
-        return Verdict.WARNING if self.excused else Verdict.OK
-
-
-@dataclass
-class ComparisonReport:
-    """What was found of a whole topic."""
-
-    relation: Relation
-    partitions: list[PartitionComparison] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-
-    @property
-    def verdict(self) -> Verdict:
-        """The worst of what was found."""
-        verdicts = {partition.verdict for partition in self.partitions}
-        if self.warnings:
-            verdicts.add(Verdict.WARNING)
-        return next((each for each in (Verdict.FAILURE, Verdict.WARNING) if each in verdicts), Verdict.OK)
 
 
 def relation_of(archived_topic: str, archived_id: str | None, topic: TopicFacts) -> Relation:
@@ -148,11 +61,10 @@ async def compare_copy(
     losses = _Losses()
     found_batches = _in_thread(reader.read(topic, partition.partition, *watermarks))
     archived_batches = scan(partition, start, end, on_damage=losses)
-    async with aclosing(archived_batches), aclosing(found_batches):
-        archived, found = _Side(archived_batches), _Side(found_batches)
+    async with _in_step(archived_batches, found_batches, result) as (archived, found):
         while all(await asyncio.gather(archived.fill(), found.fill())):
             lost = losses.taken()
-            if lost and not _goes_on(archived, found):
+            if lost and not _is_resumed(archived, found):
                 result.found += await found.skip(lost)
                 continue
             rows = min(archived.rows, found.rows)
@@ -165,7 +77,6 @@ async def compare_copy(
         result.found += await found.skip(losses.taken())
         async for batch in found.rest():
             _count_extra(batch, result)
-        result.archived_digests, result.found_digests = archived.digests, found.digests
     result.lost = losses.skipped
     return result
 
@@ -191,8 +102,7 @@ async def compare_source(
     first = max(start, watermarks.low)
     found_batches = _in_thread(reader.read(facts.name, partition.partition, first, min(end, watermarks.end)))
     archived_batches = scan(partition, first, end, on_damage=losses)
-    async with aclosing(archived_batches), aclosing(found_batches):
-        archived, found = _Side(archived_batches), _Side(found_batches)
+    async with _in_step(archived_batches, found_batches, result) as (archived, found):
         while all(await asyncio.gather(archived.fill(), found.fill())):
             bound = min(archived.last_offset, found.last_offset) + 1
             left, right = archived.take_below(bound), found.take_below(bound)
@@ -203,7 +113,6 @@ async def compare_source(
             progress(batch.num_rows, payload_bytes(batch))
         async for batch in found.rest():
             excuses.extra(batch, result)
-        result.archived_digests, result.found_digests = archived.digests, found.digests
     result.lost = losses.skipped
     if end >= partition.next_offset and watermarks.end > partition.next_offset:
         result.not_archived_yet = OffsetRange(max(partition.next_offset, watermarks.low), watermarks.end)
@@ -218,12 +127,24 @@ async def _known_gaps(partition: ArchivedPartition) -> Sequence[Gap]:
         return partition.marker.gaps
 
 
+@asynccontextmanager
+async def _in_step(
+    archived_batches: AsyncGenerator[pa.RecordBatch],
+    found_batches: AsyncGenerator[pa.RecordBatch],
+    result: PartitionComparison,
+) -> AsyncIterator[tuple["_Side", "_Side"]]:
+    async with aclosing(archived_batches), aclosing(found_batches):
+        archived, found = _Side(archived_batches), _Side(found_batches)
+        yield archived, found
+        result.archived_digests, result.found_digests = archived.digests, found.digests
+
+
 class _Side:
     """One of two streams that are read in step."""
 
     def __init__(self, batches: AsyncIterator[pa.RecordBatch]) -> None:
         self._batches = batches
-        self._batch: pa.RecordBatch | None = None
+        self._batch = batch_from_records([])
         self._digest = RecordsDigest()
 
     @property
@@ -233,41 +154,35 @@ class _Side:
 
     async def fill(self) -> bool:
         """Whether there are records, read if need be."""
-        while self._batch is None or self._batch.num_rows == 0:
+        while self._batch.num_rows == 0:
             try:
                 self._batch = await anext(self._batches)
             except StopAsyncIteration:
-                self._batch = None
                 return False
         return True
 
     @property
     def rows(self) -> int:
         """How many can be taken; at least one after `fill` said so."""
-        assert self._batch is not None
         return int(self._batch.num_rows)
 
     @property
     def last_offset(self) -> int:
         """Of the records that can be taken."""
-        assert self._batch is not None
         return int(self._batch.column("offset")[-1].as_py())
 
     def take(self, rows: int) -> pa.RecordBatch:
         """The next records, that many."""
-        assert self._batch is not None
         taken, self._batch = self._batch.slice(0, rows), self._batch.slice(rows)
         self._digest.update(taken)
         return taken
 
     def take_below(self, offset: int) -> pa.RecordBatch:
         """The next records, those below an offset."""
-        assert self._batch is not None
         return self.take(int(np.searchsorted(self._batch.column("offset").to_numpy(), offset)))
 
     def head(self, rows: int) -> pa.RecordBatch:
         """The next records, that many, to look at."""
-        assert self._batch is not None
         return self._batch.slice(0, rows)
 
     async def skip(self, rows: int) -> int:
@@ -364,7 +279,7 @@ def _compare_offsets(
     _compare_rows(left, right, Relation.SOURCE, result)
 
 
-def _goes_on(archived: _Side, found: _Side) -> bool:
+def _is_resumed(archived: _Side, found: _Side) -> bool:
     """Whether the copy's next records are the archive's."""
     rows = min(archived.rows, found.rows)
     trial = PartitionComparison(0)

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from index_format.chunk_index import Gap
+from index_format.records import Record
 from replayer.read.damage import Damage, LostRange
 from replayer.read.positions import OffsetRange
 
@@ -92,3 +93,82 @@ class ArchiveReport:
         """The worst of what was found."""
         above = [Verdict.FAILURE for _ in self.damage[:1]] + [Verdict.WARNING for _ in self.absent[:1]]
         return worst([report.verdict for report in self.partitions] + above)
+
+
+class Relation(Enum):
+    """What the topic is to the archive."""
+
+    SOURCE = "source"
+    """The topic that was archived: offsets and timestamp types are compared too."""
+    COPY = "copy"
+    """Another one: key, value, headers and timestamp are compared, record by record in order."""
+
+
+class Difference(NamedTuple):
+    """The first difference of a partition: both sides, None where that side has no such record."""
+
+    archived: Record | None
+    found: Record | None
+    fields: tuple[str, ...]
+    """The columns that differ, where both sides have the record."""
+
+
+class Excused(NamedTuple):
+    """Offsets [start, end) of a source whose records one side rightly lacks."""
+
+    start: int
+    end: int
+    reason: str
+
+
+@dataclass
+class PartitionComparison:
+    """What a comparison found; the numbers but `zero_timestamps` count records.
+
+    `records` are equal on both sides; `missing` only the archive has, `extra` only the topic. Of a copy these two are
+    the difference of the counts, and after a lost record those behind it count as `differing`.
+    `zero_timestamps` are equal records whose timestamp 0 came as 1, the nearest that a client can send.
+    """
+
+    partition: int
+    records: int = 0
+    archived: int = 0
+    found: int = 0
+    differing: int = 0
+    missing: int = 0
+    extra: int = 0
+    zero_timestamps: int = 0
+    lost: list[LostRange] = field(default_factory=list)
+    """What the archive cannot read any more: nothing is known of these records."""
+    excused: list[Excused] = field(default_factory=list)
+    first_difference: Difference | None = None
+    missing_offsets: list[OffsetRange] = field(default_factory=list)
+    """Where in the archive the missing records are: the first of these ranges."""
+    extra_offsets: list[OffsetRange] = field(default_factory=list)
+    """Where in the topic the extra records are, likewise."""
+    not_archived_yet: OffsetRange | None = None
+    """What a source holds behind all that is archived."""
+    archived_digests: Digests | None = None
+    found_digests: Digests | None = None
+    """Of the records that were read of each side."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """FAILURE where the two sides differ, WARNING where something was excused."""
+        if self.differing or self.missing or self.extra or self.lost:
+            return Verdict.FAILURE
+        return Verdict.WARNING if self.excused else Verdict.OK
+
+
+@dataclass
+class ComparisonReport:
+    """What was found of a whole topic."""
+
+    relation: Relation
+    partitions: list[PartitionComparison] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of what was found."""
+        return worst([each.verdict for each in self.partitions] + [Verdict.WARNING for _ in self.warnings[:1]])

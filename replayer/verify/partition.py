@@ -10,7 +10,16 @@ from index_format.marker import ChunkEntry
 from replayer.read.archive import Archive
 from replayer.read.damage import Damage, Damaged, LostRange, Unreadable
 from replayer.read.partition import ArchivedPartition
-from replayer.verify.chunk_checks import END, EVERY_CHUNK, ChunkChoice, ChunkFindings, Depth, Progress, check_chunks
+from replayer.verify.chunk_checks import (
+    END,
+    EVERY_CHUNK,
+    ChunkChoice,
+    ChunkFindings,
+    Depth,
+    Progress,
+    check_chunks,
+    joined,
+)
 from replayer.verify.findings import PartitionReport
 from replayer.verify.survey import Identity
 
@@ -99,31 +108,35 @@ def assembled(
     topic: str,
     chain: ChunkChain,
     chosen: Sequence[ChunkEntry],
-    found: Sequence[ChunkFindings],
+    parts: Sequence[ChunkFindings],
     identity: Identity | None,
 ) -> PartitionReport:
-    """The report: `found` is of the chosen chunks, in order; only where it is one finding there are digests."""
-    marker = partition.marker
-    report = PartitionReport(topic, partition.partition, next_offset=marker.next_offset)
-    report.damage = [*chain.damage, *(damage for each in found for damage in each.damage)]
-    report.lost = [*chain.lost, *(lost for each in found for lost in each.lost)]
-    hashes = {found[-1].last_hash if found else None, marker.tail_hash}
-    if chosen[-1:] == chain.entries[-1:] and None not in hashes and len(hashes) > 1:
-        report.damage.append(Damage(partition.keys.marker, "its tail_hash is not that of the last record"))
-    if len(chosen) == len(chain.entries) and not report.lost and len(found) == 1:
-        report.digests = found[0].digests
-    counts = {entry.name: entry.num_records for entry in chain.entries}
-    for each in found:
-        counts |= each.recounted
-    report.records = sum(counts.values()) - sum(each.lost_records for each in found)
-    report.chunks, report.checked_chunks = len(chain.entries), len(chosen)
-    report.first_offset = chain.entries[0].first_offset if chain.entries else None
-    gaps = chain.gaps.union(*(each.gaps for each in found))
-    report.gaps = sorted(gaps, key=lambda gap: gap.start)
-    report.lost.sort(key=lambda lost: lost.start)
-    objections = () if identity is None else identity.objections(partition.keys.folder, marker)
-    report.damage += [*partition.damage, *(Damage(partition.keys.marker, reason) for reason in objections)]
-    return report
+    """The report: `parts` are of the chosen chunks, in order; only where it is one there are digests."""
+    found = joined(parts)
+    entries, marker = chain.entries, partition.marker
+    counts = {entry.name: entry.num_records for entry in entries} | found.recounted
+    lost = sorted([*chain.lost, *found.lost], key=lambda each: each.start)
+    reasons = [] if identity is None else identity.objections(partition.keys.folder, marker)
+    if chosen[-1:] == entries[-1:] and found.last_hash != marker.tail_hash and found.last_hash and marker.tail_hash:
+        reasons.insert(0, "its tail_hash is not that of the last record")
+    return PartitionReport(
+        topic,
+        partition.partition,
+        records=sum(counts.values()) - found.lost_records,
+        chunks=len(entries),
+        checked_chunks=len(chosen),
+        first_offset=entries[0].first_offset if entries else None,
+        next_offset=marker.next_offset,
+        gaps=sorted(chain.gaps.union(found.gaps), key=lambda gap: gap.start),
+        lost=lost,
+        damage=[
+            *chain.damage,
+            *found.damage,
+            *partition.damage,
+            *(Damage(partition.keys.marker, reason) for reason in reasons),
+        ],
+        digests=found.digests if len(chosen) == len(entries) and not lost else None,
+    )
 
 
 async def _unreachable(archive: Archive, keys: PartitionKeys) -> list[LostRange]:

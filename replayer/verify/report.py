@@ -11,8 +11,7 @@ from index_format.records import Record
 from replayer.read.damage import Damage
 from replayer.read.positions import OffsetRange
 from replayer.verify.chunk_checks import Depth
-from replayer.verify.comparison import ComparisonReport, PartitionComparison
-from replayer.verify.findings import ArchiveReport, Digests, PartitionReport
+from replayer.verify.findings import ArchiveReport, ComparisonReport, Digests, PartitionComparison, PartitionReport
 
 Document = dict[str, Any]
 
