@@ -57,7 +57,7 @@ class ImportReport:
 
 
 class OldLog:
-    """An old partition in the place of a log: what an import that goes on compares its archive with."""
+    """An old partition in the place of a log: what a resumed import compares its archive with."""
 
     def __init__(self, reader: OldReader, partition: OldPartition) -> None:
         self._reader = reader
@@ -85,9 +85,9 @@ def import_partition(
     wait: Callable[[int, str], None],
     on_records: Callable[[int], None],
 ) -> ImportReport:
-    """Import what the target does not hold yet; `on_records` is told how many more are committed.
+    """Import what the target does not hold yet; `on_records` gets how many more are committed.
 
-    A failure is part of the report: what was committed before it stays, and another run goes on there.
+    A failure is part of the report: what was committed before it stays, and another run resumes there.
     """
     report = ImportReport(partition)
     place = partition.place

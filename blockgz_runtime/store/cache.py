@@ -28,7 +28,7 @@ def default_folder() -> Path | None:
 class DiskCache:
     """Files in a folder, the least recently used removed first; safe for concurrent processes.
 
-    A file counts only with the sha256 that the archive says, so a damaged or forged one is fetched anew. A disk that
+    A file counts only with the sha256 that the archive says, so a damaged or forged one is fetched again. A disk that
     cannot be read or written costs requests, never an answer.
     """
 

@@ -20,8 +20,7 @@ async def open_reader(
         yield LocalReader(address)
         return
     # Here, because the AWS library takes longer to load than a small command to run.
-    from blockgz_runtime.store.hedging import HedgingReader  # noqa: PLC0415
-    from blockgz_runtime.store.s3_reader import open_s3  # noqa: PLC0415
+    from blockgz_runtime.store.s3_reader import HedgingReader, open_s3  # noqa: PLC0415
 
     async with open_s3(address, endpoint_url=endpoint_url, region=region) as reader:
         yield HedgingReader(reader)

@@ -47,7 +47,7 @@ class StoreBackoff:
             raise StoreUnavailable(
                 f"{self.store_url} failed {attempt} times in a row",
                 why=cause,
-                remedy="run it again once the store answers: it goes on where it ended",
+                remedy="run it again once the store answers: it resumes where it ended",
             )
         if self.abandoned.wait(random.uniform(0, backoff_seconds(attempt))):
             raise ShuttingDown("the run ended before the store answered", why=cause)

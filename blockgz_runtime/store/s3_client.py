@@ -15,7 +15,6 @@ from botocore.exceptions import (
     NoRegionError,
     ParamValidationError,
     PartialCredentialsError,
-    ProfileNotFound,
     TokenRetrievalError,
 )
 from urllib3.exceptions import HTTPError
@@ -67,13 +66,7 @@ _TRANSIENT = frozenset(
     }
 )
 _ELSEWHERE = frozenset({"301", "307", "AuthorizationHeaderMalformed", "PermanentRedirect"})
-_NO_CREDENTIALS = (
-    CredentialRetrievalError,
-    NoCredentialsError,
-    PartialCredentialsError,
-    ProfileNotFound,
-    TokenRetrievalError,
-)
+_NO_CREDENTIALS = (CredentialRetrievalError, NoCredentialsError, PartialCredentialsError, TokenRetrievalError)
 _NO_ANSWER = (ConnectionError, HTTPClientError, HTTPError, IncompleteReadError, TimeoutError)
 
 
@@ -92,9 +85,11 @@ def client_options(endpoint_url: str | None, *, connections: int, attempts: int)
 
 @contextmanager
 def setup_errors(endpoint_url: str | None) -> Iterator[None]:
-    """Raises UsageError where a client cannot be made."""
+    """Raises UsageError where a client cannot be made, AccessDenied where its credentials cannot be had."""
     try:
         yield
+    except _NO_CREDENTIALS as error:
+        raise _without_credentials(error) from error
     except (ValueError, BotoCoreError) as error:
         why = str(error) if isinstance(error, BotoCoreError) else f"{endpoint_url!r} is not an endpoint: {error}"
         raise UsageError(
@@ -121,11 +116,7 @@ def s3_errors(
     try:
         yield
     except _NO_CREDENTIALS as error:
-        raise AccessDenied(
-            "no usable AWS credentials were found",
-            why=str(error),
-            remedy="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or use an instance role",
-        ) from error
+        raise _without_credentials(error) from error
     except NoRegionError as error:
         raise UsageError("no AWS region is set", why=str(error), remedy="give --region or AWS_REGION") from error
     except ParamValidationError as error:
@@ -140,6 +131,14 @@ def s3_errors(
         raise _refusal(error, address, key, permissions) from error
     except BotoCoreError as error:
         raise StoreError(f"{address}: the request for {key!r} failed", why=str(error)) from error
+
+
+def _without_credentials(error: BotoCoreError) -> AccessDenied:
+    return AccessDenied(
+        "no usable AWS credentials were found",
+        why=str(error),
+        remedy="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or use an instance role",
+    )
 
 
 def _refusal(error: ClientError, address: S3Address, key: str, permissions: str) -> BlockgzError:

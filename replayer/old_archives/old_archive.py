@@ -1,6 +1,6 @@
 """Archives of kafka-connect-s3 and its forks, presented as current ones: listed once, chunks decoded when asked for.
 
-A chunk is read whole, decoded with the quirks of its writer, and encoded anew in memory: look-ups, scans and
+A chunk is read whole, decoded with the quirks of its writer, and encoded again in memory: look-ups, scans and
 verifications then work on it as on any other.
 """
 

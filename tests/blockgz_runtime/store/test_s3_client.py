@@ -4,11 +4,17 @@ from typing import Any
 
 import aiohttp
 import pytest
-from botocore.exceptions import ClientError, NoRegionError, ProfileNotFound, UnknownServiceError
+from botocore.exceptions import (
+    ClientError,
+    CredentialRetrievalError,
+    NoRegionError,
+    ProfileNotFound,
+    UnknownServiceError,
+)
 
 from blockgz_runtime.errors import AccessDenied, StoreBusy, StoreError, StoreUnavailable, UsageError
 from blockgz_runtime.store.address import S3Address
-from blockgz_runtime.store.s3_client import client_options, s3_errors
+from blockgz_runtime.store.s3_client import client_options, s3_errors, setup_errors
 
 ADDRESS = S3Address("bucket", "p/")
 
@@ -45,7 +51,7 @@ def test_answers(code: str, status: int, kind: type[Exception]) -> None:
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (ProfileNotFound(profile="none"), AccessDenied),
+        (CredentialRetrievalError(provider="none", error_msg="it failed"), AccessDenied),
         (NoRegionError(), UsageError),
         (TimeoutError(), StoreUnavailable),
         (aiohttp.ServerDisconnectedError(), StoreUnavailable),
@@ -54,6 +60,20 @@ def test_answers(code: str, status: int, kind: type[Exception]) -> None:
 )
 def test_errors_of_the_client(error: Exception, kind: type[Exception]) -> None:
     assert type(raised(error)) is kind
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (CredentialRetrievalError(provider="none", error_msg="it failed"), AccessDenied),
+        (ProfileNotFound(profile="none"), UsageError),
+        (ValueError("Invalid endpoint: x"), UsageError),
+    ],
+)
+def test_clients_that_cannot_be_made(error: Exception, kind: type[Exception]) -> None:
+    with pytest.raises(kind) as caught, setup_errors("x"):
+        raise error
+    assert type(caught.value) is kind
 
 
 def test_our_own_errors_pass() -> None:

@@ -9,9 +9,8 @@ import pytest
 
 from blockgz_runtime.errors import ObjectChanged, StoreUnavailable
 from blockgz_runtime.store.address import S3Address
-from blockgz_runtime.store.hedging import HedgingReader, SlowReads
 from blockgz_runtime.store.reader import ObjectReader
-from blockgz_runtime.store.s3_reader import open_s3
+from blockgz_runtime.store.s3_reader import HedgingReader, SlowReads, open_s3
 from tests.support.fault_proxy import Fault, FaultProxy, Request
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
 

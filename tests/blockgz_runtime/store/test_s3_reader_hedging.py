@@ -6,8 +6,15 @@ from collections import Counter
 import pytest
 
 from blockgz_runtime.errors import ObjectTruncated, StoreUnavailable
-from blockgz_runtime.store.hedging import BURST, EXTRA_SHARE, FEWEST_READS, SHORTEST_PATIENCE, HedgingReader, SlowReads
 from blockgz_runtime.store.reader import CountingReader
+from blockgz_runtime.store.s3_reader import (
+    BURST,
+    EXTRA_SHARE,
+    FEWEST_READS,
+    SHORTEST_PATIENCE,
+    HedgingReader,
+    SlowReads,
+)
 
 MIB = 1024 * 1024
 
