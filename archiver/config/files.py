@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from archiver.config.connect_names import ALIASES, BUCKETS, NOT_USED, PREFIXES, known_names, refusal
-from archiver.config.documents import Entry, Value, parse_document
 from archiver.config.model import KAFKA_RESERVED, RunConfig
 from archiver.config.origins import KAFKA_PREFIX, Origin, OriginKind, Setting, Settings
+from blockgz_runtime.documents import DocumentEntry, DocumentValue, parse_document
 from blockgz_runtime.errors import UsageError
 
 FIELDS = tuple(RunConfig.model_fields)
@@ -43,22 +43,22 @@ def read_config_file(path: Path) -> ConfigFile:
     return settings_of(parse_document(str(path), text))
 
 
-def settings_of(entries: list[Entry]) -> ConfigFile:
+def settings_of(entries: list[DocumentEntry]) -> ConfigFile:
     """The meaning of a file's entries; raises UsageError as `read_config_file` does."""
-    reading = _Reading()
+    reader = _SettingsReader()
     for entry in entries:
-        reading.take(entry)
-    reading.finish()
-    return ConfigFile(reading.settings, tuple(reading.notes))
+        reader.take(entry)
+    reader.finish()
+    return ConfigFile(reader.settings, tuple(reader.notes))
 
 
-class _Reading:
+class _SettingsReader:
     def __init__(self) -> None:
         self.settings: Settings = {}
         self.notes: list[str] = []
-        self._address: dict[str, Entry] = {}
+        self._address: dict[str, DocumentEntry] = {}
 
-    def take(self, entry: Entry) -> None:
+    def take(self, entry: DocumentEntry) -> None:
         field = entry.key.replace("-", "_")
         if entry.key.startswith(KAFKA_PREFIX):
             self._take_kafka(entry)
@@ -88,12 +88,12 @@ class _Reading:
                 remedy="add s3.bucket, or set archive to s3://bucket/prefix",
             )
 
-    def _take_kafka(self, entry: Entry) -> None:
+    def _take_kafka(self, entry: DocumentEntry) -> None:
         if not entry.key.removeprefix(KAFKA_PREFIX):
             raise _unknown(entry)
         self._set(entry.key, _text(entry), entry)
 
-    def _take_alias(self, entry: Entry) -> None:
+    def _take_alias(self, entry: DocumentEntry) -> None:
         alias, text = ALIASES[entry.key], _text(entry)
         try:
             value = alias.convert(text)
@@ -106,20 +106,20 @@ class _Reading:
         if value is not None:
             self._set(alias.field, value, entry, alias=entry.key)
 
-    def _take_address(self, entry: Entry) -> None:
+    def _take_address(self, entry: DocumentEntry) -> None:
         part = "bucket" if entry.key in BUCKETS else "prefix"
         if part in self._address:
             raise _twice(entry, self._address[part].key, self._address[part].place)
         self._address[part] = entry
 
-    def _set(self, key: str, value: Value, entry: Entry, alias: str | None = None) -> None:
+    def _set(self, key: str, value: DocumentValue, entry: DocumentEntry, alias: str | None = None) -> None:
         known = self.settings.get(key)
         if known is not None:
             raise _twice(entry, known.origin.alias or key, known.origin.place)
         self.settings[key] = Setting(value, Origin(OriginKind.FILE, entry.place, alias))
 
 
-def _text(entry: Entry) -> str:
+def _text(entry: DocumentEntry) -> str:
     if not isinstance(entry.value, str):
         raise UsageError(
             f"{entry.place}: {entry.key} has no value" if not entry.value else f"{entry.place}: {entry.key} is a list",
@@ -129,7 +129,7 @@ def _text(entry: Entry) -> str:
     return entry.value
 
 
-def _twice(entry: Entry, other: str, place: str) -> UsageError:
+def _twice(entry: DocumentEntry, other: str, place: str) -> UsageError:
     return UsageError(
         f"{entry.place}: {entry.key} and {other} set the same thing",
         why=f"{other} stands in {place}",
@@ -137,7 +137,7 @@ def _twice(entry: Entry, other: str, place: str) -> UsageError:
     )
 
 
-def _unknown(entry: Entry) -> UsageError:
+def _unknown(entry: DocumentEntry) -> UsageError:
     what = f"{entry.place}: {entry.key} is not a setting"
     reason = refusal(entry.key)
     if reason is not None:

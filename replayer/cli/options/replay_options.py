@@ -15,7 +15,7 @@ from replayer.replay.routing import parse_routing
 from replayer.replay.stages import parse_header, parse_timestamps
 from replayer.replay.target_topic import parse_topic_config
 from replayer.transforms.chain import Chain, build_chain
-from replayer.transforms.documents import parse_document
+from replayer.transforms.documents import parse_transforms
 
 MAX_TRANSFORMS_BYTES = 1024**2
 
@@ -38,7 +38,7 @@ def read_chain(path: Path) -> Chain:
         raise UsageError(f"{path} cannot be read", why=str(error), remedy="check --transforms") from error
     if len(content) > MAX_TRANSFORMS_BYTES:
         raise UsageError(f"{path} is larger than 1 MiB", why="no transforms are", remedy="check --transforms")
-    return build_chain(parse_document(str(path), text))
+    return build_chain(parse_transforms(str(path), text))
 
 
 def _shape(**fields: Any) -> Shape:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from archiver.config.documents import parse_document
 from archiver.config.files import settings_of
 from archiver.config.origins import Settings
 from archiver.config.resolution import resolve
 from archiver.config.template import markdown_connect_names, markdown_fields, markdown_reserved
+from blockgz_runtime.documents import parse_document
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 TABLES = {"fields": markdown_fields, "reserved": markdown_reserved, "connect": markdown_connect_names}

@@ -12,7 +12,7 @@ from replayer.errors import RecordUnfit
 from replayer.replay.pipeline import ScannedBatch
 from replayer.replay.stages import TransformStage
 from replayer.transforms.chain import PREDICATES, SIDED, WHOLE, build_chain
-from replayer.transforms.documents import parse_document
+from replayer.transforms.documents import parse_transforms
 from replayer.transforms.record import CannotTransform, ConnectRecord, RecordPart
 from tests.support.transform_cases import CASES, Case, Given
 
@@ -240,7 +240,7 @@ EXPECTED = {
     ],
 )
 def test_documents(name: str, text: str) -> None:
-    found = parse_document(name, text)
+    found = parse_transforms(name, text)
     assert {key: value for key, value in found.items() if key != "name"} == EXPECTED
     assert [step.alias for step in build_chain(found).steps] == ["b", "a"]
 
@@ -253,12 +253,12 @@ def test_documents(name: str, text: str) -> None:
         ("t.yaml", "a: [", "YAML"),
         ("t.yaml", "a: 1\na: 2\n", "twice"),
         ("t.properties", "a=1\na=2\n", "twice"),
-        ("t.yaml", "a: [[1]]", "line 1"),
-        ("t.yaml", "[1]: 2", "line 1"),
+        ("t.yaml", "a: [[1]]", "t.yaml:1"),
+        ("t.yaml", "[1]: 2", "t.yaml:1"),
         ("t.properties", "a=\\u00zz", "properties"),
     ],
 )
 def test_documents_that_cannot_be_read(name: str, text: str, word: str) -> None:
     with pytest.raises(UsageError) as caught:
-        parse_document(name, text)
+        parse_transforms(name, text)
     assert word in f"{caught.value.what} {caught.value.why}"

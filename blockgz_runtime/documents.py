@@ -10,29 +10,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import javaproperties
 import yaml
 
 from blockgz_runtime.errors import UsageError
 
-_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_PROPERTY = re.compile(r"((?:\\.|[^\\=:\s])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
-_ESCAPED = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.?))", re.DOTALL)
+_LINE_END = re.compile(r"\r\n|\r|\n")
 _YAML_TAGS = "tag:yaml.org,2002:"
 _DEEPEST = 8
 
-Value = str | tuple[str, ...] | None
+DocumentValue = str | tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
-class Entry:
+class DocumentEntry:
     """One key, its value, and where it stands (`file:line`)."""
 
     key: str
-    value: Value
+    value: DocumentValue
     place: str
 
 
-def parse_document(name: str, text: str) -> list[Entry]:
+def parse_document(name: str, text: str) -> list[DocumentEntry]:
     """The entries of a file, its syntax told by its name's ending. Raises UsageError, naming the line."""
     if name.endswith(".properties"):
         entries = list(_properties(name, text))
@@ -43,14 +42,14 @@ def parse_document(name: str, text: str) -> list[Entry]:
     else:
         raise UsageError(
             f"{name} is of no known kind",
-            why="a configuration is told by its ending: .yaml, .yml, .properties or .json",
+            why="the ending of the name says what a file is: .yaml, .yml, .properties or .json",
             remedy="rename the file",
         )
     return _unique(entries)
 
 
-def _unique(entries: list[Entry]) -> list[Entry]:
-    seen: dict[str, Entry] = {}
+def _unique(entries: list[DocumentEntry]) -> list[DocumentEntry]:
+    seen: dict[str, DocumentEntry] = {}
     for entry in entries:
         if entry.key in seen:
             raise UsageError(
@@ -62,7 +61,7 @@ def _unique(entries: list[Entry]) -> list[Entry]:
     return entries
 
 
-def _yaml(name: str, text: str) -> Iterator[Entry]:
+def _yaml(name: str, text: str) -> Iterator[DocumentEntry]:
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -77,7 +76,7 @@ def _yaml(name: str, text: str) -> Iterator[Entry]:
     yield from _yaml_map(name, root, ())
 
 
-def _yaml_map(name: str, mapping: yaml.MappingNode, outer: tuple[str, ...]) -> Iterator[Entry]:
+def _yaml_map(name: str, mapping: yaml.MappingNode, outer: tuple[str, ...]) -> Iterator[DocumentEntry]:
     for key_node, node in mapping.value:
         place = f"{name}:{key_node.start_mark.line + 1}"
         if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == _YAML_TAGS + "merge" or len(outer) > _DEEPEST:
@@ -86,11 +85,11 @@ def _yaml_map(name: str, mapping: yaml.MappingNode, outer: tuple[str, ...]) -> I
         if isinstance(node, yaml.MappingNode) and node.value:
             yield from _yaml_map(name, node, key)
         else:
-            yield Entry(".".join(key), _yaml_value(node, place), place)
+            yield DocumentEntry(".".join(key), _yaml_value(node, place), place)
 
 
-def _yaml_value(node: yaml.Node, place: str) -> Value:
-    if isinstance(node, yaml.ScalarNode) and node.tag.startswith(_YAML_TAGS):
+def _yaml_value(node: yaml.Node, place: str) -> DocumentValue:
+    if isinstance(node, yaml.ScalarNode) and node.tag.startswith(_YAML_TAGS) and "/" not in node.tag:
         return None if node.tag == _YAML_TAGS + "null" else str(node.value)
     if isinstance(node, yaml.MappingNode) and not node.value:
         return None
@@ -101,7 +100,7 @@ def _yaml_value(node: yaml.Node, place: str) -> Value:
     raise _malformed(place, "a setting", "a value is a text, a number, or a list of texts, without tags")
 
 
-def _json(name: str, text: str) -> Iterator[Entry]:
+def _json(name: str, text: str) -> Iterator[DocumentEntry]:
     """Connect's `{"name": …, "config": {…}}`, or its config alone."""
     try:
         root = json.loads(text, object_pairs_hook=_Pairs, parse_float=str, parse_int=str)
@@ -111,24 +110,24 @@ def _json(name: str, text: str) -> Iterator[Entry]:
         raise _malformed(name, "JSON", "it is nested too deep") from error
     if not isinstance(root, _Pairs):
         raise _malformed(f"{name}:1", "a map of settings", "the document is a list or a single value")
-    yield from _json_map(_JsonLines(name, text), root, ())
+    yield from _json_map(_KeyLines(name, text), root, ())
 
 
-def _json_map(lines: "_JsonLines", pairs: "_Pairs", outer: tuple[str, ...]) -> Iterator[Entry]:
+def _json_map(lines: "_KeyLines", pairs: "_Pairs", outer: tuple[str, ...]) -> Iterator[DocumentEntry]:
     for inner, value in pairs:
         place = lines.place(inner)
         if isinstance(value, _Pairs):
             key = outer if inner == "config" and not outer else (*outer, inner)
             yield from _json_map(lines, value, key)
         else:
-            yield Entry(".".join((*outer, inner)), _json_value(value, place), place)
+            yield DocumentEntry(".".join((*outer, inner)), _json_value(value, place), place)
 
 
 class _Pairs(list[tuple[str, Any]]):
     """A JSON object in the order in which it was written, twins included."""
 
 
-class _JsonLines:
+class _KeyLines:
     """Lines of keys, asked for in the order of the text."""
 
     def __init__(self, name: str, text: str) -> None:
@@ -144,7 +143,7 @@ class _JsonLines:
         return f"{self._name}:{self._text.count(chr(10), 0, found.start()) + 1}"
 
 
-def _json_value(value: Any, place: str) -> Value:
+def _json_value(value: Any, place: str) -> DocumentValue:
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -154,36 +153,19 @@ def _json_value(value: Any, place: str) -> Value:
     raise _malformed(place, "a setting", "a value is a text, a number, or a list of texts")
 
 
-def _properties(name: str, text: str) -> Iterator[Entry]:
+def _properties(name: str, text: str) -> Iterator[DocumentEntry]:
     """As java.util.Properties reads them, but in UTF-8."""
-    for number, line in _logical_lines(text):
-        match = _PROPERTY.fullmatch(line)
-        key = _unescaped(match[1]) if match else ""
-        if not match or not key:
-            raise _malformed(f"{name}:{number}", "a property", "there is no name before the =")
-        yield Entry(key, _unescaped(match[2]), f"{name}:{number}")
-
-
-def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with their continuations, less comments and blank ones, each with the number of its first line."""
-    begun, first = "", 0
-    for number, line in enumerate(re.split(r"\r\n|\r|\n", text), 1):
-        stripped = line.lstrip(" \t\f")
-        if not first and (not stripped or stripped[0] in "#!"):
-            continue
-        first = first or number
-        if (len(stripped) - len(stripped.rstrip("\\"))) % 2:
-            begun += stripped[:-1]
-            continue
-        yield first, begun + stripped
-        begun, first = "", 0
-    if first:
-        yield first, begun
-
-
-def _unescaped(text: str) -> str:
-    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)) if match[1] else _ESCAPES.get(match[2], match[2]), text)
+    line = 1
+    try:
+        for element in javaproperties.parse(text):
+            if isinstance(element, javaproperties.KeyValue):
+                if not element.key:
+                    raise _malformed(f"{name}:{line}", "a property", "there is no name before the =")
+                yield DocumentEntry(element.key, element.value, f"{name}:{line}")
+            line += len(_LINE_END.findall(element.source))
+    except javaproperties.InvalidUEscapeError as error:
+        raise _malformed(f"{name}:{line}", "a property", str(error)) from error
 
 
 def _malformed(place: str, kind: str, why: str) -> UsageError:
-    return UsageError(f"{place} is not {kind}", why=why, remedy="correct the file; archiver config init prints one")
+    return UsageError(f"{place} is not {kind}", why=why, remedy="correct the file")
