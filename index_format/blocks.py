@@ -163,7 +163,6 @@ class BlockBuilder:
                 row = cut
 
     def finish(self) -> RawBlock | None:
-        """The open block, if it holds a record."""
         return self._end_block() if self._summary else None
 
     def _ends_of_runs(self, offsets: Int64Array) -> Iterator[int]:

@@ -31,7 +31,6 @@ class RecordsDigest:
         self._positions = hashlib.sha256()
 
     def update(self, batch: pa.RecordBatch) -> None:
-        """Adds the records of a batch of `records.SCHEMA`."""
         for start in range(0, batch.num_rows, ROWS_AT_ONCE):
             part = batch.slice(start, ROWS_AT_ONCE)
             self._content.update(_stream(part, "timestamp"))
@@ -99,7 +98,6 @@ def _headers(column: Any) -> Any:
 
 
 def _fixed(rows: Any) -> Any:
-    """Rows of one numpy type as an array of their bytes."""
     edges = np.arange(len(rows) + 1, dtype=np.int64) * rows.dtype.itemsize
     return pa.Array.from_buffers(_BYTES, len(rows), [None, pa.py_buffer(edges), pa.py_buffer(rows)])
 

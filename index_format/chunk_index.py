@@ -63,7 +63,6 @@ class BlockEntry(msgspec.Struct, frozen=True):
 
     @property
     def byte_end(self) -> int:
-        """Where the block ends in the chunk's data, exclusive."""
         return self.byte_offset + self.byte_length
 
 
@@ -125,7 +124,6 @@ class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, rename={"blocks": "c
 
     @property
     def raw_bytes(self) -> int:
-        """Bytes of all blocks before compression."""
         return sum(block.byte_length_uncompressed for block in self.blocks)
 
 

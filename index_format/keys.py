@@ -248,7 +248,6 @@ INDEX_SUFFIXES = {"topic": INDEX_SUFFIX, "seed": SEED_INDEX_SUFFIX}
 
 
 def archive_key(layout: str) -> str:
-    """The key of the object that identifies the archive."""
     return (SEED_HOME if layout == "seed" else "") + ARCHIVE_OBJECT
 
 

@@ -176,12 +176,10 @@ class Marker(Sealed, frozen=True, kw_only=True):
 
     @property
     def num_records(self) -> int:
-        """Records in all committed chunks."""
         return sum(reference.num_records for reference in self._folded) + sum(entry.num_records for entry in self.tail)
 
     @property
     def num_chunks(self) -> int:
-        """Committed chunks."""
         return sum(reference.num_chunks for reference in self._folded) + len(self.tail)
 
     @property
@@ -216,7 +214,6 @@ class PendingCatalog(NamedTuple):
 
 
 def encode(value: Marker | Catalog) -> bytes:
-    """The stored form of a marker or catalog."""
     return objects.encode(value)
 
 

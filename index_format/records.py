@@ -96,7 +96,6 @@ def batch_from_records(records: Sequence[Record]) -> pa.RecordBatch:
 
 
 def has_headers(batch: pa.RecordBatch) -> bool:
-    """Whether any record of the batch has a header."""
     return len(batch.column("headers").flatten()) > 0
 
 
@@ -113,7 +112,6 @@ def header_rows(batch: pa.RecordBatch) -> list[Headers]:
 
 
 def iter_records(batch: pa.RecordBatch) -> Iterator[Record]:
-    """The rows of a batch as single records."""
     columns = [batch.column(name).to_pylist() for name in SCHEMA.names[:-1]]
     return map(Record, *columns, header_rows(batch))
 

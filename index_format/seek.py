@@ -81,5 +81,4 @@ def range_groups(blocks: Sequence[BlockEntry], numbers: Sequence[int], max_bytes
 
 
 def gap_at(gaps: Sequence[Gap], offset: int) -> Gap | None:
-    """The recorded gap that holds `offset`."""
     return next((gap for gap in gaps if offset in gap), None)

@@ -30,7 +30,6 @@ class EncodedRows(NamedTuple):
     ends: npt.NDArray[np.int64]
 
     def piece(self, start: int, stop: int) -> pa.RecordBatch:
-        """Rows [start, stop)."""
         rows = self.batch.slice(start, stop - start)
         # A slice holds all of the batch that it was cut from.
         return pa.concat_batches([rows]) if rows.get_total_buffer_size() > 2 * rows.nbytes else rows
@@ -44,11 +43,9 @@ class ArrowStream:
     framing_bytes = 2048
 
     def objections(self, batch: pa.RecordBatch) -> dict[int, str]:  # noqa: ARG002
-        """See RecordFormat; the format holds every record."""
         return {}
 
     def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> EncodedRows:  # noqa: ARG002
-        """See RecordFormat; each record names its timestamp type."""
         sizes = _lengths(batch.column("key")) + _lengths(batch.column("value")) + FIXED_BYTES
         headers = batch.column("headers")
         flat = headers.flatten()

@@ -64,7 +64,6 @@ class JsonLines(LineFormat):
     framing_bytes = 0
 
     def objections(self, batch: pa.RecordBatch) -> dict[int, str]:  # noqa: ARG002
-        """See RecordFormat; the format holds every record."""
         return {}
 
     def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> EncodedLines:
@@ -72,7 +71,6 @@ class JsonLines(LineFormat):
         return EncodedLines(data, np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1)
 
     def decode(self, raw: bytes, first_offset: int, timestamp_type: int) -> pa.RecordBatch:  # noqa: ARG002
-        """See RecordFormat; the offsets stand in the lines."""
         return _decode(raw, timestamp_type)
 
     def decode_near(self, raw: bytes, offsets: Sequence[int], timestamp_type: int) -> pa.RecordBatch:

@@ -284,7 +284,6 @@ def _successor(partition: ArchivedPartition) -> TopicFolder:
 
 
 def _listed(names: Iterable[str], limit: int = 20) -> str:
-    """Names for an error's reason, not too many."""
     all_names = list(names)
     shown = ", ".join(all_names[:limit])
     more = f" and {len(all_names) - limit} more" if len(all_names) > limit else ""

@@ -43,7 +43,6 @@ class StoredBlock(NamedTuple):
 
     @property
     def entry(self) -> BlockEntry:
-        """What the index says of it."""
         return self.chunk.index.blocks[self.number]
 
 
@@ -69,7 +68,6 @@ class RangeRead(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes as stored."""
         blocks = self.chunk.index.blocks
         return blocks[self.numbers.stop - 1].byte_end - blocks[self.numbers.start].byte_offset
 
@@ -77,7 +75,6 @@ class RangeRead(NamedTuple):
 async def readable_chunks(
     partition: ArchivedPartition, entries: AsyncIterator[ChunkEntry | Unreadable]
 ) -> AsyncGenerator[Chunk | Unreadable]:
-    """The chunks of the entries with their indexes."""
 
     async def opened(entry: ChunkEntry | Unreadable) -> Chunk | Unreadable:
         if isinstance(entry, Unreadable):

@@ -42,7 +42,6 @@ class PartitionCoverage:
 
     @property
     def records(self) -> int:
-        """All records, with and without timestamps."""
         return self.untimed + sum(stretch.records for stretch in self.stretches)
 
 
@@ -63,7 +62,6 @@ class Timeline:
         return min(max((timestamp - self.start) / (self.end - self.start), 0.0), 1.0)
 
     def slice_of(self, timestamp: int) -> int:
-        """The number of the slice that holds a time."""
         return min(int(self.position(timestamp) * self.slices), self.slices - 1)
 
 
@@ -95,7 +93,6 @@ async def partition_coverage(partition: ArchivedPartition) -> PartitionCoverage:
 
 
 async def topic_coverage(partitions: Sequence[ArchivedPartition]) -> list[PartitionCoverage]:
-    """The same for several partitions."""
     return await asyncio.gather(*(partition_coverage(partition) for partition in partitions))
 
 

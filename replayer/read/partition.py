@@ -86,12 +86,10 @@ class ArchivedPartition:
 
     @property
     def topic(self) -> str:
-        """The topic's name in Kafka."""
         return self.keys.folder.topic
 
     @property
     def partition(self) -> int:
-        """The partition's number."""
         return self.keys.partition
 
     @property

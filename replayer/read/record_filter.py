@@ -50,7 +50,6 @@ class Pattern:
 
     @classmethod
     def literal(cls, text: str, *, ignore_case: bool = False) -> "Pattern":
-        """The pattern that finds exactly this text."""
         special = re.compile(r"[^a-zA-Z0-9\x80-\U0010ffff]")
         return cls(special.sub(lambda found: rf"\x{{{ord(found[0]):x}}}", text), ignore_case)
 
@@ -155,12 +154,10 @@ class RecordFilter:
 
     @property
     def by_time(self) -> bool:
-        """Whether timestamps are asked for."""
         return self.since is not None or self.until is not None
 
     @property
     def passes_all(self) -> bool:
-        """Whether every record is meant."""
         return not self.by_time and not self.conditions
 
     def may_match(self, span: TimeBounded) -> bool:

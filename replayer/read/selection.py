@@ -38,7 +38,6 @@ class Positions:
     """How start and end were written."""
 
     async def resolve(self, partition: ArchivedPartition) -> OffsetRange:
-        """The offsets that are meant in one partition."""
         start, end = self.of_partitions.get(partition.partition, (None, None))
         return await resolve_range(partition, start or self.start, end or self.end)
 

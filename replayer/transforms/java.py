@@ -40,7 +40,6 @@ def float32(number: float) -> float:
 
 
 def toward_zero(number: int, divisor: int) -> int:
-    """Division as Java does it."""
     return abs(number) // divisor * (1 if number >= 0 else -1)
 
 

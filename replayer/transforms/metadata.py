@@ -28,7 +28,6 @@ class TopicNameMatches:
         return self.matches(record.topic)
 
     def matches(self, topic: str) -> bool:
-        """The answer for all records of a topic."""
         return self.pattern.fullmatch(topic) is not None
 
 
@@ -146,7 +145,6 @@ class RegexRouter:
         return record._replace(topic=self.renamed(record.topic))
 
     def renamed(self, topic: str) -> str:
-        """The name for records of `topic`."""
         return self.regex.sub(self.replacement, topic, count=1) if self.regex.fullmatch(topic) else topic
 
 

@@ -100,17 +100,14 @@ class RecordPart:
 
     @property
     def is_null(self) -> bool:
-        """Whether it is null in Kafka."""
         return self._raw is None and self._data is None
 
     def replaced(self, data: Any) -> "RecordPart":
-        """The same part with other data."""
         part = RecordPart(None, self._converter)
         part._data = data
         return part
 
     def encoded(self) -> bytes | None:
-        """What Kafka stores."""
         return self._raw if self._raw is not None or self._data is None else self._converter.encode(self._data)
 
 
@@ -129,11 +126,9 @@ class ConnectRecord(NamedTuple):
     headers: Headers
 
     def part(self, side: Side) -> RecordPart:
-        """The key or the value."""
         return self.key if side == "key" else self.value
 
     def with_data(self, side: Side, data: Any) -> "ConnectRecord":
-        """The record with other data as key or value."""
         part = self.part(side).replaced(data)
         return self._replace(key=part) if side == "key" else self._replace(value=part)
 
@@ -161,7 +156,6 @@ def fields_of(data: Any) -> dict[str, Any]:
 
 
 def kind_of(data: Any) -> str:
-    """What data is called in messages."""
     names = {type(None): "null", bool: "a boolean", int: "an integer", float: "a float", str: "a string"}
     return names.get(type(data), "an array" if isinstance(data, list) else "an object")
 

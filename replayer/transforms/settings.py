@@ -51,7 +51,6 @@ class Settings:
         return tuple(re.split(r"\s*,\s*", text.strip())) if text and text.strip() else ()
 
     def choice(self, name: str, choices: Sequence[str], default: str | None = None) -> str:
-        """One of these words."""
         value = self.text(name, default)
         if value not in choices:
             raise self.wrong(name, f"it is one of {', '.join(choices)}")
@@ -65,7 +64,6 @@ class Settings:
         return value == "true"
 
     def pattern(self, name: str) -> re.Pattern[str]:
-        """A regular expression of Java's."""
         return self.made(name, java_pattern)
 
     def made(self, name: str, make: Callable[[str], T]) -> T:
@@ -77,7 +75,6 @@ class Settings:
             raise self.wrong(name, str(error)) from error
 
     def wrong(self, name: str, why: str) -> UsageError:
-        """The error for a setting that cannot be used."""
         return UsageError(
             f"{self._prefix}{name}={self._values.get(name, '')[:80]} cannot be used",
             why=why,

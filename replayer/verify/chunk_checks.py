@@ -47,7 +47,6 @@ class ChunkChoice:
 
     @property
     def takes_all(self) -> bool:
-        """Whether no chunk is left out."""
         return self.since is None and self.share == 1
 
     def of(self, entries: Sequence[ChunkEntry]) -> list[ChunkEntry]:
@@ -232,7 +231,6 @@ class _ChunkChecks:
         self._found.last_hash = record_hash(next(iter_records(batch.slice(batch.num_rows - 1)))) if is_last else None
 
     def _check(self, block: StoredBlock) -> CheckedBlock:
-        """Checks a block as deep as asked for."""
         limit = self._partition.max_block_bytes
         encoding = record_format(block.chunk.index.record_format)
         if self._depth < Depth.RECORDS:

@@ -149,11 +149,9 @@ class _Side:
 
     @property
     def digests(self) -> Digests:
-        """Of all records taken so far."""
         return Digests(self._digest.content, self._digest.positions)
 
     async def fill(self) -> bool:
-        """Whether there are records, read if need be."""
         while self._batch.num_rows == 0:
             try:
                 self._batch = await anext(self._batches)
@@ -168,21 +166,17 @@ class _Side:
 
     @property
     def last_offset(self) -> int:
-        """Of the records that can be taken."""
         return int(self._batch.column("offset")[-1].as_py())
 
     def take(self, rows: int) -> pa.RecordBatch:
-        """The next records, that many."""
         taken, self._batch = self._batch.slice(0, rows), self._batch.slice(rows)
         self._digest.update(taken)
         return taken
 
     def take_below(self, offset: int) -> pa.RecordBatch:
-        """The next records, those below an offset."""
         return self.take(int(np.searchsorted(self._batch.column("offset").to_numpy(), offset)))
 
     def head(self, rows: int) -> pa.RecordBatch:
-        """The next records, that many, to look at."""
         return self._batch.slice(0, rows)
 
     async def skip(self, rows: int) -> int:
@@ -193,7 +187,6 @@ class _Side:
         return rows - left
 
     async def rest(self) -> AsyncIterator[pa.RecordBatch]:
-        """All that is left."""
         while await self.fill():
             yield self.take(self.rows)
 
@@ -232,7 +225,6 @@ class _Excuses:
         self._compacts = compacts
 
     def missing(self, batch: pa.RecordBatch, result: PartitionComparison) -> None:
-        """Counts archived records that the source does not have."""
         if not self._compacts:
             _count_missing(batch, result)
             return

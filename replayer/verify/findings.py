@@ -33,7 +33,7 @@ class AbsentPartition(NamedTuple):
 
 @dataclass(frozen=True)
 class Digests:
-    """The digests of all records of a partition: see index_format.digest."""
+    """The digests of all records of a partition: see index_format.canonical."""
 
     content: str
     positions: str
@@ -61,7 +61,6 @@ class PartitionReport:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of what was found."""
         if self.lost or self.damage:
             return Verdict.FAILURE
         return Verdict.WARNING if self.gaps else Verdict.OK
@@ -90,7 +89,6 @@ class ArchiveReport:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of what was found."""
         above = [Verdict.FAILURE for _ in self.damage[:1]] + [Verdict.WARNING for _ in self.absent[:1]]
         return worst([report.verdict for report in self.partitions] + above)
 
@@ -170,5 +168,4 @@ class ComparisonReport:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of what was found."""
         return worst([each.verdict for each in self.partitions] + [Verdict.WARNING for _ in self.warnings[:1]])

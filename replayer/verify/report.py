@@ -28,7 +28,6 @@ FINDINGS = ("gaps", "lost", "readable", "damage", "excused", "missing_offsets", 
 
 
 def verification_document(report: ArchiveReport, address: str, depth: Depth) -> Document:
-    """An archive's own state."""
     return {
         "verdict": report.verdict.value,
         "archive": address,
@@ -40,7 +39,6 @@ def verification_document(report: ArchiveReport, address: str, depth: Depth) -> 
 
 
 def comparison_document(report: ComparisonReport, address: str, topic: str, against: str) -> Document:
-    """An archived topic against one of a cluster."""
     return {
         "verdict": report.verdict.value,
         "archive": address,
@@ -146,7 +144,6 @@ def _partitions(partitions: Sequence[Document]) -> str:
 
 
 def _details(partition: Document) -> str:
-    """What was found of one partition beyond its counts."""
     parts = [_findings(name.replace("_", " "), partition.get(name, [])) for name in FINDINGS]
     difference = partition.get("first_difference")
     if difference is not None:
