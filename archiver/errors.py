@@ -4,13 +4,13 @@
 
     OwnedByAnother       11   another writer owns the partition
     ├── Fenced           11   another writer claimed it while this one worked
-    ├── MemberRefused    11   the consumer group refuses this process, for its member id is another's
+    ├── MemberRefused    11   the consumer group refuses this process, because another process has its member id
     └── AssignmentLost   11   the consumer group or the cluster took it away before a commit
     Diverged              1   the log no longer agrees with the archive; nothing is written
     GapRefused            1   records were lost to retention and --on-gap is stop
     UnreadableRecord      1   a record that the client cannot hand over
     UnencodableRecord     1   a record that the chosen record format cannot hold
-    WorkerLost            1   a process of `--once --workers` that died before it could tell what it did
+    WorkerLost            1   a process of `--once --workers` that died before it reported
     ServiceUnreachable    1   no running archiver answers at an address
 """
 
@@ -32,7 +32,7 @@ class MemberRefused(OwnedByAnother):
 
 
 class AssignmentLost(OwnedByAnother):
-    """The partition is no longer this process's, or its topic was created anew, as a commit was due."""
+    """The partition is no longer this process's, or its topic was created again, as a commit was due."""
 
 
 class Diverged(BlockgzError):
@@ -60,14 +60,14 @@ class UnencodableRecord(BlockgzError):
 
 
 class WorkerLost(BlockgzError):
-    """A process of `--once --workers` that died before it could tell what it did."""
+    """A process of `--once --workers` that died before it reported."""
 
     def __init__(self, number: int, exit_code: int) -> None:
         how = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with {exit_code}"
         super().__init__(
             f"worker {number} {how} before it had drained its partitions",
             why="it ran out of memory, or somebody killed it" if exit_code == -9 else "its own messages stand above",
-            remedy="run it again: what was committed stands, and it goes on from there",
+            remedy="run it again: what was committed stands, and the next run continues from there",
         )
 
 

@@ -167,44 +167,42 @@ def rebuilt_chain(found: Sequence[StoredIndex]) -> RebuiltChain:
     taken, for a writer that claimed later began at what was committed. Whether that last chunk was committed cannot be
     told, and need not be: it holds the log's records from exactly where the chain before it ends.
     """
+    if not found:
+        return RebuiltChain((), (), ())
     by_name = {each.name: each for each in found}
     named = {each.index.previous for each in found} & by_name.keys()
     before = _predecessors(found, by_name, named)
+    chain = [_last_chunk(found, before, named)]
+    while (name := before[chain[-1].name]) is not None:
+        chain.append(by_name[name])
+    chain.reverse()
+    before_each = [None, *chain[:-1]]
+    links = tuple(Link(each, _gaps_between(last, each)) for last, each in zip(before_each, chain, strict=True))
+    notes = [
+        f"{each.name} follows {each.index.previous}, which is not there"
+        for each in chain
+        if each.index.previous is not None and each.index.previous not in by_name
+    ]
+    left_out = sorted(by_name.keys() - {each.name for each in chain})
+    end = chain[-1].name
+    siblings = [name for name in left_out if before[name] == before[end]]
+    if siblings:
+        notes.append(f"{end} is taken as the last chunk, and not {', '.join(siblings)}")
+    return RebuiltChain(links, tuple(left_out), tuple(notes))
+
+
+def _last_chunk(
+    found: Sequence[StoredIndex], before: Mapping[str, str | None], named: Container[str | None]
+) -> StoredIndex:
+    """The end of the chain that most indexes prove, and of what only the data behind it tells."""
     proofs: dict[str | None, int] = {None: 0}
     for each in sorted(found, key=lambda each: each.index.start_offset):
         proofs[each.name] = proofs[before[each.name]] + (each.name in named)
-    last = max(
-        found,
-        key=lambda each: (proofs[each.name], each.index.epoch, each.index.next_offset, each.name),
-        default=None,
-    )
-    while last is not None and (behind := [each for each in found if _is_told_by_data(each, last, before)]):
+    last = max(found, key=lambda each: (proofs[each.name], each.index.epoch, each.index.next_offset, each.name))
+    from_data = [each for each in found if each.index.epoch == FROM_DATA_ALONE]
+    while behind := [each for each in from_data if before[each.name] == last.name]:
         last = max(behind, key=lambda each: (each.index.next_offset, each.name))
-    best: list[StoredIndex] = []
-    while last is not None:
-        best.append(last)
-        name = before[last.name]
-        last = by_name[name] if name is not None else None
-    best.reverse()
-    links, notes = [], []
-    for position, each in enumerate(best):
-        previous = best[position - 1] if position else None
-        links.append(Link(each, _gaps_between(previous, each)))
-        lost = each.index.previous
-        if lost is not None and lost not in by_name:
-            notes.append(f"{each.name} follows {lost}, which is not there")
-    taken = {link.name for link in best}
-    left_out = sorted(each.name for each in found if each.name not in taken)
-    end = best[-1].name if best else None
-    siblings = [each.name for each in found if each.name not in taken and end and before[each.name] == before[end]]
-    if siblings:
-        notes.append(f"{best[-1].name} is taken as the last chunk, and not {', '.join(sorted(siblings))}")
-    return RebuiltChain(tuple(links), tuple(left_out), tuple(notes))
-
-
-def _is_told_by_data(chunk: StoredIndex, last: StoredIndex, before: Mapping[str, str | None]) -> bool:
-    """Whether a chunk lies behind the last one, and only its lost index said so: epoch and `previous` tell nothing."""
-    return chunk.index.epoch == FROM_DATA_ALONE and before[chunk.name] == last.name
+    return last
 
 
 def _predecessors(

@@ -5,12 +5,13 @@ from typing import Any
 import click
 import orjson
 
+from archiver.commit.archive import layout_of
 from archiver.config.model import RunConfig
 from archiver.maintain.repair.chunk_indexes import plan_indexes
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.old_objects import plan_old_indexes, plan_old_markers
 from archiver.maintain.repair.plan import RepairPlan, carry_out, targets
-from archiver.maintain.sweep import Problem, layout_of
+from archiver.maintain.sweep import Problem
 from archiver.old_archives.old_archive import OldReader
 from blockgz_runtime.errors import PARTLY_FAILED, NoArchiveThere, UsageError, exit_code
 from blockgz_runtime.program.archive_options import max_block_option, old_format_option, store_options

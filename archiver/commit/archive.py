@@ -4,7 +4,7 @@ import uuid
 from typing import TypeVar
 
 from archiver.errors import Diverged
-from blockgz_runtime.errors import UsageError
+from blockgz_runtime.errors import NoArchiveThere, StoreError, UsageError
 from blockgz_runtime.store.writer import Store
 from index_format import objects
 from index_format.identity import ArchiveInfo, TopicInfo
@@ -37,6 +37,24 @@ def open_archive(store: Store, *, layout: str, cluster_id: str | None) -> Archiv
             remedy="give each cluster an --archive of its own, or correct -b",
         )
     return info
+
+
+def layout_of(store: Store) -> str:
+    """The layout of the archive at a store; raises NoArchiveThere."""
+    for layout in LAYOUTS:
+        if store.head(archive_key(layout)) is not None:
+            return layout
+    raise NoArchiveThere(
+        f"there is no archive at {store.url}", why="it has no _archive.json", remedy="check -a/--archive"
+    )
+
+
+def archive_info(store: Store, layout: str) -> ArchiveInfo:
+    """What the archive says of itself; raises StoreError where that is gone."""
+    found = store.get(archive_key(layout))
+    if found is None:
+        raise StoreError(f"{archive_key(layout)} is missing")
+    return objects.decode(found.body, ArchiveInfo, archive_key(layout))
 
 
 def find_incarnation(store: Store, *, layout: str, topic: str, topic_id: str | None) -> TopicFolder:

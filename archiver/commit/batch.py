@@ -69,8 +69,8 @@ def commit_batch(
 
     `ends` are what the chunks were cut by, `reading` is what the batch read where that is known. Offsets between two
     chunks are holes of the log, and so are those between the archive's end and the first chunk where the batch read
-    them too; otherwise a gap lies there. Raises Fenced where the archive moved on since, GapRefused, and what
-    `take_over` and `commit_chunk` raise; what was committed before stays, and a repeated batch goes on behind it.
+    them too; otherwise a gap lies there. Raises Fenced where the archive's end moved since, GapRefused, and what
+    `take_over` and `commit_chunk` raise; what was committed before stays, and a repeated batch continues behind it.
     """
     start, last = chunks[0].first_offset, chunks[-1].last_offset
     if reading is not None and not (reading.start <= start and last < reading.end):
@@ -84,15 +84,10 @@ def commit_batch(
     _check_end(identity, ends, before)
     gap = gap_before(before.marker, start, reading) if before is not None else None
     if gap is not None and not policy.gaps_are_recorded:
-        raise GapRefused(
-            f"{identity}: the archive ends at {gap.start}, the batch begins at {gap.end}",
-            why="nobody knows whether the log held records between them",
-            remedy="give the records from there on, or record the gap with --on-gap record",
-        )
+        raise _gap_refused(identity, gap)
     for chunk in chunks:
         yield from _check_data(identity, ends, chunk, policy)
-    writer: str = yield NewToken()
-    held = (yield from take_over(identity, writer, policy)).held
+    held = (yield from take_over(identity, (yield NewToken()), policy)).held
     _check_end(identity, ends, held)
     if held.marker.next_offset is not None and held.marker.next_offset < start:
         held = yield from commit_progress(identity, held, start, (gap,) if gap else ())
@@ -103,6 +98,14 @@ def commit_batch(
     return Committed(end, records, len(chunks), gap, 0)
 
 
+def _gap_refused(identity: PartitionIdentity, gap: Gap) -> GapRefused:
+    return GapRefused(
+        f"{identity}: the archive ends at {gap.start}, the batch begins at {gap.end}",
+        why="nobody knows whether the log held records between them",
+        remedy="give the records from there on, or record the gap with --on-gap record",
+    )
+
+
 def commit_reading(identity: PartitionIdentity, reading: Reading, policy: TakeoverPolicy) -> Protocol[None]:
     """Move the archive's end to that of what a batch read, which found no record the archive does not hold.
 
@@ -111,8 +114,7 @@ def commit_reading(identity: PartitionIdentity, reading: Reading, policy: Takeov
     before = yield from read_own(identity, policy)
     if before is None or not _ends_within(before.marker, reading):
         return
-    writer: str = yield NewToken()
-    held = (yield from take_over(identity, writer, policy)).held
+    held = (yield from take_over(identity, (yield NewToken()), policy)).held
     if _ends_within(held.marker, reading):
         yield from commit_progress(identity, held, reading.end)
 

@@ -97,7 +97,7 @@ BYTES_A_POLL = 2 * 1024**2
 POLL_SECONDS = 0.1
 """A poll that does not get as many messages as it asks for takes so long, whatever it gets."""
 LEADERS_SECONDS = 2.0
-"""So long the leaders are asked for, at most, before anything is fetched; librdkafka goes on asking by itself."""
+"""So long the leaders are asked for, at most, before anything is fetched; librdkafka keeps asking by itself."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ class KafkaSource:
             self._forget(partitions)
 
     def pause(self) -> None:
-        """Fetch nothing until `resume`; polling goes on."""
+        """Fetch nothing until `resume`; polling continues."""
         self._consumer.pause([TopicPartition(*partition) for partition in self._consuming])
 
     def resume(self) -> None:

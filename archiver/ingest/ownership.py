@@ -33,7 +33,7 @@ from index_format.record_formats import record_format
 HEARTBEAT_SECONDS = 3.0
 """A fenced writer waits this long before it claims again: by then a zombie has learnt that it is none."""
 RESTARTS_IN_A_ROW = 5
-"""So often a partition is taken over anew after a passing failure before `--once` gives up on it."""
+"""So often a partition is taken over again after a passing failure before `--once` gives up on it."""
 PASSING = (BrokerUnreachable, BufferFailed, PartitionUnavailable, StoreUnavailable)
 """Failures after which a partition is taken over again."""
 
@@ -59,7 +59,7 @@ class PartitionReport:
     retries: int = 0
     """Waits before another try at store or broker."""
     restarts: int = 0
-    """Times the partition was taken over anew after a failure."""
+    """Times the partition was taken over again after a failure."""
     fenced: int = 0
     """Times another writer took the partition over while this one worked."""
 

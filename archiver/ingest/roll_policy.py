@@ -63,7 +63,7 @@ class OpenChunkFacts:
 
 
 def roll_reason(chunk: OpenChunkFacts, limits: RollLimits, now: float) -> RollReason | None:
-    """Why the chunk should end now, or None while it may go on."""
+    """Why the chunk should end now, or None while it may stay open."""
     if chunk.num_records == 0:
         return None
     if chunk.compressed_bytes >= limits.chunk_bytes:
@@ -96,7 +96,7 @@ def rows_that_fit(
 
 
 def chunks_to_end(open_bytes: Mapping[K, int], committing: Mapping[K, bool], budget: int) -> list[K]:
-    """Which open chunks should end early to make room in the buffer, the largest first.
+    """Which open chunks should end early to free the buffer, the largest first.
 
     `open_bytes` are theirs in the buffer, `committing` says for which an earlier one waits to be committed. Where those
     that wait fill the budget, ending more of them frees nothing: then it is on the store.

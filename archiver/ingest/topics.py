@@ -155,7 +155,7 @@ A = TypeVar("A")
 
 
 class SingleFlight(Generic[A]):
-    """One question about a thing at a time; who asks while it is on its way waits for the next one, with all others."""
+    """Coalesces concurrent identical requests: those that come while one is under way share the next one."""
 
     def __init__(self, ask: Callable[[str], A]) -> None:
         self._ask = ask

@@ -1,37 +1,26 @@
 """What garbage collection may delete: a pure decision over marker chains and a listing.
 
-Whoever collects holds no claim and stops nobody. That is safe at any time, beside running archivers, zombies and other
-collectors, because what is garbage once stays garbage, whatever is swapped afterwards:
+docs/commit.md says why nothing is deleted that is or may still be committed, whoever works beside the collector. What
+the code below rests on:
 
-- **What may still be committed lies at or above the chain's end.** A chunk is committed by a swap from the marker that
-  its writer holds, and starts exactly at that marker's `chain_end`; `chain_end` never falls. So an object whose
-  position lies below the `chain_end` of *any* marker that was ever read belongs to a committed chunk or never will.
-  (`chain_end` is next_offset, unless progress without records followed a gap: then next_offset is ahead, and the next
-  chunk still starts at the gap's end. So `chain_end` is the bound.) A zombie may store such an object late; its swap
-  names an ETag that is gone.
-- **What a chain holds, every later chain holds**: entries only fold into catalogs, and catalogs into catalogs. An old
-  version of the marker gives a smaller bound and misses nothing below it, so it does not matter that the marker moves
-  while a plan is made, shown and carried out, nor that a request to delete arrives late or twice.
-- **No live writer uses a name below that bound again.** It asks for plain names at its own `chain_end` only, and a
-  conflict name is random. (Spark's tasks store a batch's data before its driver claims, at the `chain_end` that they
-  read and above. One that read an old marker may so use a name below the bound; its batch is never committed, since
-  the driver refuses chunks cut for another `chain_end`.) Objects are listed before markers are read all the same: in
-  layout `seed` the incarnations of a topic share their names, so all of their chains count, and the lowest bound; an
-  object's writer has settled its incarnation before it stores anything, and one without a marker yet keeps all. Later
-  incarnations store chunks under conflict names only (see protocol.commit), so that a plain name is never used a second
-  time.
-- **A catalog in progress starts at the oldest entry that is still unfolded one level down**, and that rises too. Only
-  one that ends there or below goes.
-- Without a marker, or with one that commits nothing yet, nothing is garbage. A chain that cannot be read whole decides
-  nothing.
+- A chunk starts at the `chain_end` of the marker that its writer holds, and `chain_end` never falls. So an object below
+  the `chain_end` of any version of the marker belongs to a committed chunk or never will. `next_offset` is no bound:
+  progress without records behind a gap raises it alone.
+- What a chain holds, every later chain holds: entries only fold into catalogs, and catalogs into catalogs. So an old
+  version of the marker gives a smaller bound and misses nothing below it.
+- No live writer uses a name below that bound again: it asks for plain names at its own `chain_end`, and a conflict name
+  is random. A Spark task that read an old marker may, but its batch is never committed: the driver refuses chunks cut
+  for another `chain_end`.
+- Objects are listed before markers are read: in layout `seed` the incarnations of a topic share their names, so all of
+  their chains count, and the lowest bound. An object's writer settled its incarnation before it stored anything; one
+  without a marker yet keeps all.
+- A catalog in progress starts at the oldest entry that is still unfolded one level down, which rises too. Only one that
+  ends there or below is deleted.
+- Leftovers (temporary files, uploads, probe objects) have no position, so their age decides: deleting one of a living
+  writer costs it a repeated request, never a record.
 
-The grace is for readers that listed, for stores whose listings lag, and for operators who want a second look. Leftovers
-(temporary files, uploads, probe objects) have no position, so their age is all there is: taking one from a living
-writer costs it a repeated request, never a record.
-
-What lies before a chain's start stays: where an archiver was started after its marker was lost, that is no orphan but
-the chain before, whose records Kafka may have no more. Layout `seed` may lie over an archive of the ancestor's, whose
-chunks are named like ours. There only chunks go whose first record the chain holds itself.
+What lies before a chain's start stays: it is the chain before, whose marker was lost. Layout `seed` may lie over an
+archive of kafka-connect-s3, whose chunks are named like ours: there only chunks go whose first record the chain holds.
 """
 
 from collections import defaultdict

@@ -6,18 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 from msgspec.structs import replace
 
+from archiver.commit.archive import archive_info, layout_of
 from archiver.commit.operations import LogBounds
 from archiver.ingest.kafka_source import Partition
-from blockgz_runtime.errors import NoArchiveThere, NotInArchive
+from blockgz_runtime.errors import NotInArchive
 from blockgz_runtime.store.writer import StoredObject, ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
 from index_format import marker as markers
-from index_format import objects
 from index_format.errors import BlockgzError
-from index_format.identity import ArchiveInfo
 from index_format.keys import (
     ARCHIVE_OBJECT,
-    LAYOUTS,
     PartitionKeys,
     TopicFolder,
     archive_key,
@@ -81,7 +79,8 @@ def read_status(store: ToolStore, selection: TopicSelection | None) -> ArchiveSt
 
     Raises NoArchiveThere, NotInArchive for a topic that is named in full and missing, and the store's errors.
     """
-    layout, info = _archive_info(store)
+    layout = layout_of(store)
+    info = archive_info(store, layout)
     folders = topic_folders(store.folders(archive_key(layout).removesuffix(ARCHIVE_OBJECT)))
     if selection is not None:
         topics = {folder.topic for folder in folders}
@@ -146,16 +145,6 @@ def with_lag(
         return replace(each, high_watermark=known.high, lag=max(0, known.high - start))
 
     return replace(status, partitions=tuple(measured(each) for each in status.partitions))
-
-
-def _archive_info(store: ToolStore) -> tuple[str, ArchiveInfo]:
-    for layout in LAYOUTS:
-        found = store.get(archive_key(layout))
-        if found is not None:
-            return layout, objects.decode(found.body, ArchiveInfo, archive_key(layout))
-    raise NoArchiveThere(
-        f"there is no archive at {store.url}", why="it has no _archive.json", remedy="check -a/--archive"
-    )
 
 
 def _check_names(selection: TopicSelection, topics: set[str], url: str) -> None:

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
-from archiver.commit.archive import TOPIC_OBJECT
+from archiver.commit.archive import TOPIC_OBJECT, layout_of
 from archiver.maintain.garbage import DELETION_ORDER, Chain, Found, catalogs_in_doubt, entries_in_doubt, find_garbage
-from blockgz_runtime.errors import NoArchiveThere, NoSuchTopic
+from blockgz_runtime.errors import NoSuchTopic
 from blockgz_runtime.store.writer import PROBE_FOLDER, Leftover, ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
 from index_format import marker as markers
@@ -22,7 +23,6 @@ from index_format.keys import (
     ObjectKey,
     ObjectKind,
     TopicFolder,
-    archive_key,
     data_suffix,
     is_catalog_name,
     parse_key,
@@ -35,7 +35,7 @@ REQUESTS_AT_ONCE = 8
 
 
 class Problem(NamedTuple):
-    """Something that could not be looked at or deleted; the rest goes on without it."""
+    """Something that could not be read or deleted; the rest is done without it."""
 
     where: str
     error: BlockgzError
@@ -98,57 +98,45 @@ def plan_sweep(store: ToolStore, patterns: Sequence[str], grace: float) -> Sweep
 
 
 def sweep(store: ToolStore, plan: SweepPlan, on_deleted: Callable[[int], None]) -> SweepResult:
-    """Carry a plan out, however old it is; `on_deleted` is told how many more are gone."""
+    """Carry a plan out, however old it is; `on_deleted` gets the number of objects that are newly gone."""
     problems: list[Problem] = []
-    deleted = 0
+    num_attempted = 0
     with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="delete") as pool:
-
-        def remove(targets: Iterable[tuple[str, Callable[[], None]]]) -> set[str]:
-            nonlocal deleted
-            failed = set()
-            waiting = [(key, pool.submit(action)) for key, action in targets]
-            for key, request in waiting:
-                error = request.exception()
-                if error is None:
-                    deleted += 1
-                    on_deleted(1)
-                elif isinstance(error, BlockgzError):
-                    failed.add(key)
-                    problems.append(Problem(key, error))
-                else:
-                    raise error
-            return failed
-
-        spared: set[tuple[str, int, int]] = set()
         for kind in DELETION_ORDER:
-            due = [found for found in plan.garbage if found.name.kind is kind and _chunk_of(found.name) not in spared]
-            failed = remove((found.name.key, _deletion(store, found)) for found in due)
-            spared |= {_chunk_of(found.name) for found in due if found.name.key in failed}
-        remove((leftover.key, _discarding(store, leftover)) for leftover in plan.leftovers)
-    return SweepResult(deleted, tuple(problems))
+            failed = {problem.where for problem in problems}
+            spared = {_chunk_of(found.name) for found in plan.garbage if found.name.key in failed}
+            keys = [
+                each.name.key for each in plan.garbage if each.name.kind is kind and _chunk_of(each.name) not in spared
+            ]
+            problems += _problems(keys, pool.map(_outcome, [partial(store.delete, key) for key in keys]), on_deleted)
+            num_attempted += len(keys)
+        keys = [leftover.key for leftover in plan.leftovers]
+        outcomes = pool.map(_outcome, [partial(store.discard, leftover) for leftover in plan.leftovers])
+        problems += _problems(keys, outcomes, on_deleted)
+    return SweepResult(num_attempted + len(keys) - len(problems), tuple(problems))
 
 
-def _deletion(store: ToolStore, found: Found) -> Callable[[], None]:
-    return lambda: store.delete(found.name.key)
+def _outcome(action: Callable[[], None]) -> BlockgzError | None:
+    try:
+        action()
+    except BlockgzError as error:
+        return error
+    return None
 
 
-def _discarding(store: ToolStore, leftover: Leftover) -> Callable[[], None]:
-    return lambda: store.discard(leftover)
+def _problems(
+    keys: Iterable[str], outcomes: Iterable[BlockgzError | None], on_deleted: Callable[[int], None]
+) -> Iterator[Problem]:
+    for key, error in zip(keys, outcomes, strict=True):
+        if error is None:
+            on_deleted(1)
+        else:
+            yield Problem(key, error)
 
 
 def _chunk_of(name: ObjectKey) -> tuple[str, int, int]:
     """Data is spared where an index of the same number could not be deleted."""
     return (str(name.folder), name.partition, -1 if name.kind is ObjectKind.CATALOG else name.number)
-
-
-def layout_of(store: ToolStore) -> str:
-    """The layout of the archive at a store; raises NoArchiveThere."""
-    for layout in LAYOUTS:
-        if store.head(archive_key(layout)) is not None:
-            return layout
-    raise NoArchiveThere(
-        f"there is no archive at {store.url}", why="it has no _archive.json", remedy="check -a/--archive"
-    )
 
 
 ChainsOf = Callable[[], list[Chain]]
@@ -166,13 +154,13 @@ def _partitions(
         for found in _objects(store, layout, "", selection):
             shared.setdefault((found.name.folder.topic, found.name.partition), []).append(found)
         for name, objects_of in shared.items():
-            yield name, _reader(store, layout, _incarnations(store, layout, name[0]), name[1]), objects_of
+            yield name, partial(_read_chains, store, layout, _incarnations(store, layout, name[0]), name[1]), objects_of
         return
     for prefix in _topic_prefixes(selection):
         listing = _objects(store, layout, prefix, selection)
         for (folder, partition), group in groupby(listing, lambda found: (found.name.folder, found.name.partition)):
             objects_of = list(group)
-            yield (str(folder), partition), _reader(store, layout, [folder], partition), objects_of
+            yield (str(folder), partition), partial(_read_chains, store, layout, [folder], partition), objects_of
 
 
 def _topic_prefixes(selection: TopicSelection | None) -> list[str]:
@@ -197,14 +185,11 @@ def _incarnations(store: ToolStore, layout: str, topic: str) -> list[TopicFolder
     return folders[:-1]
 
 
-def _reader(store: ToolStore, layout: str, folders: Sequence[TopicFolder], partition: int) -> ChainsOf:
-    def chains() -> list[Chain]:
-        read = [read_chain(store, layout, folder, partition) for folder in folders]
-        chains = [chain for chain in read if chain is not None]
-        # A missing marker may be a lost one, whose chunks have the names of the others' orphans.
-        return chains if len(chains) == len(read) else []
-
-    return chains
+def _read_chains(store: ToolStore, layout: str, folders: Sequence[TopicFolder], partition: int) -> list[Chain]:
+    read = [read_chain(store, layout, folder, partition) for folder in folders]
+    chains = [chain for chain in read if chain is not None]
+    # A missing marker may be a lost one, whose chunks have the names of the others' orphans.
+    return chains if len(chains) == len(read) else []
 
 
 def read_chain(store: ToolStore, layout: str, folder: TopicFolder, partition: int) -> Chain | None:

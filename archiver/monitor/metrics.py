@@ -12,12 +12,9 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from archiver.ingest.ownership import PartitionState
-from archiver.monitor.snapshot import PartitionSnapshot, ServiceSnapshot
+from archiver.monitor.snapshot import ServiceSnapshot
 
 PREFIX = "blockgz_"
-Number = int | float | None
-"""None: the series is left out."""
 Gauge, Counter = GaugeMetricFamily, CounterMetricFamily
 
 
@@ -27,7 +24,8 @@ class PartitionMetric(NamedTuple):
     family: type[GaugeMetricFamily] | type[CounterMetricFamily]
     name: str
     help: str
-    value: Callable[[PartitionSnapshot], Number]
+    field: str
+    """Of PartitionSnapshot."""
 
 
 class ServiceMetric(NamedTuple):
@@ -35,85 +33,57 @@ class ServiceMetric(NamedTuple):
 
     name: str
     help: str
-    values: Callable[[ServiceSnapshot], dict[str, Number]]
+    fields: dict[str, str]
+    """Value of the label -> field of ServiceSnapshot."""
     label: str | None = None
 
 
-PARTITION_METRICS = (
-    PartitionMetric(
-        Gauge, "durable_offset", "Offset up to which the archive holds the partition", lambda p: p.durable_offset
-    ),
-    PartitionMetric(Gauge, "position_offset", "Offset up to which records were read", lambda p: p.position),
-    PartitionMetric(
-        Gauge, "lag_records", "Offsets of the log above the durable offset, holes included", lambda p: p.lag_records
-    ),
-    PartitionMetric(Gauge, "lag_seconds", "Age of the oldest record that is not durable", lambda p: p.lag_seconds),
-    PartitionMetric(
-        Gauge,
-        "retention_headroom_records",
-        "Offsets between the log's low watermark and the durable offset",
-        lambda p: p.retention_headroom,
-    ),
-    PartitionMetric(
-        Gauge, "open_chunk_age_seconds", "Age of the chunk that takes records now", lambda p: p.open_chunk_seconds
-    ),
-    PartitionMetric(Gauge, "epoch", "Number of claims of the partition so far", lambda p: p.epoch),
-    PartitionMetric(Gauge, "gaps", "Gaps that the partition's marker lists", lambda p: p.gaps if p.epoch else None),
-    PartitionMetric(Counter, "archived_records", "Records committed", lambda p: p.records),
-    PartitionMetric(Counter, "stored_bytes", "Bytes of the chunks committed, as stored", lambda p: p.stored_bytes),
-    PartitionMetric(Counter, "chunks", "Chunks committed", lambda p: p.chunks),
-    PartitionMetric(
-        Counter, "commits", "Marker swaps, those of progress without records included", lambda p: p.commits
-    ),
-    PartitionMetric(
-        Counter, "commit_seconds", "Time that commits took, uploads and retries included", lambda p: p.commit_seconds
-    ),
-    PartitionMetric(Counter, "retries", "Waits before another try at store or broker", lambda p: p.retries),
-    PartitionMetric(
-        Counter, "restarts", "Times the partition was taken over anew after a failure", lambda p: p.restarts
-    ),
-    PartitionMetric(Counter, "fenced", "Times another writer took the partition over", lambda p: p.fenced),
-    PartitionMetric(
-        Counter, "lost_offsets", "Offsets that retention deleted before they were archived", lambda p: p.lost_offsets
-    ),
-    PartitionMetric(
-        Counter, "skipped_records", "Records left out because they cannot be archived", lambda p: p.skipped
-    ),
-    PartitionMetric(
-        Counter, "dropped_duplicates", "Records that the broker delivered again", lambda p: p.dropped_duplicates
-    ),
+PARTITION_METRICS = tuple(
+    PartitionMetric(*row)
+    for row in (
+        (Gauge, "durable_offset", "Offset up to which the archive holds the partition", "durable_offset"),
+        (Gauge, "position_offset", "Offset up to which records were read", "position"),
+        (Gauge, "lag_records", "Offsets of the log above the durable offset, holes included", "lag_records"),
+        (Gauge, "lag_seconds", "Age of the oldest record that is not durable", "lag_seconds"),
+        (
+            Gauge,
+            "retention_headroom_records",
+            "Offsets between the log's low watermark and the durable offset",
+            "retention_headroom",
+        ),
+        (Gauge, "open_chunk_age_seconds", "Age of the chunk that takes records now", "open_chunk_seconds"),
+        (Gauge, "epoch", "Number of claims of the partition so far", "epoch"),
+        (Gauge, "gaps", "Gaps that the partition's marker lists", "marker_gaps"),
+        (Counter, "archived_records", "Records committed", "records"),
+        (Counter, "stored_bytes", "Bytes of the chunks committed, as stored", "stored_bytes"),
+        (Counter, "chunks", "Chunks committed", "chunks"),
+        (Counter, "commits", "Marker swaps, those of progress without records included", "commits"),
+        (Counter, "commit_seconds", "Time that commits took, uploads and retries included", "commit_seconds"),
+        (Counter, "retries", "Waits before another try at store or broker", "retries"),
+        (Counter, "restarts", "Times the partition was taken over again after a failure", "restarts"),
+        (Counter, "fenced", "Times another writer took the partition over", "fenced"),
+        (Counter, "lost_offsets", "Offsets that retention deleted before they were archived", "lost_offsets"),
+        (Counter, "skipped_records", "Records left out because they cannot be archived", "skipped"),
+        (Counter, "dropped_duplicates", "Records that the broker delivered again", "dropped_duplicates"),
+    )
 )
-
-
-def _one(value: Callable[[ServiceSnapshot], Number]) -> Callable[[ServiceSnapshot], dict[str, Number]]:
-    return lambda snapshot: {"": value(snapshot)}
-
-
 SERVICE_METRICS = (
-    ServiceMetric("group_joined", "Whether the group told this process its partitions", _one(lambda s: s.joined)),
-    ServiceMetric(
-        "heartbeat_age_seconds", "Time since the main loop's last step", _one(lambda s: s.heartbeat_age_seconds)
-    ),
-    ServiceMetric("paused", "Whether fetching is paused for want of memory or buffer", _one(lambda s: s.paused)),
-    ServiceMetric("assigned_partitions", "Partitions that are this process's", _one(lambda s: s.assigned)),
-    ServiceMetric("unowned_partitions", "Assigned partitions that are not being archived", _one(lambda s: s.unowned)),
-    ServiceMetric(
-        "stopped_partitions",
-        "Assigned partitions that stopped with a failure",
-        _one(lambda s: s.in_state(PartitionState.STOPPED)),
-    ),
-    ServiceMetric("memory_budget_bytes", "The budget of records in memory", _one(lambda s: s.memory_budget)),
+    ServiceMetric("group_joined", "Whether the consumer group assigned partitions to this process", {"": "joined"}),
+    ServiceMetric("heartbeat_age_seconds", "Time since the main loop's last step", {"": "heartbeat_age_seconds"}),
+    ServiceMetric("paused", "Whether fetching is paused because memory or buffer are full", {"": "paused"}),
+    ServiceMetric("assigned_partitions", "Partitions that are this process's", {"": "assigned"}),
+    ServiceMetric("unowned_partitions", "Assigned partitions that are not being archived", {"": "unowned"}),
+    ServiceMetric("stopped_partitions", "Assigned partitions that stopped with a failure", {"": "stopped"}),
+    ServiceMetric("memory_budget_bytes", "The budget of records in memory", {"": "memory_budget"}),
     ServiceMetric(
         "memory_bytes",
         "Records in memory: waiting to be encoded, or in open blocks",
-        lambda s: {"waiting": s.waiting_bytes, "open_blocks": s.open_block_bytes},
+        {"waiting": "waiting_bytes", "open_blocks": "open_block_bytes"},
         label="use",
     ),
-    ServiceMetric("buffer_budget_bytes", "The budget of the local buffer folder", _one(lambda s: s.buffer_budget)),
-    ServiceMetric("buffer_bytes", "Bytes of open chunks in the local buffer folder", _one(lambda s: s.buffer_bytes)),
-    ServiceMetric(
-        "watermarks_age_seconds", "Time since the log's bounds were asked for", _one(lambda s: s.watermarks_age_seconds)
-    ),
+    ServiceMetric("buffer_budget_bytes", "The budget of the local buffer folder", {"": "buffer_budget"}),
+    ServiceMetric("buffer_bytes", "Bytes of open chunks in the local buffer folder", {"": "buffer_bytes"}),
+    ServiceMetric("watermarks_age_seconds", "Time since the log's bounds were read", {"": "watermarks_age_seconds"}),
 )
 
 
@@ -130,11 +100,11 @@ class ArchiverCollector(Collector):
         build.add_metric((), {"version": snapshot.version, "python": platform.python_version()})
         yield build
         for metric in SERVICE_METRICS:
-            yield _family(metric, metric.values(snapshot))
+            yield _family(metric, snapshot)
         for each in PARTITION_METRICS:
             family = each.family(PREFIX + each.name, each.help, labels=("topic", "partition"))
             for partition in snapshot.partitions:
-                value = each.value(partition)
+                value = getattr(partition, each.field)
                 if value is not None:
                     family.add_metric((partition.topic, str(partition.partition)), value)
             yield family
@@ -152,9 +122,10 @@ def make_registry(take_snapshot: Callable[[], ServiceSnapshot]) -> CollectorRegi
     return registry
 
 
-def _family(metric: ServiceMetric, values: dict[str, Number]) -> GaugeMetricFamily:
+def _family(metric: ServiceMetric, snapshot: ServiceSnapshot) -> GaugeMetricFamily:
     family = GaugeMetricFamily(PREFIX + metric.name, metric.help, labels=(metric.label,) if metric.label else ())
-    for label, value in values.items():
+    for label, field in metric.fields.items():
+        value = getattr(snapshot, field)
         if value is not None:
             family.add_metric((label,) if metric.label else (), value)
     return family

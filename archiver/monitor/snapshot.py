@@ -54,6 +54,11 @@ class PartitionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     skipped: int = 0
     dropped_duplicates: int = 0
 
+    @property
+    def marker_gaps(self) -> int | None:
+        """The gaps; None where no marker was read."""
+        return self.gaps if self.epoch else None
+
 
 class ServiceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A process and its partitions, in order."""
@@ -83,6 +88,11 @@ class ServiceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     def assigned(self) -> int:
         """Partitions that are this process's now."""
         return len(self.partitions) - self.in_state(PartitionState.RELEASED)
+
+    @property
+    def stopped(self) -> int:
+        """Partitions that stopped with a failure."""
+        return self.in_state(PartitionState.STOPPED)
 
     @property
     def unowned(self) -> int:

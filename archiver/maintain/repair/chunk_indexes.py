@@ -2,7 +2,7 @@
 
 Where a marker leads to a chunk, it says the sha256 of the chunk's index: what is made again is stored only if it is
 that index byte for byte, so that it may be done at any time, beside running archivers. Where no marker is left, the
-index is as good as the data tells, for `markers` to go on with.
+index is as good as the data tells, for `markers` to use.
 """
 
 import hashlib
@@ -13,24 +13,22 @@ from enum import Enum
 from functools import cached_property
 from typing import TypeVar
 
+from archiver.commit.archive import archive_info
 from archiver.maintain.garbage import Chain
-from archiver.maintain.repair.plan import RepairPlan, Step, Target, objects_of, storing
+from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget, objects_of, storing
 from archiver.maintain.sweep import Problem, read_chain
-from blockgz_runtime.errors import StoreError
 from blockgz_runtime.store.writer import ListedObject, StoredObject, ToolStore
 from index_format import objects
 from index_format.ancestor.index import decode_old_index
 from index_format.ancestor.members import MemberScanner, Scanned
 from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Gap, ancestor_index
 from index_format.errors import BlockgzError, CorruptBlock, FormatError, MalformedObject
-from index_format.identity import ArchiveInfo
 from index_format.keys import (
     INDEX_SUFFIX,
     SEED_INDEX_SUFFIX,
     ObjectKey,
     ObjectKind,
     PartitionKeys,
-    archive_key,
 )
 from index_format.marker import ChunkEntry, decode_marker
 from index_format.rebuild import FROM_DATA_ALONE, Unknowns, blocks_of, committed_index, scan_frames, text_blocks_of
@@ -44,11 +42,11 @@ ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
 
 
 @dataclass(frozen=True)
-class Workplace:
+class ListedPartition:
     """One partition, and what is listed of it."""
 
     store: ToolStore
-    target: Target
+    target: RepairTarget
     archive_id: str
     listed: list[tuple[ObjectKey, ListedObject]]
     max_block_bytes: int
@@ -81,20 +79,16 @@ class Workplace:
             yield self.store.get_range(key, start, min(size, start + READ_BYTES))
 
 
-def workplace(store: ToolStore, target: Target, max_block_bytes: int) -> Workplace:
+def list_partition(store: ToolStore, target: RepairTarget, max_block_bytes: int) -> ListedPartition:
     """The partition as it is listed now."""
-    key = archive_key(target.keys.layout)
-    info = store.get(key)
-    if info is None:
-        raise StoreError(f"{key} is missing")
-    archive_id = objects.decode(info.body, ArchiveInfo, key).archive_id
-    return Workplace(store, target, archive_id, objects_of(store, target.keys), max_block_bytes)
+    archive_id = archive_info(store, target.keys.layout).archive_id
+    return ListedPartition(store, target, archive_id, objects_of(store, target.keys), max_block_bytes)
 
 
-def plan_indexes(store: ToolStore, target: Target, max_block_bytes: int) -> RepairPlan:
+def plan_indexes(store: ToolStore, target: RepairTarget, max_block_bytes: int) -> RepairPlan:
     """The lost and damaged indexes of a partition, or of one chunk of it, that can be made again."""
     keys = target.keys
-    place = workplace(store, target, max_block_bytes)
+    place = list_partition(store, target, max_block_bytes)
     chain = None
     if marker_state(store.get(keys.marker), keys) is MarkerState.READABLE:
         chain = read_chain(store, keys.layout, keys.folder, keys.partition)
@@ -122,7 +116,7 @@ def marker_state(stored: StoredObject | None, keys: PartitionKeys) -> MarkerStat
     return MarkerState.WITHOUT_CHUNK if marker.next_offset is None else MarkerState.READABLE
 
 
-def stored_indexes(place: Workplace) -> dict[str, tuple[StoredObject, ChunkIndex | None]]:
+def stored_indexes(place: ListedPartition) -> dict[str, tuple[StoredObject, ChunkIndex | None]]:
     """Every index object by its name relative to the partition's chunks; None for one that is damaged."""
     found = {}
     listed = [key.key for key, _ in place.of_kind(ObjectKind.INDEX)]
@@ -133,7 +127,7 @@ def stored_indexes(place: Workplace) -> dict[str, tuple[StoredObject, ChunkIndex
     return found
 
 
-def _decoded(place: Workplace, key: str, body: bytes) -> ChunkIndex | None:
+def _decoded(place: ListedPartition, key: str, body: bytes) -> ChunkIndex | None:
     keys = place.target.keys
     try:
         index = objects.decode(body, ChunkIndex, key)
@@ -144,7 +138,7 @@ def _decoded(place: Workplace, key: str, body: bytes) -> ChunkIndex | None:
     return index if same else None
 
 
-def _of_chain(place: Workplace, chain: Chain) -> RepairPlan:
+def _of_chain(place: ListedPartition, chain: Chain) -> RepairPlan:
     plan = RepairPlan()
     keys, stored = place.target.keys, stored_indexes(place)
     entries = sorted(chain.entries, key=lambda entry: entry.start_offset)
@@ -169,12 +163,14 @@ def _of_chain(place: Workplace, chain: Chain) -> RepairPlan:
             f"{'damaged' if found else 'missing'}; offsets {entry.first_offset} to {entry.last_offset}, as committed"
         )
         key = keys.chunks + entry.name
-        plan += RepairPlan((Step(str(place.target), "index", key, detail, storing(place.store, key, body, etag)),))
+        plan += RepairPlan(
+            (RepairStep(str(place.target), "index", key, detail, storing(place.store, key, body, etag)),)
+        )
     return plan
 
 
 def _committed(
-    place: Workplace, chain: Chain, entry: ChunkEntry, before: ChunkEntry | None, beside: Sequence[ChunkIndex]
+    place: ListedPartition, chain: Chain, entry: ChunkEntry, before: ChunkEntry | None, beside: Sequence[ChunkIndex]
 ) -> bytes:
     """The index that an entry names; raises CorruptBlock or MalformedObject where it cannot be made."""
     keys, marker = place.target.keys, chain.marker
@@ -217,7 +213,7 @@ def _committed(
     raise failure
 
 
-def _without_chain(place: Workplace) -> RepairPlan:
+def _without_chain(place: ListedPartition) -> RepairPlan:
     """Indexes for all data that no index names, where no marker is left to say what they were."""
     keys, plan = place.target.keys, RepairPlan()
     stored = stored_indexes(place)
@@ -244,11 +240,11 @@ def _without_chain(place: Workplace) -> RepairPlan:
         detail = f"{'damaged' if found else 'missing'}; offsets {index.first_offset} to {index.last_offset}, no marker"
         target, etag = keys.chunks + name, found[0].etag if found else None
         action = storing(place.store, target, objects.encode(index), etag)
-        plan += RepairPlan((Step(str(place.target), "index", target, detail, action),))
+        plan += RepairPlan((RepairStep(str(place.target), "index", target, detail, action),))
     return plan
 
 
-def _sidecars(place: Workplace) -> RepairPlan:
+def _sidecars(place: ListedPartition) -> RepairPlan:
     """Layout `seed`: what readers of the ancestor find beside the data."""
     keys, steps = place.target.keys, []
     if keys.layout != "seed":
@@ -261,12 +257,12 @@ def _sidecars(place: Workplace) -> RepairPlan:
             continue
         name = key.stem + INDEX_SUFFIX
         action = storing(place.store, name, ancestor_index(index.blocks), None)
-        steps.append(Step(str(place.target), "index", name, "missing; for readers of the ancestor", action))
+        steps.append(RepairStep(str(place.target), "index", name, "missing; for readers of the ancestor", action))
     return RepairPlan(tuple(steps))
 
 
 def _blocks(
-    place: Workplace, key: ObjectKey, size: int, formats: set[str], timestamps: tuple[int, int] | None
+    place: ListedPartition, key: ObjectKey, size: int, formats: set[str], timestamps: tuple[int, int] | None
 ) -> tuple[tuple[BlockEntry, ...], str]:
     """The blocks of a data object and their record format; raises a FormatError."""
     others = sorted(formats - {"arrow"})
@@ -285,7 +281,7 @@ def _blocks(
 
 
 def _index(
-    place: Workplace,
+    place: ListedPartition,
     key: ObjectKey,
     size: int,
     blocks: Sequence[BlockEntry],
@@ -338,11 +334,11 @@ def _chain_end(follower: ChunkIndex) -> int:
     return next((gap.start for gap in follower.gaps if gap.end <= follower.start_offset), follower.start_offset)
 
 
-def _is_wanted(place: Workplace, number: int) -> bool:
+def _is_wanted(place: ListedPartition, number: int) -> bool:
     return place.target.key is None or place.target.key.number == number
 
 
-def _suffix(place: Workplace) -> str:
+def _suffix(place: ListedPartition) -> str:
     return SEED_INDEX_SUFFIX if place.target.keys.layout == "seed" else INDEX_SUFFIX
 
 

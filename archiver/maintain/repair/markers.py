@@ -11,8 +11,14 @@ from archiver.commit.commit import fold_tail
 from archiver.commit.driver import Driver, NoLog
 from archiver.commit.objects import Held, swap_marker
 from archiver.commit.operations import NewToken, Protocol
-from archiver.maintain.repair.chunk_indexes import MarkerState, Workplace, marker_state, stored_indexes, workplace
-from archiver.maintain.repair.plan import RepairPlan, Step, Target
+from archiver.maintain.repair.chunk_indexes import (
+    ListedPartition,
+    MarkerState,
+    list_partition,
+    marker_state,
+    stored_indexes,
+)
+from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
 from archiver.maintain.sweep import Problem
 from blockgz_runtime.store.writer import ContentTag, StoredObject, ToolStore
 from index_format import marker as markers
@@ -75,7 +81,7 @@ def store_marker(
 Wait = Callable[[int, str], None]
 
 
-def plan_marker(store: ToolStore, target: Target, group_id: str, max_block_bytes: int, wait: Wait) -> RepairPlan:
+def plan_marker(store: ToolStore, target: RepairTarget, group_id: str, max_block_bytes: int, wait: Wait) -> RepairPlan:
     """The marker of a partition that lost it, or whose marker is damaged or holds nothing yet."""
     keys = target.keys
     stored = store.get(keys.marker)
@@ -83,7 +89,7 @@ def plan_marker(store: ToolStore, target: Target, group_id: str, max_block_bytes
     if state is MarkerState.READABLE:
         return RepairPlan(notes=(f"{target}: its marker can be read; nothing to repair",))
     claimed = markers.decode_marker(stored.body, keys.marker) if stored and state is MarkerState.WITHOUT_CHUNK else None
-    place = workplace(store, target, max_block_bytes)
+    place = list_partition(store, target, max_block_bytes)
     indexes = stored_indexes(place)
     found = [StoredIndex(name, each.body, index) for name, (each, index) in indexes.items() if index is not None]
     chain = rebuilt_chain(found)
@@ -106,13 +112,13 @@ def plan_marker(store: ToolStore, target: Target, group_id: str, max_block_bytes
 
 def _step(
     store: ToolStore,
-    target: Target,
+    target: RepairTarget,
     links: Sequence[Link],
     facts: MarkerFacts,
     stored: StoredObject | None,
     state: MarkerState,
     wait: Wait,
-) -> Step:
+) -> RepairStep:
     keys = target.keys
     first, last = links[0].chunk.index, links[-1].chunk.index
     gaps = [gap for link in links for gap in link.gaps_before if gap.reason == UNVERIFIED]
@@ -129,16 +135,16 @@ def _step(
                 raise
             raise MalformedObject(f"the indexes of {target} do not make a chain", why=str(error)) from error
 
-    return Step(str(target), "marker", keys.marker, detail, carry_out)
+    return RepairStep(str(target), "marker", keys.marker, detail, carry_out)
 
 
-def _check(place: Workplace, chain: RebuiltChain, found: Sequence[StoredIndex]) -> None:
+def _check(place: ListedPartition, chain: RebuiltChain, found: Sequence[StoredIndex]) -> None:
     """Raises MalformedObject where there is no chain, or where it would leave out data that can be indexed again."""
     target = place.target
     if not chain.links:
         raise MalformedObject(
             f"{target} has no index to make a marker from",
-            why="a chain is told by its indexes",
+            why="only its indexes say what the chain is",
             remedy=f"make them from the data first: archiver repair index {target}",
         )
     if target.keys.layout == "seed" and place.store.head(topic_home("seed", _following(target)) + TOPIC_OBJECT):
@@ -158,7 +164,7 @@ def _check(place: Workplace, chain: RebuiltChain, found: Sequence[StoredIndex]) 
             )
 
 
-def _notes(place: Workplace, chain: RebuiltChain, found: Sequence[StoredIndex]) -> list[str]:
+def _notes(place: ListedPartition, chain: RebuiltChain, found: Sequence[StoredIndex]) -> list[str]:
     keys = place.target.keys
     sizes = {key.key: listed.size for key, listed in place.of_kind(ObjectKind.DATA)}
     notes = [f"{place.target}: {note}" for note in chain.notes]
@@ -177,7 +183,7 @@ def _notes(place: Workplace, chain: RebuiltChain, found: Sequence[StoredIndex]) 
     return notes
 
 
-def _tail_hash(place: Workplace, link: Link) -> str | None:
+def _tail_hash(place: ListedPartition, link: Link) -> str | None:
     """The hash of the last record; None where its format does not hold all of it, or its block is damaged."""
     index = link.chunk.index
     if index.record_format == "text":
@@ -191,13 +197,13 @@ def _tail_hash(place: Workplace, link: Link) -> str | None:
     return record_hash(next(iter_records(batch.slice(batch.num_rows - 1))))
 
 
-def _successor(store: ToolStore, target: Target) -> str | None:
+def _successor(store: ToolStore, target: RepairTarget) -> str | None:
     """The next incarnation, where it has this partition: the lost marker named it then."""
     following = _following(target)
     keys = LAYOUTS[target.keys.layout](following, target.keys.partition)
     return str(following) if store.head(keys.marker) is not None else None
 
 
-def _following(target: Target) -> TopicFolder:
+def _following(target: RepairTarget) -> TopicFolder:
     folder = target.keys.folder
     return folder._replace(incarnation=folder.incarnation + 1)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from archiver.maintain.repair.plan import RepairPlan, Step, parse_place, storing
+from archiver.maintain.repair.plan import RepairPlan, RepairStep, parse_place, storing
 from archiver.maintain.sweep import Problem
 from archiver.old_archives.old_archive import OldReader
 from blockgz_runtime.errors import NotInArchive
@@ -56,7 +56,7 @@ def _index(reader: OldReader, place: Place, data: FoundData, size: int) -> Repai
     old = bodies.get(data.own_index_key)
     detail = f"{'damaged' if old else 'missing'}; offsets {file.first_offset} to {file.next_offset - 1}, counted"
     action = storing(reader.store, data.own_index_key, encode_old_index(file.blocks), old.etag if old else None)
-    return RepairPlan((Step(str(place), "index", data.own_index_key, detail, action),))
+    return RepairPlan((RepairStep(str(place), "index", data.own_index_key, detail, action),))
 
 
 def _marker(reader: OldReader, place: Place, partition: FoundPartition) -> RepairPlan:
@@ -75,7 +75,7 @@ def _marker(reader: OldReader, place: Place, partition: FoundPartition) -> Repai
     body = (reader.store.prefix + newest.index_keys[0]).encode()
     detail = f"{'damaged' if stored else 'missing'}; names {newest.index_keys[0]}"
     action = storing(reader.store, key, body, stored.etag if stored else None)
-    return RepairPlan((Step(str(place), "marker", key, detail, action),))
+    return RepairPlan((RepairStep(str(place), "marker", key, detail, action),))
 
 
 def _wanted(texts: Sequence[str]) -> Callable[[Place, str], bool]:

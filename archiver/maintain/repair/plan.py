@@ -20,7 +20,7 @@ from index_format.keys import (
 
 
 @dataclass(frozen=True)
-class Step:
+class RepairStep:
     """One object that would be stored."""
 
     where: str
@@ -36,7 +36,7 @@ class Step:
 class RepairPlan:
     """Steps in the order in which they are taken; `problems` are what cannot be repaired."""
 
-    steps: tuple[Step, ...] = ()
+    steps: tuple[RepairStep, ...] = ()
     notes: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
 
@@ -45,7 +45,7 @@ class RepairPlan:
 
 
 @dataclass(frozen=True)
-class Target:
+class RepairTarget:
     """One partition of a current archive; `key` where a single chunk of it is meant."""
 
     keys: PartitionKeys
@@ -55,9 +55,9 @@ class Target:
         return f"{self.keys.folder}:{self.keys.partition}"
 
 
-def targets(store: ToolStore, layout: str, texts: Sequence[str]) -> list[Target]:
+def targets(store: ToolStore, layout: str, texts: Sequence[str]) -> list[RepairTarget]:
     """What `orders`, `orders:3`, `orders~2:0` or the key of a chunk's data means; raises UsageError or NotInArchive."""
-    found: list[Target] = []
+    found: list[RepairTarget] = []
     for text in texts:
         if "/" in text:
             key = parse_key(layout, text)
@@ -66,7 +66,7 @@ def targets(store: ToolStore, layout: str, texts: Sequence[str]) -> list[Target]
                     f"{text[:120]!r} is not the key of a chunk",
                     remedy="give it as `zcat` would, below the archive's address",
                 )
-            found.append(Target(LAYOUTS[layout](key.folder, key.partition), key))
+            found.append(RepairTarget(LAYOUTS[layout](key.folder, key.partition), key))
             continue
         topic, partition = parse_place(text)
         folder = parse_topic_folder(topic)
@@ -78,7 +78,7 @@ def targets(store: ToolStore, layout: str, texts: Sequence[str]) -> list[Target]
                 why=f"{store.url} has no folder of it",
                 remedy="replayer ls shows what is archived",
             )
-        found += [Target(keys) for keys in chosen]
+        found += [RepairTarget(keys) for keys in chosen]
     return found
 
 

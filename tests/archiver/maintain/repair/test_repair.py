@@ -18,7 +18,7 @@ from archiver.commit.recovery import take_over
 from archiver.errors import Fenced
 from archiver.maintain.repair.chunk_indexes import plan_indexes
 from archiver.maintain.repair.markers import plan_marker
-from archiver.maintain.repair.plan import Target, carry_out
+from archiver.maintain.repair.plan import RepairTarget, carry_out
 from index_format import marker as markers
 from index_format.blocks import BlockBuilder, block_crc32
 from index_format.chunk_index import BlockEntry
@@ -232,7 +232,7 @@ def rebuild(store: MemoryStore) -> None:
     def wait(attempt: int, cause: str) -> None:
         raise AssertionError(cause)
 
-    plan = plan_marker(store, Target(IDENTITY.keys), IDENTITY.group_id, MAX, wait)
+    plan = plan_marker(store, RepairTarget(IDENTITY.keys), IDENTITY.group_id, MAX, wait)
     assert not plan.problems, [problem.error.why for problem in plan.problems]
     assert not carry_out(plan)
 
@@ -269,7 +269,7 @@ def test_an_index_of_zstd_frames(form: str) -> None:
     (key,) = [key for key in store.objects if key.endswith(".index.json") and "partition=" in key and MARKER not in key]
     body = store.bodies()[key]
     store.delete(key)
-    assert not carry_out(plan_indexes(store, Target(IDENTITY.keys), MAX))
+    assert not carry_out(plan_indexes(store, RepairTarget(IDENTITY.keys), MAX))
     assert store.bodies()[key] == body
 
 
