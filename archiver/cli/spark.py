@@ -9,6 +9,7 @@ import click
 import orjson
 
 from archiver.cli.config_options import field_option
+from archiver.cli.signals import stop_on_signals
 from archiver.config.connect_names import SPARK_DEFAULTS, SPARK_NAMES
 from archiver.config.kinds import default_text
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError
@@ -148,4 +149,4 @@ def _print_result(archive: str, result: "JobResult", *, drained: bool | None, as
     else:
         click.echo(f"{result.records:,} records in {result.batches:,} batches")
     if drained is False:
-        click.echo("note: the job was ended before all was archived; run it again: it goes on where it ended", err=True)
+        click.echo("note: the job was ended before all was archived; run it again: it resumes where it ended", err=True)

@@ -52,35 +52,46 @@ class ArchiveSink(DataSource):
             return StreamWriter(_context(self.options, schema, overwrite=overwrite, is_batch=False))
 
 
-class BatchWriter(DataSourceArrowWriter):
-    """One write; Spark pickles it to tasks, and to where it commits."""
+class _Writer:
+    """What Spark pickles to tasks, and to where it commits."""
 
     def __init__(self, context: WriteContext) -> None:
         self._context = context
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
         """See DataSourceArrowWriter; raises WriteFailed."""
-        return _write(iterator, self._context)
+        with as_write_failed():
+            return TaskReport(write_task(map(to_rows, iterator), self._context))
+
+    def _commit(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        readings: Mapping[SourcePartition, Reading],
+    ) -> None:
+        """Commits everything; where it raises, what was committed is left out of the next try."""
+        log_to(sys.stderr, level=logging.WARNING, log_format="text")
+        reports = [report for message in messages if isinstance(message, TaskReport) for report in message.partitions]
+        with as_write_failed():
+            outcomes = commit_all(ordered(reports), self._context, readings)
+            if errors := [each.error for each in outcomes if each.error is not None]:
+                raise errors[0]
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """One write."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """See DataSourceWriter; raises WriteFailed."""
-        _commit(messages, self._context, {})
+        self._commit(messages, {})
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """One micro-batch. The archive's markers say what was committed; by its number the job says what was read."""
-
-    def __init__(self, context: WriteContext) -> None:
-        self._context = context
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
-        """See DataSourceStreamArrowWriter; raises WriteFailed."""
-        return _write(iterator, self._context)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """See DataSourceStreamWriter; raises WriteFailed."""
         address = self._context.options.readings
-        _commit(messages, self._context, ask_ranges(address, batchId) if address else {})
+        self._commit(messages, ask_ranges(address, batchId) if address else {})
 
 
 def _context(options: Mapping[str, str], schema: StructType, *, overwrite: bool, is_batch: bool) -> WriteContext:
@@ -92,20 +103,3 @@ def _context(options: Mapping[str, str], schema: StructType, *, overwrite: bool,
         )
     check_columns([Column(field.name, field.dataType.simpleString()) for field in schema.fields])
     return open_context(parse_options(options), is_batch=is_batch)
-
-
-def _write(iterator: Iterator[pa.RecordBatch], context: WriteContext) -> TaskReport:
-    with as_write_failed():
-        return TaskReport(write_task(map(to_rows, iterator), context))
-
-
-def _commit(
-    messages: Sequence[WriterCommitMessage | None], context: WriteContext, readings: Mapping[SourcePartition, Reading]
-) -> None:
-    """Once this returns, everything is committed; where it raises, what was committed is left out of the next try."""
-    log_to(sys.stderr, level=logging.WARNING, log_format="text")
-    reports = [report for message in messages if isinstance(message, TaskReport) for report in message.partitions]
-    with as_write_failed():
-        errors = [each.error for each in commit_all(ordered(reports), context, readings) if each.error is not None]
-        if errors:
-            raise errors[0]

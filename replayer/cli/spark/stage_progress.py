@@ -4,12 +4,15 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from replayer.cli.progress import StatusLines
+
+if TYPE_CHECKING:
+    from pyspark import StatusTracker
 
 POLL_SECONDS = 0.5
 
@@ -23,29 +26,8 @@ class Tasks(NamedTuple):
     total: int
 
 
-class _Stage(Protocol):
-    @property
-    def numTasks(self) -> int: ...  # noqa: N802
-    @property
-    def numActiveTasks(self) -> int: ...  # noqa: N802
-    @property
-    def numCompletedTasks(self) -> int: ...  # noqa: N802
-    @property
-    def numFailedTasks(self) -> int: ...  # noqa: N802
-
-
-class StatusTracker(Protocol):
-    """What of pyspark's StatusTracker is asked."""
-
-    def getActiveStageIds(self) -> list[int]:  # noqa: N802
-        """The stages that run now."""
-
-    def getStageInfo(self, stageId: int) -> _Stage | None:  # noqa: N802, N803
-        """How far one is."""
-
-
 @contextmanager
-def stage_progress(what: str, tracker: StatusTracker, *, as_json: bool) -> Iterator[None]:
+def stage_progress(what: str, tracker: "StatusTracker", *, as_json: bool) -> Iterator[None]:
     """Shows the tasks of Spark's stages while the block runs."""
     if not as_json and not sys.stderr.isatty():
         yield
@@ -73,7 +55,7 @@ def stage_progress(what: str, tracker: StatusTracker, *, as_json: bool) -> Itera
             poll.join()
 
 
-def tasks_now(tracker: StatusTracker) -> Tasks:
+def tasks_now(tracker: "StatusTracker") -> Tasks:
     """The tasks of all stages that run."""
     stages = [info for each in tracker.getActiveStageIds() if (info := tracker.getStageInfo(each)) is not None]
     return Tasks(
@@ -84,7 +66,7 @@ def tasks_now(tracker: StatusTracker) -> Tasks:
     )
 
 
-def _poll(tracker: StatusTracker, report: Callable[[Tasks], None], ended: threading.Event) -> None:
+def _poll(tracker: "StatusTracker", report: Callable[[Tasks], None], ended: threading.Event) -> None:
     while not ended.wait(POLL_SECONDS):
         try:
             report(tasks_now(tracker))

@@ -24,7 +24,7 @@ from replayer.read.topics import TopicPartitions, parse_partitions, parse_topic
 from replayer.spark.archive_place import ArchivePlace, opened
 from replayer.spark.background import iterated
 from replayer.spark.jobs.values import RowDecoder
-from replayer.spark.source.planning import Run
+from replayer.spark.source.planning import PartitionRange
 from replayer.spark.source.rows import batched, to_rows
 
 T = TypeVar("T")
@@ -90,14 +90,14 @@ class _Read:
     decoder: RowDecoder
     skipped: "Accumulator[list[Skipped]] | None"
 
-    def __call__(self, run: Run) -> Iterator[pa.RecordBatch]:
+    def __call__(self, run: PartitionRange) -> Iterator[pa.RecordBatch]:
         damage = SkipDamage()
         for rows in batched(iterated(lambda: self._rows(run, damage))):
             yield self.decoder(rows)
         if self.skipped is not None and damage.skipped:
             self.skipped.add([Skipped(run.topic, run.partition, *each) for each in damage.skipped])
 
-    async def _rows(self, run: Run, damage: SkipDamage) -> AsyncGenerator[pa.RecordBatch]:
+    async def _rows(self, run: PartitionRange, damage: SkipDamage) -> AsyncGenerator[pa.RecordBatch]:
         async with opened(self.place) as archive:
             partition = await archive.open_partition(run.topic, run.partition)
             selection = Selection(partition, OffsetRange(run.start, run.end))
@@ -110,7 +110,7 @@ class _Read:
 def records(
     spark: SparkSession,
     place: ArchivePlace,
-    runs: tuple[Run, ...],
+    runs: tuple[PartitionRange, ...],
     record_filter: RecordFilter,
     decoder: RowDecoder,
     skipped: SkippedRanges | None,

@@ -17,7 +17,7 @@ from replayer.spark.archive_place import ArchivePlace, opened
 from replayer.spark.jobs.layout import check_parts, column_of, fitted, parted
 from replayer.spark.jobs.reading import Skipped, SkippedRanges, named_topics, records
 from replayer.spark.jobs.values import ValueOptions, row_decoder, settled, with_values
-from replayer.spark.source.planning import Portion, Run, run_of, shared_out
+from replayer.spark.source.planning import PartitionRange, Portion, range_of, shared_out
 
 CSV = {"header": "true", "escape": '"'}
 """Quotes are doubled, as RFC 4180 has them."""
@@ -36,7 +36,7 @@ class JobPlan:
     """`bytes` are those of whole chunks as stored, `records` all of theirs: what is read is at most as much."""
 
     topics: tuple[str, ...]
-    tasks: tuple[Run, ...]
+    tasks: tuple[PartitionRange, ...]
     chunks: int
     records: int
     bytes: int
@@ -64,7 +64,7 @@ async def _planned(
     for partition, (start, end) in selections:
         if end <= start:
             continue
-        run = run_of(partition, start, end)
+        run = range_of(partition, start, end)
         entries = [entry async for entry in partition.entries(start, end, wanted)]
         portions.append(Portion(partition, run, entries))
         found = [gap for gap in await partition.gaps() if gap.start < end and gap.end > start]

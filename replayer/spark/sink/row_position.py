@@ -27,7 +27,7 @@ REMEDY = (
     'give each source partition to one task, in order: .repartition("partition")'
     '.sortWithinPartitions("partition", "offset")'
 )
-ANEW = f"{REMEDY}; and begin another job with an empty topic, since this one cannot tell what is missing"
+BEGIN_AGAIN = f"{REMEDY}; and begin another job with an empty topic, since this one cannot tell what is missing"
 
 
 class Range(NamedTuple):
@@ -59,16 +59,11 @@ class RowPosition:
     rows: int
 
     def encoded(self) -> str:
-        """See lane_position.Position."""
-        fields = {
-            "v": VERSION,
-            "topic": self.topic,
-            "writer": self.writer,
-            "done": self.done,
-            "newest": self.newest,
-            "rows": self.rows,
-        }
-        return msgspec.json.encode(fields).decode()
+        """See ledger.Position."""
+        return msgspec.json.encode({"v": VERSION} | {name: getattr(self, name) for name in _STORED}).decode()
+
+
+_STORED = ("topic", "writer", "done", "newest", "rows")
 
 
 def decode_row_position(written: int, metadata: str) -> RowPosition:
@@ -77,13 +72,8 @@ def decode_row_position(written: int, metadata: str) -> RowPosition:
         fields: dict[str, Any] = msgspec.json.decode(metadata)
         if fields["v"] != VERSION:
             raise ValueError(f"its version is {fields['v']}")
-        run, task = fields["writer"]
-        done = tuple(Range(*map(int, each)) for each in fields["done"])
-        newest = Range(*map(int, fields["newest"]))
-        return RowPosition(
-            str(fields["topic"]), Writer(str(run), int(task)), written, done, newest, int(fields["rows"])
-        )
-    except (msgspec.DecodeError, ValueError, TypeError, KeyError) as error:
+        return msgspec.convert({**fields, "written": written}, RowPosition)
+    except (msgspec.MsgspecError, ValueError, TypeError, KeyError) as error:
         raise ReplayRefused(
             "the job's recorded position cannot be read",
             why=f"{metadata[:80]!r}: {error or type(error).__name__}",
@@ -171,7 +161,7 @@ class RowLedger:
             raise ReplayRefused(
                 f"offset {missing[0]} of {self._where} was not written, and later ones were",
                 why="rows came in another order before, or other rows did",
-                remedy=ANEW,
+                remedy=BEGIN_AGAIN,
             )
         if len(older) or offsets[0] == first:
             self._meets_newest = True
@@ -204,7 +194,7 @@ class RowLedger:
             raise ReplayRefused(
                 f"{self._where} has other rows than were written before",
                 why=f"{position.rows} were written at offsets {start} to {end - 1}, and these are {self._met}",
-                remedy=ANEW,
+                remedy=BEGIN_AGAIN,
             )
 
     def _refuse_disorder(self, offsets: Offsets) -> None:
@@ -224,7 +214,7 @@ class RowLedger:
             raise ReplayRefused(
                 f"two tasks write {self._where}",
                 why="neither knows what the other one has, so order and completeness would be left to chance",
-                remedy=ANEW,
+                remedy=BEGIN_AGAIN,
             )
 
 

@@ -1,7 +1,7 @@
 """The format `blockgz-kafka`: rows to a topic with their own timestamps, headers and partitions, batch and stream."""
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ BATCH_ID = "streaming.sql.batchId"
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class WrittenRows(WriterCommitMessage):
     """What one task wrote."""
 
     records: int
@@ -47,7 +47,7 @@ class TopicSink(DataSource):
             return BatchWriter(prepare(self.options, schema, overwrite=overwrite, batch=True))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":  # noqa: N802
-        """A stream, asked for anew with every batch: the topic holds records then."""
+        """A stream, asked for again with every batch: the topic holds records then."""
         with report_errors(WriteFailed):
             return StreamWriter(prepare(self.options, schema, overwrite=overwrite, batch=False))
 
@@ -99,45 +99,25 @@ def refuse_unfit(options: SinkOptions, columns: Columns) -> None:
         )
 
 
-class BatchWriter(DataSourceArrowWriter):
+class _Writer:
+    """What Spark pickles to tasks, which commit for themselves: what they have committed stays, whatever comes then."""
+
+    def __init__(self, work: WriteWork) -> None:
+        self._work = work
+        self._run = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
+        """See DataSourceArrowWriter; raises WriteFailed."""
+        context = TaskContext.get()
+        task = context.partitionId() if context else 0
+        batch = context.getLocalProperty(BATCH_ID) if context else None
+        with report_errors(WriteFailed):
+            return WrittenRows(write_rows(iterator, self._work, Writer(f"{self._run}:{batch or ''}", task)))
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
     """One `save()`."""
 
-    def __init__(self, work: WriteWork) -> None:
-        self._work = work
-        self._run = uuid.uuid4().hex
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """See DataSourceArrowWriter; raises WriteFailed."""
-        return _write(iterator, self._work, self._run)
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Everything stands already: tasks commit for themselves."""
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """What tasks have committed stays; the next write goes on behind it where it is transactional."""
-
-
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """The batches of a query."""
-
-    def __init__(self, work: WriteWork) -> None:
-        self._work = work
-        self._run = uuid.uuid4().hex
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """See DataSourceStreamArrowWriter; raises WriteFailed."""
-        return _write(iterator, self._work, self._run)
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """As BatchWriter."""
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """As BatchWriter."""
-
-
-def _write(batches: Iterator[pa.RecordBatch], work: WriteWork, run: str) -> Written:
-    context = TaskContext.get()
-    task = context.partitionId() if context else 0
-    batch = context.getLocalProperty(BATCH_ID) if context else None
-    with report_errors(WriteFailed):
-        return Written(write_rows(batches, work, Writer(f"{run}:{batch or ''}", task)))

@@ -8,12 +8,12 @@ from replayer.read.partition import ArchivedPartition
 from replayer.spark.archive_place import opened
 from replayer.spark.source import planning
 from replayer.spark.source.options import SourceOptions
-from replayer.spark.source.planning import Run
+from replayer.spark.source.planning import PartitionRange
 
 Offsets = dict[str, dict[str, int]]
 """By incarnation (`orders~1`) and partition, the offset before which everything is read."""
 
-Place = tuple[str, str]
+PartitionName = tuple[str, str]
 """An incarnation and a partition, as they stand in offsets."""
 
 
@@ -35,7 +35,7 @@ async def next_end(start: Offsets, last: Offsets | None, most: int | None, optio
 
     What was archived of a topic before it was created again is read to its end, where the query had begun on it.
     """
-    firsts: dict[Place, int] = {}
+    firsts: dict[PartitionName, int] = {}
     async with opened(options.place) as archive:
         ends = begun(start, last if last is not None else await _ends(archive, options))
         for topic, partitions in ends.items():
@@ -66,7 +66,7 @@ def begun(start: Offsets, ends: Offsets) -> Offsets:
     }
 
 
-def shared_out(lags: Mapping[Place, int], most: int | None) -> dict[Place, int]:
+def shared_out(lags: Mapping[PartitionName, int], most: int | None) -> dict[PartitionName, int]:
     """How far each partition goes: all of its lag, or its share of `most` offsets, at least one where it lags."""
     total = sum(lags.values())
     if most is None or total <= most:
@@ -74,7 +74,7 @@ def shared_out(lags: Mapping[Place, int], most: int | None) -> dict[Place, int]:
     return {place: min(lag, max(1, lag * most // total)) if lag else 0 for place, lag in lags.items()}
 
 
-async def tasks_between(start: Offsets, end: Offsets, options: SourceOptions) -> list[Run]:
+async def tasks_between(start: Offsets, end: Offsets, options: SourceOptions) -> list[PartitionRange]:
     """The tasks of a batch; a partition that `start` does not know is read from its first archived offset.
 
     Raises DataLost for a gap inside, NotInArchive for a partition that is no longer there.
@@ -86,7 +86,7 @@ async def tasks_between(start: Offsets, end: Offsets, options: SourceOptions) ->
                 partition = await archive.open_partition(topic, int(number))
                 first = start.get(topic, {}).get(number, partition.start_offset)
                 partitions.append(partition)
-                runs.append(Run(topic, int(number), first, max(first, stop)))
+                runs.append(PartitionRange(topic, int(number), first, max(first, stop)))
         return await planning.tasks(partitions, runs, options)
 
 

@@ -28,7 +28,7 @@ class DataLost(BlockgzError):
         )
 
 
-class Run(NamedTuple):
+class PartitionRange(NamedTuple):
     """Offsets [start, end) of a partition; `topic` names the incarnation (`orders~2`), so that all open the same."""
 
     topic: str
@@ -41,11 +41,11 @@ class Portion(NamedTuple):
     """A run, and the chunks that may hold records of it."""
 
     partition: ArchivedPartition
-    run: Run
+    run: PartitionRange
     entries: Sequence[ChunkEntry]
 
 
-class Piece(NamedTuple):
+class CutPoint(NamedTuple):
     """Offsets up to `end` and the stored bytes that they take from the piece before."""
 
     end: int
@@ -84,14 +84,14 @@ async def _topics(archive: Archive, options: SourceOptions) -> Mapping[str, Sequ
     return topics
 
 
-async def ranges(partitions: Sequence[ArchivedPartition], options: SourceOptions) -> list[Run]:
+async def ranges(partitions: Sequence[ArchivedPartition], options: SourceOptions) -> list[PartitionRange]:
     """What the options ask for of each partition; raises UsageError or DataLost."""
     runs = []
     for partition in partitions:
         start = await starting_offset(partition, options)
         position = position_in(options.end, partition.topic, partition.partition, "endingOffsets")
         end = await _offset(partition, position, options)
-        runs.append(run_of(partition, start, max(start, end)))
+        runs.append(range_of(partition, start, max(start, end)))
     return runs
 
 
@@ -110,7 +110,9 @@ async def starting_offset(partition: ArchivedPartition, options: SourceOptions) 
     return await _offset(partition, position, options)
 
 
-async def tasks(partitions: Sequence[ArchivedPartition], runs: Sequence[Run], options: SourceOptions) -> list[Run]:
+async def tasks(
+    partitions: Sequence[ArchivedPartition], runs: Sequence[PartitionRange], options: SourceOptions
+) -> list[PartitionRange]:
     """The runs cut into tasks at the edges of chunks and blocks; none is empty. Raises DataLost for a gap inside."""
     wanted = [(partition, run) for partition, run in zip(partitions, runs, strict=True) if run.end > run.start]
     if options.fails_on_data_loss:
@@ -120,7 +122,7 @@ async def tasks(partitions: Sequence[ArchivedPartition], runs: Sequence[Run], op
     return await shared_out(whole, options.task_bytes, options.min_tasks)
 
 
-async def shared_out(portions: Sequence[Portion], task_bytes: int, min_tasks: int) -> list[Run]:
+async def shared_out(portions: Sequence[Portion], task_bytes: int, min_tasks: int) -> list[PartitionRange]:
     """The portions cut at the edges of chunks and blocks: tasks of at most about `task_bytes`, and so many at least."""
     total = sum(entry.bytes for portion in portions for entry in portion.entries)
     limit = max(1, min(task_bytes, -(-total // min_tasks)))
@@ -131,9 +133,9 @@ async def shared_out(portions: Sequence[Portion], task_bytes: int, min_tasks: in
     return found
 
 
-def cut(run: Run, pieces: Sequence[Piece], limit: int) -> list[Run]:
+def cut(run: PartitionRange, pieces: Sequence[CutPoint], limit: int) -> list[PartitionRange]:
     """A run at the ends of pieces, each part as near to `limit` bytes from below as they allow; at least a piece."""
-    parts: list[Run] = []
+    parts: list[PartitionRange] = []
     start, size, end = run.start, 0, run.start
     for piece in pieces:
         if piece.end <= run.start or end == run.end:
@@ -148,7 +150,7 @@ def cut(run: Run, pieces: Sequence[Piece], limit: int) -> list[Run]:
     return parts
 
 
-async def refuse_gaps(partition: ArchivedPartition, run: Run) -> None:
+async def refuse_gaps(partition: ArchivedPartition, run: PartitionRange) -> None:
     """Raises DataLost where the run covers a recorded gap, unless nobody knows whether it held a record.
 
     Of a topic with transactions, streams into an archive leave such gaps where a transaction and a batch end together.
@@ -159,11 +161,11 @@ async def refuse_gaps(partition: ArchivedPartition, run: Run) -> None:
         raise DataLost(f"{run.topic}:{run.partition}", gap.start, gap.end, f"the archive has a gap: {gap.reason}")
 
 
-async def _pieces(partition: ArchivedPartition, entry: ChunkEntry, limit: int) -> list[Piece]:
+async def _pieces(partition: ArchivedPartition, entry: ChunkEntry, limit: int) -> list[CutPoint]:
     if entry.bytes <= limit * SLACK:
-        return [Piece(entry.next_offset, entry.bytes)]
+        return [CutPoint(entry.next_offset, entry.bytes)]
     chunk = await partition.chunk(entry)
-    return [Piece(block.last_record_offset + 1, block.byte_length) for block in chunk.index.blocks]
+    return [CutPoint(block.last_record_offset + 1, block.byte_length) for block in chunk.index.blocks]
 
 
 async def _offset(partition: ArchivedPartition, position: Position, options: SourceOptions) -> int:
@@ -175,7 +177,7 @@ async def _offset(partition: ArchivedPartition, position: Position, options: Sou
     return offset
 
 
-def run_of(partition: ArchivedPartition, start: int, end: int) -> Run:
+def range_of(partition: ArchivedPartition, start: int, end: int) -> PartitionRange:
     """Offsets [start, end) of a partition, by a name that means the same wherever it is opened."""
     folder = partition.keys.folder
-    return Run(f"{folder.topic}~{folder.incarnation}", partition.partition, start, end)
+    return PartitionRange(f"{folder.topic}~{folder.incarnation}", partition.partition, start, end)

@@ -23,7 +23,7 @@ from replayer.spark.archive_place import opened
 from replayer.spark.background import iterated
 from replayer.spark.source import following, planning
 from replayer.spark.source.options import SourceOptions, parse_options
-from replayer.spark.source.planning import Run
+from replayer.spark.source.planning import PartitionRange
 from replayer.spark.source.rows import DDL, HEADERS_DDL, batched, to_rows
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ T = TypeVar("T")
 class Task(InputPartition):
     """What one task reads."""
 
-    run: Run
+    run: PartitionRange
 
 
 class ArchiveSource(DataSource):
@@ -120,7 +120,7 @@ def _done(work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(work)
 
 
-async def _batch(options: SourceOptions) -> list[Run]:
+async def _batch(options: SourceOptions) -> list[PartitionRange]:
     async with opened(options.place) as archive:
         partitions = await planning.subscribed(archive, options)
         runs = await planning.ranges(partitions, options)
@@ -135,7 +135,7 @@ def _read(partition: InputPartition | None, options: SourceOptions) -> Iterator[
             yield from batched(iterated(lambda: _rows(run, options)))
 
 
-async def _rows(run: Run, options: SourceOptions) -> AsyncGenerator[pa.RecordBatch]:
+async def _rows(run: PartitionRange, options: SourceOptions) -> AsyncGenerator[pa.RecordBatch]:
     async with opened(options.place) as archive:
         partition = await archive.open_partition(run.topic, run.partition)
         async with aclosing(scan(partition, run.start, run.end)) as batches:

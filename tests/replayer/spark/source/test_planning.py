@@ -16,7 +16,7 @@ from replayer.spark.archive_place import opened
 from replayer.spark.background import iterated
 from replayer.spark.source import following, planning
 from replayer.spark.source.options import SourceOptions, parse_options
-from replayer.spark.source.planning import DataLost, Piece, Run, cut
+from replayer.spark.source.planning import CutPoint, DataLost, PartitionRange, cut
 from replayer.spark.source.rows import batched, to_rows
 from tests.support.archives import ArchiveWriter, records
 
@@ -31,8 +31,8 @@ def test_tasks_cover_a_run_once_at_the_edges_of_pieces(
     steps: list[tuple[int, int]], start: int, length: int, limit: int
 ) -> None:
     ends = [sum(step for step, _ in steps[: number + 1]) for number in range(len(steps))]
-    pieces = [Piece(end, size) for end, (_, size) in zip(ends, steps, strict=True)]
-    run = Run("orders~1", 0, start, min(start + length, ends[-1]))
+    pieces = [CutPoint(end, size) for end, (_, size) in zip(ends, steps, strict=True)]
+    run = PartitionRange("orders~1", 0, start, min(start + length, ends[-1]))
     parts = cut(run, pieces, limit)
     if run.end <= run.start:
         assert parts == []
@@ -61,8 +61,8 @@ def options(path: Path, **given: str) -> SourceOptions:
     return parse_options({"path": str(path), "subscribe": "orders"} | given, default_start=Earliest())
 
 
-def planned(wanted: SourceOptions) -> list[Run]:
-    async def plan() -> list[Run]:
+def planned(wanted: SourceOptions) -> list[PartitionRange]:
+    async def plan() -> list[PartitionRange]:
         async with opened(wanted.place) as archive:
             partitions = await planning.subscribed(archive, wanted)
             return await planning.tasks(partitions, await planning.ranges(partitions, wanted), wanted)
@@ -71,7 +71,7 @@ def planned(wanted: SourceOptions) -> list[Run]:
 
 
 def test_a_small_archive_is_a_task_for_each_partition(archive: Path) -> None:
-    assert planned(options(archive)) == [Run("orders~1", 0, 0, 400), Run("orders~1", 1, 50, 60)]
+    assert planned(options(archive)) == [PartitionRange("orders~1", 0, 0, 400), PartitionRange("orders~1", 1, 50, 60)]
 
 
 def test_more_tasks_cut_chunks_at_blocks(archive: Path) -> None:
@@ -84,11 +84,11 @@ def test_more_tasks_cut_chunks_at_blocks(archive: Path) -> None:
 
 def test_ranges_by_offset_and_time(archive: Path) -> None:
     by_offset = options(archive, assign='{"orders":[0]}', subscribe="", startingOffsets='{"orders":{"0":150}}')
-    assert planned(by_offset) == [Run("orders~1", 0, 150, 400)]
+    assert planned(by_offset) == [PartitionRange("orders~1", 0, 150, 400)]
     start, end = 1_760_000_000_000 + 55, 1_760_000_000_000 + 58
     assert planned(options(archive, startingTimestamp=str(start), endingTimestamp=str(end))) == [
-        Run("orders~1", 0, 55, 58),
-        Run("orders~1", 1, 55, 58),
+        PartitionRange("orders~1", 0, 55, 58),
+        PartitionRange("orders~1", 1, 55, 58),
     ]
 
 
@@ -97,14 +97,14 @@ def test_a_start_by_time_that_nothing_reaches(archive: Path) -> None:
     with pytest.raises(UsageError, match="orders:1 holds no record at or after"):
         planned(options(archive, startingTimestamp=late))
     lenient = options(archive, startingTimestamp=late, startingOffsetsByTimestampStrategy="latest")
-    assert planned(lenient) == [Run("orders~1", 0, 100, 400)]
+    assert planned(lenient) == [PartitionRange("orders~1", 0, 100, 400)]
 
 
 def test_offsets_outside_the_archive_are_data_lost(archive: Path) -> None:
     outside = {"startingOffsets": '{"orders":{"0":0,"1":7}}'}
     with pytest.raises(DataLost, match="offsets 7 to 50 of orders:1"):
         planned(options(archive, **outside))
-    assert planned(options(archive, failOnDataLoss="false", **outside))[-1] == Run("orders~1", 1, 50, 60)
+    assert planned(options(archive, failOnDataLoss="false", **outside))[-1] == PartitionRange("orders~1", 1, 50, 60)
 
 
 def test_a_gap_is_data_lost_where_it_is_read(tmp_path: Path) -> None:
@@ -113,8 +113,8 @@ def test_a_gap_is_data_lost_where_it_is_read(tmp_path: Path) -> None:
     writer.commit(records(range(20, 30)), gaps=(Gap(10, 20, "retention"),))
     with pytest.raises(DataLost, match="offsets 10 to 20 of orders~1:0"):
         planned(options(tmp_path))
-    assert planned(options(tmp_path, failOnDataLoss="false")) == [Run("orders~1", 0, 0, 30)]
-    assert planned(options(tmp_path, startingOffsets='{"orders":{"0":20}}')) == [Run("orders~1", 0, 20, 30)]
+    assert planned(options(tmp_path, failOnDataLoss="false")) == [PartitionRange("orders~1", 0, 0, 30)]
+    assert planned(options(tmp_path, startingOffsets='{"orders":{"0":20}}')) == [PartitionRange("orders~1", 0, 20, 30)]
 
 
 def test_a_gap_that_may_hold_nothing_does_not_end_a_read(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_gap_that_may_hold_nothing_does_not_end_a_read(tmp_path: Path) -> None
     writer = ArchiveWriter(tmp_path).partition("orders", 0)
     writer.commit(records(range(10)))
     writer.commit(records(range(11, 20)), gaps=(Gap(10, 11, "unverified"),))
-    assert planned(options(tmp_path)) == [Run("orders~1", 0, 0, 20)]
+    assert planned(options(tmp_path)) == [PartitionRange("orders~1", 0, 0, 20)]
     writer.commit(records(range(25, 30)), gaps=(Gap(20, 25, "retention"),))
     with pytest.raises(DataLost, match="offsets 20 to 25 of orders~1:0"):
         planned(options(tmp_path))
@@ -147,8 +147,8 @@ def test_a_stream_goes_on_through_a_topic_created_again(tmp_path: Path) -> None:
     second = asyncio.run(following.next_end(first, None, None, wanted))
     assert second == {"orders~1": {"0": 10}, "orders~2": {"0": 3}}
     assert asyncio.run(following.tasks_between(first, second, wanted)) == [
-        Run("orders~1", 0, 4, 10),
-        Run("orders~2", 0, 0, 3),
+        PartitionRange("orders~1", 0, 4, 10),
+        PartitionRange("orders~2", 0, 0, 3),
     ]
     assert asyncio.run(following.next_end(second, None, None, wanted)) == second
 
