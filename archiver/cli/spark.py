@@ -9,7 +9,6 @@ import click
 import orjson
 
 from archiver.cli.config_options import field_option
-from archiver.cli.signals import stop_on_signals
 from archiver.config.connect_names import SPARK_DEFAULTS, SPARK_NAMES
 from archiver.config.kinds import default_text
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError
@@ -47,12 +46,16 @@ def _sink_options(function: F) -> F:
     ),
 )
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
-@click.option("-b", "--bootstrap-server", "bootstrap", required=True, metavar="HOST:PORT", help="Brokers.")
+@click.option("-b", "--bootstrap-server", "bootstrap_servers", required=True, metavar="HOST:PORT", help="Brokers.")
 @click.option("-a", "--archive", required=True, help="s3://bucket/prefix, file:///dir or ./dir.")
 @click.option("--checkpoint", required=True, metavar="DIR", help="Where Spark keeps the stream's offsets.")
 @click.option("--once", is_flag=True, help="Archive what is there when the job starts, then end.")
 @click.option(
-    "--chunk-interval", type=DURATION, default="5m", help="A batch, and so a chunk a partition, so often. [5m]"
+    "--chunk-interval",
+    "interval_seconds",
+    type=DURATION,
+    default="5m",
+    help="A batch, and so a chunk a partition, so often. [5m]",
 )
 @click.option("--max-offsets", type=click.IntRange(1), help="Offsets of one batch at most, of all partitions.")
 @click.option("--master", help="Of Spark, such as local[4]; else what spark-submit or its configuration says.")
@@ -60,21 +63,7 @@ def _sink_options(function: F) -> F:
 @click.option("-X", "kafka", multiple=True, metavar="NAME=VALUE", help="A setting of Kafka's Java client.")
 @_sink_options
 @click.option("--json", "as_json", is_flag=True, help="Print a line for each batch, and the result, as JSON.")
-def spark(
-    *,
-    topics: tuple[str, ...],
-    bootstrap: str,
-    archive: str,
-    checkpoint: str,
-    once: bool,
-    chunk_interval: float,
-    max_offsets: int | None,
-    master: str | None,
-    jars: str | None,
-    kafka: tuple[str, ...],
-    as_json: bool,
-    **given: Any,
-) -> int:
+def spark(*, archive: str, kafka: tuple[str, ...], as_json: bool, **given: Any) -> int:
     """Archive topics as a Spark job: Spark's Kafka source into the format blockgz-archive.
 
     TOPIC is a name, a glob or ~regex. The archive is the same as that of `archiver run`, by the same commits; a lost
@@ -92,30 +81,17 @@ def spark(
             remedy="pip install 'blockgz[spark]'",
         ) from error
     sink = {"path": archive} | {
-        name: _text(given[field]) for name, field in OPTIONS.items() if given[field] is not None
+        name: _text(value) for name, field in OPTIONS.items() if (value := given.pop(field)) is not None
     }
-    isolation_level = sink.setdefault("isolationLevel", default_text("isolation_level"))
-    job = Job(
-        topics=topics,
-        bootstrap_servers=bootstrap,
-        kafka=_java_settings(kafka),
-        sink=sink,
-        checkpoint=checkpoint,
-        isolation_level=isolation_level,
-        fails_on_gap=given["on_gap"] == "stop",
-        once=once,
-        interval_seconds=chunk_interval,
-        max_offsets=max_offsets,
-        master=master,
-        jars=jars,
-    )
+    sink.setdefault("isolationLevel", default_text("isolation_level"))
+    job = Job(kafka=_java_settings(kafka), sink=sink, **given)
     stopped = threading.Event()
     signals = stop_on_signals(stopped.set)
     result = run_job(job, stopped, lambda progress: _print_batch(progress, as_json=as_json))
-    _print_result(archive, result, drained=result.ended if once else None, as_json=as_json)
+    _print_result(archive, result, drained=result.ended if job.once else None, as_json=as_json)
     if signal.SIGINT in signals:
         return INTERRUPTED
-    return 0 if result.ended or not once else PARTLY_FAILED
+    return 0 if result.ended or not job.once else PARTLY_FAILED
 
 
 def _java_settings(pairs: tuple[str, ...]) -> dict[str, str]:

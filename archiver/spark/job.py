@@ -46,10 +46,8 @@ class Job:
     kafka: Mapping[str, str]
     """Settings of the Java client by their names; they may refer to secrets."""
     sink: Mapping[str, str]
-    """Options of the format `blockgz-archive`."""
+    """Options of the format `blockgz-archive`, its `isolationLevel` among them, which is the source's too."""
     checkpoint: str
-    isolation_level: str
-    fails_on_gap: bool
     once: bool
     interval_seconds: float
     max_offsets: int | None
@@ -106,7 +104,7 @@ def run_job(job: Job, stopped: threading.Event, on_batch: Callable[[Mapping[str,
         try:
             return _run(job, stopped, on_batch)
         except PySparkException as error:
-            if (loss := data_loss(error, job.checkpoint, is_recorded=not job.fails_on_gap)) is not None:
+            if (loss := data_loss(error, job.checkpoint, is_recorded=job.sink.get("onGap") != "stop")) is not None:
                 raise loss from error
             raise
 
@@ -222,7 +220,7 @@ def source_options(job: Job) -> dict[str, str]:
     """
     own = {
         "kafka.bootstrap.servers": job.bootstrap_servers,
-        "kafka.isolation.level": job.isolation_level,
+        "kafka.isolation.level": job.sink["isolationLevel"],
         "includeHeaders": "true",
         "startingOffsets": "earliest",
         "failOnDataLoss": "true",

@@ -34,7 +34,7 @@ class TaskReport(WriterCommitMessage):
 
 
 class ArchiveSink(DataSource):
-    """See the module."""
+    """The format, as Spark knows it; its writers raise WriteFailed."""
 
     @classmethod
     def name(cls) -> str:
@@ -59,7 +59,6 @@ class _Writer:
         self._context = context
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
-        """See DataSourceArrowWriter; raises WriteFailed."""
         with as_write_failed():
             return TaskReport(write_task(map(to_rows, iterator), self._context))
 
@@ -81,7 +80,6 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     """One write."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """See DataSourceWriter; raises WriteFailed."""
         self._commit(messages, {})
 
 
@@ -89,7 +87,6 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """One micro-batch. The archive's markers say what was committed; by its number the job says what was read."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """See DataSourceStreamWriter; raises WriteFailed."""
         address = self._context.options.readings
         self._commit(messages, ask_ranges(address, batchId) if address else {})
 

@@ -66,15 +66,12 @@ class OfSource:
 
     @property
     def fingerprint(self) -> str:
-        """See Router."""
         return self.router.fingerprint
 
     def targets(self, partition: int) -> Sequence[int]:  # noqa: ARG002  # the lane's, which is not asked for
-        """See Router."""
         return self.router.targets(self.source)
 
     def route(self, batch: ScannedBatch) -> Sequence[RoutedBatch]:
-        """See Router."""
         return self.router.route(batch._replace(partition=self.source))
 
 

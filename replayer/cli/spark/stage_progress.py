@@ -4,15 +4,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from replayer.cli.progress import StatusLines
-
-if TYPE_CHECKING:
-    from pyspark import StatusTracker
 
 POLL_SECONDS = 0.5
 
@@ -27,8 +24,8 @@ class Tasks(NamedTuple):
 
 
 @contextmanager
-def stage_progress(what: str, tracker: "StatusTracker", *, as_json: bool) -> Iterator[None]:
-    """Shows the tasks of Spark's stages while the block runs."""
+def stage_progress(what: str, tracker: Any, *, as_json: bool) -> Iterator[None]:
+    """Shows the tasks of the stages that pyspark's StatusTracker knows while the block runs."""
     if not as_json and not sys.stderr.isatty():
         yield
         return
@@ -55,7 +52,7 @@ def stage_progress(what: str, tracker: "StatusTracker", *, as_json: bool) -> Ite
             poll.join()
 
 
-def tasks_now(tracker: "StatusTracker") -> Tasks:
+def tasks_now(tracker: Any) -> Tasks:
     """The tasks of all stages that run."""
     stages = [info for each in tracker.getActiveStageIds() if (info := tracker.getStageInfo(each)) is not None]
     return Tasks(
@@ -66,7 +63,7 @@ def tasks_now(tracker: "StatusTracker") -> Tasks:
     )
 
 
-def _poll(tracker: "StatusTracker", report: Callable[[Tasks], None], ended: threading.Event) -> None:
+def _poll(tracker: Any, report: Callable[[Tasks], None], ended: threading.Event) -> None:
     while not ended.wait(POLL_SECONDS):
         try:
             report(tasks_now(tracker))

@@ -26,11 +26,9 @@ class AvroDecoder:
 
     @property
     def type(self) -> pa.DataType:
-        """See ValueDecoder; raises UsageError."""
         return arrow_type(json.loads(self.schema))
 
     def decode(self, value: bytes) -> object:
-        """See ValueDecoder."""
         if len(value) < HEADER_BYTES or value[0]:
             raise ValueError("the value does not begin with a zero byte and the id of a schema")
         (number,) = struct.unpack(">I", value[1:HEADER_BYTES])

@@ -1,7 +1,6 @@
 """Rows that a write is given, as records by where they come from."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -36,14 +35,8 @@ class Part(NamedTuple):
     records: pa.RecordBatch
 
 
-@dataclass(frozen=True)
-class Columns:
-    """The columns of a DataFrame that a write looks at."""
-
-    names: frozenset[str]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.names
+Columns = frozenset[str]
+"""The columns of a DataFrame that a write looks at."""
 
 
 def check_columns(types: Mapping[str, str]) -> Columns:
@@ -61,7 +54,7 @@ def check_columns(types: Mapping[str, str]) -> Columns:
                 why=f"it has to be {' or '.join(allowed)}",
                 remedy=f'cast it: df.withColumn("{name}", expr("CAST({name} AS {allowed[0]})"))',
             )
-    return Columns(frozenset(types.keys() & _TYPES.keys()))
+    return Columns(types.keys() & _TYPES.keys())
 
 
 class RowReader:

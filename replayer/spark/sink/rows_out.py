@@ -1,26 +1,31 @@
 """One task of a write: its rows to a topic, as they come or in transactions that no second run repeats."""
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from time import monotonic
 
 import pyarrow as pa
 
 from blockgz_runtime.errors import UsageError
 from index_format.errors import BlockgzError
+from index_format.records import payload_bytes
 from replayer.replay.ledger import LanePosition
 from replayer.replay.pipeline import ScannedBatch
+from replayer.replay.run import CADENCE
 from replayer.replay.sinks.idempotent import KafkaSink
 from replayer.replay.stages import sendable
 from replayer.spark.background import Background
+from replayer.spark.lanes import LaneTarget, lane_sink, source_lane
 from replayer.spark.sink.options import SinkOptions
-from replayer.spark.sink.row_lane import RowLane
-from replayer.spark.sink.row_position import NOTHING, Writer
+from replayer.spark.sink.row_position import NOTHING, RowLedger, Writer, decode_row_position
 from replayer.spark.sink.rows_in import Columns, Part, RowReader
 from replayer.spark.sink.target_check import Target, find_target, opened_admin, refuse_missing_partition, refuse_part
 
+PLACES = 1
+"""A write does not know how many partitions its target will have tomorrow; the first one stays."""
 LANES_AT_ONCE = 8
 """Source partitions that a task keeps producers for; rows in order of their partitions need one."""
 
@@ -60,25 +65,28 @@ def write_rows(batches: Iterator[pa.RecordBatch], work: WriteWork, writer: Write
         raise
 
 
-class _TopicProducer(Protocol):
-    """Where the records of one target topic go."""
+class _TopicProducer(ABC):
+    """Where the records of one target topic go; nothing is held back unless a subclass says so."""
 
-    @property
-    def written(self) -> int:
-        """Records that were handed over."""
+    written: int = 0
+    """Records that were handed over."""
 
+    @abstractmethod
     def write(self, part: Part) -> None:
         """Takes a part; raises a BlockgzError."""
 
     def due_in(self) -> float | None:
         """Seconds until `commit_due` is to be called, None where there is no hurry."""
+        return None
 
-    def commit_due(self) -> None:
+    def commit_due(self) -> None:  # noqa: B027
         """Commits what may not stay open any longer."""
 
+    @abstractmethod
     def finish(self) -> None:
         """Waits until everything is taken."""
 
+    @abstractmethod
     def stop(self) -> None:
         """Gives up."""
 
@@ -128,11 +136,10 @@ class _Producers:
         return self._by_topic[name]
 
 
-class _Idempotent:
+class _Idempotent(_TopicProducer):
     """Every row once while the task lives; a task that Spark repeats writes its rows again."""
 
     def __init__(self, options: SinkOptions, target: Target, writer: Writer) -> None:
-        self.written = 0
         self._target, self._writer = target, writer
         self._sink = KafkaSink(options.properties, target.facts.name, _Nowhere(), target.max_message_bytes)
 
@@ -143,12 +150,6 @@ class _Idempotent:
         for piece in self._target.router.route(ScannedBatch(source, records)):
             self._sink.send(piece.target, piece.records)
         self.written += records.num_rows
-
-    def due_in(self) -> None:
-        return None
-
-    def commit_due(self) -> None:
-        """Nothing is held back."""
 
     def finish(self) -> None:
         self._sink.commit({})
@@ -167,20 +168,15 @@ class _Nowhere:
         pass
 
 
-class _Transactional:
+class _Transactional(_TopicProducer):
     """Every row once, however often tasks and writes are repeated: a lane for each source partition."""
 
     def __init__(self, options: SinkOptions, target: Target, writer: Writer) -> None:
         self._options, self._target, self._writer = options, target, writer
-        self._lanes: OrderedDict[int, RowLane] = OrderedDict()
+        self._lanes: OrderedDict[int, _Lane] = OrderedDict()
         """Those that are open, the one that was written to last at the end."""
-        self._closed = 0
         self._last: dict[int, int] = {}
         """By source partition, where closed lanes ended: rows below it that come later would pass for written."""
-
-    @property
-    def written(self) -> int:
-        return self._closed + sum(lane.written for lane in self._lanes.values())
 
     def write(self, part: Part) -> None:
         if part.partition is None:
@@ -189,7 +185,7 @@ class _Transactional:
             if len(self._lanes) >= LANES_AT_ONCE:
                 self._close(next(iter(self._lanes)))
             last = self._last.get(part.partition, NOTHING)
-            self._lanes[part.partition] = RowLane(self._options, self._target, part, self._writer, last)
+            self._lanes[part.partition] = _Lane(self._options, self._target, part, self._writer, last)
         self._lanes.move_to_end(part.partition)
         self._lanes[part.partition].write(part)
 
@@ -214,10 +210,80 @@ class _Transactional:
     def _close(self, partition: int) -> None:
         lane = self._lanes[partition]
         lane.finish()
-        self._closed += lane.written
+        self.written += lane.written
         self._last[partition] = lane.last
         del self._lanes[partition]
         lane.stop()
+
+
+class _Lane:
+    """The rows of one source partition, their transactions, and what is known of them."""
+
+    def __init__(self, options: SinkOptions, target: Target, part: Part, writer: Writer, last: int = NOTHING) -> None:
+        """Fences whoever wrote the partition before, and reads what stands; `part` is the first of it.
+
+        `last` is that of the task's lane before this one for the same partition, if there was one.
+
+        Raises ReplayRefused, or what TransactionalSink raises.
+        """
+        assert part.partition is not None
+        refuse_missing_partition(target, part.partition)
+        lane = source_lane(options.job_into(target.facts.name), part.partition, PLACES)
+        self._number = lane.number
+        self.written = 0
+        with ExitStack() as stack:
+            to = LaneTarget(options.properties, target.router, target.max_message_bytes)
+            self._sink = stack.enter_context(lane_sink(lane, to, decode_row_position))
+            recorded = self._sink.begin([lane.number]).get(lane.number)
+            self._ledger = RowLedger(recorded, part.topic or "", part.partition, writer, last)
+            self._open = stack.pop_all()
+        self._open_since: float | None = None
+        self._open_records = self._open_bytes = 0
+
+    @property
+    def last(self) -> int:
+        """The newest source offset that was written or stood already."""
+        return self._ledger.last
+
+    def write(self, part: Part) -> None:
+        """Sends those of the records that do not stand yet; raises ReplayRefused, or what TransactionalSink raises."""
+        self._ledger.refuse_other_topic(part.topic or "")
+        records = part.records
+        fresh, _ = sendable(records.slice(self._ledger.accept(records.column("offset").to_numpy())))
+        if not fresh.num_rows:
+            return
+        if self._open_since is None:
+            self._open_since = monotonic()
+        self._sink.send(self._number, fresh)
+        self.written += fresh.num_rows
+        self._open_records += fresh.num_rows
+        self._open_bytes += payload_bytes(fresh)
+
+    def due_in(self) -> float | None:
+        """Seconds until the transaction has to end, None where none is open."""
+        if self._open_since is None:
+            return None
+        if self._open_records >= CADENCE.records or self._open_bytes >= CADENCE.bytes:
+            return 0.0
+        return max(0.0, self._open_since + CADENCE.seconds - monotonic())
+
+    def commit(self) -> None:
+        """Ends the transaction, if there is anything to commit."""
+        position = self._ledger.position()
+        if position is not None:
+            self._sink.commit({self._number: position})
+            self._ledger.committed(position)
+        self._open_since = None
+        self._open_records = self._open_bytes = 0
+
+    def finish(self) -> None:
+        """There are no more records; commits."""
+        self._ledger.finish()
+        self.commit()
+
+    def stop(self) -> None:
+        """Gives up what is not committed."""
+        self._open.close()
 
 
 @contextmanager
@@ -227,7 +293,7 @@ def _without_flags() -> Iterator[None]:
         yield
     except BlockgzError as error:
         if "--" in error.remedy:
-            error.remedy = "repair the cause and write again: a transactional write goes on where it stopped"
+            error.remedy = "repair the cause and write again: a transactional write resumes where it stopped"
         raise
 
 

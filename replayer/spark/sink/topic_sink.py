@@ -34,7 +34,7 @@ class WrittenRows(WriterCommitMessage):
 
 
 class TopicSink(DataSource):
-    """See the module."""
+    """The format, as Spark knows it; its writers raise WriteFailed."""
 
     @classmethod
     def name(cls) -> str:
@@ -107,7 +107,6 @@ class _Writer:
         self._run = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
-        """See DataSourceArrowWriter; raises WriteFailed."""
         context = TaskContext.get()
         task = context.partitionId() if context else 0
         batch = context.getLocalProperty(BATCH_ID) if context else None

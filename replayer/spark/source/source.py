@@ -37,7 +37,7 @@ class Task(InputPartition):
 
 
 class ArchiveSource(DataSource):
-    """See the module."""
+    """The format, as Spark knows it; its readers raise ReadFailed."""
 
     @classmethod
     def name(cls) -> str:
@@ -61,58 +61,51 @@ class ArchiveSource(DataSource):
             return StreamReader(parse_options(self.options, default_start=Latest()))
 
 
-class BatchReader(DataSourceReader):
+class _Reader:
+    """What Spark pickles to tasks."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """The rows of a task; Spark asks for None where no task was planned."""
+        if isinstance(partition, Task):
+            with report_errors(ReadFailed):
+                yield from batched(iterated(lambda: _rows(partition.run, self._options)))
+
+
+class BatchReader(_Reader, DataSourceReader):
     """The archive as it is when the job is planned."""
 
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-
     def partitions(self) -> Sequence[InputPartition]:
-        """See DataSourceReader; raises ReadFailed."""
         return [Task(run) for run in _done(_batch(self._options))]
 
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        """See DataSourceReader."""
-        return _read(partition, self._options)
 
-
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """What is committed to the archive while the query runs; offsets are Kafka's: {topic: {partition: next offset}}."""
 
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        self._last: following.Offsets | None = None
-        """Where Trigger.AvailableNow ends."""
+    _last: following.Offsets | None = None
+    """Where Trigger.AvailableNow ends."""
 
     def initialOffset(self) -> following.Offsets:  # noqa: N802
-        """See DataSourceStreamReader."""
         return _done(following.initial(self._options))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """See DataSourceStreamReader."""
         limit = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """See SupportsTriggerAvailableNow."""
         self._last = _done(following.latest(self._options))
 
     def latestOffset(self, start: following.Offsets, limit: ReadLimit) -> following.Offsets:  # noqa: N802
-        """See DataSourceStreamReader."""
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return _done(following.next_end(start, self._last, most, self._options))
 
     def reportLatestOffset(self) -> following.Offsets:  # noqa: N802
-        """See DataSourceStreamReader."""
         return _done(following.latest(self._options))
 
     def partitions(self, start: following.Offsets, end: following.Offsets) -> Sequence[InputPartition]:
-        """See DataSourceStreamReader; raises ReadFailed for a gap inside."""
         return [Task(run) for run in _done(following.tasks_between(start, end, self._options))]
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        """See DataSourceStreamReader."""
-        return _read(partition, self._options)
 
 
 def _done(work: Coroutine[Any, Any, T]) -> T:
@@ -125,14 +118,6 @@ async def _batch(options: SourceOptions) -> list[PartitionRange]:
         partitions = await planning.subscribed(archive, options)
         runs = await planning.ranges(partitions, options)
         return await planning.tasks(partitions, runs, options)
-
-
-def _read(partition: InputPartition | None, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """Spark asks for None where no task was planned."""
-    if isinstance(partition, Task):
-        run = partition.run
-        with report_errors(ReadFailed):
-            yield from batched(iterated(lambda: _rows(run, options)))
 
 
 async def _rows(run: PartitionRange, options: SourceOptions) -> AsyncGenerator[pa.RecordBatch]:

@@ -13,7 +13,7 @@ from replayer.errors import DeliveryFailed, ReplayRefused
 from replayer.kafka.topic_facts import TopicFacts, Watermarks, parse_config
 from replayer.replay.pipeline import Router, ScannedBatch
 from replayer.spark import lanes
-from replayer.spark.sink import row_lane, rows_out
+from replayer.spark.sink import rows_out
 from replayer.spark.sink.options import SinkOptions, parse_sink_options
 from replayer.spark.sink.row_position import RowPosition, Writer
 from replayer.spark.sink.rows_in import Columns, check_columns
@@ -218,7 +218,7 @@ def test_two_topics_in_one_task(cluster: Cluster) -> None:
 
 
 def test_transactions_end_by_size_and_while_no_rows_come(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_lane, "CADENCE", row_lane.CADENCE._replace(records=5, seconds=0.05))
+    monkeypatch.setattr(rows_out, "CADENCE", rows_out.CADENCE._replace(records=5, seconds=0.05))
     seen: list[int] = []
 
     def arriving() -> Iterator[pa.RecordBatch]:
