@@ -79,10 +79,10 @@ class Followed(NamedTuple):
 
 
 class Follower:
-    """Tells at each poll what was committed since the one before.
+    """Finds at each poll what was committed since the one before.
 
-    `announce` is told, in a line for people, of gaps, of a topic that was created again (its new incarnation is
-    followed), of new partitions (with `watch_for_partitions`), and of a store that does not answer.
+    `announce` gets a line for people about gaps, a topic that was created again (its new incarnation is followed),
+    new partitions (with `watch_for_partitions`), and a store that does not answer.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Follower:
         self._silent = False
 
     async def poll(self) -> list[Selection]:
-        """The new offsets of each partition that has some; each offset is told once. One request per partition.
+        """The new offsets of each partition that has some; each offset is given once. One request per partition.
 
         Raises MalformedObject where a marker went backwards, and what opening a partition does; a store that cannot be
         reached is announced and has no news.

@@ -290,7 +290,7 @@ def _decoding_cost(sought: Outcomes | _SoughtBlock) -> int:
 
 
 def _in_batch(batch: pa.RecordBatch, offsets: Sequence[int], chunk_bytes: int) -> Outcomes:
-    """What a block tells of offsets between its first and last record, both included."""
+    """What a block says about offsets between its first and last record, both included."""
     present = batch.column("offset").to_numpy()
     outcomes: Outcomes = {}
     for offset, row in zip(offsets, np.searchsorted(present, offsets), strict=True):

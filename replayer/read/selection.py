@@ -105,9 +105,8 @@ async def scan(
 
     Batches are never empty; each is (a part of) one block. Close the iterator (`aclosing`) when you stop early.
     `wanted` is asked of catalogs, chunks and blocks: what it refuses is not read, nor is anything below it.
-    `on_damage` hears of each damaged block, chunk or catalog in its place, with the offsets that it costs within the
-    wanted ones; unless told otherwise the scan ends there with a FormatError or ObjectMissing. What came
-    before is right.
+    `on_damage` meets each damaged block, chunk or catalog in its place, with the offsets that it costs within the
+    wanted ones; by default the scan ends there with a FormatError or ObjectMissing. What came before is right.
     """
 
     def decode(block: StoredBlock) -> pa.RecordBatch:

@@ -76,7 +76,7 @@ class Depth(IntEnum):
 
 
 Progress = Callable[[int], None]
-"""Told the bytes of data that each finished chunk accounts for."""
+"""Gets the bytes of data that each finished chunk accounts for."""
 
 
 class CheckedBlock(NamedTuple):

@@ -31,7 +31,7 @@ COMPARED = {
 }
 
 Progress = Callable[[int, int], None]
-"""Told how many archived records, and bytes of their keys and values, each step accounts for."""
+"""Gets how many archived records, and bytes of their keys and values, each step accounts for."""
 
 
 class TopicReader(Protocol):

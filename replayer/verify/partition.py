@@ -1,4 +1,4 @@
-"""Checking a partition: every damage is found in one go, and each is told as the offsets that it costs."""
+"""Checking a partition: every damage is found in one run, and reported as the offsets that it costs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
