@@ -51,7 +51,7 @@ def stored(kind: type[T]) -> type[T]:
 
 
 _SEAL = re.compile(rb',"crc32":([0-9]{1,10})}\Z')
-_SEAL_RENAMED = re.compile(rb',"([^"]*)":[0-9]{1,10}}\Z')
+_SEAL_RENAMED = re.compile(rb',"(.*)":[0-9]{1,10}}', re.DOTALL)
 _SEAL_BYTES = 32
 
 
@@ -110,8 +110,8 @@ def _check_seal(body: bytes, name: str) -> None:
 
 
 def _check_unsealed(body: bytes, kind: type[Sealed], name: str) -> None:
-    """A flipped bit in the name of the checksum would otherwise make an unknown field of it, to be ignored."""
-    last = _SEAL_RENAMED.search(body, max(0, len(body) - _SEAL_BYTES))
+    """Damage in the name of the checksum would otherwise make an unknown field of it, to be ignored."""
+    last = _SEAL_RENAMED.fullmatch(body, max(0, body.rfind(b',"')))
     if last is not None and last[1].decode(errors="replace") not in kind.__struct_encode_fields__:
         raise MalformedObject(
             f"{name} is damaged", why=f"it ends with a number under {last[1]!r} where its crc32 would stand"

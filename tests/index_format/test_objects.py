@@ -89,6 +89,15 @@ def test_every_flipped_bit_of_a_sealed_object_is_refused(value: msgspec.Struct) 
             )
 
 
+@pytest.mark.parametrize(
+    "bytes_within", [b"x", b"k\x85\xad\xf1\xa3%\xe9]M\xba\xf0\xbc\xb4_3u", b"x" * 1000, b'\\"', b"\\u0041"]
+)
+def test_bytes_within_the_name_of_the_checksum_are_refused(bytes_within: bytes) -> None:
+    before, name, after = objects.encode(INFO).rpartition(b"crc3")
+    with pytest.raises(MalformedObject):
+        objects.decode(before + name + bytes_within + after, TopicInfo, "it")
+
+
 def test_a_flipped_digit_is_no_offset() -> None:
     body = encode(marker_of(start_offset=0, next_offset=110))
     with pytest.raises(MalformedObject) as caught:
