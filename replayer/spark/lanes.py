@@ -162,23 +162,24 @@ class LaneStore:
 
         Transactional, it fences whoever wrote to any lane before. Raises as TransactionalSink or CommittedPositions.
         """
+        standing = {}
         for job, sources in self._pages.items():
             wanted = {number: first[source] for number, source in sources.items()}
-            if transactional:
-                self._fence(job, wanted)
-            else:
-                found = self._positions[job].read(wanted)
+            found = self._fence(job, wanted) if transactional else self._positions[job].read(wanted)
+            if not transactional:
                 self._positions[job].write({n: position for n, position in wanted.items() if n not in found})
-        return self.read()
+            standing.update({sources[number]: position for number, position in {**wanted, **found}.items()})
+        return standing
 
     def close(self) -> None:
         """Leaves the cluster."""
         self._open.close()
 
-    def _fence(self, job: Job, wanted: Mapping[int, LanePosition]) -> None:
+    def _fence(self, job: Job, wanted: Mapping[int, LanePosition]) -> Mapping[int, LanePosition]:
         sink = TransactionalSink(self._properties, job, self._positions[job])
         try:
             found = sink.begin(wanted)
             sink.commit({number: position for number, position in wanted.items() if number not in found})
         finally:
             sink.stop()
+        return found

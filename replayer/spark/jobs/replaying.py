@@ -141,11 +141,12 @@ async def run_rounds(replay: Replay, spark: SparkSession, progress: Callable[[in
         collecting = asyncio.ensure_future(asyncio.to_thread(_collected, spark, tasks))
         while not (await asyncio.wait({collecting}, timeout=STATUS_SECONDS))[0]:
             with suppress(BrokerUnreachable):
-                moved = await asyncio.to_thread(store.read)
+                moved = {**shown, **await asyncio.to_thread(store.read)}
                 progress(written(moved) - written(shown))
                 shown = moved
         outcomes += await collecting
-        now = await asyncio.to_thread(store.read)
+        # What is committed may be seen a moment later.
+        now = {**now, **await asyncio.to_thread(store.read)}
         progress(written(now) - written(shown))
         in_vain = in_vain + 1 if now == reached else 0
         _raise_failure(outcomes[-len(tasks) :], last=in_vain >= ROUNDS_IN_VAIN)
