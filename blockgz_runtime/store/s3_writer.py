@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import boto3
 from botocore.config import Config
@@ -88,7 +88,7 @@ class S3Store:
         """See Store."""
         with self._errors(key):
             try:
-                answer = self._client.get_object(Bucket=self._bucket, Key=self.prefix + key)
+                answer = self._client.get_object(**self._where(key))
                 return StoredObject(answer["Body"].read(), ContentTag(answer["ETag"]))
             except ClientError as error:
                 if error_code(error) in MISSING:
@@ -99,7 +99,7 @@ class S3Store:
         """See Store."""
         with self._errors(key):
             try:
-                answer = self._client.head_object(Bucket=self._bucket, Key=self.prefix + key)
+                answer = self._client.head_object(**self._where(key))
                 return ObjectHead(answer["ContentLength"], answer.get("Metadata", {}).get(ATTEMPT))
             except ClientError as error:
                 if error_code(error) in MISSING:
@@ -108,7 +108,7 @@ class S3Store:
 
     def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:
         """See Store; bodies over one part go up in parallel parts that appear together."""
-        where: dict[str, Any] = {"Bucket": self._bucket, "Key": self.prefix + key}
+        where = self._where(key)
         if isinstance(body, FileBody):
             body.check_size()
         with self._errors(key):
@@ -131,7 +131,7 @@ class S3Store:
         condition: dict[str, Any] = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
         with self._errors(key):
             try:
-                answer = self._client.put_object(Bucket=self._bucket, Key=self.prefix + key, Body=body, **condition)
+                answer = self._client.put_object(**self._where(key), Body=body, **condition)
             except ClientError as error:
                 if error_code(error) in CONDITION_FAILED | MISSING:
                     return None
@@ -142,22 +142,16 @@ class S3Store:
 
     def list(self, prefix: str) -> Iterator[ListedObject]:
         """See Store."""
-        with self._errors(prefix):
-            pages = self._client.get_paginator("list_objects_v2").paginate(
-                Bucket=self._bucket, Prefix=self.prefix + prefix
-            )
-            for page in pages:
-                for item in page.get("Contents", []):
-                    key = item["Key"].removeprefix(self.prefix)
-                    yield ListedObject(key, item["Size"], item["LastModified"].timestamp())
+        for page in self._pages("list_objects_v2", prefix):
+            for item in page.get("Contents", []):
+                key = item["Key"].removeprefix(self.prefix)
+                yield ListedObject(key, item["Size"], item["LastModified"].timestamp())
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
         """See ToolStore."""
         with self._errors(key):
             try:
-                answer = self._client.get_object(
-                    Bucket=self._bucket, Key=self.prefix + key, Range=f"bytes={start}-{end - 1}"
-                )
+                answer = self._client.get_object(**self._where(key), Range=f"bytes={start}-{end - 1}")
                 content: bytes = answer["Body"].read()
             except ClientError as error:
                 if error_code(error) in PAST_THE_END:
@@ -167,21 +161,16 @@ class S3Store:
 
     def folders(self, prefix: str) -> Iterator[str]:
         """See ToolStore."""
-        whole = self.prefix + prefix
-        with self._errors(prefix):
-            pages = self._client.get_paginator("list_objects_v2").paginate(
-                Bucket=self._bucket, Prefix=whole, Delimiter="/"
-            )
-            for page in pages:
-                for item in page.get("CommonPrefixes", []):
-                    name = item["Prefix"].removeprefix(whole).rstrip("/")
-                    if not name.startswith("."):
-                        yield name
+        for page in self._pages("list_objects_v2", prefix, Delimiter="/"):
+            for item in page.get("CommonPrefixes", []):
+                name = item["Prefix"].removeprefix(self.prefix + prefix).rstrip("/")
+                if not name.startswith("."):
+                    yield name
 
     def delete(self, key: str) -> None:
         """See Store."""
         with self._errors(key):
-            self._client.delete_object(Bucket=self._bucket, Key=self.prefix + key)
+            self._client.delete_object(**self._where(key))
 
     def abandon_uploads(self) -> None:
         """See Store; each upload ends after the parts that are on the wire."""
@@ -207,15 +196,11 @@ class S3Store:
         for found in self.list(".probe-"):
             if PROBE_FOLDER.match(found.key):
                 yield Leftover("probe object", found.key, found.size, found.modified, "")
-        with self._errors(""):
-            pages = self._client.get_paginator("list_multipart_uploads").paginate(
-                Bucket=self._bucket, Prefix=self.prefix
-            )
-            for page in pages:
-                for upload in page.get("Uploads", []):
-                    key = upload["Key"].removeprefix(self.prefix)
-                    begun = upload["Initiated"].timestamp()
-                    yield Leftover("unfinished upload", key, None, begun, upload["UploadId"])
+        for page in self._pages("list_multipart_uploads", ""):
+            for upload in page.get("Uploads", []):
+                key = upload["Key"].removeprefix(self.prefix)
+                begun = upload["Initiated"].timestamp()
+                yield Leftover("unfinished upload", key, None, begun, upload["UploadId"])
 
     def discard(self, leftover: Leftover) -> None:
         """See ToolStore."""
@@ -224,9 +209,7 @@ class S3Store:
             return
         with self._errors(leftover.key):
             try:
-                self._client.abort_multipart_upload(
-                    Bucket=self._bucket, Key=self.prefix + leftover.key, UploadId=leftover.token
-                )
+                self._client.abort_multipart_upload(**self._where(leftover.key), UploadId=leftover.token)
             except ClientError as error:
                 if error_code(error) not in MISSING | {"NoSuchUpload"}:
                     raise
@@ -287,6 +270,16 @@ class S3Store:
             self._client.abort_multipart_upload(**where, UploadId=upload)
         except (BotoCoreError, ClientError):
             return
+
+    def _where(self, key: str) -> dict[str, Any]:
+        return {"Bucket": self._bucket, "Key": self.prefix + key}
+
+    def _pages(
+        self, operation: Literal["list_objects_v2", "list_multipart_uploads"], prefix: str, **options: str
+    ) -> Iterator[Any]:
+        paginator: Any = self._client.get_paginator(operation)
+        with self._errors(prefix):
+            yield from paginator.paginate(Bucket=self._bucket, Prefix=self.prefix + prefix, **options)
 
     @property
     def _address(self) -> S3Address:
