@@ -6,11 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
-    ConfigSource,
     OffsetSpec,
     ResourceType,
 )
@@ -18,15 +17,19 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from archiver.commit.operations import LogBounds
 from archiver.ingest.kafka_source import Partition, name_of
 from archiver.logs import LogEvent, log
-from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS, ConnectionErrors, cluster_metadata, kafka_failure
+from blockgz_runtime.kafka.connection import (
+    BROKER_DEADLINE_SECONDS,
+    FACTS_DEADLINE_SECONDS,
+    ISOLATION_LEVELS,
+    OF_THE_TOPIC,
+    ConnectionErrors,
+    cluster_metadata,
+    kafka_failure,
+)
 from blockgz_runtime.kafka.messages import Readable, batch_of
 from blockgz_runtime.kafka.settings import make_client
 from index_format.errors import BlockgzError
 from index_format.records import Record, iter_records
-
-IDENTITY_DEADLINE_SECONDS = 3.0
-"""Brokers that do not tell their ids, such as librdkafka's mock, are not waited for."""
-
 
 SINGLE_READS = {
     "queued.min.messages": 1,
@@ -37,16 +40,9 @@ SINGLE_READS = {
 """For KafkaLog: one record is wanted, and a fetch that waits at the end of one log would hold up the look-up in the
 next."""
 
-ISOLATION_LEVELS = {
-    "read_committed": IsolationLevel.READ_COMMITTED,
-    "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
-}
-
 MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-OF_THE_TOPIC = (ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
-"""The client gives the source as a member or as its number, by version."""
 
 
 class TopicDescription(NamedTuple):
@@ -79,7 +75,7 @@ class KafkaCluster:
         """The cluster's id, or None where the broker does not tell it."""
         try:
             identity: str | None = (
-                self._admin.describe_cluster(request_timeout=IDENTITY_DEADLINE_SECONDS).result().cluster_id
+                self._admin.describe_cluster(request_timeout=FACTS_DEADLINE_SECONDS).result().cluster_id
             )
         except KafkaException:
             return None
@@ -87,7 +83,7 @@ class KafkaCluster:
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str | None]:
         """Topic -> its id, None where the broker does not tell it."""
-        answers = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=IDENTITY_DEADLINE_SECONDS)
+        answers = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=FACTS_DEADLINE_SECONDS)
         ids: dict[str, str | None] = {}
         for topic, answer in answers.items():
             try:
@@ -121,7 +117,7 @@ class KafkaCluster:
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics if topic in known]
         if not resources:
             return {}
-        answers = self._admin.describe_configs(resources, request_timeout=IDENTITY_DEADLINE_SECONDS)
+        answers = self._admin.describe_configs(resources, request_timeout=FACTS_DEADLINE_SECONDS)
         described = {}
         for resource, answer in answers.items():
             partitions = known[resource.name].partitions

@@ -4,20 +4,27 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init__ has no __all__  # type: ignore[attr-defined]  # its __init__ has no __all__
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init__ has no __all__
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    ConfigSource,
     OffsetSpec,
     ResourceType,
 )
 from confluent_kafka.admin import NewTopic as ClientNewTopic  # type: ignore[attr-defined]
 
 from blockgz_runtime.errors import AccessDenied, BrokerUnreachable
-from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS, ConnectionErrors, cluster_metadata, kafka_failure
+from blockgz_runtime.kafka.connection import (
+    BROKER_DEADLINE_SECONDS,
+    FACTS_DEADLINE_SECONDS,
+    ISOLATION_LEVELS,
+    OF_THE_TOPIC,
+    ConnectionErrors,
+    cluster_metadata,
+    kafka_failure,
+)
 from blockgz_runtime.kafka.settings import client_settings, make_client
 from replayer.errors import ReplayRefused
 from replayer.kafka import CLIENT_ID
@@ -26,8 +33,6 @@ from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicConfig, Topi
 CHANGE_SECONDS = 30.0
 ASK_AGAIN_SECONDS = 0.1
 CLUSTER_DEFAULT = -1
-OF_THE_TOPIC = (ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
-"""The client gives the source as a member or as its number, by version."""
 
 
 class TopicChanges:
@@ -91,15 +96,6 @@ def _entry(name: str, value: str | None, operation: AlterConfigOpType) -> Config
     return ConfigEntry(name, value, incremental_operation=operation)
 
 
-FACTS_DEADLINE_SECONDS = 3.0
-"""Brokers that do not tell their configuration are not waited for."""
-
-_ISOLATION = {
-    "read_committed": IsolationLevel.READ_COMMITTED,
-    "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
-}
-
-
 class KafkaAdmin:
     """Read-only questions to the cluster; connects at once, so that a wrong address is found out before any work."""
 
@@ -145,7 +141,7 @@ class KafkaAdmin:
         for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):  # type: ignore[no-untyped-call]
             answers = self._admin.list_offsets(
                 dict.fromkeys(wanted, spec),
-                isolation_level=_ISOLATION[isolation_level],
+                isolation_level=ISOLATION_LEVELS[isolation_level],
                 request_timeout=BROKER_DEADLINE_SECONDS,
             )
             try:

@@ -9,15 +9,14 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from blockgz_runtime.errors import BrokerUnreachable, PartitionUnavailable
 from blockgz_runtime.kafka.connection import UNREACHABLE, ConnectionErrors, kafka_failure
+from blockgz_runtime.kafka.messages import Refused, batch_of, readable_runs
 from blockgz_runtime.kafka.settings import client_settings, make_client
-from index_format.records import batch_from_columns
 from replayer.kafka import CLIENT_ID
 
 MESSAGES_A_POLL = 2000
 POLL_SECONDS = 0.1
 SILENCE_SECONDS = 30.0
 """How long nothing may arrive before the log is taken to be unreadable."""
-NO_TIMESTAMP = -1
 FETCHING = {
     "fetch.queue.backoff.ms": 10,
     "queued.min.messages": 1_000_000,
@@ -73,7 +72,7 @@ class KafkaReader:
             if records:
                 inside = records if records[-1].offset() < end else [each for each in records if each.offset() < end]
                 if inside:
-                    yield _batch(place, inside)
+                    yield from _readable(place, inside)
                 if inside is not records or records[-1].offset() + 1 >= end:
                     return
                 heard = time.monotonic()
@@ -110,27 +109,11 @@ def _ends(place: str, message: Any, end: int) -> bool:
     raise kafka_failure(error, f"{place} cannot be read")
 
 
-def _batch(place: str, messages: Sequence[Any]) -> pa.RecordBatch:
-    timestamps = [message.timestamp() for message in messages]
-    return batch_from_columns(
-        [message.offset() for message in messages],
-        [time if kind else NO_TIMESTAMP for kind, time in timestamps],
-        # librdkafka counts the types from 0, Kafka from -1.
-        [kind - 1 for kind, _ in timestamps],
-        [message.key() for message in messages],
-        [message.value() for message in messages],
-        _headers(place, messages),
-    )
-
-
-def _headers(place: str, messages: Sequence[Any]) -> list[Any]:
-    headers = []
-    for message in messages:
-        try:
-            headers.append(message.headers())
-        except SystemError as error:
+def _readable(place: str, messages: Sequence[Any]) -> Iterator[pa.RecordBatch]:
+    for run in readable_runs(messages):
+        if isinstance(run, Refused):
             raise PartitionUnavailable(
-                f"the record at {place}:{message.offset()} cannot be read by the Kafka client",
-                why=f"a header key is not UTF-8 ({error})",
-            ) from error
-    return headers
+                f"the record at {place}:{run.message.offset()} cannot be read by the Kafka client",
+                why=f"a header key is not UTF-8 ({run.error})",
+            ) from run.error
+        yield batch_of(run)
