@@ -67,7 +67,7 @@ print_options = OptionSet("request", PrintRequest, selection_options, limit_opti
 def cat(topic: str, offsets: tuple[str, ...], request: PrintRequest, archive: ArchiveOptions) -> int:
     """Print records, partition after partition, in offset order.
 
-    The value and a newline unless told otherwise.
+    Prints the value and a newline by default.
     Damage ends the output with exit code 3; with --on-damage skip all other records are printed, the offsets that are
     lost are named on stderr, and the exit code is 3 all the same.
     """

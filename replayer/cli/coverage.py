@@ -1,7 +1,9 @@
-"""`replayer coverage`."""
+"""`replayer coverage`: what is archived over time as a table, as JSON, and drawn as SVG or an HTML page."""
 
 import asyncio
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from html import escape
 from typing import Any, NamedTuple
 
 import click
@@ -11,18 +13,28 @@ from blockgz_runtime.errors import NotInArchive
 from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.tables import print_rows, print_table, timestamp_text
 from blockgz_runtime.store.cache import DiskCache
-from replayer.cli.coverage_chart import html, svg, text_row
 from replayer.cli.ls import offsets_text
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, cache_option, open_archive
 from replayer.cli.options.options import format_option
-from replayer.read.coverage import PartitionCoverage, Timeline, sliced, timeline, topic_coverage
+from replayer.read.coverage import PartitionCoverage, Timeline, TimeSlice, sliced, timeline, topic_coverage
 from replayer.read.topics import parse_topic
 
+SHADES = " .:-=+*#%@"
+"""For a terminal, from no record to the most."""
+GAP = "!"
+
+_LEFT, _TOP, _ROW, _PAD = 220, 36, 22, 4
+_CHART = 900
+_TICKS = 4
+_STYLE = (
+    "text{font:12px sans-serif;fill:#222}.r{fill:#1f6fb4}.g{fill:#d1242f}.n{fill:#f2f2f2}"
+    "@media(prefers-color-scheme:dark){text{fill:#ddd}.n{fill:#333}}"
+)
 TEXT_SLICES = 60
 PICTURE_SLICES = 180
 
 
-class Row(NamedTuple):
+class CoverageRow(NamedTuple):
     """A partition of a topic."""
 
     topic: str
@@ -66,17 +78,17 @@ def command(topics: tuple[str, ...], form: str, cache: DiskCache | None, archive
                 _print_table(rows, over)
 
 
-async def _coverage(options: ArchiveOptions, topics: Sequence[str], cache: DiskCache | None) -> list[Row]:
+async def _coverage(options: ArchiveOptions, topics: Sequence[str], cache: DiskCache | None) -> list[CoverageRow]:
     async with open_archive(options, cache) as archive:
         wanted = [parse_topic(topic) for topic in topics or await archive.topics()]
         return [
-            Row(topic.topic, coverage)
+            CoverageRow(topic.topic, coverage)
             for topic in wanted
             for coverage in await topic_coverage(await archive.open_topic(topic.topic, topic.partitions))
         ]
 
 
-def _print_picture(rows: Sequence[Row], form: str, address: str) -> None:
+def _print_picture(rows: Sequence[CoverageRow], form: str, address: str) -> None:
     labelled = [(row.label, row.coverage) for row in rows]
     over = timeline([row.coverage for row in rows], PICTURE_SLICES)
     if form == "html":
@@ -87,7 +99,7 @@ def _print_picture(rows: Sequence[Row], form: str, address: str) -> None:
     click.echo(svg(labelled, over), nl=False)
 
 
-def _print_table(rows: Sequence[Row], over: Timeline | None) -> None:
+def _print_table(rows: Sequence[CoverageRow], over: Timeline | None) -> None:
     if over is not None:
         click.echo(f"{timestamp_text(over.start)} .. {timestamp_text(over.end - 1)}")
     cells = [
@@ -115,7 +127,7 @@ def _bounds(over: Timeline | None) -> dict[str, Any]:
     }
 
 
-def _json(row: Row, over: Timeline | None) -> dict[str, Any]:
+def _json(row: CoverageRow, over: Timeline | None) -> dict[str, Any]:
     """`records_by_slice` are estimates; a gap's times are those of the records beside it."""
     coverage = row.coverage
     return {
@@ -133,3 +145,99 @@ def _json(row: Row, over: Timeline | None) -> dict[str, Any]:
         ],
         "records_by_slice": [round(each.records) for each in sliced(coverage, over)] if over is not None else [],
     }
+
+
+def text_row(partition: PartitionCoverage, over: Timeline) -> str:
+    """One partition as one character for each slice of time."""
+    slices = sliced(partition, over)
+    most = max(each.records for each in slices)
+    return "".join(GAP if each.has_gap else SHADES[_shade(each, most)] for each in slices)
+
+
+def _shade(each: TimeSlice, most: float) -> int:
+    """0 for no record at all, the last only for the most."""
+    return 0 if not each.records else max(1, int(each.records / most * (len(SHADES) - 1)))
+
+
+def svg(rows: Sequence[tuple[str, PartitionCoverage]], over: Timeline) -> str:
+    """A picture of partitions under their labels; hovering over a part shows what it is."""
+    width, height = _LEFT + _CHART + 20, _TOP + _ROW * len(rows) + 8
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">',
+        f"<style>{_STYLE}</style>",
+        *_axis(over),
+    ]
+    for number, (label, partition) in enumerate(rows):
+        parts += _row(label, partition, over, _TOP + _ROW * number)
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def html(title: str, rows: Sequence[tuple[str, PartitionCoverage]], over: Timeline | None) -> str:
+    """A page with the picture and a table of all gaps; it needs no other file."""
+    gaps = [
+        f"<tr><td>{escape(label)}</td><td>{each.gap.start}</td><td>{each.gap.end}</td><td>{escape(each.gap.reason)}</td>"
+        f"<td>{_when(each.after)}</td><td>{_when(each.before)}</td></tr>"
+        for label, partition in rows
+        for each in partition.gaps
+    ]
+    header = "<tr><th>partition</th><th>from offset</th><th>to</th><th>reason</th><th>after</th><th>before</th></tr>"
+    table = f"<table>{header}{''.join(gaps)}</table>" if gaps else "<p>No gaps.</p>"
+    records = sum(partition.records for _, partition in rows)
+    return "\n".join(
+        [
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            f"<title>{escape(title)}</title>",
+            '<meta name="color-scheme" content="light dark">',
+            "<style>body{font:14px sans-serif;margin:2em}td,th{padding:2px 12px 2px 0;text-align:left}</style>",
+            f"</head><body><h1>{escape(title)}</h1><p>{records:,} records in {len(rows)} partitions.</p>",
+            svg(rows, over) if over is not None else "<p>No record has a timestamp.</p>",
+            f"<h2>Gaps</h2>{table}</body></html>\n",
+        ]
+    )
+
+
+def _axis(over: Timeline) -> list[str]:
+    parts = []
+    for tick in range(_TICKS + 1):
+        time = over.start + (over.end - 1 - over.start) * tick // _TICKS
+        anchor = "start" if tick == 0 else "end" if tick == _TICKS else "middle"
+        position = _LEFT + _CHART * tick / _TICKS
+        parts.append(f'<text x="{position:.1f}" y="16" text-anchor="{anchor}">{_when(time)}</text>')
+    return parts
+
+
+def _row(label: str, partition: PartitionCoverage, over: Timeline, top: int) -> list[str]:
+    height = _ROW - _PAD
+    slices = sliced(partition, over)
+    most = max(each.records for each in slices)
+    width = _CHART / over.slices
+    parts = [
+        f'<text x="4" y="{top + height - 4}">{escape(label)}</text>',
+        f'<rect class="n" x="{_LEFT}" y="{top}" width="{_CHART}" height="{height}"/>',
+    ]
+    for number, each in enumerate(slices):
+        if each.records:
+            opacity = 0.25 + 0.75 * each.records / most
+            parts.append(
+                f'<rect class="r" x="{_LEFT + width * number:.2f}" y="{top}" width="{width:.2f}" height="{height}" '
+                f'fill-opacity="{opacity:.2f}"><title>about {each.records:,.0f} records</title></rect>'
+            )
+    for gap in partition.gaps:
+        known = [over.position(time) for time in (gap.after, gap.before) if time is not None]
+        if known:
+            start, end = _LEFT + _CHART * min(known), _LEFT + _CHART * max(known)
+            reason = f"gap: offsets {gap.gap.start} to {gap.gap.end} ({gap.gap.reason})"
+            parts.append(
+                f'<rect class="g" x="{start:.2f}" y="{top}" width="{max(end - start, 2):.2f}" height="{height}">'
+                f"<title>{escape(reason)}</title></rect>"
+            )
+    return parts
+
+
+def _when(timestamp: int | None) -> str:
+    if timestamp is None:
+        return "-"
+    try:
+        return f"{datetime.fromtimestamp(timestamp / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError):
+        return str(timestamp)

@@ -100,8 +100,8 @@ async def _replay(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, ad
             elif target.holds:
                 click.echo(f"retention of {target.name} is still held: --resume, or --undo-retention", err=True)
     if as_json:
-        told = {"left_out": msgspec.to_builtins(target.left_out), "skipped": skipped_json(damage.skipped)}
-        click.echo(msgspec.json.encode(result_json(plan, result) | told))
+        more = {"left_out": msgspec.to_builtins(target.left_out), "skipped": skipped_json(damage.skipped)}
+        click.echo(msgspec.json.encode(result_json(plan, result) | more))
     else:
         print_result(plan, result)
         print_left_out(target.left_out)

@@ -61,7 +61,7 @@ def command(
 ) -> int:
     """Print the newest records of each partition in offset order.
 
-    The value and a newline unless told otherwise.
+    Prints the value and a newline by default.
     With -F, new records appear as their chunks are committed, until you interrupt it (exit code 130). Gaps, new
     partitions and a topic that is created again are reported on stderr.
     """

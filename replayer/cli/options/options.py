@@ -58,9 +58,7 @@ def format_option(*more: str) -> OptionSet:
         "form",
         _form,
         json_option,
-        Option(
-            "--format", "form", type=click.Choice([*FORMS, *more]), help="How to print; a table unless told otherwise."
-        ),
+        Option("--format", "form", type=click.Choice([*FORMS, *more]), help="How to print; a table by default."),
     )
 
 
