@@ -35,7 +35,6 @@ class ChainEnd(NamedTuple):
 
     @classmethod
     def of(cls, held: Held | None) -> "ChainEnd":
-        """As the marker says."""
         return cls(held.marker.next_offset, held.marker.chain_end) if held else cls(None, None)
 
     def start_of(self, first_offset: int) -> int:
@@ -48,8 +47,6 @@ class ChainEnd(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """What a batch did to one partition."""
-
     next_offset: int
     records: int
     chunks: int

@@ -32,7 +32,6 @@ class PartitionIdentity:
 
     @property
     def topic(self) -> str:
-        """The topic's name in Kafka."""
         return self.keys.folder.topic
 
     def __str__(self) -> str:
@@ -76,12 +75,10 @@ class StoredChunk(NamedTuple):
 
     @property
     def first_offset(self) -> int:
-        """Of its records."""
         return self.blocks[0].first_record_offset
 
     @property
     def last_offset(self) -> int:
-        """Of its records."""
         return self.blocks[-1].last_record_offset
 
 

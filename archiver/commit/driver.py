@@ -27,11 +27,9 @@ class NoLog:
     """In the place of a log that nobody reads: it may hold anything, so that nothing is compared with the archive."""
 
     def bounds(self) -> op.LogBounds:
-        """See LogReader."""
         return op.LogBounds(0, 2**63 - 1)
 
     def record_at(self, offset: int) -> Record | None:  # noqa: ARG002
-        """See LogReader."""
         return None
 
 

@@ -140,7 +140,6 @@ class RestingMarker(NamedTuple):
 
     @classmethod
     def of(cls, held: Held) -> "RestingMarker":
-        """The same at rest."""
         marker = held.marker
         return cls(
             packed=zlib.compress(markers.encode(marker)),

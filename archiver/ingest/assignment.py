@@ -85,11 +85,9 @@ class Drain:
 
     @property
     def is_over(self) -> bool:
-        """Whether every partition is drained or stopped."""
         return self._ownership.is_over
 
     def start(self) -> None:
-        """Start to take every partition over, up to its end now."""
         uncommitted = KafkaLog(
             consumer_settings(self._config, queue_bytes=0) | SINGLE_READS | {"isolation.level": "read_uncommitted"}
         )
@@ -109,7 +107,6 @@ class Drain:
         raise refusal
 
     def give_up(self, partitions: Sequence[Partition]) -> None:
-        """See Assignment."""
         self._ownership.give_up(partitions, self._config.grace, self._rest)
 
 
@@ -141,11 +138,9 @@ class GroupMember:
 
     @property
     def is_over(self) -> bool:
-        """Never by itself."""
         return False
 
     def start(self) -> None:
-        """Join the group."""
         self._fetching.subscribe(self._topics, self)
 
     def tick(self, now: float) -> None:
@@ -182,19 +177,16 @@ class GroupMember:
         self._inform(leaving)
 
     def assigned(self, partitions: Sequence[Partition]) -> None:
-        """See GroupListener."""
         log.info(LogEvent.ASSIGNED, partitions=len(partitions))
         self.joined = True
         for partition in partitions:
             self._ownership.acquire(partition)
 
     def revoked(self, partitions: Sequence[Partition]) -> None:
-        """See GroupListener."""
         log.info(LogEvent.REVOKED, partitions=len(partitions))
         self.give_up(partitions)
 
     def lost(self, partitions: Sequence[Partition]) -> None:
-        """See GroupListener."""
         log.warning(LogEvent.LOST, partitions=len(partitions), cause="the group continued without this process")
         self.joined = False
         self._ownership.lose(partitions)

@@ -74,7 +74,6 @@ class Budgets:
 
     @property
     def buffered_bytes(self) -> int:
-        """What chunks hold of the buffer."""
         return self._buffer.used_bytes
 
     def have_capacity(self, loads: Iterable[PartitionLoad]) -> bool:
@@ -150,7 +149,6 @@ class Fetching:
         return self._mode is FetchMode.POLL_PAUSED
 
     def subscribe(self, topics: Sequence[str], listener: GroupListener) -> None:
-        """See KafkaSource."""
         self._source.subscribe(topics, listener)
 
     def consume(self, positions: Mapping[Partition, int]) -> None:
@@ -160,11 +158,9 @@ class Fetching:
             self._source.pause()
 
     def release(self, partitions: Sequence[Partition]) -> None:
-        """See KafkaSource."""
         self._source.release(partitions)
 
     def commit(self, positions: Mapping[Partition, int]) -> None:
-        """See KafkaSource."""
         self._source.commit(positions)
 
     def poll(self, loads: Iterable[PartitionLoad]) -> list[Event]:

@@ -57,8 +57,6 @@ class BufferFile:
 
 
 class BufferFolder:
-    """The buffer files of this process."""
-
     def __init__(self, root: Path) -> None:
         """Creates a locked sub-folder of `root` and removes those of dead processes; raises BufferFailed."""
         self._bytes = 0
@@ -74,12 +72,10 @@ class BufferFolder:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes in all buffer files of this process."""
         with self._guard:
             return self._bytes
 
     def new_file(self) -> BufferFile:
-        """An empty buffer file."""
         return BufferFile(self._folder / f"{uuid.uuid4().hex}.chunk", self)
 
     def account(self, num_bytes: int) -> None:

@@ -57,7 +57,6 @@ class ChunkBuilder:
 
     @property
     def facts(self) -> OpenChunkFacts:
-        """What the roll policy decides on."""
         return OpenChunkFacts(
             compressed_bytes=self._buffer.size,
             encoded_bytes=self._encoded_bytes + self.open_block_bytes,
@@ -79,7 +78,6 @@ class ChunkBuilder:
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """The offsets inside the chunk that were skipped."""
         return tuple(self._gaps)
 
     @property
@@ -153,7 +151,6 @@ class ChunkBuilder:
         )
 
     def discard(self) -> None:
-        """Give the buffer back."""
         self._buffer.discard()
 
     def _write(self, block: RawBlock) -> None:

@@ -57,8 +57,6 @@ class TopicDescription(NamedTuple):
 
 
 class KafkaCluster:
-    """Read-only questions to the cluster."""
-
     def __init__(self, settings: Mapping[str, Any]) -> None:
         """Raises UsageError for settings that librdkafka refuses."""
         self._connection_errors = ConnectionErrors()
@@ -192,7 +190,6 @@ class KafkaLog:
                 self._consumer.unassign()
 
     def close(self) -> None:
-        """Leave; the consumer is gone afterwards."""
         self._consumer.close()
 
     def _refresh(self, topic: str) -> None:
@@ -224,11 +221,9 @@ class PartitionLog:
     partition: Partition
 
     def bounds(self) -> LogBounds:
-        """See KafkaLog."""
         return self.log.bounds(self.partition)
 
     def record_at(self, offset: int) -> Record | None:
-        """See KafkaLog."""
         return self.log.record_at(self.partition, offset)
 
 
@@ -256,7 +251,6 @@ class Watermarks:
 
     @property
     def bounds(self) -> Mapping[Partition, LogBounds]:
-        """The bounds as of the last answer."""
         return self._bounds
 
     @property

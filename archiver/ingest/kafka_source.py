@@ -54,7 +54,6 @@ class Batching:
         self._messages[partition].extend(messages)
 
     def count(self, messages: int, num_bytes: int) -> None:
-        """Note how much was added."""
         self._num_messages += messages
         self._num_bytes += num_bytes
 
@@ -63,7 +62,6 @@ class Batching:
         self._ends[partition] = position
 
     def forget(self, partitions: Iterable[Partition]) -> None:
-        """Drop what is held of these."""
         for partition in partitions:
             self._messages.pop(partition, None)
             self._ends.pop(partition, None)
@@ -74,7 +72,6 @@ class Batching:
         return {*self._messages, *self._ends}
 
     def take(self, partition: Partition) -> Batched:
-        """What is held of one partition, which is held no longer."""
         return Batched(self._messages.pop(partition, ()), self._ends.pop(partition, None))
 
     def is_due(self, partitions: int) -> bool:
@@ -196,7 +193,6 @@ class KafkaSource:
         self._consumer.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=lost)
 
     def consume(self, positions: Mapping[Partition, int]) -> None:
-        """Consume these partitions too, each from its position."""
         if not self._consuming:
             # A client that knows no leaders yet may notice for a second at the latest that it is to fetch.
             with suppress(KafkaException):
@@ -214,7 +210,6 @@ class KafkaSource:
         self._consumer.pause([TopicPartition(*partition) for partition in self._consuming])
 
     def resume(self) -> None:
-        """Fetch again."""
         self._consumer.resume([TopicPartition(*partition) for partition in self._consuming])
 
     def commit(self, positions: Mapping[Partition, int]) -> None:
@@ -278,7 +273,6 @@ class KafkaSource:
         return (*_fetched(partition, self._batching.take(partition)), _failed(partition, error))
 
     def close(self) -> None:
-        """Leave; the consumer is gone afterwards."""
         self._consumer.close()
 
 

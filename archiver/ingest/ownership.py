@@ -64,7 +64,6 @@ class PartitionReport:
     """Times another writer took the partition over while this one worked."""
 
     def add(self, archiver: PartitionArchiver) -> None:
-        """Note what one owner of the partition archived."""
         self.counts += archiver.state.counts
         marker = archiver.state.marker
         self.next_offset, self.newest_ms = marker.next_offset, marker.newest_timestamp
@@ -96,8 +95,6 @@ class PartitionView(NamedTuple):
 
 @dataclass(frozen=True)
 class ArchivingContext:
-    """What all partitions of a process share."""
-
     config: RunConfig
     archive_id: str
     store: Store
@@ -130,7 +127,6 @@ class Ownership:
 
     @property
     def active(self) -> dict[Partition, PartitionArchiver]:
-        """The partitions that are being archived."""
         return self._active
 
     @property

@@ -64,7 +64,6 @@ class PartitionCounts:
 
 
 def counts_of_commit(before: Marker, now: Marker, seconds: float) -> PartitionCounts:
-    """What one swap of the marker adds."""
     if now.last_chunk_index == before.last_chunk_index or not now.tail:
         return PartitionCounts(commits=1, commit_seconds=seconds)
     chunk = now.tail[-1]
@@ -110,7 +109,6 @@ class ArchivingState:
     """Where the next chunk starts once all that is pending is committed; None before the first one."""
     progressed_at: float
     chunk: ChunkBuilder | None = None
-    """The open chunk."""
     pending: tuple[PendingCommit, ...] = ()
     """The first one is being committed."""
     inbox: tuple[PartitionEvent, ...] = ()
@@ -138,7 +136,6 @@ class ArchivingState:
 
     @property
     def open_bytes(self) -> int:
-        """Compressed bytes of the open chunk."""
         return self.chunk.facts.compressed_bytes if self.chunk else 0
 
     @property
@@ -207,7 +204,6 @@ class ArchivingState:
         return replace(state, inbox=state.inbox[1:]), state.inbox[0]
 
     def handled(self, event: PartitionEvent) -> "ArchivingState":
-        """After an event of the inbox, however that went."""
         num_bytes = event.num_bytes if isinstance(event, Fetched) else 0
         return replace(self, inbox_bytes=max(0, self.inbox_bytes - num_bytes))
 
@@ -221,7 +217,6 @@ class ArchivingState:
         return self.position <= offset and (self.end_offset is None or offset < self.end_offset)
 
     def opened(self, chunk: ChunkBuilder, start_offset: int) -> "ArchivingState":
-        """With an open chunk."""
         return replace(self, chunk=chunk, chain_end=start_offset)
 
     def added(self, position: int, skipped: int) -> "ArchivingState":
@@ -236,7 +231,6 @@ class ArchivingState:
         return state if fetched.leader_epoch is None else replace(state, leader_epoch=fetched.leader_epoch)
 
     def counted(self, more: PartitionCounts) -> "ArchivingState":
-        """With these counts added."""
         return replace(self, counts=self.counts + more)
 
     def queued(self, commit: PendingCommit, chain_end: int | None) -> "tuple[ArchivingState, bool]":
@@ -254,7 +248,6 @@ class ArchivingState:
         return replace(state, has_committer=False, failure=failure), None
 
     def swapped(self, marker: RestingMarker, counts: PartitionCounts) -> "ArchivingState":
-        """After the first pending commit."""
         return replace(self, marker=marker, pending=self.pending[1:]).counted(counts)
 
     def stopping(self, error: BlockgzError) -> "ArchivingState":

@@ -228,5 +228,4 @@ class TopicDirectory:
         return now == topic_id
 
     def current_id(self, topic: str) -> str | None:
-        """The topic's id now, asked of the cluster."""
         return self._ids.answer(topic)

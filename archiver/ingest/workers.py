@@ -20,8 +20,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Ended(Generic[T]):
-    """How one fork ended."""
-
     number: int
     told: T | None
     """What it told last; None where it died before it could."""
@@ -47,12 +45,10 @@ class Forks(Generic[T]):
             self._forks.append((process, receiving))
 
     def end(self) -> None:
-        """Tell every fork to end in order."""
         for process, _ in self._forks:
             process.terminate()
 
     def ended(self) -> Iterator[Ended[T]]:
-        """Waits for each in turn."""
         for number, (process, receiving) in enumerate(self._forks):
             told = None
             with suppress(EOFError):

@@ -75,11 +75,9 @@ class Chain:
 
     @cached_property
     def indexes(self) -> frozenset[str]:
-        """The keys of all committed indexes."""
         return frozenset(self.index_key(entry) for entry in self.entries)
 
     def index_key(self, entry: ChunkEntry) -> str:
-        """Where the entry's index is."""
         return self.keys.chunks + entry.name
 
     def unfolded_from(self, level: int) -> int | None:

@@ -55,7 +55,6 @@ class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def folder(self) -> TopicFolder:
-        """The topic's incarnation."""
         return TopicFolder(self.topic, self.incarnation)
 
     @property
@@ -105,7 +104,6 @@ def read_status(store: ToolStore, selection: TopicSelection | None) -> ArchiveSt
 
 
 def partition_status(keys: PartitionKeys, stored: StoredObject | None) -> PartitionStatus:
-    """What a partition's marker tells."""
     topic, incarnation = keys.folder
     status = PartitionStatus(topic=topic, incarnation=incarnation, partition=keys.partition)
     if stored is None:

@@ -94,7 +94,6 @@ class ArchiverCollector(Collector):
     take_snapshot: Callable[[], ServiceSnapshot]
 
     def collect(self) -> Iterator[Metric]:
-        """See prometheus_client.registry.Collector."""
         snapshot = self.take_snapshot()
         build = InfoMetricFamily(f"{PREFIX}build", "Version of the archiver and of Python")
         build.add_metric((), {"version": snapshot.version, "python": platform.python_version()})

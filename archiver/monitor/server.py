@@ -30,8 +30,6 @@ END_SECONDS = 0.1
 
 
 class Response(NamedTuple):
-    """A response."""
-
     status: HTTPStatus
     content_type: str
     body: bytes
@@ -63,12 +61,11 @@ class StatusServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         host, port = self._server.server_address[:2]
         return f"http://{f'[{host!s}]' if ':' in str(host) else host!s}:{port}"
 
     def close(self) -> None:
-        """Response no more."""
+        """Stop serving."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

@@ -81,7 +81,6 @@ class ServiceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[PartitionSnapshot, ...]
 
     def in_state(self, *states: PartitionState) -> int:
-        """How many partitions are in one of these states."""
         return sum(partition.state in states for partition in self.partitions)
 
     @property
@@ -91,7 +90,6 @@ class ServiceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stopped(self) -> int:
-        """Partitions that stopped with a failure."""
         return self.in_state(PartitionState.STOPPED)
 
     @property
@@ -101,7 +99,6 @@ class ServiceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_live(self) -> bool:
-        """Whether the main loop runs."""
         return self.heartbeat_age_seconds <= LIVE_SECONDS
 
     @property

@@ -52,19 +52,16 @@ class ListedPartition:
     max_block_bytes: int
 
     def of_kind(self, kind: ObjectKind) -> list[tuple[ObjectKey, ListedObject]]:
-        """What is listed of a kind, in order of positions."""
         return sorted((each for each in self.listed if each[0].kind is kind), key=lambda each: each[0].number)
 
     @cached_property
     def data_at(self) -> Mapping[int, Sequence[tuple[ObjectKey, ListedObject]]]:
-        """The data objects by the number in their names."""
         found: dict[int, list[tuple[ObjectKey, ListedObject]]] = {}
         for each in self.of_kind(ObjectKind.DATA):
             found.setdefault(each[0].number, []).append(each)
         return found
 
     def scan(self, key: ObjectKey, size: int) -> Iterator[Scanned]:
-        """The blocks of a data object, and its damage."""
         if key.key.endswith(".zst"):
             yield from scan_frames(self.store.get_range(key.key, 0, size), self.max_block_bytes)
             return
@@ -74,13 +71,11 @@ class ListedPartition:
         yield from scanner.finish()
 
     def pieces(self, key: str, size: int) -> Iterator[bytes]:
-        """The bytes of an object."""
         for start in range(0, size, READ_BYTES):
             yield self.store.get_range(key, start, min(size, start + READ_BYTES))
 
 
 def list_partition(store: ToolStore, target: RepairTarget, max_block_bytes: int) -> ListedPartition:
-    """The partition as it is listed now."""
     archive_id = archive_info(store, target.keys.layout).archive_id
     return ListedPartition(store, target, archive_id, objects_of(store, target.keys), max_block_bytes)
 
@@ -330,7 +325,6 @@ def _index(
 
 
 def _chain_end(follower: ChunkIndex) -> int:
-    """Where the chunk before one ended."""
     return next((gap.start for gap in follower.gaps if gap.end <= follower.start_offset), follower.start_offset)
 
 
