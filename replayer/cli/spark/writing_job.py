@@ -15,9 +15,8 @@ from replayer.cli.spark.job_options import WriteRequest
 from replayer.cli.spark.stage_progress import stage_progress
 from replayer.read.request import SKIPS
 from replayer.spark.archive_place import ArchivePlace
-from replayer.spark.jobs.layout import check_parts
 from replayer.spark.jobs.values import ValueOptions
-from replayer.spark.jobs.writing import JobPlan, Output, ReadRequest, WriteResult, planned, write
+from replayer.spark.jobs.writing import JobPlan, Output, ReadRequest, WriteResult, check_parts, planned, write
 
 
 def run(

@@ -1,4 +1,7 @@
-"""Avro schemas as Arrow types, mapped as Spark does (its Avro data source guide), and made ready for decoding."""
+"""Avro values as the Schema Registry's serializers write them: a zero byte, the schema's id, the record.
+
+Their schemas become Arrow types as Spark maps them (its Avro data source guide).
+"""
 
 import functools
 import io
@@ -26,9 +29,11 @@ class AvroDecoder:
 
     @property
     def type(self) -> pa.DataType:
+        """What values become; raises UsageError."""
         return arrow_type(json.loads(self.schema))
 
     def decode(self, value: bytes) -> object:
+        """The decoded value; raises ValueError."""
         if len(value) < HEADER_BYTES or value[0]:
             raise ValueError("the value does not begin with a zero byte and the id of a schema")
         (number,) = struct.unpack(">I", value[1:HEADER_BYTES])
@@ -43,7 +48,7 @@ class AvroDecoder:
         except Exception as error:  # fastavro raises what it meets: EOFError, IndexError, SchemaResolutionError, …
             raise ValueError(f"the value is not as schema {number} says: {type(error).__name__} {error}") from error
         if body.tell() != len(value):
-            raise ValueError(f"the value goes on behind what schema {number} says")
+            raise ValueError(f"the value continues behind what schema {number} says")
         return decoded
 
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -12,19 +12,8 @@ from pyspark.sql.types import StructType
 
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.spark.errors import PREFIX, spark_errors
-from replayer.spark.jobs.avro import avro_decoder
+from replayer.spark.jobs.avro import AvroDecoder, avro_decoder
 from replayer.spark.jobs.schema_registry import SchemaRegistry
-
-
-class ValueDecoder(Protocol):
-    """Makes something of single values in a task; pickled with it."""
-
-    @property
-    def type(self) -> pa.DataType:
-        """What it makes of them."""
-
-    def decode(self, value: bytes) -> object:
-        """The decoded value; raises ValueError."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +22,7 @@ class RowDecoder:
 
     key_as_text: bool
     value_as_text: bool
-    decoder: ValueDecoder | None = None
+    decoder: AvroDecoder | None = None
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The same rows; what could not be decoded is null."""
@@ -58,7 +47,7 @@ def _texts(column: pa.Array, reason: str, bad: list[str | None]) -> pa.Array:
         return _each(column, pa.string(), _text, lambda _: reason, bad)
 
 
-def _decoded(column: pa.Array, decoder: ValueDecoder, bad: list[str | None]) -> pa.Array:
+def _decoded(column: pa.Array, decoder: AvroDecoder, bad: list[str | None]) -> pa.Array:
     try:
         return _each(column, decoder.type, decoder.decode, str, bad)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
@@ -199,7 +188,7 @@ def _complaint() -> Column:
     error = fn.struct(
         fn.concat(fn.lit("the record "), place, fn.lit(" cannot be decoded")).alias("what"),
         fn.col("bad").alias("why"),
-        fn.lit("name another --value, --key or --schema, or go on: --on-bad-value null or skip").alias("remedy"),
+        fn.lit("name another --value, --key or --schema, or continue: --on-bad-value null or skip").alias("remedy"),
         fn.lit(1).alias("exit_code"),
     )
     return fn.concat(fn.lit(PREFIX), fn.to_json(error))

@@ -7,8 +7,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from blockgz_runtime.errors import NotInArchive, UsageError
 from replayer.cli.spark.job_options import _schema_text
-from replayer.spark.jobs.layout import check_parts
 from replayer.spark.jobs.values import ValueOptions, json_schema, row_decoder
+from replayer.spark.jobs.writing import check_parts
 from tests.support.schema_registry import schema_registry
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
