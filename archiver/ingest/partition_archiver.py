@@ -124,11 +124,11 @@ class PartitionArchiver:
     ) -> R:
         """Replace the state, and give back the buffers of chunks that the new one does not have."""
         with self._guard:
-            before = self._state
-            self._state, result = transition(before, *args, **named)
-            for chunk in before.chunks:
-                if chunk not in self._state.chunks:
+            after, result = transition(self._state, *args, **named)
+            for chunk in self._state.chunks:
+                if chunk not in after.chunks:
                     chunk.discard()
+            self._state = after  # only now: who sees that it is idle finds the buffers given back
             return result
 
     def _change(
