@@ -23,7 +23,7 @@ from rich.text import Text
 from archiver.demo.clusters import PARTITIONS, DemoCluster, mock_cluster, own_topics, produce
 from archiver.demo.records import MEAN_SPACING_MS, DemoRecord, demo_records
 from blockgz_runtime.kafka.secrets import MASK, is_secret
-from blockgz_runtime.program.kafka_options import KafkaOptions, kafka_options
+from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing
 from index_format.errors import BlockgzError
 
@@ -43,7 +43,7 @@ class DemoMismatch(BlockgzError):
 )
 @kafka_options("A cluster to use instead of the one in this process.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Leave the archive in this new folder.")
-def demo(*, kafka: KafkaOptions, keep: Path | None) -> None:
+def demo(*, kafka: dict[str, str], keep: Path | None) -> None:
     """Archive a topic, look records up, replay it as of a point in time, and prove the copy equal.
 
     Needs nothing installed: the broker runs inside this process and the archive is a folder. With -b the topics are
@@ -54,8 +54,8 @@ def demo(*, kafka: KafkaOptions, keep: Path | None) -> None:
     with tempfile.TemporaryDirectory(prefix="blockgz-demo-") as scratch:
         folder = keep.absolute() if keep is not None else Path(scratch) / "archive"
         environment = _own_environment(Path(scratch))
-        is_given = "bootstrap.servers" in kafka.properties
-        with own_topics(kafka.properties, uuid.uuid4().hex[:8]) if is_given else mock_cluster() as cluster:
+        is_given = "bootstrap.servers" in kafka
+        with own_topics(kafka, uuid.uuid4().hex[:8]) if is_given else mock_cluster() as cluster:
             _Demo(cluster, folder, environment).tell()
 
 

@@ -21,7 +21,7 @@ from archiver.monitor.snapshot import ServiceSnapshot
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError
 from blockgz_runtime.kafka.settings import client_settings
 from blockgz_runtime.program.archive_options import store_options
-from blockgz_runtime.program.kafka_options import KafkaOptions, kafka_options
+from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.options import DURATION
 from blockgz_runtime.store.opening import open_existing_store
@@ -58,7 +58,7 @@ def status(
     archive: str | None,
     endpoint_url: str | None,
     region: str | None,
-    kafka: KafkaOptions,
+    kafka: dict[str, str],
     http: str | None,
     watch: bool,
     interval: float,
@@ -74,8 +74,8 @@ def status(
         look = _service_look(http, selection)
     elif archive is not None:
         store = open_existing_store(archive, endpoint_url=endpoint_url, region=region)
-        named = "bootstrap.servers" in kafka.properties
-        cluster = KafkaCluster(client_settings(kafka.properties, CLIENT_ID)) if named else None
+        named = "bootstrap.servers" in kafka
+        cluster = KafkaCluster(client_settings(kafka, CLIENT_ID)) if named else None
         look = _archive_look(store, selection, cluster)
     else:
         raise UsageError(

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable
 
-import click
-
 from blockgz_runtime.errors import UsageError
-from blockgz_runtime.program.options import SIZE, F, Option, OptionSet, with_options
+from blockgz_runtime.program.options import SIZE, F, Option, OptionSet, choice_option, with_options
 from blockgz_runtime.units import format_size
 from index_format.ancestor.payloads import OLD_FORMATS, OldFormat
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
@@ -52,17 +50,13 @@ def _old_format(old_format: str, key_delimiter: str) -> OldFormat:
 old_format_option = OptionSet(
     "old_format",
     _old_format,
-    Option(
+    choice_option(
         "--old-format",
-        type=click.Choice(OLD_FORMATS),
-        default=OLD_FORMATS[0],
-        show_default=True,
+        choices=OLD_FORMATS,
         help="How records lie in an archive of kafka-connect-s3 or a fork: values in lines, key and delimiter "
         "before them, or length-prefixed without or with keys.",
     ),
-    Option(
-        "--key-delimiter", default=r"\t", show_default=True, help=r"Of --old-format delimited; \t and \x1f mean bytes."
-    ),
+    Option("--key-delimiter", default=r"\t", help=r"Of --old-format delimited; \t and \x1f mean bytes."),
 )
 """Passes `old_format: OldFormat`."""
 

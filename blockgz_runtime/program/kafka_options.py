@@ -1,53 +1,36 @@
 """Options that name a Kafka cluster: `-b`, and `-X` with the settings of librdkafka."""
 
 import ctypes
-import functools
 import shlex
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from importlib import import_module
-from typing import Any, TypeVar, cast
 
 import click
 
 from blockgz_runtime.errors import UsageError
-
-F = TypeVar("F", bound=Callable[..., Any])
+from blockgz_runtime.program.options import Option, OptionSet
 
 PROPERTIES_VARIABLE = "BLOCKGZ_KAFKA_PROPERTIES"
 
 
-@dataclass(frozen=True)
-class KafkaOptions:
-    """How to reach a cluster: `properties` are librdkafka's, bootstrap.servers among them where it was given.
+def kafka_options(bootstrap_help: str = "The Kafka cluster.") -> OptionSet:
+    """Adds -b/--bootstrap-server -X; passes librdkafka's properties as `kafka: dict[str, str]`.
 
     Values are as the user wrote them: references to secrets are looked up where a client is made.
     """
-
-    properties: dict[str, str]
-
-
-def kafka_options(bootstrap_help: str = "The Kafka cluster.") -> Callable[[F], F]:
-    """Adds -b/--bootstrap-server -X; passes `kafka: KafkaOptions`."""
-
-    def decorated(function: F) -> F:
-        @functools.wraps(function)
-        def with_kafka(*args: Any, bootstrap_server: str | None, properties: tuple[str, ...], **kwargs: Any) -> Any:
-            settings = kafka_properties(properties)
-            if bootstrap_server:
-                settings["bootstrap.servers"] = bootstrap_server
-            return function(*args, kafka=KafkaOptions(settings), **kwargs)
-
-        bootstrap = click.option("-b", "--bootstrap-server", metavar="HOST:PORT", help=bootstrap_help)
-        return cast(F, bootstrap(properties_option("properties")(with_kafka)))
-
-    return decorated
+    bootstrap = Option("-b", "--bootstrap-server", metavar="HOST:PORT", help=bootstrap_help)
+    return OptionSet("kafka", _properties, bootstrap, properties_option("properties"))
 
 
-def properties_option(parameter: str) -> Callable[[F], F]:
-    """Adds -X; passes `parameter: tuple[str, ...]`, as written. `-X list` prints what there is, and does no more."""
-    return click.option(
+def _properties(bootstrap_server: str | None, properties: tuple[str, ...]) -> dict[str, str]:
+    bootstrap = {"bootstrap.servers": bootstrap_server} if bootstrap_server else {}
+    return kafka_properties(properties) | bootstrap
+
+
+def properties_option(parameter: str) -> Option:
+    """Adds -X; passes `parameter: tuple[str, ...]`, as written. `-X list` prints all properties and exits."""
+    return Option(
         "-X",
         parameter,
         type=_PropertyType(),
@@ -60,16 +43,9 @@ def properties_option(parameter: str) -> Callable[[F], F]:
     )
 
 
-class _PropertyType(click.ParamType[str]):
-    name = "NAME=VALUE"
-
+class _PropertyType(click.types.StringParamType):
     def split_envvar_value(self, rv: str) -> Sequence[str]:
-        """See click.ParamType."""
         return split_properties(PROPERTIES_VARIABLE, rv)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
-        """See click.ParamType."""
-        return str(value)
 
 
 def split_properties(variable: str, text: str) -> list[str]:

@@ -43,11 +43,9 @@ class Program(click.Group):
         self._places = places
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """See click.Group."""
         return list(self._places)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """See click.Group."""
         if cmd_name not in self._places:
             return None
         module, _, name = self._places[cmd_name].partition(":")
@@ -104,24 +102,21 @@ def completed(command: click.Command) -> click.Command:
             completed(inner)
         return command
     if all(param.name != _DEBUG for param in command.params):
-        command.params.append(_debug_option())
+        option = click.Option(
+            [f"--{_DEBUG}"],
+            is_flag=True,
+            expose_value=False,
+            is_eager=True,
+            callback=lambda _ctx, _param, value: debug.set(value),
+            help="Show tracebacks.",
+        )
+        command.params.append(option)
     for param in command.params:
         if isinstance(param, click.Option):
             name = max(param.opts, key=len).lstrip("-").replace("-", "_").upper()
             param.envvar = param.envvar or f"BLOCKGZ_{name}"
             param.show_envvar = True
     return command
-
-
-def _debug_option() -> click.Option:
-    return click.Option(
-        [f"--{_DEBUG}"],
-        is_flag=True,
-        expose_value=False,
-        is_eager=True,
-        callback=lambda _ctx, _param, value: debug.set(value),
-        help="Show tracebacks.",
-    )
 
 
 def print_failure(error: Exception) -> int:

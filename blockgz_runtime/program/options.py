@@ -1,20 +1,4 @@
-"""Options of commands: each is declared once, and those that belong together reach the command as one value.
-
-::
-
-    position_options = OptionSet(
-        "position",
-        Position,
-        Option("--partition", type=int, help="..."),
-        Option("--at", "timestamp", parse=parse_time, help="..."),
-    )
-
-    @click.command()
-    @position_options
-    def command(position: Position) -> None: ...
-
-An option's name is that of a field of the value.
-"""
+"""Options of commands: each is declared once, and those that belong together reach the command as one value."""
 
 import functools
 from abc import ABC, abstractmethod
@@ -43,8 +27,6 @@ class Part(ABC):
         """Takes what click handed over out of `given`, and makes the value of it."""
 
     def __call__(self, function: F) -> F:
-        """The command with the options."""
-
         @functools.wraps(function)
         def with_value(*args: Any, **given: Any) -> Any:
             value = self.value(given)
@@ -54,22 +36,25 @@ class Part(ABC):
 
 
 class Option(Part):
-    """One option, as `click.option` takes it; `parse` makes the value of what click hands over, unless that is None."""
+    """One option, as `click.option` takes it, its default shown.
+
+    `parse` makes the value of what click hands over, unless that is None.
+    """
 
     _declare: Callable[..., Decorator] = staticmethod(click.option)
     _class: type[click.Parameter] = click.Option
 
     def __init__(self, *names: str, parse: Callable[[Any], Any] | None = None, **attributes: Any) -> None:
+        if attributes.get("default"):
+            attributes.setdefault("show_default", True)
         self._add = self._declare(*names, **attributes)
         self.name = self._class(names, **attributes).name
         self._parse = parse
 
     def add(self, function: Any) -> Any:
-        """See Part."""
         return self._add(function)
 
     def value(self, given: dict[str, Any]) -> Any:
-        """See Part."""
         value = given.pop(self.name)
         return value if value is None or self._parse is None else self._parse(value)
 
@@ -82,19 +67,16 @@ class Argument(Option):
 
 
 class OptionSet(Part):
-    """Options that make one value."""
+    """Options that make one value: `make` takes the value of each part by its name."""
 
     def __init__(self, name: str, make: Callable[..., Any], *parts: Part) -> None:
-        """`make` takes the value of each part by its name."""
         self.name = name
         self._make, self._parts = make, parts
 
     def add(self, function: Any) -> Any:
-        """See Part."""
         return with_options(function, [part.add for part in self._parts])
 
     def value(self, given: dict[str, Any]) -> Any:
-        """See Part."""
         return self._make(**{part.name: part.value(given) for part in self._parts})
 
 
@@ -106,7 +88,12 @@ def with_options(function: F, options: Sequence[Decorator]) -> F:
     return cast(F, decorated)
 
 
-class _Parsed(click.ParamType[Any]):
+def choice_option(*names: str, choices: Sequence[str], **attributes: Any) -> Option:
+    """An option that takes one of `choices`, the first by default."""
+    return Option(*names, type=click.Choice(choices), default=choices[0], **attributes)
+
+
+class Parsed(click.ParamType[Any]):
     """What a function makes of the text; its ValueError is a usage error."""
 
     def __init__(self, name: str, parse: Callable[[Any], Any]) -> None:
@@ -114,14 +101,13 @@ class _Parsed(click.ParamType[Any]):
         self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See click.ParamType."""
         try:
             return self._parse(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-SIZE = _Parsed("size", parse_size)
+SIZE = Parsed("size", parse_size)
 """`128MiB` as bytes."""
-DURATION = _Parsed("duration", parse_duration)
+DURATION = Parsed("duration", parse_duration)
 """`5m` as seconds."""

@@ -9,7 +9,6 @@ import click
 import msgspec
 
 from blockgz_runtime.errors import PARTLY_FAILED, NoSuchTopic
-from blockgz_runtime.program.kafka_options import KafkaOptions
 from blockgz_runtime.program.tables import print_table
 from index_format.record_formats.json_lines import json_object
 from index_format.records import Record
@@ -37,7 +36,7 @@ def verify_against(
     topic: TopicPartitions,
     against: str,
     positions: Positions,
-    kafka: KafkaOptions,
+    kafka: dict[str, str],
     archive: ArchiveOptions,
     report_to: ReportOptions,
     *,
@@ -59,11 +58,11 @@ async def _compare(
     topic: TopicPartitions,
     against: str,
     positions: Positions,
-    kafka: KafkaOptions,
+    kafka: dict[str, str],
     options: ArchiveOptions,
     as_json: bool,
 ) -> ComparisonReport:
-    admin = await asyncio.to_thread(KafkaAdmin, kafka.properties)
+    admin = await asyncio.to_thread(KafkaAdmin, kafka)
     facts = await asyncio.to_thread(admin.topic, against)
     if facts is None:
         raise NoSuchTopic(
@@ -82,7 +81,7 @@ async def _compare(
         # Damage is reported where the comparison comes to it.
         reading = Reading(on_damage=DamagePolicies(SKIPS).of)
         total = sum([(await describe_source(selection, reading)).records for selection in selections])
-        reader = await asyncio.to_thread(KafkaReader, kafka.properties, isolation)
+        reader = await asyncio.to_thread(KafkaReader, kafka, isolation)
         try:
             with record_progress("comparing", total, as_json=as_json) as advance:
                 for selection in selections:

@@ -11,7 +11,7 @@ import msgspec
 
 from blockgz_runtime.errors import PARTLY_FAILED
 from blockgz_runtime.process import share_heaps
-from blockgz_runtime.program.kafka_options import KafkaOptions, kafka_options
+from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing, print_failure
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
 from replayer.cli.options.options import json_option
@@ -57,7 +57,7 @@ INTERRUPTED = 130
 @json_option
 @kafka_options()
 @archive_options
-def command(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, archive: ArchiveOptions) -> int:
+def command(options: ReplayOptions, as_json: bool, kafka: dict[str, str], archive: ArchiveOptions) -> int:
     """Produce archived records to a topic, in order and as they were.
 
     Prints the plan and asks first. With --transactional every record arrives exactly once, however often the replay is
@@ -71,8 +71,8 @@ def command(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, archive:
     return asyncio.run(_replay(options, as_json, kafka, archive))
 
 
-async def _replay(options: ReplayOptions, as_json: bool, kafka: KafkaOptions, address: ArchiveOptions) -> int:
-    request, properties = options.request, kafka.properties
+async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, str], address: ArchiveOptions) -> int:
+    request = options.request
     admin = await asyncio.to_thread(KafkaAdmin, properties)
     if request.shape.undo_retention:
         click.echo(await asyncio.to_thread(undo_retention, request.target, admin, properties))

@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from blockgz_runtime.program.kafka_options import KafkaOptions, kafka_options
+from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
 from replayer.cli.options.options import json_option
@@ -60,7 +60,7 @@ def command(
     positions: Positions,
     report_to: ReportOptions,
     as_json: bool,
-    kafka: KafkaOptions,
+    kafka: dict[str, str],
     archive: ArchiveOptions,
 ) -> int:
     """Prove that the archive is whole, or that a topic is its copy.

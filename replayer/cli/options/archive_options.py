@@ -43,13 +43,7 @@ def _archive_options(archive: str, **rest: Any) -> ArchiveOptions:
 
 
 archive_options = OptionSet(
-    "archive",
-    _archive_options,
-    archive_option(),
-    endpoint_option,
-    region_option,
-    max_block_option,
-    old_format_option,
+    "archive", _archive_options, archive_option(), endpoint_option, region_option, max_block_option, old_format_option
 )
 """Adds -a/--archive and what goes with it; passes `archive: ArchiveOptions`."""
 
@@ -60,11 +54,7 @@ def _cache(is_unused: bool) -> DiskCache | None:
 
 
 cache_option = Option(
-    "--no-cache",
-    "cache",
-    is_flag=True,
-    parse=_cache,
-    help="Fetch indexes anew rather than from this machine's cache.",
+    "--no-cache", "cache", is_flag=True, parse=_cache, help="Fetch indexes anew rather than from this machine's cache."
 )
 """Adds --no-cache; passes `cache: DiskCache | None`."""
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import click
 
 from blockgz_runtime.errors import UsageError
-from blockgz_runtime.program.options import Argument, Option, OptionSet
+from blockgz_runtime.program.options import Argument, Option, OptionSet, choice_option
 from replayer.cli.options.selection_options import damage_option, record_options
 from replayer.read.topics import TopicPartitions, parse_topic
 from replayer.replay.pace import make_pace
@@ -55,7 +55,6 @@ shape_options = OptionSet(
         "routing",
         parse=parse_routing,
         default="keep",
-        show_default=True,
         envvar="BLOCKGZ_TARGET_PARTITIONS",
         metavar="keep|by-key|N|MAP",
         help="Where records go: partition n to n; by key, as Java's producer has them (by-key:N asks for N "
@@ -65,7 +64,6 @@ shape_options = OptionSet(
         "--timestamps",
         parse=parse_timestamps,
         default="keep",
-        show_default=True,
         metavar="keep|now|shift=±TIME",
         help="Their own, the time of sending, or moved, as shift=+30d or shift=-90m.",
     ),
@@ -89,13 +87,7 @@ shape_options = OptionSet(
         is_flag=True,
         help="Add a header that tells where a record comes from: blockgz-source: topic/partition/offset.",
     ),
-    Option(
-        "--tombstones",
-        type=click.Choice(["keep", "drop"]),
-        default="keep",
-        show_default=True,
-        help="What to do with records whose value is null.",
-    ),
+    choice_option("--tombstones", choices=["keep", "drop"], help="What to do with records whose value is null."),
     Option(
         "--transforms",
         "chain",
@@ -104,11 +96,9 @@ shape_options = OptionSet(
         metavar="FILE",
         help="Kafka Connect's transforms and predicates, from a .properties, .yaml or .json file.",
     ),
-    Option(
+    choice_option(
         "--on-transform-error",
-        type=click.Choice(["fail", "skip"]),
-        default="fail",
-        show_default=True,
+        choices=["fail", "skip"],
         help="End at a record that a transform cannot handle, or leave it out and count it.",
     ),
     Option(
@@ -124,11 +114,9 @@ shape_options = OptionSet(
         help="With --create-topic: a setting of the new topic; may be repeated.",
     ),
     Option("--append", is_flag=True, help="Allow a topic that holds records already."),
-    Option(
+    choice_option(
         "--retention",
-        type=click.Choice(["refuse", "hold"]),
-        default="refuse",
-        show_default=True,
+        choices=["refuse", "hold"],
         help="Refuse a topic that would delete the records, or set its retention to unlimited until the replay is "
         "complete.",
     ),

@@ -7,7 +7,7 @@ from typing import BinaryIO, NamedTuple
 import click
 
 from blockgz_runtime.errors import PARTLY_FAILED
-from blockgz_runtime.program.options import Option, OptionSet
+from blockgz_runtime.program.options import Option, OptionSet, choice_option
 from replayer.cli.options.options import json_option
 from replayer.read.formatting import Printer, envelope_printer, json_printer, template_printer
 from replayer.read.offset_file import MAX_FILE_BYTES
@@ -17,15 +17,11 @@ from replayer.read.request import SKIPS, STOPS, DamagePolicies, SelectionRequest
 from replayer.read.selection import Positions
 
 
-def _now() -> int:
-    return time.time_ns() // 1_000_000
-
-
 def _positions(start: str | None, end: str | None, at: str | None) -> Positions:
     """`--at` becomes the end."""
     if end is not None and at is not None:
         raise click.UsageError("--to and --at both set the end: give one of them")
-    now = _now()
+    now = time.time_ns() // 1_000_000
     last = parse_time(at, now) if at is not None else parse_position(end, now) if end is not None else None
     first = parse_position(start, now) if start is not None else None
     return Positions(first, last, asked=(start or "earliest", end or at or "latest"))
@@ -42,7 +38,7 @@ def _selection(
     grep: str | None,
     partitions: str | None = None,
 ) -> SelectionRequest:
-    now = _now()
+    now = time.time_ns() // 1_000_000
     conditions = list(headers)
     if keys or null_key:
         conditions.append(KeyIn((*(os.fsencode(key) for key in keys), *([None] if null_key else []))))
@@ -101,11 +97,9 @@ selection_options = OptionSet(
 )
 """Passes `selection: SelectionRequest`."""
 
-damage_option = Option(
+damage_option = choice_option(
     "--on-damage",
-    type=click.Choice([STOPS, SKIPS]),
-    default=STOPS,
-    show_default=True,
+    choices=[STOPS, SKIPS],
     help="At a damaged block: stop, or skip exactly its records and name their offsets.",
 )
 """`on_damage: str`, for DamagePolicies."""

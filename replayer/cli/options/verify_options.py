@@ -4,29 +4,22 @@ import random
 import re
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 
-from blockgz_runtime.program.options import Option, OptionSet
+from blockgz_runtime.program.options import Option, OptionSet, Parsed
 from replayer.cli.report import ReportOptions
 from replayer.read.positions import parse_time
 from replayer.verify.chunk_checks import ChunkChoice
 
 
-class Share(click.ParamType[float]):
+def _share(text: str) -> float:
     """A percentage above 0 and at most 100, as a share of 1."""
-
-    name = "share"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        match = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)%", str(value), re.ASCII)
-        share = float(match[1]) / 100 if match else 0.0
-        if not 0 < share <= 1:
-            self.fail(f"{value!r} is no share; write 5% or 0.5%", param, ctx)
-        return share
+    match = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)%", text, re.ASCII)
+    share = float(match[1]) / 100 if match else 0.0
+    if not 0 < share <= 1:
+        raise ValueError(f"{text!r} is no share; write 5% or 0.5%")
+    return share
 
 
 def _choice(since: str | None, sample: float) -> ChunkChoice:
@@ -45,9 +38,8 @@ choice_options = OptionSet(
     ),
     Option(
         "--sample",
-        type=Share(),
+        type=Parsed("share", _share),
         default="100%",
-        show_default=True,
         metavar="PERCENT",
         help="Check only a random share of the chunks of each partition, at least one, such as 5%.",
     ),

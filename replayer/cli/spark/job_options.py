@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from blockgz_runtime.errors import UsageError
-from blockgz_runtime.program.options import SIZE, Option, OptionSet
+from blockgz_runtime.program.options import SIZE, Option, OptionSet, choice_option
 from replayer.cli.options.archive_options import ArchiveOptions
 from replayer.read.request import SelectionRequest
 
@@ -127,21 +127,10 @@ session_options = OptionSet(
 value_options = OptionSet(
     "values",
     dict,
-    Option(
-        "--value",
-        type=click.Choice(["binary", "text", "json", "avro"]),
-        default="binary",
-        show_default=True,
-        help="What values are; json and avro become columns.",
+    choice_option(
+        "--value", choices=["binary", "text", "json", "avro"], help="What values are; json and avro become columns."
     ),
-    Option(
-        "--key-as",
-        "key",
-        type=click.Choice(["binary", "text"]),
-        default="binary",
-        show_default=True,
-        help="What keys are.",
-    ),
+    choice_option("--key-as", "key", choices=["binary", "text"], help="What keys are."),
     Option(
         "--schema",
         parse=_schema_text,
@@ -156,12 +145,10 @@ value_options = OptionSet(
         help="Where the schemas are that avro values were written by, and without --schema the one to read by: "
         "TOPIC-value's newest.",
     ),
-    Option(
+    choice_option(
         "--on-bad-value",
         "on_bad",
-        type=click.Choice(["fail", "null", "skip"]),
-        default="fail",
-        show_default=True,
+        choices=["fail", "null", "skip"],
         help="A key or value that cannot be decoded: end the job, write null, or leave the record out; counted.",
     ),
 )
@@ -178,21 +165,15 @@ cutting_options = OptionSet(
         help="Stored bytes of a task.",
     ),
     Option(
-        "--min-tasks",
-        type=click.IntRange(min=1),
-        default=1,
-        show_default=True,
-        help="At least so many tasks, as far as there are blocks.",
+        "--min-tasks", type=click.IntRange(min=1), default=1, help="At least so many tasks, as far as there are blocks."
     ),
 )
 
 dry_run_option = Option("--dry-run", is_flag=True, help="Say what would be read, and stop there; Spark is not started.")
 
-mode_option = Option(
+mode_option = choice_option(
     "--mode",
-    type=click.Choice(["error", "append", "overwrite"]),
-    default="error",
-    show_default=True,
+    choices=["error", "append", "overwrite"],
     envvar="BLOCKGZ_SPARK_MODE",
     help="Where something is there already: refuse, add to it, or put this in its place.",
 )

@@ -4,7 +4,7 @@ import asyncio
 
 import click
 
-from blockgz_runtime.program.kafka_options import KafkaOptions, kafka_options
+from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options
 from replayer.cli.options.options import json_option
@@ -26,7 +26,7 @@ from replayer.cli.spark.job_options import SessionOptions, session_options, spar
 @kafka_options()
 @archive_options
 def command(
-    options: ReplayOptions, spark: SessionOptions, as_json: bool, kafka: KafkaOptions, archive: ArchiveOptions
+    options: ReplayOptions, spark: SessionOptions, as_json: bool, kafka: dict[str, str], archive: ArchiveOptions
 ) -> int:
     """Produce archived records to a topic as `replayer replay` does, each source partition by a task of a Spark job.
 

@@ -10,7 +10,6 @@ import click
 import msgspec
 
 from blockgz_runtime.errors import PARTLY_FAILED
-from blockgz_runtime.program.kafka_options import KafkaOptions
 from blockgz_runtime.program.tables import print_table
 from blockgz_runtime.spark.session import session
 from replayer.cli.options.archive_options import ArchiveOptions, open_archive
@@ -44,10 +43,10 @@ BY_SOURCE = "a lane for each source partition"
 
 
 async def replay(
-    options: ReplayOptions, spark: SessionOptions, as_json: bool, kafka: KafkaOptions, address: ArchiveOptions
+    options: ReplayOptions, spark: SessionOptions, as_json: bool, properties: dict[str, str], address: ArchiveOptions
 ) -> int:
     """The command; its exit code."""
-    request, properties = options.request, kafka.properties
+    request = options.request
     admin = await asyncio.to_thread(KafkaAdmin, properties)
     if request.shape.undo_retention:
         click.echo(await asyncio.to_thread(undo_retention, request.target, admin, properties))

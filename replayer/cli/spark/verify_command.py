@@ -33,11 +33,7 @@ from replayer.verify.chunk_checks import ChunkChoice, Depth
 )
 @click.argument("topics", metavar="[TOPIC[:P[,P-P]]...]", nargs=-1)
 @click.option("--records", is_flag=True, help="Decode every record as well.")
-@click.option(
-    "--digests",
-    is_flag=True,
-    help="Digests of the records of each partition: each is one task then.",
-)
+@click.option("--digests", is_flag=True, help="Digests of the records of each partition: each is one task then.")
 @choice_options
 @report_options
 @cutting_options
