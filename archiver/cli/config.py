@@ -5,9 +5,6 @@ from pathlib import Path
 
 import click
 import orjson
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from archiver.cli.config_options import config_file_option, config_options, print_notes
 from archiver.config.kinds import FIELDS, value_text
@@ -17,9 +14,7 @@ from archiver.config.template import json_schema, yaml_template
 from archiver.ingest.kafka_settings import check_settings
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.main import closing
-
-WIDTH = 1000
-"""Of tables: lines are never broken, so that they can be searched."""
+from blockgz_runtime.program.tables import PIPE_WIDTH, print_table
 
 
 @click.group(
@@ -84,11 +79,11 @@ def show(*, resolved: Resolved, as_json: bool) -> None:
         }
         click.echo(orjson.dumps(answer).decode())
         return
-    table = Table("field", "value", "origin", box=None, pad_edge=False)
-    for name, (value, origin) in rows.items():
-        is_plain = name not in FIELDS or name in resolved.masked
-        table.add_row(name, Text(value if is_plain else value_text(name, value)), Text(str(origin)))
-    Console(width=WIDTH, highlight=False).print(table)
+    cells = [
+        (name, value if name not in FIELDS or name in resolved.masked else value_text(name, value), str(origin))
+        for name, (value, origin) in rows.items()
+    ]
+    print_table(("field", "value", "origin"), cells, width=PIPE_WIDTH)  # lines that can be searched
 
 
 @config_group.command(

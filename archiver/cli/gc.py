@@ -5,8 +5,6 @@ from typing import Any
 
 import click
 import orjson
-from rich.console import Console
-from rich.table import Table
 
 from archiver.maintain.garbage import SHORTEST_GRACE_SECONDS
 from archiver.maintain.sweep import SweepPlan, SweepResult, plan_sweep, sweep
@@ -14,6 +12,7 @@ from blockgz_runtime.errors import PARTLY_FAILED, UsageError
 from blockgz_runtime.program.archive_options import store_options
 from blockgz_runtime.program.main import closing, confirm, print_problems
 from blockgz_runtime.program.options import DURATION
+from blockgz_runtime.program.tables import print_table
 from blockgz_runtime.store.opening import open_existing_store
 
 
@@ -109,20 +108,15 @@ def _print_plan(plan: SweepPlan) -> None:
     if not plan.count:
         click.echo("nothing to delete")
         return
-    table = Table("topic", "partition", "what", "count", "bytes", box=None, pad_edge=False)
-    for column in ("partition", "count", "bytes"):
-        next(each for each in table.columns if each.header == column).justify = "right"
-    counts: Counter[tuple[str, str, str]] = Counter()
-    sizes: Counter[tuple[str, str, str]] = Counter()
+    counts: Counter[tuple[str | None, int | None, str]] = Counter()
+    sizes: Counter[tuple[str | None, int | None, str]] = Counter()
     for found in plan.garbage:
-        row = (str(found.name.folder), str(found.name.partition), found.name.kind.value)
-        counts[row] += 1
-        sizes[row] += found.listed.size
+        kind = (str(found.name.folder), found.name.partition, found.name.kind.value)
+        counts[kind] += 1
+        sizes[kind] += found.listed.size
     for leftover in plan.leftovers:
-        row = ("-", "-", leftover.kind)
-        counts[row] += 1
-        sizes[row] += leftover.size or 0
-    for row, count in counts.items():
-        table.add_row(*row, f"{count:,}", f"{sizes[row]:,}")
-    table.add_row("all", "", "", f"{plan.count:,}", f"{plan.bytes:,}", style="bold")
-    Console(soft_wrap=True, highlight=False).print(table)
+        counts[None, None, leftover.kind] += 1
+        sizes[None, None, leftover.kind] += leftover.size or 0
+    rows = [(*kind, count, sizes[kind]) for kind, count in counts.items()]
+    rows.append(("all", None, "", plan.count, plan.bytes))
+    print_table(("topic", "partition", "what", "count", "bytes"), rows, separator=",")

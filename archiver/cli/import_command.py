@@ -9,7 +9,6 @@ import click
 import orjson
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from archiver.commit.archive import open_archive
 from archiver.ingest.buffer import BufferFolder
@@ -17,8 +16,9 @@ from archiver.old_archives.importing import ImportReport, ImportSettings, import
 from archiver.old_archives.old_archive import OldReader, survey
 from blockgz_runtime.errors import PARTLY_FAILED, NotInArchive, UsageError, exit_code
 from blockgz_runtime.program.archive_options import max_block_option, old_format_option, store_options
-from blockgz_runtime.program.main import closing, confirm, error_lines
+from blockgz_runtime.program.main import closing, confirm, print_problems
 from blockgz_runtime.program.options import SIZE
+from blockgz_runtime.program.tables import print_table
 from blockgz_runtime.store.opening import default_buffer_root, open_existing_store, open_store
 from blockgz_runtime.store.probe import probe
 from blockgz_runtime.store.retry import bounded_backoff
@@ -219,15 +219,12 @@ def _opened(reader: OldReader, target: Target) -> ToolStore:
 
 
 def _print_plan(partitions: Sequence[OldPartition]) -> None:
-    table = Table("topic", "partition", "files", "records", "offsets", "gaps", box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    rows = []
     for each in partitions:
         files = len({piece.file.key for piece in each.choice.pieces})
         offsets = f"{each.start_offset}..{each.next_offset}"
-        numbers = (str(each.place.partition), f"{files:,}", f"{each.num_records:,}", offsets, len(each.choice.gaps))
-        table.add_row(each.place.topic, *map(str, numbers))
-    Console(soft_wrap=True, highlight=False).print(table)
+        rows.append((*each.place, files, each.num_records, offsets, len(each.choice.gaps)))
+    print_table(("topic", "partition", "files", "records", "offsets", "gaps"), rows, separator=",")
     notes = [note for each in partitions for note in each.notes]
     for note in notes[:SHOWN_NOTES]:
         click.echo(f"note: {note}", err=True)
@@ -243,9 +240,7 @@ def _outcome(reports: Sequence[ImportReport]) -> int:
         if len(report.unsure) > SHOWN_NOTES:
             click.echo(f"not imported: {report.partition.place}: and {len(report.unsure) - SHOWN_NOTES} more", err=True)
         if report.failure is not None:
-            lines = error_lines(report.failure)
-            place = report.partition.place
-            click.echo("\n".join([lines[0].replace("error:", f"error: {place}:", 1), *lines[1:]]), err=True)
+            print_problems([(str(report.partition.place), report.failure)])
     failures = [report.failure for report in reports if report.failure is not None]
     if failures and len(failures) == len(reports):
         return exit_code(failures[0])

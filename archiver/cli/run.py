@@ -9,8 +9,6 @@ from typing import Any
 
 import click
 import orjson
-from rich.console import Console
-from rich.table import Table
 
 from archiver.cli.archiving import archive, drain_together, prepare
 from archiver.cli.config_options import config_options
@@ -19,12 +17,14 @@ from archiver.config.origins import KAFKA_PREFIX
 from archiver.config.resolution import Resolved
 from archiver.ingest.assignment import WHOLE
 from archiver.ingest.kafka_settings import check_settings
+from archiver.ingest.kafka_source import name_of
 from archiver.ingest.ownership import PartitionReport
 from archiver.ingest.workers import Workers, worker_commands
 from archiver.logs import log_to
 from blockgz_runtime.errors import PARTLY_FAILED, exit_code
 from blockgz_runtime.process import stop_on_signals
 from blockgz_runtime.program.main import INTERRUPTED, closing, error_lines
+from blockgz_runtime.program.tables import print_table
 from index_format.errors import BlockgzError
 
 SHOWN_PARTITIONS = 5
@@ -57,7 +57,7 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
     prepare()
 
     def report(reports: Sequence[PartitionReport]) -> int:
-        return told(config, reports, as_json=as_json)
+        return print_reports(config, reports, as_json=as_json)
 
     if config.workers > 1:
         return drain_together(config, report)
@@ -71,8 +71,8 @@ def _run_workers(config: RunConfig) -> int:
     return INTERRUPTED if signal.SIGINT in signals else code
 
 
-def told(config: RunConfig, reports: Sequence[PartitionReport], *, as_json: bool) -> int:
-    """Print what was done; gives the exit code of a run that nobody interrupted."""
+def print_reports(config: RunConfig, reports: Sequence[PartitionReport], *, as_json: bool) -> int:
+    """Prints what was done; gives the exit code of a run that nobody interrupted."""
     if as_json:
         click.echo(orjson.dumps(result_object(config, reports)).decode())
     else:
@@ -106,31 +106,26 @@ def result_object(config: RunConfig, reports: Sequence[PartitionReport]) -> dict
 
 
 def _print_result(reports: Sequence[PartitionReport]) -> None:
-    table = Table("topic", "partition", "records", "chunks", "bytes", "next offset", box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    rows = [
+        (*each.partition, each.counts.records, each.counts.chunks, each.counts.stored_bytes, each.next_offset)
+        for each in reports
+    ]
+    print_table(("topic", "partition", "records", "chunks", "bytes", "next offset"), rows, separator=",")
     for report in reports:
-        counts = report.counts
-        numbers = (report.partition[1], counts.records, counts.chunks, counts.stored_bytes, report.next_offset)
-        table.add_row(report.partition[0], *("-" if number is None else f"{number:,}" for number in numbers))
-    Console(soft_wrap=True).print(table)
-    errors = Console(stderr=True, soft_wrap=True, highlight=False)
-    for report in reports:
-        where = f"{report.partition[0]}:{report.partition[1]}"
         if report.failure is not None:
-            errors.print("\n".join(error_lines(report.failure)), markup=False)
+            click.echo("\n".join(error_lines(report.failure)), err=True)
         elif report.end_offset is not None and (report.high_watermark or 0) > report.end_offset:
-            errors.print(
-                f"note: {where} goes on to {report.high_watermark}, beyond the last stable offset {report.end_offset}: "
-                "an open transaction holds the rest back; run again once it ended",
-                markup=False,
+            click.echo(
+                f"note: {name_of(report.partition)} goes on to {report.high_watermark}, beyond the last stable offset "
+                f"{report.end_offset}: an open transaction holds the rest back; run again once it ended",
+                err=True,
             )
 
 
 def _tell_undrained(reports: Sequence[PartitionReport]) -> None:
     left = [report for report in reports if not report.is_drained and report.failure is None]
     if left:
-        names = [f"{topic}:{number}" for topic, number in (report.partition for report in left)]
+        names = [name_of(report.partition) for report in left]
         shown = ", ".join(names[:SHOWN_PARTITIONS]) + (", …" if len(names) > SHOWN_PARTITIONS else "")
         click.echo(
             f"note: the run was ended before {len(left)} of {len(reports)} partitions were drained ({shown}); "

@@ -1,6 +1,5 @@
 """`archiver status`."""
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -9,8 +8,6 @@ from typing import NamedTuple
 import click
 import msgspec
 from msgspec.structs import replace
-from rich.console import Console
-from rich.table import Table
 
 from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.ingest.kafka_settings import CLIENT_ID
@@ -24,11 +21,11 @@ from blockgz_runtime.program.archive_options import store_options
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.options import DURATION
+from blockgz_runtime.program.tables import print_table
 from blockgz_runtime.store.opening import open_existing_store
 from blockgz_runtime.store.writer import ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
 
-PIPE_WIDTH = 240
 WATERMARK = "read_uncommitted"
 """The isolation level that sees a log up to its high watermark."""
 
@@ -83,14 +80,13 @@ def status(
             why="neither an archive nor a running archiver is named",
             remedy="give -a/--archive, or --http of a running archiver",
         )
-    screen = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, markup=False, emoji=False)
     seen = look()
-    _show(screen, seen, as_json=as_json)
+    _show(seen, as_json=as_json)
     while watch:
         time.sleep(interval)
         seen = look()
-        screen.clear()
-        _show(screen, seen, as_json=as_json)
+        click.clear()
+        _show(seen, as_json=as_json)
     return PARTLY_FAILED if seen.is_troubled else 0
 
 
@@ -183,19 +179,12 @@ def seen_in_service(snapshot: ServiceSnapshot) -> Seen:
     return Seen(snapshot, heading, columns, rows, bool(snapshot.in_state(PartitionState.STOPPED)))
 
 
-def _show(screen: Console, seen: Seen, *, as_json: bool) -> None:
+def _show(seen: Seen, *, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.encode(seen.value).decode())
         return
-    table = Table(*seen.columns, box=None, pad_edge=False)
-    for number, column in enumerate(table.columns):
-        column.no_wrap = True
-        if any(isinstance(row[number], int) for row in seen.rows):
-            column.justify = "right"
-    for row in seen.rows:
-        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else "-" if cell is None else cell for cell in row))
-    screen.print(seen.heading, soft_wrap=True)
-    screen.print(table)
+    click.echo(seen.heading)
+    print_table(seen.columns, seen.rows, separator=",")
 
 
 def _moment(timestamp_ms: int) -> str:

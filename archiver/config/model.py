@@ -143,9 +143,9 @@ class RunConfig(BaseModel):
     grace: Seconds = 25
     """Time to flush and commit at shutdown, or when partitions leave."""
     on_gap: Literal["record", "stop"] = "record"
-    """What to do about records lost to retention: record the gap and go on, or stop the partition."""
+    """What to do about records lost to retention: record the gap and continue, or stop the partition."""
     on_bad_record: Literal["stop", "skip"] = "stop"
-    """What to do about a record that cannot be archived: stop the partition, or record a gap and go on."""
+    """What to do about a record that cannot be archived: stop the partition, or record a gap and continue."""
     single_writer: bool = False
     """Trust that only one process writes: the store is not probed for conditional writes."""
     takeover: bool = False

@@ -18,20 +18,27 @@ PIPE_WIDTH = 100_000
 
 def print_table(
     columns: Sequence[str],
-    rows: Sequence[Sequence[str | int]],
+    rows: Sequence[Sequence[str | int | None]],
     *,
     title: str | None = None,
     file: TextIO | None = None,
+    width: int | None = None,
+    separator: str = "",
 ) -> None:
-    """A table on `file`, stdout if none is given; numbers to the right, plain in a pipe."""
+    """A table on `file`, stdout if none is given; numbers to the right, plain in a pipe.
+
+    It is as wide as the terminal if no `width` is given. `separator` stands between thousands, "-" for None.
+    """
     out = sys.stdout if file is None else file
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
-        numeric = bool(rows) and all(isinstance(row[number], int) for row in rows)
+        cells = [row[number] for row in rows if row[number] is not None]
+        numeric = bool(cells) and all(isinstance(cell, int) for cell in cells)
         table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
-    width = None if out.isatty() else PIPE_WIDTH
+        table.add_row(*("-" if cell is None else format(cell, separator * isinstance(cell, int)) for cell in row))
+    if not out.isatty():
+        width = PIPE_WIDTH
     Console(file=out, width=width, highlight=False, markup=False, emoji=False).print(table)
 
 

@@ -155,7 +155,7 @@ def _refusal(error: ClientError, address: S3Address, key: str, permissions: str)
         return AccessDenied(
             f"access to {address}/{key} was denied",
             why=f"{error}; a missing object answers like this too where s3:ListBucket is not granted",
-            remedy=f"grant {permissions} to these credentials, or use others",
+            remedy=f"grant {permissions} on bucket {address.bucket} to these credentials, or use others",
         )
     if answers & _ELSEWHERE:
         return UsageError(
