@@ -1,7 +1,7 @@
 """What there is to find out of a broker: what is set up there, and what this user may do."""
 
 import resource
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaException, TopicCollection, TopicPartition
@@ -26,8 +26,8 @@ from archiver.doctor.judging import (
 from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.ingest.kafka_settings import cluster_settings
 from archiver.ingest.kafka_source import Partition
+from blockgz_runtime.kafka.admin import answered
 from blockgz_runtime.kafka.connection import DENIED
-from blockgz_runtime.kafka.settings import make_client
 from blockgz_runtime.topic_patterns import TopicSelection
 
 DEADLINE_SECONDS = 5.0
@@ -46,8 +46,8 @@ class ClusterChecks:
 
     def broker(self) -> Iterator[Finding]:
         """Whether a broker answers, and what it offers; the others rest on it."""
-        settings = cluster_settings(self._config)
-        self._cluster, self._access = KafkaCluster(settings), KafkaAccess(settings)
+        self._cluster = KafkaCluster(cluster_settings(self._config))
+        self._access = KafkaAccess(self._cluster.admin)
         known = self._known = self._cluster.topics()
         self._brokers = self._access.num_brokers()
         self.cluster_id = self._cluster.cluster_id()
@@ -55,7 +55,7 @@ class ClusterChecks:
         yield Finding("broker", Verdict.OK, where)
         sample = next(iter(known), None)
         if sample is not None:
-            yield judge_topic_ids(self._cluster.topic_ids([sample])[sample])
+            yield judge_topic_ids(self._cluster.topic_id(sample))
         if self._config.group_protocol == "consumer":
             yield judge_protocols(self._access.rebalance_protocols())
 
@@ -112,9 +112,8 @@ class ClusterChecks:
 class KafkaAccess:
     """Read-only questions; None stands for what the brokers do not tell in time."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        """Raises UsageError for settings that librdkafka refuses."""
-        self._admin: AdminClient = make_client(AdminClient, dict(settings))
+    def __init__(self, admin: AdminClient) -> None:
+        self._admin = admin
 
     def num_brokers(self) -> int | None:
         """How many brokers there are."""
@@ -153,13 +152,9 @@ class KafkaAccess:
         wanted = dict.fromkeys((TopicPartition(*partition) for partition in partitions), MAX_TIMESTAMP)
         if not wanted:
             return None
-        newest = []
-        for answer in self._admin.list_offsets(wanted, request_timeout=DEADLINE_SECONDS).values():
-            try:
-                newest.append(answer.result().timestamp)
-            except KafkaException:
-                continue
-        return max((timestamp for timestamp in newest if timestamp is not None and timestamp >= 0), default=None)
+        answers = self._admin.list_offsets(wanted, request_timeout=DEADLINE_SECONDS).values()
+        found = [each.timestamp for each in map(answered, answers) if each is not None]
+        return max((timestamp for timestamp in found if timestamp is not None and timestamp >= 0), default=None)
 
 
 def _operations(answer: Any) -> frozenset[str] | None:

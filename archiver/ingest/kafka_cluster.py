@@ -6,22 +6,22 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    ConfigResource,
-    OffsetSpec,
-    ResourceType,
-)
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from archiver.commit.operations import LogBounds
 from archiver.ingest.kafka_source import Partition, name_of
 from archiver.logs import LogEvent, log
+from blockgz_runtime.kafka.admin import (
+    FACTS_DEADLINE_SECONDS,
+    OF_THE_TOPIC,
+    answered,
+    ask_configs,
+    log_bounds,
+    topic_id,
+)
 from blockgz_runtime.kafka.connection import (
     BROKER_DEADLINE_SECONDS,
-    FACTS_DEADLINE_SECONDS,
-    ISOLATION_LEVELS,
-    OF_THE_TOPIC,
     ConnectionErrors,
     cluster_metadata,
     kafka_failure,
@@ -41,8 +41,6 @@ SINGLE_READS = {
 next."""
 
 MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
-EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class TopicDescription(NamedTuple):
@@ -60,7 +58,7 @@ class KafkaCluster:
     def __init__(self, settings: Mapping[str, Any]) -> None:
         """Raises UsageError for settings that librdkafka refuses."""
         self._connection_errors = ConnectionErrors()
-        self._admin: AdminClient = make_client(AdminClient, {**settings, "error_cb": self._connection_errors})
+        self.admin: AdminClient = make_client(AdminClient, {**settings, "error_cb": self._connection_errors})
         self._bootstrap = settings["bootstrap.servers"]
         self._was_reached = False
 
@@ -71,27 +69,12 @@ class KafkaCluster:
 
     def cluster_id(self) -> str | None:
         """The cluster's id, or None where the broker does not tell it."""
-        try:
-            identity: str | None = (
-                self._admin.describe_cluster(request_timeout=FACTS_DEADLINE_SECONDS).result().cluster_id
-            )
-        except KafkaException:
-            return None
-        return identity
+        cluster = answered(self.admin.describe_cluster(request_timeout=FACTS_DEADLINE_SECONDS))
+        return None if cluster is None else cluster.cluster_id
 
-    def topic_ids(self, topics: Sequence[str]) -> dict[str, str | None]:
-        """Topic -> its id, None where the broker does not tell it."""
-        answers = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=FACTS_DEADLINE_SECONDS)
-        ids: dict[str, str | None] = {}
-        for topic, answer in answers.items():
-            try:
-                identity = answer.result().topic_id
-                ids[topic] = str(identity) if identity is not None else None
-            except KafkaException as error:
-                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise kafka_failure(error.args[0], f"topic {topic!r} cannot be described") from error
-                ids[topic] = None
-        return ids
+    def topic_id(self, topic: str) -> str | None:
+        """The topic's id, None where the broker does not tell it. Raises PartitionUnavailable for a missing topic."""
+        return topic_id(self.admin, topic)
 
     def bounds(self, partitions: Iterable[Partition], isolation_level: str) -> dict[Partition, LogBounds]:
         """The logs' bounds, all in a few requests; a partition that nobody answers for is left out.
@@ -101,10 +84,10 @@ class KafkaCluster:
         """
         if not self._was_reached:
             self._known_topics()
-        wanted = [TopicPartition(*partition) for partition in partitions]
-        low = self._offsets(wanted, EARLIEST, isolation_level)
-        high = self._offsets(wanted, LATEST, isolation_level)
-        return {partition: LogBounds(low[partition], high[partition]) for partition in low.keys() & high.keys()}
+        bounds, failures = log_bounds(self.admin, partitions, isolation_level)
+        if failures and not bounds and failures[0].code() not in MISSING:
+            raise kafka_failure(failures[0], f"the bounds of the logs at {self._bootstrap} cannot be read")
+        return {partition: LogBounds(*found) for partition, found in bounds.items()}
 
     def describe(self, topics: Sequence[str]) -> dict[str, TopicDescription]:
         """What is known of these topics; those that the cluster does not have are left out.
@@ -112,48 +95,24 @@ class KafkaCluster:
         Raises BrokerUnreachable or AccessDenied.
         """
         known = self._known_topics()
-        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics if topic in known]
-        if not resources:
-            return {}
-        answers = self._admin.describe_configs(resources, request_timeout=FACTS_DEADLINE_SECONDS)
         described = {}
-        for resource, answer in answers.items():
-            partitions = known[resource.name].partitions
+        for topic, answer in ask_configs(self.admin, filter(known.__contains__, topics)).items():
+            partitions = known[topic].partitions
             replicas = {len(partition.replicas) for partition in partitions.values()}
-            described[resource.name] = TopicDescription(len(partitions), max(replicas, default=None), *_config(answer))
+            described[topic] = TopicDescription(len(partitions), max(replicas, default=None), *_config(answer))
         return described
 
     def _known_topics(self) -> dict[str, Any]:
-        metadata = cluster_metadata(self._admin, self._connection_errors, self._bootstrap)
+        metadata = cluster_metadata(self.admin, self._connection_errors, self._bootstrap)
         self._was_reached = True
         return dict(metadata.topics)
 
-    def _offsets(self, wanted: Sequence[TopicPartition], spec: Any, isolation_level: str) -> dict[Partition, int]:
-        if not wanted:
-            return {}
-        answers = self._admin.list_offsets(
-            dict.fromkeys(wanted, spec),
-            isolation_level=ISOLATION_LEVELS[isolation_level],
-            request_timeout=BROKER_DEADLINE_SECONDS,
-        )
-        offsets: dict[Partition, int] = {}
-        failures: list[KafkaError] = []
-        for asked, answer in answers.items():
-            try:
-                offsets[asked.topic, asked.partition] = answer.result().offset
-            except KafkaException as error:
-                failures.append(error.args[0])
-        if not offsets and failures[0].code() not in MISSING:
-            raise kafka_failure(failures[0], f"the bounds of the logs at {self._bootstrap} cannot be read")
-        return offsets
-
 
 def _config(answer: Any) -> tuple[dict[str, str] | None, dict[str, str] | None]:
-    try:
-        entries = answer.result().values()
-    except KafkaException:
+    entries = answered(answer)
+    if entries is None:
         return None, None
-    told = [entry for entry in entries if entry.value is not None and not entry.is_sensitive]
+    told = [entry for entry in entries.values() if entry.value is not None and not entry.is_sensitive]
     own = {entry.name: entry.value for entry in told if entry.source in OF_THE_TOPIC}
     defaults = {entry.name: entry.value for entry in told if entry.name not in own}
     return dict(sorted(own.items())), dict(sorted(defaults.items()))

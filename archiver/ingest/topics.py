@@ -198,7 +198,7 @@ class TopicDirectory:
         self._guard = threading.Lock()
         self._known: dict[str, tuple[float, str | None, TopicFolder]] = {}
         # The answer describes all partitions of the topic; asked for each of them alone, it would cost their square.
-        self._ids = SingleFlight(lambda topic: cluster.topic_ids([topic])[topic])
+        self._ids = SingleFlight(cluster.topic_id)
 
     def locate(self, topic: str) -> tuple[str | None, TopicFolder]:
         """The topic's id, None where the broker does not tell it, and its folder.

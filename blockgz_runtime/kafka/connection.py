@@ -3,8 +3,7 @@
 import time
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException
-from confluent_kafka.admin import ConfigSource  # type: ignore[attr-defined]
+from confluent_kafka import KafkaError, KafkaException
 
 from blockgz_runtime.errors import AccessDenied, BrokerUnreachable, PartitionUnavailable
 from index_format.errors import BlockgzError
@@ -13,14 +12,6 @@ BROKER_DEADLINE_SECONDS = 10.0
 REFUSED_DEADLINE_SECONDS = 2.0
 """How long all brokers may refuse the connection before they are taken to be down."""
 ATTEMPT_SECONDS = 0.5
-FACTS_DEADLINE_SECONDS = 3.0
-"""Brokers that do not tell ids or configurations, such as librdkafka's mock, are not waited for."""
-ISOLATION_LEVELS = {
-    "read_committed": IsolationLevel.READ_COMMITTED,
-    "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
-}
-OF_THE_TOPIC = (ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
-"""Where a setting comes from that was set for the topic: a member or its number, by the client's version."""
 DENIED = {
     KafkaError._AUTHENTICATION,
     KafkaError.SASL_AUTHENTICATION_FAILED,

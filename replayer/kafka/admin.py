@@ -4,23 +4,20 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init__ has no __all__
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    OffsetSpec,
     ResourceType,
 )
 from confluent_kafka.admin import NewTopic as ClientNewTopic  # type: ignore[attr-defined]
 
 from blockgz_runtime.errors import AccessDenied, BrokerUnreachable
+from blockgz_runtime.kafka.admin import OF_THE_TOPIC, answered, ask_configs, log_bounds, topic_id
 from blockgz_runtime.kafka.connection import (
     BROKER_DEADLINE_SECONDS,
-    FACTS_DEADLINE_SECONDS,
-    ISOLATION_LEVELS,
-    OF_THE_TOPIC,
     ConnectionErrors,
     cluster_metadata,
     kafka_failure,
@@ -128,7 +125,7 @@ class KafkaAdmin:
         return TopicFacts(
             name,
             len(metadata.partitions),
-            self._topic_id(name) if tells else None,
+            topic_id(self._admin, name) if tells else None,
             self._config(name) if tells else None,
         )
 
@@ -136,20 +133,11 @@ class KafkaAdmin:
         self, topic: str, partitions: Iterable[int], isolation_level: str = "read_committed"
     ) -> dict[int, Watermarks]:
         """The readable offsets of each partition; raises BrokerUnreachable or AccessDenied."""
-        wanted = [TopicPartition(topic, partition) for partition in partitions]
-        bounds = []
-        for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):  # type: ignore[no-untyped-call]
-            answers = self._admin.list_offsets(
-                dict.fromkeys(wanted, spec),
-                isolation_level=ISOLATION_LEVELS[isolation_level],
-                request_timeout=BROKER_DEADLINE_SECONDS,
-            )
-            try:
-                bounds.append({place.partition: answer.result().offset for place, answer in answers.items()})
-            except KafkaException as error:
-                raise kafka_failure(error.args[0], f"the bounds of topic {topic!r} cannot be read") from error
-        low, end = bounds
-        return {partition: Watermarks(low[partition], end[partition]) for partition in sorted(low)}
+        wanted = ((topic, partition) for partition in sorted(partitions))
+        bounds, failures = log_bounds(self._admin, wanted, isolation_level)
+        if failures:
+            raise kafka_failure(failures[0], f"the bounds of topic {topic!r} cannot be read")
+        return {partition: Watermarks(*found) for (_, partition), found in bounds.items()}
 
     def groups(self) -> frozenset[str]:
         """The consumer groups that anything is recorded of; raises BrokerUnreachable or AccessDenied."""
@@ -160,19 +148,7 @@ class KafkaAdmin:
         return frozenset(group.group_id for group in answer.valid)
 
     def _config(self, topic: str) -> TopicConfig | None:
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        (answer,) = self._admin.describe_configs([resource], request_timeout=FACTS_DEADLINE_SECONDS).values()
-        try:
-            entries = answer.result()
-        except KafkaException:
+        entries = answered(ask_configs(self._admin, [topic])[topic])
+        if entries is None:
             return None
         return parse_config({name: entry.value for name, entry in entries.items() if entry.value is not None})
-
-    def _topic_id(self, topic: str) -> str | None:
-        collection = TopicCollection([topic])
-        (answer,) = self._admin.describe_topics(collection, request_timeout=FACTS_DEADLINE_SECONDS).values()
-        try:
-            identity = answer.result().topic_id
-        except KafkaException:
-            return None
-        return str(identity) if identity is not None else None

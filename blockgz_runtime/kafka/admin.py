@@ -1,0 +1,79 @@
+"""Questions to a cluster that both programs ask. Answers are librdkafka's futures turned into values."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init__ has no __all__
+    AdminClient,
+    ConfigResource,
+    ConfigSource,
+    OffsetSpec,
+    ResourceType,
+)
+
+from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS, kafka_failure
+
+FACTS_DEADLINE_SECONDS = 3.0
+"""Brokers that do not tell ids or configurations, such as librdkafka's mock, are not waited for."""
+ISOLATION_LEVELS = {
+    "read_committed": IsolationLevel.READ_COMMITTED,
+    "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
+}
+OF_THE_TOPIC = (ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
+"""Where a setting comes from that was set for the topic: a member or its number, by the client's version."""
+
+
+def answered(answer: Any) -> Any:
+    """The result of a future; None where the broker gives none."""
+    try:
+        return answer.result()
+    except KafkaException:
+        return None
+
+
+def topic_id(admin: AdminClient, topic: str) -> str | None:
+    """The topic's id, None where the broker does not tell it. Raises PartitionUnavailable for a missing topic."""
+    (answer,) = admin.describe_topics(TopicCollection([topic]), request_timeout=FACTS_DEADLINE_SECONDS).values()
+    try:
+        identity = answer.result().topic_id
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise kafka_failure(error.args[0], f"topic {topic!r} cannot be described") from error
+        return None
+    return None if identity is None else str(identity)
+
+
+def ask_configs(admin: AdminClient, topics: Iterable[str]) -> dict[str, Any]:
+    """Topic -> the future of its configuration's entries by name."""
+    resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+    answers = admin.describe_configs(resources, request_timeout=FACTS_DEADLINE_SECONDS) if resources else {}
+    return {resource.name: answer for resource, answer in answers.items()}
+
+
+def log_bounds(
+    admin: AdminClient, partitions: Iterable[tuple[str, int]], isolation_level: str
+) -> tuple[dict[tuple[str, int], tuple[int, int]], list[KafkaError]]:
+    """The offsets [low, end) of each log, and why those of others are left out.
+
+    The end is the last stable offset under `read_committed`, the high watermark under `read_uncommitted`.
+    """
+    wanted = [TopicPartition(*partition) for partition in partitions]
+    asked = [
+        admin.list_offsets(
+            dict.fromkeys(wanted, spec),
+            isolation_level=ISOLATION_LEVELS[isolation_level],
+            request_timeout=BROKER_DEADLINE_SECONDS,
+        )
+        for spec in (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        if wanted
+    ]
+    bounds: dict[tuple[str, int], tuple[int, int]] = {}
+    failures: list[KafkaError] = []
+    for place in wanted:
+        try:
+            low, end = (answers[place].result().offset for answers in asked)
+            bounds[place.topic, place.partition] = low, end
+        except KafkaException as error:
+            failures.append(error.args[0])
+    return bounds, failures
