@@ -64,11 +64,9 @@ class OldLog:
         self._partition = partition
 
     def bounds(self) -> LogBounds:
-        """See LogReader."""
         return LogBounds(self._partition.start_offset, self._partition.next_offset)
 
     def record_at(self, offset: int) -> Record | None:
-        """See LogReader."""
         found = next(self._reader.records(self._partition, offset), None)
         if found is None or isinstance(found, Unsure):
             return None

@@ -14,14 +14,12 @@ from pathlib import Path
 from blockgz_runtime.atomic_file import SCRATCH_NAME, scratch_file, sync_file, sync_folder
 from blockgz_runtime.errors import (
     AccessDenied,
-    ObjectChanged,
     ObjectMissing,
     ObjectTruncated,
     StoreError,
     StoreUnavailable,
 )
 from blockgz_runtime.store.address import LocalAddress
-from blockgz_runtime.store.reader import FetchedObject, VersionTag
 from blockgz_runtime.store.writer import (
     PROBE_FOLDER,
     Body,
@@ -47,41 +45,33 @@ class LocalReader:
 
     @property
     def address(self) -> str:
-        """See ObjectReader."""
         return f"file://{self._root}"
 
-    async def get(self, key: str, max_bytes: int) -> FetchedObject:
-        """See ObjectReader."""
+    async def get(self, key: str, max_bytes: int) -> bytes:
         return await asyncio.to_thread(self._get, key, max_bytes)
 
-    async def get_range(self, key: str, start: int, end: int, version: VersionTag | None = None) -> bytes:
-        """See ObjectReader."""
-        return await asyncio.to_thread(self._get_range, key, start, end, version)
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        return await asyncio.to_thread(self._get_range, key, start, end)
 
     async def size(self, key: str) -> int:
-        """See ObjectReader."""
         return await asyncio.to_thread(self._size, key)
 
     async def list(self, prefix: str) -> AsyncIterator[str]:
-        """See ObjectReader."""
         for key in await asyncio.to_thread(self._list, prefix):
             yield key
 
     async def folders(self, prefix: str) -> tuple[str, ...]:
-        """See ObjectReader."""
         return await asyncio.to_thread(self._folders, prefix)
 
-    def _get(self, key: str, max_bytes: int) -> FetchedObject:
+    def _get(self, key: str, max_bytes: int) -> bytes:
         with self._reading(key), (self._root / key).open("rb") as file:
-            status = os.fstat(file.fileno())
-            if status.st_size > max_bytes:
-                raise TooLarge(f"{key} has {status.st_size} bytes", why=f"no such object may have over {max_bytes}")
-            return FetchedObject(file.read(max_bytes), _version(status))
+            size = os.fstat(file.fileno()).st_size
+            if size > max_bytes:
+                raise TooLarge(f"{key} has {size} bytes", why=f"no such object may have over {max_bytes}")
+            return file.read(max_bytes)
 
-    def _get_range(self, key: str, start: int, end: int, version: VersionTag | None) -> bytes:
+    def _get_range(self, key: str, start: int, end: int) -> bytes:
         with self._reading(key), (self._root / key).open("rb") as file:
-            if version is not None and _version(os.fstat(file.fileno())) != version:
-                raise ObjectChanged(key)
             file.seek(start)
             body = file.read(end - start)
         if len(body) != end - start:
@@ -126,11 +116,9 @@ class LocalStore:
 
     @property
     def url(self) -> str:
-        """See Store."""
         return self._root.as_uri()
 
     def get(self, key: str) -> StoredObject | None:
-        """See Store."""
         path = self._root / key
         with _file_errors(path, "read"):
             try:
@@ -149,7 +137,6 @@ class LocalStore:
                 return None
 
     def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:  # noqa: ARG002
-        """See Store."""
         path = self._root / key
         with _file_errors(path):
             self._make_folder(path.parent)
@@ -175,7 +162,6 @@ class LocalStore:
         return _content_tag(body)
 
     def list(self, prefix: str) -> Iterator[ListedObject]:
-        """See Store."""
         with _file_errors(self._root / prefix, "read"):
             for key, path in _files(self._root, prefix):
                 with suppress(FileNotFoundError):
@@ -183,7 +169,6 @@ class LocalStore:
                     yield ListedObject(key, status.st_size, _last_touched(status))
 
     def delete(self, key: str) -> None:
-        """See Store."""
         path = self._root / key
         with _file_errors(path):
             path.unlink(missing_ok=True)
@@ -195,7 +180,6 @@ class LocalStore:
         """See Store; a file appears in one go, so there is nothing to give up."""
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
-        """See ToolStore."""
         path = self._root / key
         with _file_errors(path, "read"), path.open("rb") as file:
             file.seek(start)
@@ -237,7 +221,6 @@ class LocalStore:
         return None
 
     def discard(self, leftover: Leftover) -> None:
-        """See ToolStore."""
         path = self._root / leftover.key
         if not leftover.token:
             self.delete(leftover.key)
@@ -296,10 +279,6 @@ def _folders(root: Path, prefix: str) -> list[str]:
 def _raise_unless_gone(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
-
-
-def _version(status: os.stat_result) -> VersionTag:
-    return VersionTag(f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}")
 
 
 def _content_tag(body: bytes) -> ContentTag:

@@ -4,20 +4,7 @@ Keys are relative to the archive's root. Every implementation passes tests/contr
 """
 
 from collections.abc import AsyncIterator
-from typing import NamedTuple, NewType, Protocol
-
-VersionTag = NewType("VersionTag", str)
-"""Pins ranges to one version of an object: S3's ETag, or inode, modification time and size of a local file.
-
-The latter says nothing of the content: to swap an object takes a `writer.ContentTag`.
-"""
-
-
-class FetchedObject(NamedTuple):
-    """A whole object and the tag of this version of it."""
-
-    body: bytes
-    version: VersionTag
+from typing import Protocol
 
 
 class ObjectReader(Protocol):
@@ -30,18 +17,18 @@ class ObjectReader(Protocol):
     def address(self) -> str:
         """Where the root is, for people: `s3://bucket/prefix` or `file:///dir`."""
 
-    async def get(self, key: str, max_bytes: int) -> FetchedObject:
+    async def get(self, key: str, max_bytes: int) -> bytes:
         """The whole object.
 
         Raises ObjectMissing; TooLarge, before reading it, where it has more than `max_bytes`. Where the credentials
         may not list the bucket, S3 answers for a missing object as for a forbidden one: that is AccessDenied.
         """
 
-    async def get_range(self, key: str, start: int, end: int, version: VersionTag | None = None) -> bytes:
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
         """Exactly the bytes [start, end), end > start.
 
-        Raises ObjectMissing, ObjectTruncated where the object ends before `end`, and ObjectChanged where `version` is
-        given and is no longer the object's.
+        Raises ObjectMissing, ObjectTruncated where the object ends before `end`, and ObjectChanged where it is replaced
+        while it is read.
         """
 
     async def size(self, key: str) -> int:
@@ -65,27 +52,21 @@ class PassingReader:
 
     @property
     def address(self) -> str:
-        """See ObjectReader."""
         return self._reader.address
 
-    async def get(self, key: str, max_bytes: int) -> FetchedObject:
-        """See ObjectReader."""
+    async def get(self, key: str, max_bytes: int) -> bytes:
         return await self._reader.get(key, max_bytes)
 
-    async def get_range(self, key: str, start: int, end: int, version: VersionTag | None = None) -> bytes:
-        """See ObjectReader."""
-        return await self._reader.get_range(key, start, end, version)
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        return await self._reader.get_range(key, start, end)
 
     async def size(self, key: str) -> int:
-        """See ObjectReader."""
         return await self._reader.size(key)
 
     def list(self, prefix: str) -> AsyncIterator[str]:
-        """See ObjectReader."""
         return self._reader.list(prefix)
 
     async def folders(self, prefix: str) -> tuple[str, ...]:
-        """See ObjectReader."""
         return await self._reader.folders(prefix)
 
 
@@ -100,32 +81,27 @@ class CountingReader(PassingReader):
         self.data_bytes_fetched = 0
         """Bytes of ranges: that is what chunk data is read by."""
 
-    async def get(self, key: str, max_bytes: int) -> FetchedObject:
-        """See ObjectReader."""
+    async def get(self, key: str, max_bytes: int) -> bytes:
         self.requests += 1
-        fetched = await super().get(key, max_bytes)
-        self.bytes_fetched += len(fetched.body)
-        return fetched
+        body = await super().get(key, max_bytes)
+        self.bytes_fetched += len(body)
+        return body
 
-    async def get_range(self, key: str, start: int, end: int, version: VersionTag | None = None) -> bytes:
-        """See ObjectReader."""
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
         self.requests += 1
-        body = await super().get_range(key, start, end, version)
+        body = await super().get_range(key, start, end)
         self.bytes_fetched += len(body)
         self.data_bytes_fetched += len(body)
         return body
 
     async def size(self, key: str) -> int:
-        """See ObjectReader."""
         self.requests += 1
         return await super().size(key)
 
     def list(self, prefix: str) -> AsyncIterator[str]:
-        """See ObjectReader."""
         self.requests += 1
         return super().list(prefix)
 
     async def folders(self, prefix: str) -> tuple[str, ...]:
-        """See ObjectReader."""
         self.requests += 1
         return await super().folders(prefix)

@@ -20,7 +20,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 
 from blockgz_runtime.errors import NoArchiveThere, ObjectChanged, ObjectMissing, ObjectTruncated
 from blockgz_runtime.store.address import S3Address
-from blockgz_runtime.store.reader import FetchedObject, ObjectReader, PassingReader, VersionTag
+from blockgz_runtime.store.reader import ObjectReader, PassingReader
 from blockgz_runtime.store.s3_client import (
     CONDITION_FAILED,
     MISSING,
@@ -87,39 +87,36 @@ class S3Reader:
 
     @property
     def address(self) -> str:
-        """See ObjectReader."""
         return str(self._address)
 
-    async def get(self, key: str, max_bytes: int) -> FetchedObject:
-        """See ObjectReader."""
-
-        async def attempt() -> FetchedObject:
+    async def get(self, key: str, max_bytes: int) -> bytes:
+        async def attempt() -> bytes:
             response = await self._client.get_object(**self._where(key))
             length = response["ContentLength"]
             async with response["Body"] as body:
                 if length > max_bytes:
                     raise TooLarge(f"{key} has {length} bytes", why=f"no such object may have over {max_bytes}")
-                return FetchedObject(await body.read(), VersionTag(response["ETag"]))
+                content: bytes = await body.read()
+                return content
 
         with _errors(self._address, key):
             return await _retried(attempt)
 
-    async def get_range(self, key: str, start: int, end: int, version: VersionTag | None = None) -> bytes:
-        """See ObjectReader."""
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
         pieces: list[bytes] = []
-        reached, pinned = start, version
+        reached = start
+        condition: dict[str, str] = {}
 
         async def advance() -> None:
             """Reads on from the byte reached, of the same version, until the end or until the body breaks off again."""
-            nonlocal reached, pinned
-            condition = {} if pinned is None else {"IfMatch": pinned}
+            nonlocal reached, condition
             response = await self._client.get_object(
                 **self._where(key), Range=f"bytes={reached}-{end - 1}", **condition
             )
             async with response["Body"] as body:
                 if response["ContentLength"] != end - reached:
                     raise ObjectTruncated(key, start, end)
-                pinned, begin = VersionTag(response["ETag"]), reached
+                condition, begin = {"IfMatch": response["ETag"]}, reached
                 try:
                     while piece := await body.read(PIECE_BYTES):
                         pieces.append(piece)
@@ -134,20 +131,17 @@ class S3Reader:
         return b"".join(pieces)
 
     async def size(self, key: str) -> int:
-        """See ObjectReader."""
         with _errors(self._address, key):
             response = await self._client.head_object(**self._where(key))
         length: int = response["ContentLength"]
         return length
 
     async def list(self, prefix: str) -> AsyncIterator[str]:
-        """See ObjectReader."""
         async for page in self._pages(prefix, {}):
             for entry in page.get("Contents", ()):
                 yield entry["Key"].removeprefix(self._address.prefix)
 
     async def folders(self, prefix: str) -> tuple[str, ...]:
-        """See ObjectReader."""
         whole = self._address.prefix + prefix
         names = []
         async for page in self._pages(prefix, {"Delimiter": "/"}):
@@ -240,16 +234,15 @@ class HedgingReader(PassingReader):
         self._clock = clock
         self.second_requests = 0
 
-    async def get_range(self, key: str, start: int, end: int, version: VersionTag | None = None) -> bytes:
-        """See ObjectReader."""
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
         began = self._clock()
         patience = self._slow_reads.patience(end - start)
-        tasks = [asyncio.create_task(self._reader.get_range(key, start, end, version))]
+        tasks = [asyncio.create_task(self._reader.get_range(key, start, end))]
         try:
             done, _ = await asyncio.wait(tasks, timeout=patience)
             if not done and self._slow_reads.spend():
                 self.second_requests += 1
-                tasks.append(asyncio.create_task(self._reader.get_range(key, start, end, version)))
+                tasks.append(asyncio.create_task(self._reader.get_range(key, start, end)))
             body = await _first_answer(tasks)
         finally:
             for task in tasks:

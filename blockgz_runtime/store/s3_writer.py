@@ -81,11 +81,9 @@ class S3Store:
 
     @property
     def url(self) -> str:
-        """See Store."""
         return str(self._address)
 
     def get(self, key: str) -> StoredObject | None:
-        """See Store."""
         with self._errors(key):
             try:
                 answer = self._client.get_object(**self._where(key))
@@ -96,7 +94,6 @@ class S3Store:
                 raise
 
     def head(self, key: str) -> ObjectHead | None:
-        """See Store."""
         with self._errors(key):
             try:
                 answer = self._client.head_object(**self._where(key))
@@ -127,7 +124,6 @@ class S3Store:
         return True
 
     def compare_and_swap(self, key: str, body: bytes, expected: ContentTag | None) -> ContentTag | None:
-        """See Store."""
         condition: dict[str, Any] = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
         with self._errors(key):
             try:
@@ -141,14 +137,12 @@ class S3Store:
         return ContentTag(answer["ETag"])
 
     def list(self, prefix: str) -> Iterator[ListedObject]:
-        """See Store."""
         for page in self._pages("list_objects_v2", prefix):
             for item in page.get("Contents", []):
                 key = item["Key"].removeprefix(self.prefix)
                 yield ListedObject(key, item["Size"], item["LastModified"].timestamp())
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
-        """See ToolStore."""
         with self._errors(key):
             try:
                 answer = self._client.get_object(**self._where(key), Range=f"bytes={start}-{end - 1}")
@@ -160,7 +154,6 @@ class S3Store:
         return content
 
     def folders(self, prefix: str) -> Iterator[str]:
-        """See ToolStore."""
         for page in self._pages("list_objects_v2", prefix, Delimiter="/"):
             for item in page.get("CommonPrefixes", []):
                 name = item["Prefix"].removeprefix(self.prefix + prefix).rstrip("/")
@@ -168,7 +161,6 @@ class S3Store:
                     yield name
 
     def delete(self, key: str) -> None:
-        """See Store."""
         with self._errors(key):
             self._client.delete_object(**self._where(key))
 
@@ -203,7 +195,6 @@ class S3Store:
                 yield Leftover("unfinished upload", key, None, begun, upload["UploadId"])
 
     def discard(self, leftover: Leftover) -> None:
-        """See ToolStore."""
         if not leftover.token:
             self.delete(leftover.key)
             return

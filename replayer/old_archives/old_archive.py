@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from msgspec.structs import replace
 
 from blockgz_runtime.errors import ObjectMissing
-from blockgz_runtime.store.reader import ObjectReader, PassingReader, VersionTag
+from blockgz_runtime.store.reader import ObjectReader, PassingReader
 from index_format import objects
 from index_format.ancestor.files import (
     Fetch,
@@ -66,11 +66,9 @@ class OldArchive:
         return ("this is an old archive: its offsets were counted by its writer, and it has no timestamps", *odd)
 
     def folders(self) -> tuple[TopicFolder, ...]:
-        """See OtherArchive."""
         return tuple(sorted({TopicFolder(place.topic) for place in self._found}))
 
     def partitions(self, folder: TopicFolder) -> tuple[int, ...]:
-        """See OtherArchive."""
         return tuple(place.partition for place in self._found if TopicFolder(place.topic) == folder)
 
     async def open_partition(self, folder: TopicFolder, partition: int) -> ArchivedPartition | None:
@@ -212,13 +210,11 @@ class _Encoded(PassingReader):
         super().__init__(reader)
         self._encoded = encoded
 
-    async def get_range(self, key: str, start: int, end: int, version: VersionTag | None = None) -> bytes:  # noqa: ARG002
-        """See ObjectReader."""
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
         _, data = await self._encoded(key)
         return data[start:end]
 
     async def size(self, key: str) -> int:
-        """See ObjectReader."""
         _, data = await self._encoded(key)
         return len(data)
 
@@ -293,6 +289,6 @@ async def _fetched(reader: ObjectReader, fetch: Fetch) -> bytes | None:
     if fetch.end is not None:
         return await reader.get_range(fetch.key, fetch.start, fetch.end)
     try:
-        return (await reader.get(fetch.key, objects.MAX_OBJECT_BYTES)).body
+        return await reader.get(fetch.key, objects.MAX_OBJECT_BYTES)
     except ObjectMissing:
         return None

@@ -133,10 +133,10 @@ class Archive:
         """What the topic was like when it was last archived, None where that was not kept; raises as `folder_of`."""
         key = topic_home(self.layout, await self.folder_of(topic)) + TOPIC_CONFIG_OBJECT
         try:
-            stored = await self.reader.get(key, objects.MAX_OBJECT_BYTES)
+            body = await self.reader.get(key, objects.MAX_OBJECT_BYTES)
         except ObjectMissing:
             return None
-        return objects.decode(stored.body, TopicConfig, key)
+        return objects.decode(body, TopicConfig, key)
 
     async def partition_keys(self, topic: str, partition: int) -> PartitionKeys:
         """Where the objects of a partition are, whether or not it has a marker."""
@@ -201,14 +201,14 @@ class Archive:
         for layout in self._layouts:
             keys: PartitionKeys = LAYOUTS[layout](folder, partition)
             try:
-                stored = await self.reader.get(keys.marker, objects.MAX_OBJECT_BYTES)
+                body = await self.reader.get(keys.marker, objects.MAX_OBJECT_BYTES)
             except ObjectMissing:
                 continue
             except AccessDenied as error:
                 denied = denied or error
                 continue
             self._layouts = (layout,)
-            marker = decode_marker(stored.body, keys.marker)
+            marker = decode_marker(body, keys.marker)
             if (marker.topic, marker.partition) != (folder.topic, partition):
                 raise MalformedObject(
                     f"{keys.marker} is not this partition's marker", why=f"it says {marker.topic}:{marker.partition}"

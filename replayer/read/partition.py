@@ -193,7 +193,7 @@ class ArchivedPartition:
         """A write-once object; its sha256 is for the caller to check."""
 
         async def fetch() -> bytes:
-            return (await self.reader.get(key, objects.MAX_OBJECT_BYTES)).body
+            return await self.reader.get(key, objects.MAX_OBJECT_BYTES)
 
         return await self._cache.through(self.marker.archive_id, key, sha256, fetch)
 

@@ -147,7 +147,7 @@ async def _unreachable(archive: Archive, keys: PartitionKeys) -> list[LostRange]
         if not key.endswith(suffix):
             continue
         try:
-            index = objects.decode((await archive.reader.get(key, objects.MAX_OBJECT_BYTES)).body, ChunkIndex, key)
+            index = objects.decode(await archive.reader.get(key, objects.MAX_OBJECT_BYTES), ChunkIndex, key)
         except Damaged:
             continue
         if (index.topic, index.partition) == (keys.folder.topic, keys.partition):

@@ -93,7 +93,7 @@ async def survey(archive: Archive, wanted: Sequence[tuple[str, Sequence[int] | N
 async def _checked(archive: Archive, key: str, kind: type[T], damage: list[Damage]) -> T | None:
     """The object; None where it is damaged, which is noted, or missing, which is damage of all but configurations."""
     try:
-        return objects.decode((await archive.reader.get(key, objects.MAX_OBJECT_BYTES)).body, kind, key)
+        return objects.decode(await archive.reader.get(key, objects.MAX_OBJECT_BYTES), kind, key)
     except Damaged as error:
         if kind is not TopicConfig or not isinstance(error, ObjectMissing):
             damage.append(Damage(key, error.reason))

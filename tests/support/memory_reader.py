@@ -1,10 +1,8 @@
 """The replayer's store in memory: `objects` is its back door."""
 
-import hashlib
 from collections.abc import AsyncIterator
 
-from blockgz_runtime.errors import ObjectChanged, ObjectMissing, ObjectTruncated
-from blockgz_runtime.store.reader import FetchedObject
+from blockgz_runtime.errors import ObjectMissing, ObjectTruncated
 from index_format.errors import TooLarge
 
 
@@ -16,16 +14,14 @@ class MemoryReader:
     def __init__(self, objects: dict[str, bytes]) -> None:
         self.objects = objects
 
-    async def get(self, key: str, max_bytes: int) -> FetchedObject:
+    async def get(self, key: str, max_bytes: int) -> bytes:
         body = self._body(key)
         if len(body) > max_bytes:
             raise TooLarge(f"{key} has {len(body)} bytes")
-        return FetchedObject(body, self._etag(body))
+        return body
 
-    async def get_range(self, key: str, start: int, end: int, version: str | None = None) -> bytes:
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
         body = self._body(key)
-        if version is not None and version != self._etag(body):
-            raise ObjectChanged(key)
         if end > len(body):
             raise ObjectTruncated(key, start, end)
         return body[start:end]
@@ -47,6 +43,3 @@ class MemoryReader:
             return self.objects[key]
         except KeyError:
             raise ObjectMissing(key) from None
-
-    def _etag(self, body: bytes) -> str:
-        return hashlib.md5(body, usedforsecurity=False).hexdigest()

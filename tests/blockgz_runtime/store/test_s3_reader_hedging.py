@@ -27,7 +27,7 @@ class Scripted(CountingReader):
         self.asked = 0
         self.cancelled = 0
 
-    async def get_range(self, key: str, start: int, end: int, version: str | None = None) -> bytes:
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
         answer = self.answers[self.asked]
         self.asked += 1
         while self.asked < len(self.answers):

@@ -5,7 +5,6 @@ import pytest
 from blockgz_runtime.errors import AccessDenied, NoArchiveThere, NotInArchive, ObjectMissing
 from blockgz_runtime.store.address import LocalAddress
 from blockgz_runtime.store.local import LocalReader
-from blockgz_runtime.store.reader import FetchedObject
 from index_format.chunk_index import Gap
 from index_format.errors import MalformedObject
 from index_format.keys import Conflict
@@ -242,7 +241,7 @@ class TestAbsence:
         seed.partition("orders", 0).commit(records(range(3)))
 
         class Denying(LocalReader):
-            async def get(self, key: str, max_bytes: int) -> FetchedObject:
+            async def get(self, key: str, max_bytes: int) -> bytes:
                 try:
                     return await super().get(key, max_bytes)
                 except ObjectMissing:

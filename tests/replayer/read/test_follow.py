@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from blockgz_runtime.errors import StoreUnavailable
-from blockgz_runtime.store.reader import CountingReader, FetchedObject
+from blockgz_runtime.store.reader import CountingReader
 from index_format.errors import MalformedObject
 from replayer.cli import main
 from replayer.read.archive import Archive
@@ -116,9 +116,9 @@ def test_a_store_that_does_not_answer_is_asked_on(
     partition = writer.partition("orders", 0)
     said: list[str] = []
     down = False
-    get: Callable[[CountingReader, str, int], Awaitable[FetchedObject]] = CountingReader.get
+    get: Callable[[CountingReader, str, int], Awaitable[bytes]] = CountingReader.get
 
-    async def unreliable(reader: CountingReader, key: str, max_bytes: int) -> FetchedObject:
+    async def unreliable(reader: CountingReader, key: str, max_bytes: int) -> bytes:
         if down:
             raise StoreUnavailable("the store does not answer", why="it is down")
         return await get(reader, key, max_bytes)
