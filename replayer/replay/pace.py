@@ -4,6 +4,7 @@ import asyncio
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -11,48 +12,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from blockgz_runtime.errors import UsageError
-
-
-class Control(Protocol):
-    """Asked between portions."""
-
-    @property
-    def paused(self) -> bool:
-        """Nothing may be sent for now."""
-
-    @property
-    def ending(self) -> bool:
-        """Commit what was sent, and end."""
-
-    def elapsed(self) -> float:
-        """Seconds since the start, pauses left out."""
-
-    async def wait(self, seconds: float | None) -> None:
-        """Waits so long, or less if something changes meanwhile; None waits for that alone."""
+from blockgz_runtime.units import SIZES
 
 
 class Commands:
-    """The real one; `pause`, `resume` and `end` are called in the thread of the event loop."""
+    """Asked between portions; `pause`, `resume` and `end` are called in the thread of the event loop."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
         self._began = time.monotonic()
         self._paused_at: float | None = None
         self.ending = False
+        """Commit what was sent, and end."""
 
     @property
     def paused(self) -> bool:
-        """Between `pause` and `resume`."""
         return self._paused_at is not None
 
     def pause(self) -> None:
-        """Nothing more is sent until `resume`."""
         if self._paused_at is None:
             self._paused_at = time.monotonic()
             self._changed.set()
 
     def resume(self) -> None:
-        """Ends a pause."""
         if self._paused_at is not None:
             self._began += time.monotonic() - self._paused_at
             self._paused_at = None
@@ -68,11 +50,10 @@ class Commands:
         return (self._paused_at or time.monotonic()) - self._began
 
     async def wait(self, seconds: float | None) -> None:
+        """Waits so long, or less if something changes meanwhile; None waits for that alone."""
         self._changed.clear()
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), seconds)
-        except TimeoutError:
-            return
 
 
 TICK_SECONDS = 0.05
@@ -80,9 +61,6 @@ TICK_SECONDS = 0.05
 LEAST_WAIT_SECONDS = 0.001
 CREDIT_SECONDS = 1.0
 """What a stall leaves to catch up with, at most."""
-
-
-_UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 class Due(NamedTuple):
@@ -104,18 +82,6 @@ class Pace(Protocol):
 
     def sent(self, records: int, num_bytes: int, elapsed: float) -> None:
         """So much went."""
-
-
-class Unpaced:
-    """As fast as they can."""
-
-    by_time = False
-
-    def due(self, batch: pa.RecordBatch, elapsed: float) -> Due:  # noqa: ARG002
-        return Due(batch.num_rows)
-
-    def sent(self, records: int, num_bytes: int, elapsed: float) -> None:
-        """Does not matter."""
 
 
 class RecordRate:
@@ -182,18 +148,15 @@ class OriginalSpacing:
 
 
 class Slowest:
-    """Several paces at once."""
+    """Several paces at once; as fast as they can with none."""
 
-    def __init__(self, paces: Sequence[Pace]) -> None:
+    def __init__(self, paces: Sequence[Pace] = ()) -> None:
         self._paces = paces
-
-    @property
-    def by_time(self) -> bool:
-        return any(pace.by_time for pace in self._paces)
+        self.by_time = any(pace.by_time for pace in paces)
 
     def due(self, batch: pa.RecordBatch, elapsed: float) -> Due:
         """What all of them allow."""
-        answers = [pace.due(batch, elapsed) for pace in self._paces]
+        answers = [Due(batch.num_rows), *(pace.due(batch, elapsed) for pace in self._paces)]
         return Due(min(each.rows for each in answers), max(each.seconds for each in answers))
 
     def sent(self, records: int, num_bytes: int, elapsed: float) -> None:
@@ -218,7 +181,7 @@ def parse_rate(text: str) -> Pace:
             remedy="write 5000/s or 20MB/s",
         )
     unit = match[2]
-    return RecordRate(number) if unit is None else ByteRate(number * _UNITS[unit])
+    return RecordRate(number) if unit is None else ByteRate(number * SIZES[unit])
 
 
 def parse_speed(text: str) -> Pace:
@@ -233,4 +196,4 @@ def parse_speed(text: str) -> Pace:
 def make_pace(rate: str | None, speed: str | None) -> Pace:
     """The pace that the options ask for; raises UsageError."""
     asked = [parse(text) for parse, text in ((parse_rate, rate), (parse_speed, speed)) if text is not None]
-    return Slowest(asked) if asked else Unpaced()
+    return Slowest(asked)

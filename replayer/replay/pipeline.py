@@ -57,16 +57,24 @@ class Router(Protocol):
         """The batch split by target; every record in one piece, every target at most once."""
 
 
-class KeepPartitions:
+class WholePartitions:
+    """A source partition goes to one target as it is: the order of its records stays."""
+
+    def targets(self, partition: int) -> Sequence[int]:
+        return (self.target(partition),)
+
+    def route(self, batch: ScannedBatch) -> Sequence[RoutedBatch]:
+        return (RoutedBatch(self.target(batch.partition), batch.records),)
+
+    def target(self, partition: int) -> int:
+        """Where a source partition goes."""
+        return partition
+
+
+class KeepPartitions(WholePartitions):
     """Partition n goes to partition n."""
 
     fingerprint = "keep"
-
-    def targets(self, partition: int) -> Sequence[int]:
-        return (partition,)
-
-    def route(self, batch: ScannedBatch) -> Sequence[RoutedBatch]:
-        return (RoutedBatch(batch.partition, batch.records),)
 
 
 @dataclass(frozen=True)

@@ -1,32 +1,25 @@
-"""The checks before a replay: what the target would lose, rewrite or reorder is refused before the first record.
+"""The checks before a replay: what the target would lose, rewrite or reorder is refused before the first record."""
 
-Each check looks at the `Preflight` and raises, or returns; `REFUSALS` is their order. Checks of `TARGET_REFUSALS` are
-asked only where the target exists, those of `CONFIG_REFUSALS` only where the broker shows its configuration.
-"""
-
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from blockgz_runtime.errors import NoSuchTopic
 from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import TopicConfig, TopicFacts
-from replayer.replay.plan import LOSSLESS_FORMATS, Preflight, ReplayPlan, SourcePartition
+from replayer.replay.plan import LOSSLESS_FORMATS, Preflight, ReplayPlan
 from replayer.replay.routing import SpreadByKey
 from replayer.replay.stages import NO_TIMESTAMP
 
 
 def make_plan(preflight: Preflight) -> ReplayPlan:
     """The plan; raises NoSuchTopic or ReplayRefused where the target would not keep the records as they are."""
-    refuse(preflight)
-    target = existing_target(preflight)
-    warnings = tuple(_warnings(preflight, target))
-    request = preflight.request
+    target = _fit_target(preflight)
     return ReplayPlan(
-        request.topic,
-        request.target,
+        preflight.request.topic,
+        preflight.request.target,
         target.num_partitions,
         preflight.sources,
-        warnings,
+        tuple(_warnings(preflight, target)),
         preflight.router,
         preflight.job,
         preflight.notes,
@@ -67,34 +60,36 @@ def _warnings(preflight: Preflight, target: TopicFacts) -> Iterator[str]:
             yield f"partition {source.partition} was archived as {name}: keys, headers and timestamps were not kept"
 
 
-def refuse(preflight: Preflight) -> None:
-    """Raises the first refusal there is: NoSuchTopic or ReplayRefused."""
-    for check in REFUSALS:
+def _fit_target(preflight: Preflight) -> TopicFacts:
+    """The target; raises the first refusal there is: NoSuchTopic or ReplayRefused."""
+    for check in (_refuse_source, _refuse_second_copy, _refuse_lost_keys, _refuse_impossible_times):
         check(preflight)
-    target = existing_target(preflight)
-    for check_target in TARGET_REFUSALS:
+    target = preflight.target
+    if target is None:
+        name, needed = preflight.request.target, _needed_partitions(preflight)
+        raise NoSuchTopic(
+            f"the cluster has no topic {name!r}",
+            why="a replay creates a topic only on request",
+            remedy=f"add --create-topic, or create it: kafka-topics.sh --create --topic {name} --partitions {needed} "
+            "--config retention.ms=-1",
+        )
+    for check_target in (_refuse_too_few_partitions, _refuse_unknown_past, _refuse_foreign_records):
         check_target(preflight, target)
     if target.config is not None:
         refuse_by_config(preflight, target.config)
+    return target
 
 
 def refuse_by_config(preflight: Preflight, config: TopicConfig) -> None:
     """Raises ReplayRefused where the target's configuration would lose, rewrite or reject the records."""
-    for check in CONFIG_REFUSALS:
+    for check in (
+        _refuse_log_append_time,
+        _refuse_retention,
+        _refuse_times,
+        _refuse_missing_keys,
+        _refuse_large_records,
+    ):
         check(preflight, config)
-
-
-def existing_target(preflight: Preflight) -> TopicFacts:
-    """The target; raises NoSuchTopic where there is none."""
-    if preflight.target is not None:
-        return preflight.target
-    target, needed = preflight.request.target, _needed_partitions(preflight)
-    raise NoSuchTopic(
-        f"the cluster has no topic {target!r}",
-        why="a replay creates a topic only on request",
-        remedy=f"add --create-topic, or create it: kafka-topics.sh --create --topic {target} --partitions {needed} "
-        "--config retention.ms=-1",
-    )
 
 
 def _refuse_source(preflight: Preflight) -> None:
@@ -154,37 +149,32 @@ def _refuse_log_append_time(preflight: Preflight, config: TopicConfig) -> None:
 
 
 def _refuse_retention(preflight: Preflight, config: TopicConfig) -> None:
-    retention, oldest = config.retention_ms, _oldest(preflight)
-    if config.deletes and retention is not None and oldest is not None and oldest < preflight.now_ms - retention:
+    retention, times = config.retention_ms, _known_times(preflight)
+    if config.deletes and retention is not None and times and min(times) < preflight.now_ms - retention:
         raise ReplayRefused(
             f"topic {preflight.request.target!r} would delete the records soon after they arrive",
-            why=f"its retention.ms is {retention} ({_duration(retention)}) and the oldest are of {_time(oldest)}",
+            why=f"its retention.ms is {retention} ({_duration(retention)}) and the oldest are of {_time(min(times))}",
             remedy=f"{_alter(preflight)}retention.ms=-1"
             + (", or hold it until the replay is done with --retention hold" if preflight.can_hold else ""),
         )
 
 
-def _refuse_too_old(preflight: Preflight, config: TopicConfig) -> None:
-    before, oldest = config.timestamp_before_max_ms, _oldest(preflight)
-    if before is not None and oldest is not None and oldest < preflight.now_ms - before:
-        raise ReplayRefused(
-            f"topic {preflight.request.target!r} takes no records as old as these",
-            why=f"its message.timestamp.before.max.ms is {before} ({_duration(before)}) and the oldest are of "
-            f"{_time(oldest)}",
-            remedy=f"{_alter(preflight)}message.timestamp.before.max.ms={2**63 - 1}",
-        )
+def _refuse_times(preflight: Preflight, config: TopicConfig) -> None:
+    before, after, now = config.timestamp_before_max_ms, config.timestamp_after_max_ms, preflight.now_ms
+    times = _known_times(preflight)
+    if before is not None and times and min(times) < now - before:
+        raise _out_of_range(preflight, "before", before, "as old", f"oldest are of {_time(min(times))}")
+    if after is not None and times and max(times) > now + after:
+        raise _out_of_range(preflight, "after", after, "as far in the future", f"newest are of {_time(max(times))}")
 
 
-def _refuse_too_new(preflight: Preflight, config: TopicConfig) -> None:
-    after = config.timestamp_after_max_ms
-    newest = max((time for source in preflight.sources for time in _known_times(source)), default=None)
-    if after is not None and newest is not None and newest > preflight.now_ms + after:
-        raise ReplayRefused(
-            f"topic {preflight.request.target!r} takes no records as far in the future as these",
-            why=f"its message.timestamp.after.max.ms is {after} ({_duration(after)}) and the newest are of "
-            f"{_time(newest)}",
-            remedy=f"{_alter(preflight)}message.timestamp.after.max.ms={2**63 - 1}",
-        )
+def _out_of_range(preflight: Preflight, side: str, limit: int, how: str, found: str) -> ReplayRefused:
+    setting = f"message.timestamp.{side}.max.ms"
+    return ReplayRefused(
+        f"topic {preflight.request.target!r} takes no records {how} as these",
+        why=f"its {setting} is {limit} ({_duration(limit)}) and the {found}",
+        remedy=f"{_alter(preflight)}{setting}={2**63 - 1}",
+    )
 
 
 def _refuse_missing_keys(preflight: Preflight, config: TopicConfig) -> None:
@@ -245,27 +235,6 @@ def _refuse_foreign_records(preflight: Preflight, target: TopicFacts) -> None:
             )
 
 
-REFUSALS: tuple[Callable[[Preflight], None], ...] = (
-    _refuse_source,
-    _refuse_second_copy,
-    _refuse_lost_keys,
-    _refuse_impossible_times,
-)
-TARGET_REFUSALS: tuple[Callable[[Preflight, TopicFacts], None], ...] = (
-    _refuse_too_few_partitions,
-    _refuse_unknown_past,
-    _refuse_foreign_records,
-)
-CONFIG_REFUSALS: tuple[Callable[[Preflight, TopicConfig], None], ...] = (
-    _refuse_log_append_time,
-    _refuse_retention,
-    _refuse_too_old,
-    _refuse_too_new,
-    _refuse_missing_keys,
-    _refuse_large_records,
-)
-
-
 def _needed_partitions(preflight: Preflight) -> int:
     return max(preflight.lanes, default=0) + 1
 
@@ -276,13 +245,9 @@ def _alter(preflight: Preflight) -> str:
     return f"kafka-configs.sh --alter --entity-type topics --entity-name {preflight.request.target} --add-config "
 
 
-def _oldest(preflight: Preflight) -> int | None:
-    return min((time for source in preflight.sources for time in _known_times(source)), default=None)
-
-
-def _known_times(source: SourcePartition) -> list[int]:
-    """The bounds of a partition's timestamps, apart from records that have none."""
-    return [] if source.timestamps is None else [time for time in source.timestamps if time >= 0]
+def _known_times(preflight: Preflight) -> list[int]:
+    """The bounds of all partitions' timestamps, apart from records that have none."""
+    return [time for source in preflight.sources for time in source.timestamps or () if time >= 0]
 
 
 def _duration(milliseconds: int) -> str:

@@ -8,7 +8,7 @@ from typing import Literal
 from index_format.keys import parse_topic_folder
 from replayer.read.request import STOPS, SelectionRequest
 from replayer.read.topics import TopicPartitions
-from replayer.replay.pace import Pace, Unpaced
+from replayer.replay.pace import Pace, Slowest
 from replayer.replay.routing import RoutingRequest
 from replayer.replay.stages import AddHeader, KeepTimestamps, TimestampPolicy
 from replayer.transforms.chain import Chain
@@ -47,7 +47,7 @@ class ReplayRequest:
     resume: bool = False
     job: str | None = None
     job_file: Path | None = None
-    pace: Pace = field(default_factory=Unpaced)
+    pace: Pace = field(default_factory=Slowest)
 
 
 def named_target(to_topic: str | None, topic: TopicPartitions, chain: Chain | None) -> str | None:

@@ -150,10 +150,9 @@ class RunCounts:
         lost_commits: int,
     ) -> ReplayResult:
         """What was committed; `positions` are the last ones of all lanes."""
-        nothing = Delivered(None, None)
         sources, targets = [], []
         for number, position in sorted(positions.items()):
-            counts, bounds = self._committed[number], delivered.get(number, nothing)
+            counts, bounds = self._committed[number], delivered.get(number, Delivered(None, None))
             before = position.written - counts.records
             targets.append(TargetResult(number, counts.records, before, *bounds, counts.digest.hexdigest()))
             for source in sorted(position.sources):

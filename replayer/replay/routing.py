@@ -14,27 +14,13 @@ import pyarrow as pa
 
 from blockgz_runtime.errors import UsageError
 from replayer.errors import ReplayRefused
-from replayer.replay.pipeline import KeepPartitions, RoutedBatch, Router, ScannedBatch
+from replayer.replay.pipeline import KeepPartitions, RoutedBatch, Router, ScannedBatch, WholePartitions
 
 TOO_MANY_PARTITIONS = 100_000
 
 
-class _Whole:
-    """A source partition goes to one target as it is: the order of its records stays."""
-
-    def targets(self, partition: int) -> Sequence[int]:
-        return (self.target(partition),)
-
-    def route(self, batch: ScannedBatch) -> Sequence[RoutedBatch]:
-        return (RoutedBatch(self.target(batch.partition), batch.records),)
-
-    def target(self, partition: int) -> int:
-        """Where a source partition goes."""
-        raise NotImplementedError
-
-
 @dataclass(frozen=True)
-class FoldPartitions(_Whole):
+class FoldPartitions(WholePartitions):
     """Into `partitions` partitions: n goes to n modulo their number."""
 
     partitions: int
@@ -51,7 +37,7 @@ class FoldPartitions(_Whole):
 
 
 @dataclass(frozen=True)
-class MapPartitions(_Whole):
+class MapPartitions(WholePartitions):
     """Each partition where `places` sends it."""
 
     places: Mapping[int, int]
@@ -61,7 +47,7 @@ class MapPartitions(_Whole):
         return f"map {_map_text(self.places)}"
 
     def target(self, partition: int) -> int:
-        """See above; raises ReplayRefused for a partition without a place."""
+        """Raises ReplayRefused for a partition without a place."""
         if partition not in self.places:
             raise ReplayRefused(
                 f"--partitions {_map_text(self.places)[:200]} does not say where partition {partition} goes",

@@ -16,7 +16,7 @@ from replayer.read.positions import OffsetRange
 from replayer.read.selection import Reading, Selection, selected
 from replayer.replay.job import refuse_other_job
 from replayer.replay.ledger import LanePosition, Ledger
-from replayer.replay.pace import Control, Pace
+from replayer.replay.pace import Commands, Pace
 from replayer.replay.pipeline import Pipeline, ScannedBatch
 from replayer.replay.result import Delivered, ReplayResult, RunCounts
 from replayer.replay.stages import sendable
@@ -86,7 +86,7 @@ async def run_replay(
     pipeline: Pipeline,
     sink: RecordSink,
     pace: Pace,
-    control: Control,
+    control: Commands,
     progress: Progress,
     cadence: Cadence = CADENCE,
 ) -> ReplayResult:
@@ -127,7 +127,7 @@ class _Source:
         self.rest: pa.RecordBatch | None = None
         """What of the newest batch has not gone yet; None before the first and after the last."""
         self._batches = batches
-        self._coming: asyncio.Task[pa.RecordBatch | None] | None = None
+        self._coming: asyncio.Future[pa.RecordBatch | None] | None = None
 
     async def ready(self, seconds: float) -> bool:
         """Waits so long for `rest` to be filled; whether it is, or is None because nothing more comes.
@@ -135,7 +135,7 @@ class _Source:
         Raises what `selected` raises.
         """
         if self.rest is None:
-            self._coming = self._coming or asyncio.create_task(_next(self._batches))
+            self._coming = self._coming or asyncio.ensure_future(anext(self._batches, None))
             done, _ = await asyncio.wait({self._coming}, timeout=seconds)
             if not done:
                 return False
@@ -155,10 +155,6 @@ class _Source:
         await self._batches.aclose()
 
 
-async def _next(batches: AsyncGenerator[pa.RecordBatch]) -> pa.RecordBatch | None:
-    return await anext(batches, None)
-
-
 @dataclass
 class _RunningReplay:
     """One call of `run_replay`."""
@@ -167,7 +163,7 @@ class _RunningReplay:
     pipeline: Pipeline
     sink: RecordSink
     pace: Pace
-    control: Control
+    control: Commands
     progress: Progress
     cadence: Cadence
 
@@ -198,12 +194,8 @@ class _RunningReplay:
                 if in_vain >= LOST_COMMITS or self.control.ending:
                     raise
                 await self.control.wait(RETRY_SECONDS * (in_vain - 1))
-        return self._counts.result(
-            self._ledger.last,
-            self.sink.delivered(),
-            seconds=self.control.elapsed() - self._began,
-            lost_commits=lost,
-        )
+        seconds = self.control.elapsed() - self._began
+        return self._counts.result(self._ledger.last, self.sink.delivered(), seconds=seconds, lost_commits=lost)
 
     async def settle(self) -> None:
         """After an error: commits what was handed over, unless that is what failed."""
@@ -246,22 +238,20 @@ class _RunningReplay:
         try:
             while (waiting or reading) and not self.control.ending:
                 while waiting and len(reading) < at_once:
-                    reading += self._opened(waiting.popleft(), at_once)
+                    partition, (_, end) = waiting.popleft()
+                    start = self._ledger.start_of(partition.partition)
+                    if start is not None:
+                        rest = Selection(partition, OffsetRange(start, end))
+                        reading.append(_Source(partition.partition, end, self._batches(rest, at_once)))
                 await self._portion(reading)
         finally:
             for source in reading:
                 await source.close()
         await self._commit(self._ledger.positions())
 
-    def _opened(self, selection: Selection, at_once: int) -> list[_Source]:
-        partition, (_, end) = selection
-        start = self._ledger.start_of(partition.partition)
-        if start is None:
-            return []
-        rest = Selection(partition, OffsetRange(start, end))
+    def _batches(self, rest: Selection, at_once: int) -> AsyncGenerator[pa.RecordBatch]:
         record_filter, on_damage = self.work.reading
-        batches = selected(rest, record_filter, on_damage(partition), READ_AHEAD.shared(at_once))
-        return [_Source(partition.partition, end, batches)]
+        return selected(rest, record_filter, on_damage(rest.partition), READ_AHEAD.shared(at_once))
 
     async def _portion(self, reading: list[_Source]) -> None:
         """Sends what may go now from each source, or waits until something may, with nothing open for too long."""

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.units import MILLISECONDS
 from index_format.records import HEADER_TYPE, SCHEMA, Record, batch_from_records, iter_records
 from replayer.errors import RecordUnfit
 from replayer.replay.pipeline import ScannedBatch
@@ -45,7 +46,6 @@ Clock = Callable[[], int]
 _SHIFT = re.compile(r"shift=([+-]?)([0-9]{1,15})(ms|s|m|h|d)", re.ASCII)
 LONGEST_SHIFT = 10**15
 """Over 30,000 years, in ms; sums with it stay within 64 bits."""
-_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def wall_clock() -> int:
@@ -95,19 +95,16 @@ class ShiftTimestamps:
         return timestamp if timestamp == NO_TIMESTAMP else timestamp + self.by
 
     def __call__(self, batch: ScannedBatch) -> ScannedBatch:
-        """See Stage; raises RecordUnfit where a timestamp would leave what Kafka can hold."""
+        """Raises RecordUnfit where a timestamp would leave what Kafka can hold."""
         times = batch.records.column("timestamp").to_numpy()
         known = times != NO_TIMESTAMP
         moved = np.where(known, times + self.by, times)
         outside = known & ((moved < 0) | ((self.by > 0) & (moved < times)))
         if outside.any():
             row = int(np.argmax(outside))
-            raise RecordUnfit(
-                batch.partition,
-                batch.records.column("offset")[row].as_py(),
-                f"its timestamp {times[row]} cannot be moved by {self.by} ms",
-                "choose another --timestamps",
-            )
+            offset = batch.records.column("offset")[row].as_py()
+            why = f"its timestamp {times[row]} cannot be moved by {self.by} ms"
+            raise RecordUnfit(batch.partition, offset, why, "choose another --timestamps")
         return _with_column(batch, "timestamp", pa.array(moved))
 
 
@@ -121,7 +118,7 @@ def parse_timestamps(text: str) -> TimestampPolicy:
     if text == "now":
         return TimestampsNow()
     match = _SHIFT.fullmatch(text)
-    duration = int(match[2]) * _UNITS[match[3]] if match else 0
+    duration = int(match[2]) * MILLISECONDS[match[3]] if match else 0
     if match is None or duration > LONGEST_SHIFT:
         raise UsageError(
             f"--timestamps {text[:80]} is not known",
@@ -230,9 +227,7 @@ def _with_headers(batch: ScannedBatch, bounds: npt.NDArray[np.int64], flat: pa.S
 
 def _with_column(batch: ScannedBatch, name: str, column: pa.Array) -> ScannedBatch:
     place = SCHEMA.get_field_index(name)
-    columns = list(batch.records.columns)
-    columns[place] = column
-    return batch._replace(records=pa.record_batch(columns, schema=SCHEMA))
+    return batch._replace(records=batch.records.set_column(place, SCHEMA.field(place), column))
 
 
 @dataclass
@@ -271,14 +266,24 @@ class TransformStage:
                 made = self._made(batch.partition, record)
             except CannotTransform as error:
                 if self.on_error == "fail":
-                    raise _unfit(batch.partition, record.offset, error) from error
+                    remedy = "give the transform a predicate, or leave such records out with --on-transform-error skip"
+                    raise RecordUnfit(batch.partition, record.offset, str(error), remedy) from error
                 self.left_out.unfit += 1
                 continue
             if made is not None:
                 yield made
 
     def _made(self, partition: int, record: Record) -> Record | None:
-        result = self.chain(self._given(partition, record))
+        given = ConnectRecord(
+            self.topic,
+            partition,
+            record.offset,
+            None if record.timestamp == NO_TIMESTAMP else record.timestamp,
+            RecordPart(record.key, self.chain.key_converter),
+            RecordPart(record.value, self.chain.value_converter),
+            record.headers,
+        )
+        result = self.chain(given)
         if result is None:
             self.left_out.dropped += 1
             return None
@@ -286,24 +291,3 @@ class TransformStage:
             self.left_out.routed_elsewhere += 1
             return None
         return record._replace(key=result.key.encoded(), value=result.value.encoded(), headers=result.headers)
-
-    def _given(self, partition: int, record: Record) -> ConnectRecord:
-        chain = self.chain
-        return ConnectRecord(
-            self.topic,
-            partition,
-            record.offset,
-            None if record.timestamp == NO_TIMESTAMP else record.timestamp,
-            RecordPart(record.key, chain.key_converter),
-            RecordPart(record.value, chain.value_converter),
-            record.headers,
-        )
-
-
-def _unfit(partition: int, offset: int, error: CannotTransform) -> RecordUnfit:
-    return RecordUnfit(
-        partition,
-        offset,
-        str(error),
-        "give the transform a predicate, or leave such records out with --on-transform-error skip",
-    )

@@ -13,7 +13,7 @@ from blockgz_runtime.errors import NoSuchTopic, UsageError
 from index_format.identity import TopicConfig as ArchivedTopic
 from replayer.errors import ReplayRefused
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
-from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicConfig, TopicFacts
+from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicFacts
 
 DECISIVE: Mapping[str, str] = {
     "cleanup.policy": "delete",
@@ -99,10 +99,7 @@ def plan_undo(hold: RetentionHold, own: Mapping[str, str]) -> ConfigChange:
 
 def while_held(target: TopicFacts) -> TopicFacts:
     """The target as it is while its retention is held."""
-    if target.config is None:
-        return target
-    config: TopicConfig = replace(target.config, retention_ms=None, retention_bytes=None)
-    return replace(target, config=config)
+    return replace(target, config=target.config and replace(target.config, retention_ms=None, retention_bytes=None))
 
 
 class RetentionFile:

@@ -11,7 +11,7 @@ from replayer.errors import CommitLost
 from replayer.read.selection import Selection
 from replayer.replay.job import Job, chain_hash, first_positions
 from replayer.replay.ledger import LanePosition, decode_position
-from replayer.replay.pace import Commands, Pace, Unpaced
+from replayer.replay.pace import Commands, Pace, Slowest
 from replayer.replay.pipeline import Pipeline
 from replayer.replay.result import Delivered, ReplayResult
 from replayer.replay.run import CADENCE, Cadence, RecordSink, ReplayWork, run_replay
@@ -38,7 +38,7 @@ def replay_into(
 
     async def replayed() -> ReplayResult:
         work = await work_of(selections, stages)
-        return await run_replay(work, stages, sink, pace or Unpaced(), Impatient(), lambda *_: None, cadence)
+        return await run_replay(work, stages, sink, pace or Slowest(), Impatient(), lambda *_: None, cadence)
 
     return asyncio.run(replayed())
 

@@ -53,11 +53,8 @@ class Calls:
 
 
 def _settle(call: Callable[[], T], answer: Future[T]) -> None:
-    try:
-        result = call()
-    except BaseException as error:
-        with suppress(InvalidStateError):
+    with suppress(InvalidStateError):
+        try:
+            answer.set_result(call())
+        except BaseException as error:
             answer.set_exception(error)
-    else:
-        with suppress(InvalidStateError):
-            answer.set_result(result)

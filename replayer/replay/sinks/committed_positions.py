@@ -51,20 +51,9 @@ class CommittedPositions(Generic[P]):
 
     def write(self, positions: Mapping[int, P]) -> None:
         """Commits these positions, with no transaction about them; raises as `read` does."""
-        if not positions:
-            return
-        wanted = [
-            TopicPartition(self._target, lane, position.written, position.encoded())
-            for lane, position in positions.items()
-        ]
-        what = f"the job's positions in {self._target} cannot be written"
-        try:
-            answers = self._read_uncommitted.commit(offsets=wanted, asynchronous=False) or []
-        except KafkaException as error:
-            raise kafka_failure(self._connection_errors.denied or error.args[0], what) from error
-        for answer in answers:
-            if answer.error is not None:
-                raise kafka_failure(answer.error, what)
+        wanted = [TopicPartition(self._target, lane, each.written, each.encoded()) for lane, each in positions.items()]
+        if wanted:
+            self._answers(lambda: self._read_uncommitted.commit(offsets=wanted, asynchronous=False), "written")
 
     def close(self) -> None:
         """Leave; nothing can be read afterwards."""
@@ -75,13 +64,17 @@ class CommittedPositions(Generic[P]):
         wanted = [TopicPartition(self._target, lane) for lane in lanes]
         if not wanted:
             return {}
-        what = f"the job's positions in {self._target} cannot be read"
+        answers = self._answers(lambda: consumer.committed(wanted, timeout=READ_SECONDS), "read")
+        # Only a position that this program wrote has metadata: another's offset is refused by its empty text.
+        return {each.partition: self._decode(each.offset, each.metadata or "") for each in answers if each.offset >= 0}
+
+    def _answers(self, call: Callable[[], list[TopicPartition] | None], done: str) -> list[TopicPartition]:
+        what = f"the job's positions in {self._target} cannot be {done}"
         try:
-            answers = consumer.committed(wanted, timeout=READ_SECONDS)
+            answers = call() or []
         except KafkaException as error:
             raise kafka_failure(self._connection_errors.denied or error.args[0], what) from error
         for answer in answers:
             if answer.error is not None:
                 raise kafka_failure(answer.error, what)
-        # Only a position that this program wrote has metadata: another's offset is refused by its empty text.
-        return {each.partition: self._decode(each.offset, each.metadata or "") for each in answers if each.offset >= 0}
+        return answers

@@ -61,7 +61,6 @@ class LaneReports:
         self.on_delivery(error, message)
 
     def on_delivery(self, error: KafkaError | None, message: Any) -> None:
-        """For every other one."""
         if error is None:
             self._newest = message
         else:

@@ -16,7 +16,7 @@ from replayer.read.positions import OffsetRange
 from replayer.read.record_filter import RecordFilter
 from replayer.read.selection import Reading, Selection
 from replayer.replay.ledger import LanePosition, decode_position
-from replayer.replay.pace import Commands, Unpaced
+from replayer.replay.pace import Commands, Slowest
 from replayer.replay.pipeline import Pipeline
 from replayer.replay.result import ReplayResult
 from replayer.replay.routing import MapPartitions
@@ -200,7 +200,7 @@ async def _replayed(task: LaneTask, damage: SkipDamage, left_out: LeftOut) -> Re
                 ReplayWork([selection], {lane.number: task.first}, reading),
                 Pipeline(stages, MapPartitions({lane.source: lane.number})),
                 sink,
-                Unpaced(),
+                Slowest(),
                 Commands(),
                 lambda *_: None,  # the driver learns of progress from the positions
             )

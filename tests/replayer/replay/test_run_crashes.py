@@ -13,7 +13,7 @@ from index_format.records import Record
 from replayer.errors import CommitLost
 from replayer.read.selection import Selection
 from replayer.replay.ledger import LanePosition
-from replayer.replay.pace import Commands, Unpaced
+from replayer.replay.pace import Commands, Slowest
 from replayer.replay.pipeline import Pipeline, RoutedBatch, ScannedBatch
 from replayer.replay.run import LOST_COMMITS, Cadence, run_replay
 from tests.support.archives import ArchiveWriter, records
@@ -171,7 +171,7 @@ def test_the_word_to_end_stops_a_sink_that_does_not_come_back(
     async def replayed() -> None:
         commands, stages = Impatient(), Pipeline()
         work = await work_of(selections, stages)
-        await run_replay(work, stages, Stuck(commands), Unpaced(), commands, lambda *_: None)
+        await run_replay(work, stages, Stuck(commands), Slowest(), commands, lambda *_: None)
 
     with pytest.raises(CommitLost, match="stopped"):
         asyncio.run(replayed())
