@@ -16,7 +16,7 @@ from blockgz_runtime.store.cache import DiskCache
 from replayer.cli.ls import offsets_text
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, cache_option, open_archive
 from replayer.cli.options.options import format_option
-from replayer.read.coverage import PartitionCoverage, Timeline, TimeSlice, sliced, timeline, topic_coverage
+from replayer.read.coverage import PartitionCoverage, Timeline, sliced, timeline, topic_coverage
 from replayer.read.topics import parse_topic
 
 SHADES = " .:-=+*#%@"
@@ -42,7 +42,6 @@ class CoverageRow(NamedTuple):
 
     @property
     def label(self) -> str:
-        """For pictures."""
         return f"{self.topic}:{self.coverage.partition}"
 
 
@@ -73,7 +72,10 @@ def command(topics: tuple[str, ...], form: str, cache: DiskCache | None, archive
         case _:
             over = timeline([row.coverage for row in rows], TEXT_SLICES)
             listing = [_json(row, over) for row in rows]
-            print_rows(form, {"archive": str(archive.address), **_bounds(over), "partitions": listing}, listing)
+            bounds = {"from_ms": None, "to_ms": None, "slices": 0}
+            if over is not None:
+                bounds = {"from_ms": over.start, "to_ms": over.end, "slices": over.slices}
+            print_rows(form, {"archive": str(archive.address), **bounds, "partitions": listing}, listing)
             if form == "table":
                 _print_table(rows, over)
 
@@ -89,14 +91,13 @@ async def _coverage(options: ArchiveOptions, topics: Sequence[str], cache: DiskC
 
 
 def _print_picture(rows: Sequence[CoverageRow], form: str, address: str) -> None:
-    labelled = [(row.label, row.coverage) for row in rows]
     over = timeline([row.coverage for row in rows], PICTURE_SLICES)
     if form == "html":
-        click.echo(html(f"Coverage of {address}", labelled, over), nl=False)
+        click.echo(html(f"Coverage of {address}", rows, over), nl=False)
         return
     if over is None:
         raise NotInArchive("there is nothing to draw", why="no record is archived, or none has a timestamp")
-    click.echo(svg(labelled, over), nl=False)
+    click.echo(svg(rows, over), nl=False)
 
 
 def _print_table(rows: Sequence[CoverageRow], over: Timeline | None) -> None:
@@ -117,14 +118,6 @@ def _print_table(rows: Sequence[CoverageRow], over: Timeline | None) -> None:
         for gap in row.coverage.gaps:
             between = " and ".join(timestamp_text(time) for time in (gap.after, gap.before) if time is not None)
             click.echo(f"{row.label}: gap {gap.gap.start}..{gap.gap.end} ({gap.gap.reason}), at {between or 'no time'}")
-
-
-def _bounds(over: Timeline | None) -> dict[str, Any]:
-    return {
-        "from_ms": over.start if over is not None else None,
-        "to_ms": over.end if over is not None else None,
-        "slices": over.slices if over is not None else 0,
-    }
 
 
 def _json(row: CoverageRow, over: Timeline | None) -> dict[str, Any]:
@@ -151,15 +144,11 @@ def text_row(partition: PartitionCoverage, over: Timeline) -> str:
     """One partition as one character for each slice of time."""
     slices = sliced(partition, over)
     most = max(each.records for each in slices)
-    return "".join(GAP if each.has_gap else SHADES[_shade(each, most)] for each in slices)
+    shades = (max(1, int(each.records / most * (len(SHADES) - 1))) if each.records else 0 for each in slices)
+    return "".join(GAP if each.has_gap else SHADES[shade] for each, shade in zip(slices, shades, strict=True))
 
 
-def _shade(each: TimeSlice, most: float) -> int:
-    """0 for no record at all, the last only for the most."""
-    return 0 if not each.records else max(1, int(each.records / most * (len(SHADES) - 1)))
-
-
-def svg(rows: Sequence[tuple[str, PartitionCoverage]], over: Timeline) -> str:
+def svg(rows: Sequence[CoverageRow], over: Timeline) -> str:
     """A picture of partitions under their labels; hovering over a part shows what it is."""
     width, height = _LEFT + _CHART + 20, _TOP + _ROW * len(rows) + 8
     parts = [
@@ -167,22 +156,22 @@ def svg(rows: Sequence[tuple[str, PartitionCoverage]], over: Timeline) -> str:
         f"<style>{_STYLE}</style>",
         *_axis(over),
     ]
-    for number, (label, partition) in enumerate(rows):
-        parts += _row(label, partition, over, _TOP + _ROW * number)
+    for number, row in enumerate(rows):
+        parts += _row(row, over, _TOP + _ROW * number)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def html(title: str, rows: Sequence[tuple[str, PartitionCoverage]], over: Timeline | None) -> str:
+def html(title: str, rows: Sequence[CoverageRow], over: Timeline | None) -> str:
     """A page with the picture and a table of all gaps; it needs no other file."""
     gaps = [
-        f"<tr><td>{escape(label)}</td><td>{each.gap.start}</td><td>{each.gap.end}</td><td>{escape(each.gap.reason)}</td>"
+        f"<tr><td>{escape(row.label)}</td><td>{each.gap.start}</td><td>{each.gap.end}</td><td>{escape(each.gap.reason)}</td>"
         f"<td>{_when(each.after)}</td><td>{_when(each.before)}</td></tr>"
-        for label, partition in rows
-        for each in partition.gaps
+        for row in rows
+        for each in row.coverage.gaps
     ]
     header = "<tr><th>partition</th><th>from offset</th><th>to</th><th>reason</th><th>after</th><th>before</th></tr>"
     table = f"<table>{header}{''.join(gaps)}</table>" if gaps else "<p>No gaps.</p>"
-    records = sum(partition.records for _, partition in rows)
+    records = sum(row.coverage.records for row in rows)
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
@@ -206,13 +195,13 @@ def _axis(over: Timeline) -> list[str]:
     return parts
 
 
-def _row(label: str, partition: PartitionCoverage, over: Timeline, top: int) -> list[str]:
+def _row(row: CoverageRow, over: Timeline, top: int) -> list[str]:
     height = _ROW - _PAD
-    slices = sliced(partition, over)
+    slices = sliced(row.coverage, over)
     most = max(each.records for each in slices)
     width = _CHART / over.slices
     parts = [
-        f'<text x="4" y="{top + height - 4}">{escape(label)}</text>',
+        f'<text x="4" y="{top + height - 4}">{escape(row.label)}</text>',
         f'<rect class="n" x="{_LEFT}" y="{top}" width="{_CHART}" height="{height}"/>',
     ]
     for number, each in enumerate(slices):
@@ -222,7 +211,7 @@ def _row(label: str, partition: PartitionCoverage, over: Timeline, top: int) -> 
                 f'<rect class="r" x="{_LEFT + width * number:.2f}" y="{top}" width="{width:.2f}" height="{height}" '
                 f'fill-opacity="{opacity:.2f}"><title>about {each.records:,.0f} records</title></rect>'
             )
-    for gap in partition.gaps:
+    for gap in row.coverage.gaps:
         known = [over.position(time) for time in (gap.after, gap.before) if time is not None]
         if known:
             start, end = _LEFT + _CHART * min(known), _LEFT + _CHART * max(known)

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from blockgz_runtime.errors import NotInArchive, StoreUnavailable
-from blockgz_runtime.program.main import announce_retry, closing, print_failure
+from blockgz_runtime.program.main import INTERRUPTED, announce_retry, closing, print_failure
 from blockgz_runtime.program.tables import bytes_text, timestamp_text
 from blockgz_runtime.store.cache import DiskCache
 from blockgz_runtime.store.reader import CountingReader
@@ -96,7 +96,7 @@ def command(
         return asyncio.run(fetching.run(archive))
     except KeyboardInterrupt:
         if follow:
-            return 130
+            return INTERRUPTED
         raise
 
 

@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import click
 import msgspec
@@ -26,16 +26,6 @@ from blockgz_runtime.program.tables import bytes_text
 STATUS_SECONDS = 2.0
 
 
-class RecordProgress(Protocol):
-    """Takes reports of long work."""
-
-    def __call__(self, records: int, num_bytes: int) -> None:
-        """So many records and bytes more were done; less, where they have to be done again."""
-
-    def state(self, text: str) -> None:
-        """What is being done now, in a word or two."""
-
-
 class _Rates(ProgressColumn):
     """Records and bytes a second since the beginning."""
 
@@ -47,19 +37,12 @@ class _Rates(ProgressColumn):
         return Text(f"{records:,.0f} records/s {bytes_text(int(done))}/s", style="progress.data.speed")
 
 
-@contextmanager
-def record_progress(what: str, total: int, *, as_json: bool) -> Iterator[RecordProgress]:
-    """Shows the progress of `what` over about `total` records, on stderr."""
-    if as_json:
-        yield _RecordLines(what, total)
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), _Rates(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        yield _Bar(bar, bar.add_task(what, total=total, bytes=0))
-
-
 class _Bar:
-    """A bar on a terminal."""
+    """A bar on a terminal.
+
+    Called with the records and bytes that were done, less where they have to be done again; `state` says in a word or
+    two what is being done now.
+    """
 
     def __init__(self, bar: Progress, task: TaskID) -> None:
         self._bar, self._task = bar, task
@@ -74,7 +57,7 @@ class _Bar:
 
 
 class _RecordLines:
-    """Status lines."""
+    """Status lines, called as the bar."""
 
     def __init__(self, what: str, total: int) -> None:
         self._lines, self._total = StatusLines(what), total
@@ -98,6 +81,20 @@ class _RecordLines:
             "seconds": round(seconds, 3),
             "eta_seconds": round(left / self._records * seconds, 3) if self._records > 0 else None,
         }
+
+
+RecordProgress = _Bar | _RecordLines
+
+
+@contextmanager
+def record_progress(what: str, total: int, *, as_json: bool) -> Iterator[RecordProgress]:
+    """Shows the progress of `what` over about `total` records, on stderr."""
+    if as_json:
+        yield _RecordLines(what, total)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), _Rates(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        yield _Bar(bar, bar.add_task(what, total=total, bytes=0))
 
 
 class StatusLines:

@@ -12,22 +12,13 @@ import msgspec
 from blockgz_runtime.errors import PARTLY_FAILED
 from blockgz_runtime.process import share_heaps
 from blockgz_runtime.program.kafka_options import kafka_options
-from blockgz_runtime.program.main import closing, print_failure
+from blockgz_runtime.program.main import INTERRUPTED, closing, print_failure
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
 from replayer.cli.options.options import json_option
 from replayer.cli.options.replay_options import ReplayOptions, replay_options
 from replayer.cli.options.selection_options import print_skipped
 from replayer.cli.progress import RecordProgress, record_progress
-from replayer.cli.replay_output import (
-    confirm_plan,
-    print_left_out,
-    print_plan,
-    print_planned,
-    print_result,
-    print_set_back,
-    result_json,
-    skipped_json,
-)
+from replayer.cli.replay_output import agreed, print_left_out, print_result, print_set_back, result_json, skipped_json
 from replayer.errors import DeliveryFailed
 from replayer.kafka.admin import KafkaAdmin
 from replayer.read.request import DamagePolicies
@@ -38,8 +29,6 @@ from replayer.replay.request import ReplayRequest
 from replayer.replay.result import ReplayResult
 from replayer.replay.run import RecordSink, run_replay, written_text
 from replayer.replay.target_topic import undo_retention
-
-INTERRUPTED = 130
 
 
 @click.command(
@@ -83,13 +72,8 @@ async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, s
         prepared = await stack.enter_async_context(prepared_job(request, archive, target.pipeline, properties, damage))
         preflight = await ask_before(request, prepared, target, admin)
         plan = make_plan(preflight)
-        if not as_json:
-            print_plan(plan)
-        if options.dry_run:
-            if as_json:
-                print_planned(plan)
+        if not agreed(plan, options, as_json=as_json):
             return 0
-        confirm_plan(plan, options.yes)
         limit = preflight.target.config.max_message_bytes if preflight.target and preflight.target.config else None
         with prepared.alone():
             await asyncio.to_thread(make_ready, target, admin, properties)
@@ -114,10 +98,7 @@ async def _run(
 ) -> tuple[ReplayResult, bool]:
     """What was done, and whether SIGINT ended it."""
     commands = Commands()
-    with (
-        record_progress("replaying", records, as_json=as_json) as advance,
-        steered(commands, advance) as steering,
-    ):
+    with record_progress("replaying", records, as_json=as_json) as advance, steered(commands, advance) as steering:
         try:
             result = await run_replay(prepared.work, prepared.pipeline, sink, request.pace, commands, advance)
         except asyncio.CancelledError:

@@ -10,19 +10,46 @@ import msgspec
 
 from blockgz_runtime.program.main import confirm
 from blockgz_runtime.program.tables import bytes_text, print_table, timestamp_text
+from replayer.cli.options.replay_options import ReplayOptions
 from replayer.kafka.admin import KafkaAdmin
 from replayer.read.damage import LostRange
 from replayer.read.partition import ArchivedPartition
-from replayer.replay.plan import ReplayPlan, SourcePartition
+from replayer.replay.plan import ReplayPlan
 from replayer.replay.result import ReplayResult
 from replayer.replay.stages import LeftOut
 from replayer.replay.target_topic import set_back
 
 
-def print_plan(plan: ReplayPlan) -> None:
+def agreed(plan: ReplayPlan, options: ReplayOptions, *, as_json: bool) -> bool:
+    """Prints the plan and asks whether to write; False for a dry run.
+
+    Raises UsageError where nobody can be asked, click.Abort for a no.
+    """
+    if not as_json:
+        _print_plan(plan)
+    if options.dry_run:
+        if as_json:
+            planned = {"dry_run": True, "records": 0, "partitions": [], "plan": plan_json(plan)}
+            click.echo(msgspec.json.encode(planned))
+        return False
+    question = f"Write about {plan.records} records to {plan.target}?"
+    confirm(question, undone=f"nothing was written to {plan.target}", is_agreed=options.yes)
+    return True
+
+
+def _print_plan(plan: ReplayPlan) -> None:
     """The plan as a table and its warnings, on stderr."""
     columns = ("PARTITION", "OFFSETS", "RECORDS", "SIZE", "FROM (UTC)", "UNTIL (UTC)")
-    rows = [_plan_row(source) for source in plan.sources]
+    rows: list[tuple[str | int, ...]] = [
+        (
+            source.partition,
+            f"{source.start}..{source.end}",
+            source.records,
+            bytes_text(source.bytes),
+            *(_seconds(time) for time in source.timestamps or (None, None)),
+        )
+        for source in plan.sources
+    ]
     print_table(columns, rows, title=f"{plan.topic} -> {plan.target}, at most {plan.records} records", file=sys.stderr)
     for note in plan.notes:
         click.echo(f"note: {note}", err=True)
@@ -30,25 +57,8 @@ def print_plan(plan: ReplayPlan) -> None:
         click.echo(f"warning: {warning}", err=True)
 
 
-def print_planned(plan: ReplayPlan) -> None:
-    """The plan as the JSON of a dry run."""
-    click.echo(msgspec.json.encode({"dry_run": True, "records": 0, "partitions": [], "plan": plan_json(plan)}))
-
-
-def _plan_row(source: SourcePartition) -> tuple[str | int, ...]:
-    times = source.timestamps
-    return (
-        source.partition,
-        f"{source.start}..{source.end}",
-        source.records,
-        bytes_text(source.bytes),
-        _seconds(times.min) if times else "-",
-        _seconds(times.max) if times else "-",
-    )
-
-
-def _seconds(timestamp_ms: int) -> str:
-    return timestamp_text(timestamp_ms).partition(".")[0].replace("T", " ")
+def _seconds(timestamp_ms: int | None) -> str:
+    return "-" if timestamp_ms is None else timestamp_text(timestamp_ms).partition(".")[0].replace("T", " ")
 
 
 def print_result(plan: ReplayPlan, result: ReplayResult) -> None:
@@ -146,12 +156,6 @@ def skipped_json(skipped: Sequence[tuple[ArchivedPartition, LostRange]]) -> list
         {"partition": partition.partition, "from": each.start, "to": each.end, "reason": each.reason}
         for partition, each in skipped
     ]
-
-
-def confirm_plan(plan: ReplayPlan, yes: bool) -> None:
-    """Asks whether to write; raises UsageError where nobody can be asked, click.Abort for a no."""
-    question = f"Write about {plan.records} records to {plan.target}?"
-    confirm(question, undone=f"nothing was written to {plan.target}", is_agreed=yes)
 
 
 async def print_set_back(name: str, admin: KafkaAdmin, properties: Mapping[str, str]) -> None:

@@ -9,7 +9,7 @@ import click
 import pyarrow as pa
 
 from blockgz_runtime.errors import StoreUnavailable
-from blockgz_runtime.program.main import announce_retry, closing
+from blockgz_runtime.program.main import INTERRUPTED, announce_retry, closing
 from blockgz_runtime.store.cache import DiskCache
 from replayer.cli.cat import DEFAULT_TEMPLATE
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, cache_option, open_archive
@@ -72,7 +72,7 @@ def command(
         asyncio.run(tail.run(archive, cache, lines, interval if follow else None))
     except KeyboardInterrupt:
         if follow:
-            return 130
+            return INTERRUPTED
         raise
     return 0
 

@@ -15,14 +15,7 @@ from blockgz_runtime.spark.session import session
 from replayer.cli.options.archive_options import ArchiveOptions, open_archive
 from replayer.cli.options.replay_options import ReplayOptions
 from replayer.cli.progress import record_progress
-from replayer.cli.replay_output import (
-    confirm_plan,
-    plan_json,
-    print_left_out,
-    print_plan,
-    print_planned,
-    print_set_back,
-)
+from replayer.cli.replay_output import agreed, plan_json, print_left_out, print_set_back
 from replayer.cli.spark.job_options import SessionOptions
 from replayer.kafka.admin import KafkaAdmin
 from replayer.read.archive import Archive
@@ -58,13 +51,8 @@ async def replay(
         preflight = await ask_before(request, known, target, admin)
         notes = (*preflight.notes, f"{len(lanes)} tasks at most, one for each source partition")
         plan = make_plan(replace(preflight, notes=notes))
-        if not as_json:
-            print_plan(plan)
-        if options.dry_run:
-            if as_json:
-                print_planned(plan)
+        if not agreed(plan, options, as_json=as_json):
             return 0
-        confirm_plan(plan, options.yes)
         await asyncio.to_thread(make_ready, target, admin, properties)
         work = _work(request, known, target, properties, address)
         begun = time.monotonic()
