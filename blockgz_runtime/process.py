@@ -6,27 +6,19 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import FrameType, ModuleType
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import FrameType, SimpleNamespace
+from typing import Any
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
 
-MOST_ARENAS = 2
-LARGEST_IN_HEAP_BYTES = 32 * 1024**2
-"""glibc's own upper bound."""
-KEPT_FREE_BYTES = 64 * 1024**2
-_M_TRIM_THRESHOLD = -1
-_M_MMAP_THRESHOLD = -3
-_M_ARENA_MAX = -8
-"""glibc's malloc.h."""
 _HEAP_SETTINGS = (
-    ("MALLOC_ARENA_MAX", _M_ARENA_MAX, MOST_ARENAS),
-    ("MALLOC_MMAP_THRESHOLD_", _M_MMAP_THRESHOLD, LARGEST_IN_HEAP_BYTES),
-    ("MALLOC_TRIM_THRESHOLD_", _M_TRIM_THRESHOLD, KEPT_FREE_BYTES),
+    ("MALLOC_ARENA_MAX", -8, 2),
+    ("MALLOC_MMAP_THRESHOLD_", -3, 32 * 1024**2),  # glibc's own upper bound
+    ("MALLOC_TRIM_THRESHOLD_", -1, 64 * 1024**2),
 )
+"""Variable, number of the parameter in glibc's malloc.h, and value; sizes in bytes."""
 
 
 def share_heaps() -> None:
@@ -76,38 +68,25 @@ def run_to_exit(main: Callable[[], object], leave: Callable[[int], object]) -> N
         leave(end.code or 0)
 
 
-class _Refusal(MetaPathFinder):
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002
-        target: ModuleType | None = None,  # noqa: ARG002
-    ) -> ModuleSpec | None:
-        """Raises ModuleNotFoundError for the one, and has nothing to say of others."""
-        if fullname == self._name:
-            raise ModuleNotFoundError("not for this program", name=fullname)
-        return None
-
-
 @contextmanager
 def refused(name: str) -> Iterator[None]:
-    """Who imports that library meanwhile finds none, unless it is loaded already."""
-    refusal = _Refusal(name)
-    sys.meta_path.insert(0, refusal)
+    """Hides a library from whoever imports it meanwhile, unless it is loaded already."""
+
+    def find_spec(fullname: str, *_: object) -> None:
+        if fullname == name:
+            raise ModuleNotFoundError("not for this program", name=name)
+
+    finder: Any = SimpleNamespace(find_spec=find_spec)
+    sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
-        sys.meta_path.remove(refusal)
+        sys.meta_path.remove(finder)
 
 
-@contextmanager
-def pandas_refused() -> Iterator[None]:
-    """Pyarrow looks for pandas once, with its first conversion: 0.4 s of a start and 30 MB for nothing."""
-    with refused("pandas"):
-        yield
+def pandas_refused() -> AbstractContextManager[None]:
+    """Hides pandas: pyarrow looks for it once, with its first conversion, 0.4 s of a start and 30 MB for nothing."""
+    return refused("pandas")
 
 
 def stop_on_signals(stop: Callable[[], None]) -> set[int]:

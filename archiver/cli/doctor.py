@@ -6,15 +6,16 @@ import click
 import orjson
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from archiver.cli.config_options import config_options_for_any_topic
 from archiver.config.resolution import Resolved
 from archiver.doctor import examine
 from archiver.doctor.findings import Finding, Verdict, worst
+from blockgz_runtime.errors import FAILED
 from blockgz_runtime.program.main import closing
+from blockgz_runtime.program.tables import PIPE_WIDTH
 
-FAILED = 1
-PIPE_WIDTH = 1000
 COLORS = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"}
 
 
@@ -34,31 +35,15 @@ def doctor(*, resolved: Resolved, as_json: bool) -> int:
     findings = list(examine(resolved.config))
     verdict = worst(findings)
     if as_json:
-        click.echo(orjson.dumps(result_object(findings)).decode())
+        click.echo(orjson.dumps({"verdict": verdict, "findings": findings}).decode())
     else:
         _print(findings)
     return FAILED if verdict is Verdict.FAIL else 0
 
 
-def result_object(findings: list[Finding]) -> dict[str, object]:
-    """The JSON contract of `archiver doctor --json`."""
-    return {
-        "verdict": worst(findings).value,
-        "findings": [
-            {"check": each.check, "verdict": each.verdict.value, "detail": each.detail, "remedy": each.remedy}
-            for each in findings
-        ],
-    }
-
-
 def _print(findings: list[Finding]) -> None:
     table = Table("check", "", "found", "do", box=None, pad_edge=False)
     for finding in findings:
-        mark = f"[{COLORS[finding.verdict]}]{finding.verdict.value}[/]"
-        table.add_row(finding.check, mark, _plain(finding.detail), _plain(finding.remedy))
-    width = None if sys.stdout.isatty() else PIPE_WIDTH
-    Console(width=width, highlight=False, emoji=False).print(table)
-
-
-def _plain(text: str) -> str:
-    return text.replace("[", r"\[")
+        mark = Text(finding.verdict, style=COLORS[finding.verdict])
+        table.add_row(finding.check, mark, Text(finding.detail), Text(finding.remedy))
+    Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, emoji=False).print(table)

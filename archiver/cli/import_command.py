@@ -1,7 +1,6 @@
 """`archiver import`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,41 +9,19 @@ import orjson
 from rich.console import Console
 from rich.progress import Progress
 
-from archiver.commit.archive import open_archive
 from archiver.ingest.buffer import BufferFolder
-from archiver.old_archives.importing import ImportReport, ImportSettings, import_partition
+from archiver.old_archives.importing import ImportReport, check_target, import_partitions
 from archiver.old_archives.old_archive import OldReader, survey
-from blockgz_runtime.errors import PARTLY_FAILED, NotInArchive, UsageError, exit_code
+from blockgz_runtime.errors import PARTLY_FAILED, exit_code
 from blockgz_runtime.program.archive_options import max_block_option, old_format_option, store_options
 from blockgz_runtime.program.main import closing, confirm, print_problems
 from blockgz_runtime.program.options import SIZE
 from blockgz_runtime.program.tables import print_table
 from blockgz_runtime.store.opening import default_buffer_root, open_existing_store, open_store
-from blockgz_runtime.store.probe import probe
-from blockgz_runtime.store.retry import bounded_backoff
-from blockgz_runtime.store.writer import ToolStore
-from blockgz_runtime.topic_patterns import TopicSelection
 from index_format.ancestor.files import OldPartition
-from index_format.ancestor.keys import Place
 from index_format.ancestor.payloads import OldFormat
-from index_format.blocks import COMPRESSORS
 
 SHOWN_NOTES = 20
-
-
-@dataclass(frozen=True)
-class Target:
-    """The archive that is written to, and how."""
-
-    address: str
-    endpoint_url: str | None
-    region: str | None
-    layout: str
-    record_format: str
-    block_bytes: int
-    chunk_bytes: int
-    buffer_dir: Path | None
-    single_writer: bool
 
 
 @click.command(
@@ -87,10 +64,12 @@ def import_command(
     region: str | None,
     old_format: OldFormat,
     max_block_bytes: int,
+    buffer_dir: Path | None,
+    single_writer: bool,
     dry_run: bool,
     yes: bool,
     as_json: bool,
-    **settings: Any,
+    **form: Any,
 ) -> int:
     """Turn an archive of kafka-connect-s3 or one of its forks, at SOURCE, into a current one.
 
@@ -98,11 +77,9 @@ def import_command(
     block leaves them open, a gap with reason `unverified` is recorded and named. A second run goes on where the first
     one ended. TOPIC is a name, a glob or ~regex. --endpoint-url and --region are of both addresses.
     """
-    target = Target(archive, endpoint_url, region, **settings)
-    reader = OldReader(
-        open_existing_store(source, endpoint_url=endpoint_url, region=region), old_format, max_block_bytes
-    )
-    partitions = _surveyed(reader, topics)
+    old = open_existing_store(source, endpoint_url=endpoint_url, region=region)
+    reader = OldReader(old, old_format, max_block_bytes)
+    partitions = survey(reader, topics)
     if not as_json:
         _print_plan(partitions)
     reports: list[ImportReport] = []
@@ -110,7 +87,15 @@ def import_command(
         records = sum(each.num_records for each in partitions)
         question = f"Import {records:,} records of {len(partitions)} partitions?"
         confirm(question, undone="nothing was imported", is_agreed=yes)
-        reports = _import(reader, partitions, target, shows_progress=not as_json)
+        store = open_store(archive, endpoint_url=endpoint_url, region=region)
+        check_target(reader, store, single_writer=single_writer)
+        buffer = BufferFolder(buffer_dir or default_buffer_root(archive))
+        console = Console(stderr=True)
+        with Progress(console=console, transient=True, disable=as_json or not console.is_terminal) as shown:
+            task = shown.add_task("records", total=records)
+            reports = import_partitions(
+                reader, partitions, store, buffer, lambda count: shown.advance(task, count), **form
+            )
     if as_json:
         result = result_object(source, archive, partitions, reports, dry_run=dry_run)
         click.echo(orjson.dumps(result).decode())
@@ -158,64 +143,6 @@ def _imported(report: ImportReport | None) -> dict[str, Any] | None:
         "unverified": [{"from": start, "to": end, "reason": reason} for start, end, reason, _ in report.unsure],
         "error": report.failure.what if report.failure else None,
     }
-
-
-def _surveyed(reader: OldReader, topics: Sequence[str]) -> list[OldPartition]:
-    selection = TopicSelection(topics) if topics else None
-
-    def wanted(place: Place) -> bool:
-        return selection is None or bool(selection([place.topic]))
-
-    partitions = survey(reader, wanted)
-    missing = (selection.names if selection else frozenset()) - {each.place.topic for each in partitions}
-    if missing or not partitions:
-        raise NotInArchive(
-            f"topic {', '.join(sorted(missing)) or ' '.join(topics)} is not in {reader.store.url}",
-            why="no file there has its name",
-            remedy="run it with --dry-run and without topics to see what there is",
-        )
-    return partitions
-
-
-def _import(
-    reader: OldReader, partitions: Sequence[OldPartition], target: Target, *, shows_progress: bool
-) -> list[ImportReport]:
-    store = _opened(reader, target)
-    back_off = bounded_backoff(store.url)
-    archive = open_archive(store, layout=target.layout, cluster_id=None)
-    settings = ImportSettings(
-        archive_id=archive.archive_id,
-        layout=target.layout,
-        record_format=target.record_format,
-        compressor=COMPRESSORS["isal"](1),
-        block_bytes=target.block_bytes,
-        chunk_bytes=target.chunk_bytes,
-    )
-    buffer = BufferFolder(target.buffer_dir or default_buffer_root(target.address))
-    console = Console(stderr=True)
-    try:
-        with Progress(console=console, transient=True, disable=not (shows_progress and console.is_terminal)) as shown:
-            task = shown.add_task("records", total=sum(each.num_records for each in partitions))
-            return [
-                import_partition(
-                    reader, each, store, settings, buffer, back_off, lambda count: shown.advance(task, count)
-                )
-                for each in partitions
-                if each.num_records
-            ]
-    finally:
-        buffer.close()
-
-
-def _opened(reader: OldReader, target: Target) -> ToolStore:
-    store = open_store(target.address, endpoint_url=target.endpoint_url, region=target.region)
-    if store.url == reader.store.url:
-        raise UsageError(
-            "SOURCE and --archive are the same", why="an archive of its own is written", remedy="give another --archive"
-        )
-    if not target.single_writer:
-        probe(store, multipart=store.url.startswith("s3:"))
-    return store
 
 
 def _print_plan(partitions: Sequence[OldPartition]) -> None:

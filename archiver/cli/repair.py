@@ -1,5 +1,6 @@
 """`archiver repair`."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -10,7 +11,7 @@ from archiver.config.model import RunConfig
 from archiver.maintain.repair.chunk_indexes import plan_indexes
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.old_objects import plan_old_indexes, plan_old_markers
-from archiver.maintain.repair.plan import RepairPlan, carry_out, targets
+from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out, targets
 from archiver.maintain.sweep import Problem
 from archiver.old_archives.old_archive import OldReader
 from blockgz_runtime.errors import PARTLY_FAILED, NoArchiveThere, UsageError, exit_code
@@ -57,30 +58,13 @@ def _options(function: F) -> F:
 )
 @click.argument("places", nargs=-1, required=True, metavar="KEY|TOPIC[:P]...")
 @_options
-def index(
-    *,
-    places: tuple[str, ...],
-    archive: str,
-    endpoint_url: str | None,
-    region: str | None,
-    old_format: OldFormat,
-    max_block_bytes: int,
-    **outcome: bool,
-) -> int:
+def index(**options: Any) -> int:
     """Make the index of a chunk again from its data: of one chunk, or of all in a topic that lack theirs.
 
     Where the marker says which index it was, the very same bytes are stored, or none. Safe beside running archivers.
     In an old archive, the index is made by counting.
     """
-    store = open_existing_store(archive, endpoint_url=endpoint_url, region=region)
-    layout = _layout(store)
-    if layout is None:
-        plan = plan_old_indexes(OldReader(store, old_format, max_block_bytes), places)
-    else:
-        plan = RepairPlan()
-        for target in targets(store, layout, places):
-            plan += plan_indexes(store, target, max_block_bytes)
-    return _finish(archive, plan, **outcome)
+    return _repair(plan_old_indexes, plan_indexes, **options)
 
 
 @repair.command(
@@ -91,17 +75,7 @@ def index(
 @click.argument("places", nargs=-1, required=True, metavar="TOPIC[:P]...")
 @click.option("--group-id", default=DEFAULT_GROUP, show_default=True, help="The consumer group that goes on archiving.")
 @_options
-def marker(
-    *,
-    places: tuple[str, ...],
-    group_id: str,
-    archive: str,
-    endpoint_url: str | None,
-    region: str | None,
-    old_format: OldFormat,
-    max_block_bytes: int,
-    **outcome: bool,
-) -> int:
+def marker(*, places: tuple[str, ...], group_id: str, **options: Any) -> int:
     """Make a lost or damaged marker again from the indexes of its partition.
 
     A marker that leads to chunks is left alone. An archiver that still works on the partition is fenced: it takes the
@@ -111,14 +85,33 @@ def marker(
         raise UsageError(
             "a marker is a partition's", why="a key names one chunk", remedy="write TOPIC or TOPIC:PARTITION"
         )
+
+    def plan_one(store: ToolStore, target: RepairTarget, max_block_bytes: int) -> RepairPlan:
+        return plan_marker(store, target, group_id, max_block_bytes, bounded_backoff(store.url))
+
+    return _repair(plan_old_markers, plan_one, places=places, **options)
+
+
+def _repair(
+    plan_old: Callable[[OldReader, Sequence[str]], RepairPlan],
+    plan_one: Callable[[ToolStore, RepairTarget, int], RepairPlan],
+    *,
+    places: tuple[str, ...],
+    archive: str,
+    endpoint_url: str | None,
+    region: str | None,
+    old_format: OldFormat,
+    max_block_bytes: int,
+    **outcome: bool,
+) -> int:
+    """Plan for an old archive or for each partition of a current one, and finish."""
     store = open_existing_store(archive, endpoint_url=endpoint_url, region=region)
     layout = _layout(store)
     if layout is None:
-        plan = plan_old_markers(OldReader(store, old_format, max_block_bytes), places)
+        plan = plan_old(OldReader(store, old_format, max_block_bytes), places)
     else:
-        plan = RepairPlan()
-        for target in targets(store, layout, places):
-            plan += plan_marker(store, target, group_id, max_block_bytes, bounded_backoff(store.url))
+        plans = (plan_one(store, target, max_block_bytes) for target in targets(store, layout, places))
+        plan = sum(plans, RepairPlan())
     return _finish(archive, plan, **outcome)
 
 

@@ -1,8 +1,9 @@
 """`archiver status`."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import NamedTuple
 
 import click
@@ -12,9 +13,8 @@ from msgspec.structs import replace
 from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.ingest.kafka_settings import CLIENT_ID
 from archiver.ingest.ownership import PartitionState
-from archiver.maintain.status import ArchiveStatus, read_status, with_lag
+from archiver.maintain.status import read_status, with_lag
 from archiver.monitor.server import health, readiness, service_snapshot
-from archiver.monitor.snapshot import ServiceSnapshot
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError
 from blockgz_runtime.kafka.settings import client_settings
 from blockgz_runtime.program.archive_options import store_options
@@ -68,12 +68,12 @@ def status(
     """
     selection = TopicSelection(topics) if topics else None
     if http is not None:
-        look = _service_look(http, selection)
+        look = partial(_seen_in_service, http, selection)
     elif archive is not None:
         store = open_existing_store(archive, endpoint_url=endpoint_url, region=region)
         named = "bootstrap.servers" in kafka
         cluster = KafkaCluster(client_settings(kafka, CLIENT_ID)) if named else None
-        look = _archive_look(store, selection, cluster)
+        look = partial(_seen_in_archive, store, selection, cluster)
     else:
         raise UsageError(
             "nothing says what to look at",
@@ -101,32 +101,11 @@ class Seen(NamedTuple):
     is_troubled: bool
 
 
-Look = Callable[[], Seen]
-
-
-def _archive_look(store: ToolStore, selection: TopicSelection | None, cluster: KafkaCluster | None) -> Look:
-    def look() -> Seen:
-        status = read_status(store, selection)
-        if cluster is not None:
-            status = with_lag(status, lambda partitions: cluster.bounds(partitions, WATERMARK))
-        return seen_in_archive(status)
-
-    return look
-
-
-def _service_look(address: str, selection: TopicSelection | None) -> Look:
-    def look() -> Seen:
-        snapshot = service_snapshot(address)
-        if selection is not None:
-            chosen = set(selection({each.topic for each in snapshot.partitions}))
-            snapshot = replace(snapshot, partitions=tuple(each for each in snapshot.partitions if each.topic in chosen))
-        return seen_in_service(snapshot)
-
-    return look
-
-
-def seen_in_archive(status: ArchiveStatus) -> Seen:
+def _seen_in_archive(store: ToolStore, selection: TopicSelection | None, cluster: KafkaCluster | None) -> Seen:
     """A row a partition; the two columns of the cluster only where one was asked."""
+    status = read_status(store, selection)
+    if cluster is not None:
+        status = with_lag(status, lambda partitions: cluster.bounds(partitions, WATERMARK))
     asked = any(each.high_watermark is not None for each in status.partitions)
     rows = [
         (
@@ -152,8 +131,12 @@ def seen_in_archive(status: ArchiveStatus) -> Seen:
     return Seen(status, f"archive {status.archive_id} at {status.archive}", columns, rows, troubled)
 
 
-def seen_in_service(snapshot: ServiceSnapshot) -> Seen:
+def _seen_in_service(address: str, selection: TopicSelection | None) -> Seen:
     """A row a partition that is the archiver's now."""
+    snapshot = service_snapshot(address)
+    if selection is not None:
+        chosen = set(selection({each.topic for each in snapshot.partitions}))
+        snapshot = replace(snapshot, partitions=tuple(each for each in snapshot.partitions if each.topic in chosen))
     rows = [
         (
             each.topic,

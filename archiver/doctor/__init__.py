@@ -9,23 +9,25 @@ from collections.abc import Callable, Iterator
 
 from archiver.config.model import RunConfig
 from archiver.doctor.cluster_checks import ClusterChecks
-from archiver.doctor.findings import Finding, carefully
+from archiver.doctor.findings import Finding, Verdict, carefully
 from archiver.doctor.machine_checks import check_buffer, check_store, check_versions
 
 
 def examine(config: RunConfig, wall: Callable[[], float] = time.time) -> Iterator[Finding]:
     """All checks, as they are made; `wall` is this machine's clock in seconds since 1970."""
     kafka = ClusterChecks(config)
-    checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
-        ("versions", check_versions),
-        ("broker", kafka.broker),
+    yield from carefully("versions", check_versions)
+    yield from carefully("broker", kafka.broker)
+    for name, check in (
         ("topics", kafka.topics),
         ("permissions", kafka.permissions),
         ("retention", kafka.retention),
         ("timestamps", lambda: kafka.timestamps(wall())),
-        ("open files", kafka.open_files),
-        ("buffer", lambda: check_buffer(config)),
-        ("store", lambda: check_store(config, wall, kafka.cluster_id)),
-    ]
-    for name, check in checks:
-        yield from carefully(name, check)
+    ):
+        if kafka.is_reached:
+            yield from carefully(name, check)
+        else:
+            yield Finding(name, Verdict.WARN, "could not be checked: no broker answered")
+    yield from carefully("open files", kafka.open_files)
+    yield from carefully("buffer", lambda: check_buffer(config))
+    yield from carefully("store", lambda: check_store(config, wall, kafka.cluster_id))

@@ -13,7 +13,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from archiver.config.model import RunConfig
-from archiver.doctor.findings import Finding, Verdict, listed, unreachable
+from archiver.doctor.findings import Finding, Verdict, listed
 from archiver.doctor.judging import (
     judge_group_permissions,
     judge_newest,
@@ -35,13 +35,14 @@ MAX_TIMESTAMP: Any = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
 
 
 class ClusterChecks:
-    """The checks that need a broker. Without one, all but the first say so and no more."""
+    """The checks that need a broker: all but the first only where `is_reached`."""
 
     def __init__(self, config: RunConfig) -> None:
         self._config = config
-        self._known: dict[str, int] | None = None
+        self._known: dict[str, int] = {}
         self._selected: list[str] = []
         self._brokers: int | None = None
+        self.is_reached = False
         self.cluster_id: str | None = None
 
     def broker(self) -> Iterator[Finding]:
@@ -49,6 +50,7 @@ class ClusterChecks:
         self._cluster = KafkaCluster(cluster_settings(self._config))
         self._access = KafkaAccess(self._cluster.admin)
         known = self._known = self._cluster.topics()
+        self.is_reached = True
         self._brokers = self._access.num_brokers()
         self.cluster_id = self._cluster.cluster_id()
         where = f"cluster {self.cluster_id or 'without an id'}, {self._brokers or '?'} brokers, {len(known)} topics"
@@ -61,9 +63,6 @@ class ClusterChecks:
 
     def topics(self) -> Iterator[Finding]:
         """Which topics are selected, and which are missing."""
-        if self._known is None:
-            yield unreachable("topics")
-            return
         selection = TopicSelection(self._config.topics, self._config.exclude)
         self._selected = selection(self._known)
         missing = sorted(selection.names - self._known.keys())
@@ -77,34 +76,23 @@ class ClusterChecks:
 
     def permissions(self) -> Iterator[Finding]:
         """Whether topics and group may be read."""
-        if self._known is None:
-            yield unreachable("permissions")
-            return
         allowed = self._access.topic_operations(self._selected) if self._selected else {}
         yield from judge_topic_permissions(allowed)
         yield judge_group_permissions(self._config.group_id, self._access.group_operations(self._config.group_id))
 
     def retention(self) -> Iterator[Finding]:
         """Whether records live long enough to be archived."""
-        if self._known is None:
-            yield unreachable("retention")
-            return
         yield from judge_topics(self._cluster.describe(self._selected), self._config.chunk_interval)
 
     def timestamps(self, now: float) -> Iterator[Finding]:
         """Whether records come from the future; `now` in seconds since 1970."""
-        if self._known is None:
-            yield unreachable("timestamps")
-            return
-        known = self._known
-        partitions = [(topic, number) for topic in self._selected for number in range(known[topic])]
+        partitions = [(topic, number) for topic in self._selected for number in range(self._known[topic])]
         yield judge_newest(self._access.newest_timestamp(partitions), now)
 
     def open_files(self) -> Iterator[Finding]:
         """Whether the process may open what it needs."""
-        known = self._known or {}
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        partitions = sum(known[topic] for topic in self._selected)
+        partitions = sum(self._known[topic] for topic in self._selected)
         limit = None if soft == resource.RLIM_INFINITY else soft
         yield judge_open_files(limit, self._brokers or 1, partitions)
 

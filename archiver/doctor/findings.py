@@ -19,7 +19,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the doctor's report; `remedy` is empty where nothing is to be done."""
+    """One line of the doctor's report, and of its JSON; `remedy` is empty where nothing is to be done."""
 
     check: str
     verdict: Verdict
@@ -47,11 +47,6 @@ def carefully(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Fin
         yield failed(name, error)
     except Exception as error:  # whatever it is, the other checks are worth making
         yield Finding(name, Verdict.WARN, f"could not be checked: {type(error).__name__}: {one_line(str(error))}")
-
-
-def unreachable(check: str) -> Finding:
-    """A check that needs a broker, where none answered."""
-    return Finding(check, Verdict.WARN, "could not be checked: no broker answered")
 
 
 def listed(names: Sequence[str]) -> str:

@@ -1,12 +1,13 @@
 """Turning an old archive into a current one, partition by partition, through the same commits as the archiver's."""
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
-from archiver.commit.archive import find_incarnation
+from archiver.commit.archive import find_incarnation, open_archive
 from archiver.commit.commit import PartitionIdentity, commit_chunk, commit_progress
 from archiver.commit.driver import Driver
 from archiver.commit.objects import Held
@@ -16,9 +17,12 @@ from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkBuilder
 from archiver.ingest.roll_policy import RollLimits, roll_reason
 from archiver.old_archives.old_archive import OldReader
-from blockgz_runtime.store.writer import Store
+from blockgz_runtime.errors import UsageError
+from blockgz_runtime.store.probe import probe
+from blockgz_runtime.store.retry import bounded_backoff
+from blockgz_runtime.store.writer import Store, ToolStore
 from index_format.ancestor.files import OldPartition, Unsure
-from index_format.blocks import Compressor
+from index_format.blocks import COMPRESSORS, Compressor
 from index_format.chunk_index import UNVERIFIED, Gap
 from index_format.errors import BlockgzError
 from index_format.keys import LAYOUTS
@@ -72,6 +76,38 @@ class OldLog:
             return None
         record = next(iter_records(found.slice(0, 1)))
         return record if record.offset == offset else None
+
+
+def check_target(reader: OldReader, target: ToolStore, *, single_writer: bool) -> None:
+    """Raises UsageError for the source itself, StoreUnfit for a store that does not keep two writers apart."""
+    if target.url == reader.store.url:
+        raise UsageError(
+            "SOURCE and --archive are the same", why="an archive of its own is written", remedy="give another --archive"
+        )
+    if not single_writer:
+        probe(target, multipart=target.url.startswith("s3:"))
+
+
+def import_partitions(
+    reader: OldReader,
+    partitions: Sequence[OldPartition],
+    target: ToolStore,
+    buffer: BufferFolder,
+    on_records: Callable[[int], None],
+    **form: Any,
+) -> list[ImportReport]:
+    """Import the partitions that hold anything and close the buffer; `form` is the rest of ImportSettings."""
+    archive = open_archive(target, layout=form["layout"], cluster_id=None)
+    settings = ImportSettings(archive.archive_id, compressor=COMPRESSORS["isal"](1), **form)
+    wait = bounded_backoff(target.url)
+    try:
+        return [
+            import_partition(reader, each, target, settings, buffer, wait, on_records)
+            for each in partitions
+            if each.num_records
+        ]
+    finally:
+        buffer.close()
 
 
 def import_partition(

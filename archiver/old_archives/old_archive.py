@@ -1,12 +1,13 @@
 """Reading an archive that kafka-connect-s3 or a fork of it wrote: what it holds, and its records in offset order."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from blockgz_runtime.errors import NoArchiveThere, UsageError
+from blockgz_runtime.errors import NoArchiveThere, NotInArchive, UsageError
 from blockgz_runtime.store.writer import ToolStore
+from blockgz_runtime.topic_patterns import TopicSelection
 from index_format.ancestor.files import (
     Fetch,
     Fetching,
@@ -18,7 +19,7 @@ from index_format.ancestor.files import (
     read_file,
     records_of,
 )
-from index_format.ancestor.keys import Place, found_partitions, has_current_objects
+from index_format.ancestor.keys import found_partitions, has_current_objects
 from index_format.ancestor.payloads import OldFormat
 
 
@@ -55,11 +56,12 @@ class OldReader:
         return None if stored is None else stored.body
 
 
-def survey(reader: OldReader, wanted: Callable[[Place], bool]) -> list[OldPartition]:
-    """The partitions of an old archive; data is read only where no index can be used.
+def survey(reader: OldReader, topics: Sequence[str] = ()) -> list[OldPartition]:
+    """The partitions of an old archive, or of the topics selected; data is read only where no index can be used.
 
-    Raises NoArchiveThere, UsageError for a current archive, TooLarge, and the store's errors.
+    Raises NoArchiveThere, NotInArchive, UsageError for a current archive, TooLarge, and the store's errors.
     """
+    selection = TopicSelection(topics) if topics else None
     sizes = {listed.key: listed.size for listed in reader.store.list("")}
     if has_current_objects(sizes):
         raise UsageError(
@@ -74,11 +76,18 @@ def survey(reader: OldReader, wanted: Callable[[Place], bool]) -> list[OldPartit
         )
     partitions = []
     for place, each in found.items():
-        if wanted(place):
+        if selection is None or selection([place.topic]):
             files = [
                 reader.run(read_file(data, sizes[data.key], reader.old_format, reader.max_block_bytes))
                 for data in each.data
             ]
             marker = reader.store.get(each.marker_key) if each.marker_key else None
             partitions.append(OldPartition.of(place, each, files, marker.body if marker else None))
+    missing = (selection.names if selection else frozenset()) - {each.place.topic for each in partitions}
+    if missing or not partitions:
+        raise NotInArchive(
+            f"topic {', '.join(sorted(missing)) or ' '.join(topics)} is not in {reader.store.url}",
+            why="no file there has its name",
+            remedy="run it with --dry-run and without topics to see what there is",
+        )
     return partitions

@@ -285,7 +285,7 @@ def test_a_crash_behind_any_commit_loses_and_doubles_nothing(old: OldWriter, tmp
     old.write(OldChunk(0, [rows_of(0, 10), (b"a\nb\nc\n", 2), rows_of(12, 20)]))
     old.write(OldChunk(30, [rows_of(30, 60)]))
     reader = OldReader(LocalStore(old.root), OldFormat(), 1 << 20)
-    (partition,) = survey(reader, lambda _: True)
+    (partition,) = survey(reader)
     settings = ImportSettings("archive-1", "topic", "json", ZlibCompressor(1), 100, 50)
     target, keys = MemoryStore(), TopicLayoutKeys(TopicFolder("bar"), 0)
     buffer = BufferFolder(tmp_path / "buffer")
