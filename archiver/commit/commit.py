@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from archiver.commit.objects import Held, store_once, swap_marker
 from archiver.commit.operations import CompareAndSwap, CourtesyFailed, Get, NewToken, Protocol, StillAssigned, retrying
+from archiver.config.model import RunConfig
 from archiver.errors import AssignmentLost
 from blockgz_runtime.errors import AccessDenied, StoreError
 from blockgz_runtime.store.writer import Body, FileBody, StoredObject
@@ -29,6 +30,14 @@ class PartitionIdentity:
     isolation_level: str
     key_prefix: str
     """What the store puts before a key; the ancestor's marker names keys in full."""
+
+    @classmethod
+    def of(
+        cls, config: RunConfig, keys: PartitionKeys, archive_id: str, topic_id: str | None, key_prefix: str
+    ) -> "PartitionIdentity":
+        """As the settings have it."""
+        group, level = config.group_id, config.isolation_level
+        return cls(keys, archive_id, topic_id, group, config.record_format, config.codec, level, key_prefix)
 
     @property
     def topic(self) -> str:
@@ -160,6 +169,8 @@ def check_assignment(keys: PartitionKeys) -> Protocol[None]:
 
 def _index(identity: PartitionIdentity, marker: Marker, chunk: StoredChunk) -> ChunkIndex:
     blocks = chunk.blocks
+    newest_end = marker.tail[-1].next_offset if marker.tail else 0
+    gaps_since_chunk = (gap for gap in marker.gaps if gap.start >= newest_end)
     return ChunkIndex(
         archive_id=identity.archive_id,
         topic=identity.topic,
@@ -179,15 +190,9 @@ def _index(identity: PartitionIdentity, marker: Marker, chunk: StoredChunk) -> C
         max_timestamp=max(block.max_timestamp for block in blocks),
         data=chunk.data,
         previous=marker.last_chunk_index,
-        gaps=(*_gaps_before(marker), *chunk.gaps),
+        gaps=(*gaps_since_chunk, *chunk.gaps),
         blocks=blocks,
     )
-
-
-def _gaps_before(marker: Marker) -> tuple[Gap, ...]:
-    """The gaps recorded since the newest chunk, which the next chunk's index repeats."""
-    end = marker.tail[-1].next_offset if marker.tail else 0
-    return tuple(gap for gap in marker.gaps if gap.start >= end)
 
 
 def fold_tail(keys: PartitionKeys, marker: Marker) -> Protocol[Marker]:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from archiver.commit.commit import PartitionIdentity, check_assignment
 from archiver.commit.objects import Held, read_marker, swap_marker, until_swapped
 from archiver.commit.operations import Get, LogBounds, NewToken, Protocol, ReadLogBounds, ReadLogRecord, retrying
+from archiver.config.model import RunConfig
 from archiver.errors import Diverged, GapRefused, OwnedByAnother
 from blockgz_runtime.errors import StoreError, UsageError
 from blockgz_runtime.store.writer import StoredObject
@@ -26,6 +27,10 @@ class TakeoverPolicy:
     """False: stop where retention ate records that were never archived."""
     other_groups_are_replaced: bool
     """True: claim partitions that another deployment's group holds."""
+
+    @classmethod
+    def of(cls, config: RunConfig) -> "TakeoverPolicy":
+        return cls(gaps_are_recorded=config.on_gap == "record", other_groups_are_replaced=config.takeover)
 
 
 class Claimed(NamedTuple):

@@ -1,18 +1,20 @@
 """An open chunk: batches go in, blocks go into its buffer file, a finished chunk comes out."""
 
 from array import array
+from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
 
 from archiver.commit.commit import FinishedChunk
+from archiver.config.model import RunConfig
 from archiver.errors import UnencodableRecord
 from archiver.ingest.buffer import BufferFile
-from archiver.ingest.roll_policy import OpenChunkFacts
-from index_format.blocks import BlockBuilder, Compressor, RawBlock, block_crc32
+from archiver.ingest.roll_policy import OpenChunkFacts, RollLimits
+from index_format.blocks import COMPRESSORS, BlockBuilder, Compressor, RawBlock, block_crc32
 from index_format.chunk_index import BlockEntry, Gap
 from index_format.keys import ChunkStart
-from index_format.record_formats import RecordFormat
+from index_format.record_formats import RecordFormat, record_format
 from index_format.records import TIMESTAMP_TYPES, iter_records, record_hash
 
 ENTRY_FIELDS = len(BlockEntry.__struct_fields__)
@@ -20,25 +22,37 @@ ENTRY_BYTES = 8 * ENTRY_FIELDS
 """What a finished block of an open chunk takes in memory."""
 
 
+@dataclass(frozen=True)
+class ChunkSettings:
+    """How chunks of every partition are made."""
+
+    record_format: RecordFormat
+    compressor: Compressor
+    block_bytes: int
+    limits: RollLimits
+    bad_records_are_skipped: bool = False
+
+    @classmethod
+    def of(cls, config: RunConfig) -> "ChunkSettings":
+        limits = RollLimits(
+            chunk_bytes=config.chunk_bytes,
+            chunk_interval_seconds=config.chunk_interval,
+            chunk_records=config.chunk_records,
+            chunk_idle_seconds=config.chunk_idle,
+            chunk_span_ms=None if config.chunk_span is None else round(config.chunk_span * 1000),
+        )
+        compressor = COMPRESSORS[config.compression_library](config.compression_level)
+        skips = config.on_bad_record == "skip"
+        return cls(record_format(config.record_format), compressor, config.block_bytes, limits, skips)
+
+
 class ChunkBuilder:
     """Builds one chunk from consecutive records of a partition. Not safe for use by two threads at once."""
 
-    def __init__(
-        self,
-        *,
-        record_format: RecordFormat,
-        compressor: Compressor,
-        block_bytes: int,
-        bad_records_are_skipped: bool,
-        buffer: BufferFile,
-        start_offset: int,
-        opened_at: float,
-    ) -> None:
+    def __init__(self, settings: ChunkSettings, buffer: BufferFile, start_offset: int, opened_at: float = 0.0) -> None:
         """`start_offset` is where the chain so far ends; `opened_at` in seconds of a monotonic clock."""
-        self._format = record_format
-        self._compressor = compressor
-        self._block_bytes = block_bytes
-        self._skips_bad = bad_records_are_skipped
+        self._settings = settings
+        self._format = settings.record_format
         self._buffer = buffer
         self._start_offset = start_offset
         self._opened_at = opened_at
@@ -92,7 +106,7 @@ class ChunkBuilder:
         """
         objections = self._format.objections(batch)
         offsets = batch.column("offset").to_pylist() if objections else []
-        if objections and not self._skips_bad:
+        if objections and not self._settings.bad_records_are_skipped:
             row, reason = next(iter(objections.items()))
             self._append(batch.slice(0, row), leader_epoch, now)
             raise UnencodableRecord(offsets[row], f"record format {self._format.name} {reason}")
@@ -107,7 +121,7 @@ class ChunkBuilder:
             return
         if self._builder is None:
             self._timestamp_type = batch.column("timestamp_type")[0].as_py()
-            self._builder = BlockBuilder(self._format, self._timestamp_type, self._block_bytes)
+            self._builder = BlockBuilder(self._format, self._timestamp_type, self._settings.block_bytes)
             self._first = (batch.column("offset")[0].as_py(), batch.column("timestamp")[0].as_py())
         for block in self._builder.add(batch):
             self._write(block)
@@ -154,7 +168,7 @@ class ChunkBuilder:
         self._buffer.discard()
 
     def _write(self, block: RawBlock) -> None:
-        member = self._compressor.compress(block.raw)
+        member = self._settings.compressor.compress(block.raw)
         self._encoded_bytes += len(block.raw)
         summary = block.summary
         self._blocks.extend(

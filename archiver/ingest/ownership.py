@@ -16,19 +16,18 @@ from archiver.commit.recovery import Claimed, TakeoverPolicy, name_successors, t
 from archiver.config.model import RunConfig
 from archiver.errors import AssignmentLost, Fenced
 from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.chunk_builder import ChunkSettings
 from archiver.ingest.kafka_source import Event, Partition, PartitionFailed
-from archiver.ingest.partition_archiver import ChunkSettings, PartitionArchiver
+from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.partition_state import ArchivingState, Flush, PartitionCounts, Tick
-from archiver.ingest.roll_policy import RollLimits, RollReason
+from archiver.ingest.roll_policy import RollReason
 from archiver.ingest.topics import TopicDirectory
 from archiver.logs import LogEvent, log
 from blockgz_runtime.errors import BrokerUnreachable, BufferFailed, PartitionUnavailable, StoreUnavailable
 from blockgz_runtime.store.retry import LONGEST_BACKOFF_SECONDS, backoff_seconds
 from blockgz_runtime.store.writer import Store
-from index_format.blocks import COMPRESSORS
 from index_format.errors import BlockgzError
 from index_format.keys import LAYOUTS
-from index_format.record_formats import record_format
 
 HEARTBEAT_SECONDS = 3.0
 """A fenced writer waits this long before it claims again: by then a zombie has learnt that it is none."""
@@ -271,18 +270,8 @@ class Ownership:
         keys = LAYOUTS[config.layout](folder, number)
         for _ in driver.run(name_successors(keys, context.writer)):
             log.warning(LogEvent.SUCCEEDED, topic=topic, partition=number, folder=str(folder))
-        identity = PartitionIdentity(
-            keys=keys,
-            archive_id=context.archive_id,
-            topic_id=topic_id,
-            group_id=config.group_id,
-            record_format=config.record_format,
-            codec=config.codec,
-            isolation_level=config.isolation_level,
-            key_prefix=context.store.prefix,
-        )
-        policy = TakeoverPolicy(gaps_are_recorded=config.on_gap == "record", other_groups_are_replaced=config.takeover)
-        return identity, driver.run(take_over(identity, context.writer, policy))
+        identity = PartitionIdentity.of(config, keys, context.archive_id, topic_id, context.store.prefix)
+        return identity, driver.run(take_over(identity, context.writer, TakeoverPolicy.of(config)))
 
     def _driver(self, partition: Partition, topic_id: str | None) -> Driver:
         def still_assigned() -> bool:
@@ -301,23 +290,10 @@ class Ownership:
 
     def _archiver(self, partition: Partition, identity: PartitionIdentity, claimed: Claimed) -> PartitionArchiver:
         context = self._context
-        config = context.config
         return PartitionArchiver(
             identity,
             claimed,
-            ChunkSettings(
-                record_format=record_format(config.record_format),
-                compressor=COMPRESSORS[config.compression_library](config.compression_level),
-                block_bytes=config.block_bytes,
-                limits=RollLimits(
-                    chunk_bytes=config.chunk_bytes,
-                    chunk_interval_seconds=config.chunk_interval,
-                    chunk_records=config.chunk_records,
-                    chunk_idle_seconds=config.chunk_idle,
-                    chunk_span_ms=None if config.chunk_span is None else round(config.chunk_span * 1000),
-                ),
-                bad_records_are_skipped=config.on_bad_record == "skip",
-            ),
+            ChunkSettings.of(context.config),
             buffer=context.buffer,
             driver=self._driver(partition, identity.topic_id),
             builders=context.builders,

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
@@ -19,7 +18,7 @@ from archiver.commit.objects import Held, RestingMarker
 from archiver.commit.recovery import Claimed
 from archiver.errors import UnencodableRecord
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ChunkBuilder
+from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings
 from archiver.ingest.kafka_source import EndReached, Fetched, Unreadable
 from archiver.ingest.partition_state import (
     ArchivingState,
@@ -37,25 +36,12 @@ from archiver.ingest.partition_state import (
     flushed,
     wanted,
 )
-from archiver.ingest.roll_policy import RollLimits, rows_that_fit
+from archiver.ingest.roll_policy import rows_that_fit
 from archiver.logs import LogEvent, log
-from index_format.blocks import Compressor
 from index_format.errors import BlockgzError
-from index_format.record_formats import RecordFormat
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-@dataclass(frozen=True)
-class ChunkSettings:
-    """How chunks of every partition are made."""
-
-    record_format: RecordFormat
-    compressor: Compressor
-    block_bytes: int
-    limits: RollLimits
-    bad_records_are_skipped: bool
 
 
 class PartitionArchiver:
@@ -209,15 +195,7 @@ class PartitionArchiver:
         if state.chunk is not None:
             return state.chunk
         start_offset = state.position if state.chain_end is None else state.chain_end
-        chunk = ChunkBuilder(
-            record_format=self._settings.record_format,
-            compressor=self._settings.compressor,
-            block_bytes=self._settings.block_bytes,
-            bad_records_are_skipped=self._settings.bad_records_are_skipped,
-            buffer=self._buffer.new_file(),
-            start_offset=start_offset,
-            opened_at=self._clock(),
-        )
+        chunk = ChunkBuilder(self._settings, self._buffer.new_file(), start_offset, opened_at=self._clock())
         self._change(ArchivingState.opened, chunk, start_offset)
         return chunk
 

@@ -14,7 +14,7 @@ from archiver.commit.objects import Held
 from archiver.commit.operations import LogBounds
 from archiver.commit.recovery import Claimed, TakeoverPolicy, take_over
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ChunkBuilder
+from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings
 from archiver.ingest.roll_policy import RollLimits, roll_reason
 from archiver.old_archives.old_archive import OldReader
 from blockgz_runtime.errors import UsageError
@@ -168,12 +168,13 @@ class _Importer:
         on_records: Callable[[int], None],
     ) -> None:
         self._identity = identity
-        self._settings = settings
         self._buffer = buffer
         self._driver = driver
         self._report = report
         self._on_records = on_records
-        self._limits = RollLimits(chunk_bytes=settings.chunk_bytes, chunk_interval_seconds=float("inf"))
+        limits = RollLimits(chunk_bytes=settings.chunk_bytes, chunk_interval_seconds=float("inf"))
+        form = record_format(settings.record_format)
+        self._chunks = ChunkSettings(form, settings.compressor, settings.block_bytes, limits)
         self._held: Held = claimed.held
         self._position = claimed.position
         self._gap: Gap | None = None
@@ -193,7 +194,7 @@ class _Importer:
         chunk = self._open_chunk()
         chunk.add(found, None, 0.0)
         self._position = found.column("offset")[found.num_rows - 1].as_py() + 1
-        if roll_reason(chunk.facts, self._limits, 0.0):
+        if roll_reason(chunk.facts, self._chunks.limits, 0.0):
             self._commit_chunk()
 
     def end(self) -> None:
@@ -210,15 +211,8 @@ class _Importer:
     def _open_chunk(self) -> ChunkBuilder:
         if self._chunk is None:
             chain_end = self._held.marker.chain_end
-            self._chunk = ChunkBuilder(
-                record_format=record_format(self._settings.record_format),
-                compressor=self._settings.compressor,
-                block_bytes=self._settings.block_bytes,
-                bad_records_are_skipped=False,
-                buffer=self._buffer.new_file(),
-                start_offset=self._position if chain_end is None else chain_end,
-                opened_at=0.0,
-            )
+            start_offset = self._position if chain_end is None else chain_end
+            self._chunk = ChunkBuilder(self._chunks, self._buffer.new_file(), start_offset)
         return self._chunk
 
     def _commit_chunk(self) -> None:

@@ -14,7 +14,6 @@ from blockgz_runtime.store.opening import open_store
 from blockgz_runtime.store.probe import probe
 from blockgz_runtime.store.retry import bounded_backoff
 from blockgz_runtime.store.writer import ToolStore
-from index_format.identity import ArchiveInfo
 from index_format.keys import LAYOUTS, archive_key
 
 
@@ -33,30 +32,20 @@ class WriteContext:
     @property
     def store(self) -> ToolStore:
         """The store, opened once in a process."""
-        return _opened(self.config)
+        return _opened(self.config.archive, self.config.endpoint_url, self.config.region)
 
     @property
     def policy(self) -> TakeoverPolicy:
         """What the options decide in advance."""
-        return TakeoverPolicy(
-            gaps_are_recorded=self.config.on_gap == "record", other_groups_are_replaced=self.config.takeover
-        )
+        return TakeoverPolicy.of(self.config)
 
     def identity(self, partition: SourcePartition) -> PartitionIdentity:
         """What every object of a partition says; settles the folder of its topic. Raises BadName."""
         config = self.config
         topic_id = self.options.topic_ids.get(partition.topic)
         folder = find_incarnation(self.store, layout=config.layout, topic=partition.topic, topic_id=topic_id)
-        return PartitionIdentity(
-            keys=LAYOUTS[config.layout](folder, partition.partition),
-            archive_id=self.archive_id,
-            topic_id=topic_id,
-            group_id=config.group_id,
-            record_format=config.record_format,
-            codec=config.codec,
-            isolation_level=config.isolation_level,
-            key_prefix=self.store.prefix,
-        )
+        keys = LAYOUTS[config.layout](folder, partition.partition)
+        return PartitionIdentity.of(config, keys, self.archive_id, topic_id, self.store.prefix)
 
     def driver(self) -> Driver:
         """Runs protocols; raises StoreUnavailable after some failures in a row. Spark then runs a task again."""
@@ -70,19 +59,15 @@ def open_context(options: SinkOptions, *, is_batch: bool) -> WriteContext:
     would take longer than what they write.
     """
     config = options.config
-    store = _opened(config)
+    store = _opened(config.archive, config.endpoint_url, config.region)
     is_new = store.head(archive_key(config.layout)) is None
     if (is_batch or is_new) and not config.single_writer:
         probe(store, multipart=store.url.startswith("s3:"))
-    info: ArchiveInfo = open_archive(store, layout=config.layout, cluster_id=options.cluster_id)
+    info = open_archive(store, layout=config.layout, cluster_id=options.cluster_id)
     return WriteContext(options, info.archive_id)
 
 
-def _opened(config: RunConfig) -> ToolStore:
-    return _store_of_process(config.archive, config.endpoint_url, config.region)
-
-
 @lru_cache(maxsize=8)
-def _store_of_process(address: str, endpoint_url: str | None, region: str | None) -> ToolStore:
+def _opened(address: str, endpoint_url: str | None, region: str | None) -> ToolStore:
     """Spark keeps its Python processes, and a client of S3 takes a second to make."""
     return open_store(address, endpoint_url=endpoint_url, region=region)

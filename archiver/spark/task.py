@@ -1,6 +1,7 @@
 """What a task does: its records, sorted, become chunks whose data it stores; it commits none."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,8 +15,8 @@ from archiver.commit.objects import Held
 from archiver.commit.recovery import read_own
 from archiver.errors import Diverged, UnencodableRecord
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ChunkBuilder
-from archiver.ingest.roll_policy import RollLimits, blocks_to_end, roll_reason, rows_that_fit
+from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings
+from archiver.ingest.roll_policy import blocks_to_end, roll_reason, rows_that_fit
 from archiver.spark.context import WriteContext
 from archiver.spark.errors import BatchRefused
 from archiver.spark.rows import SortedRun, SourcePartition, sorted_runs
@@ -23,12 +24,11 @@ from blockgz_runtime.errors import StoreError
 from blockgz_runtime.store.opening import default_buffer_root
 from blockgz_runtime.store.writer import ToolStore
 from index_format import marker as markers
-from index_format.blocks import COMPRESSORS, decode_block
+from index_format.blocks import decode_block
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, ChunkIndex
 from index_format.errors import MalformedObject
 from index_format.keys import INDEX_SUFFIXES, PartitionKeys, data_suffix, is_catalog_name
 from index_format.marker import CatalogReference, ChunkEntry, Marker
-from index_format.record_formats import record_format
 from index_format.records import Record, iter_records, record_hash
 from index_format.seek import span_at_or_after
 
@@ -74,16 +74,13 @@ def write_task(batches: Iterable[pa.RecordBatch], context: WriteContext) -> tupl
             if run.is_last:
                 done[run.partition] = writers.pop(run.partition).finish()
             else:
-                _end_large_blocks(writers, int(config.memory * OPEN_BLOCKS_SHARE))
+                sizes = {each: writer.open_block_bytes for each, writer in writers.items()}
+                for partition in blocks_to_end(sizes, int(config.memory * OPEN_BLOCKS_SHARE)):
+                    writers[partition].end_block()
         done |= {partition: writer.finish() for partition, writer in writers.items()}
     finally:
         buffer.close()
     return tuple(done.values())
-
-
-def _end_large_blocks(writers: dict[SourcePartition, "PartitionWriter"], budget: int) -> None:
-    for partition in blocks_to_end({each: writer.open_block_bytes for each, writer in writers.items()}, budget):
-        writers[partition].end_block()
 
 
 class PartitionWriter:
@@ -91,7 +88,6 @@ class PartitionWriter:
 
     def __init__(self, partition: SourcePartition, context: WriteContext, buffer: BufferFolder) -> None:
         """Reads the marker; raises what `read_own` raises."""
-        config = context.config
         self._partition = partition
         self._context = context
         self._buffer = buffer
@@ -100,13 +96,9 @@ class PartitionWriter:
         self._held: Held | None = self._driver.run(read_own(self._identity, context.policy))
         self._end = ChainEnd.of(self._held)
         self._position = self._end.next_offset or 0
-        self._limits = RollLimits(
-            chunk_bytes=config.chunk_bytes,
-            chunk_interval_seconds=float("inf"),
-            chunk_records=config.chunk_records,
-            chunk_span_ms=None if config.chunk_span is None else round(config.chunk_span * 1000),
-        )
-        self._compressor = COMPRESSORS[config.compression_library](config.compression_level)
+        settings = ChunkSettings.of(context.config)
+        self._limits = replace(settings.limits, chunk_interval_seconds=float("inf"), chunk_idle_seconds=None)
+        self._settings = replace(settings, bad_records_are_skipped=False)
         self._chunk: ChunkBuilder | None = None
         self._stored: list[StoredChunk] = []
         self._dropped = 0
@@ -126,8 +118,10 @@ class PartitionWriter:
         """Add records; raises BatchRefused for an offset that comes twice or after a higher one."""
         batch = self._new(run.records)
         while batch.num_rows:
-            first = batch.column("offset")[0].as_py()
-            chunk = self._chunk = self._chunk or self._opened(first)
+            if self._chunk is None:
+                start_offset = self._end.start_of(batch.column("offset")[0].as_py())
+                self._chunk = ChunkBuilder(self._settings, self._buffer.new_file(), start_offset)
+            chunk = self._chunk
             timestamps = batch.column("timestamp").to_numpy()
             fitting = rows_that_fit(timestamps, chunk.facts.num_records, chunk.first_timestamp, self._limits)
             taken = min(fitting, max(1, batch.num_rows * PIECE_BYTES // max(1, batch.nbytes)))
@@ -184,18 +178,6 @@ class PartitionWriter:
                 why="the topic was created again, or its records were changed on their way",
                 remedy="archive into another --archive, or name the new topic with topicIds; nothing was changed",
             )
-
-    def _opened(self, first_offset: int) -> ChunkBuilder:
-        config = self._context.config
-        return ChunkBuilder(
-            record_format=record_format(config.record_format),
-            compressor=self._compressor,
-            block_bytes=config.block_bytes,
-            bad_records_are_skipped=False,
-            buffer=self._buffer.new_file(),
-            start_offset=self._end.start_of(first_offset),
-            opened_at=0.0,
-        )
 
     def _add(self, chunk: ChunkBuilder, batch: pa.RecordBatch) -> None:
         try:

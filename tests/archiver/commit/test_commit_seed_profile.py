@@ -15,7 +15,8 @@ from archiver.commit.driver import Driver
 from archiver.commit.objects import Held
 from archiver.commit.recovery import take_over
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ChunkBuilder
+from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings
+from archiver.ingest.roll_policy import RollLimits
 from blockgz_runtime.errors import AccessDenied, StoreError, StoreUnavailable
 from blockgz_runtime.store.local import LocalStore
 from blockgz_runtime.store.writer import StoredObject
@@ -32,6 +33,7 @@ from tests.support.simulator import Actor, Fate
 
 MARKER = GOLDEN["marker"]
 PREFIX = MARKER["prefix"]
+LIMITS = RollLimits(chunk_bytes=10**9, chunk_interval_seconds=60.0)
 IDENTITY = identity_of("seed", topic=MARKER["topic"], partition=MARKER["partition"], key_prefix=PREFIX)
 STEM = "2016-02-24/bar-00000-000000000000"
 TEXT_MARKER = "last_chunk_index.bar-00000.txt"
@@ -50,15 +52,8 @@ def buffer(tmp_path: Path) -> Iterator[BufferFolder]:
 
 
 def built(buffer: BufferFolder, start: int = 0, end: int = 100) -> FinishedChunk:
-    chunk = ChunkBuilder(
-        record_format=record_format("text"),
-        compressor=ZlibCompressor(6),
-        block_bytes=64 * 1024**2,
-        bad_records_are_skipped=False,
-        buffer=buffer.new_file(),
-        start_offset=start,
-        opened_at=0.0,
-    )
+    settings = ChunkSettings(record_format("text"), ZlibCompressor(6), 64 * 1024**2, LIMITS)
+    chunk = ChunkBuilder(settings, buffer.new_file(), start)
     chunk.add(batch_from_records(golden_records(start, end)), 0, 0.0)
     return chunk.finish(end)
 
@@ -215,15 +210,8 @@ def test_a_courtesy_that_is_refused_for_good_fails_no_commit(
 
 
 def test_a_record_without_a_timestamp_goes_into_the_first_of_january_1970(buffer: BufferFolder) -> None:
-    chunk = ChunkBuilder(
-        record_format=record_format("text"),
-        compressor=ZlibCompressor(6),
-        block_bytes=100,
-        bad_records_are_skipped=False,
-        buffer=buffer.new_file(),
-        start_offset=0,
-        opened_at=0.0,
-    )
+    settings = ChunkSettings(record_format("text"), ZlibCompressor(6), 100, LIMITS)
+    chunk = ChunkBuilder(settings, buffer.new_file(), 0)
     chunk.add(batch_from_records([record(3, b"x", timestamp=-1, timestamp_type=-1)]), None, 0.0)
     store = MemoryStore(PREFIX)
     finished = chunk.finish(4)

@@ -14,7 +14,8 @@ import pytest
 from archiver.commit.commit import FinishedChunk
 from archiver.errors import UnencodableRecord
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ChunkBuilder
+from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings
+from archiver.ingest.roll_policy import RollLimits
 from index_format.blocks import IsalCompressor
 from index_format.chunk_index import Gap
 from index_format.keys import ChunkStart
@@ -42,12 +43,10 @@ def builder(buffer: BufferFolder) -> Iterator[Builder]:
                 "record_format": record_format(format_name),
                 "compressor": IsalCompressor(1),
                 "block_bytes": 400,
+                "limits": RollLimits(chunk_bytes=10**9, chunk_interval_seconds=60.0),
                 "bad_records_are_skipped": False,
-                "buffer": buffer.new_file(),
-                "start_offset": 10,
-                "opened_at": 5.0,
             }
-            chunk = ChunkBuilder(**settings | changes)
+            chunk = ChunkBuilder(ChunkSettings(**settings | changes), buffer.new_file(), 10, opened_at=5.0)
             made.callback(chunk.discard)
             return chunk
 

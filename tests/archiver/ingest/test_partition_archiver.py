@@ -13,9 +13,9 @@ from archiver.commit.driver import Driver
 from archiver.commit.recovery import take_over
 from archiver.errors import Diverged, Fenced, UnencodableRecord, UnreadableRecord
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ENTRY_BYTES
+from archiver.ingest.chunk_builder import ENTRY_BYTES, ChunkSettings
 from archiver.ingest.kafka_source import EndReached, Fetched, Unreadable
-from archiver.ingest.partition_archiver import ChunkSettings, PartitionArchiver
+from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.partition_state import EndBlock, Flush, PartitionCounts, Tick
 from archiver.ingest.roll_policy import RollLimits, RollReason
 from blockgz_runtime.errors import BufferFailed, StoreError, StoreUnavailable
