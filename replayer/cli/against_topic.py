@@ -29,7 +29,6 @@ from replayer.verify.findings import ComparisonReport, Relation, Verdict
 from replayer.verify.report import comparison_document
 
 SHOWN_CHARACTERS = 200
-EMPTY = Watermarks(0, 0)
 
 
 def verify_against(
@@ -72,7 +71,8 @@ async def _compare(
         )
     async with open_archive(options) as archive:
         selections = await select(archive, topic.topic, topic.partitions, positions)
-        relation = _relation(selections, facts)
+        newest = selections[0].partition if selections else None
+        relation = relation_of(newest.topic, newest.marker.topic_id, facts) if newest else Relation.COPY
         isolation = await _isolation_level(selections, relation)
         watermarks = await asyncio.to_thread(admin.watermarks, against, range(facts.num_partitions), isolation)
         report = ComparisonReport(relation)
@@ -85,7 +85,7 @@ async def _compare(
         try:
             with record_progress("comparing", total, as_json=as_json) as advance:
                 for selection in selections:
-                    bounds = watermarks.get(selection.partition.partition, EMPTY)
+                    bounds = watermarks.get(selection.partition.partition, Watermarks(0, 0))
                     if relation is Relation.SOURCE:
                         compared = await compare_source(selection, facts, bounds, reader, advance)
                     else:
@@ -96,13 +96,6 @@ async def _compare(
     if relation is Relation.COPY:
         report.warnings += _deleted(report, facts, watermarks)
     return report
-
-
-def _relation(selections: Sequence[Selection], facts: TopicFacts) -> Relation:
-    if not selections:
-        return Relation.COPY
-    newest = selections[0].partition
-    return relation_of(newest.topic, newest.marker.topic_id, facts)
 
 
 async def _isolation_level(selections: Sequence[Selection], relation: Relation) -> str:
@@ -153,10 +146,8 @@ def _print(report: ComparisonReport, topic: str, against: str) -> None:
                 where = ", ".join(f"{start}..{end}" for start, end in runs)
                 click.echo(f"FAILURE partition {each.partition}: {count} records {name} at offsets {where}")
         if each.not_archived_yet is not None:
-            start, end = each.not_archived_yet
-            click.echo(
-                f"partition {each.partition}: offsets {start}..{end} were written since and are not archived yet"
-            )
+            new = "{}..{}".format(*each.not_archived_yet)
+            click.echo(f"partition {each.partition}: offsets {new} were written since and are not archived yet")
         if each.zero_timestamps:
             click.echo(f"partition {each.partition}: {each.zero_timestamps} records with timestamp 0 came with 1")
         difference = each.first_difference

@@ -103,15 +103,14 @@ async def _offset_of(partition: ArchivedPartition, at: AtTime) -> Row:
     if isinstance(outcome, Lost):
         raise outcome.error
     assert isinstance(outcome, Found | AfterLast)
-    found = isinstance(outcome, Found)
-    timestamp = outcome.record.timestamp if isinstance(outcome, Found) else -1
+    record = outcome.record if isinstance(outcome, Found) else None
     return {
         "topic": partition.topic,
         "partition": partition.partition,
         "time_ms": at.timestamp,
-        "offset": outcome.record.offset if isinstance(outcome, Found) else partition.next_offset,
-        "timestamp_ms": timestamp if timestamp >= 0 else None,
-        "found": found,
+        "offset": record.offset if record else partition.next_offset,
+        "timestamp_ms": record.timestamp if record and record.timestamp >= 0 else None,
+        "found": record is not None,
     }
 
 
@@ -121,15 +120,13 @@ def _print_offsets(rows: Sequence[Row], form: str) -> None:
             for row in rows:
                 click.echo(f"{row['topic']},{row['partition']},{row['offset']}")
         case "table":
-            columns = ("PARTITION", "TIME", "OFFSET", "RECORD'S TIME")
-            print_table(columns, [_offset_row(row) for row in rows])
+            cells = []
+            for row in rows:
+                found = time_text(row["timestamp_ms"]) if row["found"] else "(its end)"
+                cells.append((row["partition"], timestamp_text(row["time_ms"]), row["offset"], found))
+            print_table(("PARTITION", "TIME", "OFFSET", "RECORD'S TIME"), cells)
         case _:
             print_rows(form, rows, rows)
-
-
-def _offset_row(row: Row) -> tuple[str | int, ...]:
-    found = time_text(row["timestamp_ms"]) if row["found"] else "(its end)"
-    return row["partition"], timestamp_text(row["time_ms"]), row["offset"], found
 
 
 def _find_records(

@@ -88,7 +88,6 @@ def offsets_text(start_offset: int | None, next_offset: int | None) -> str:
 
 
 def time_text(timestamp_ms: int | None) -> str:
-    """A timestamp for a table."""
     return "-" if timestamp_ms is None else timestamp_text(timestamp_ms)
 
 
@@ -100,7 +99,6 @@ def print_damaged(damaged: Sequence[DamagedPartition], *, others: bool) -> int:
 
 
 def damaged_json(damaged: Sequence[DamagedPartition]) -> list[dict[str, Any]]:
-    """Partitions that cannot be read, for `--json`."""
     return [{"partition": each.partition, "error": each.error.reason} for each in damaged]
 
 

@@ -78,8 +78,6 @@ def command(
 
 
 class _Tail(NamedTuple):
-    """One run of the command."""
-
     topic: TopicPartitions
     selection: SelectionRequest
     printer: Printer

@@ -17,7 +17,6 @@ from replayer.read.selection import Selection, chosen_entries
 from replayer.replay.ledger import LanePosition, SourceProgress
 from replayer.replay.pipeline import Pipeline
 
-APP = "blockgz"
 HASH_DIGITS = 16
 NAME_DIGITS = 12
 
@@ -42,11 +41,11 @@ class Job:
     @property
     def group_id(self) -> str:
         """The group whose committed offsets are the job's positions."""
-        return f"{APP}-{self.name}"
+        return f"blockgz-{self.name}"
 
     def transactional_id(self, lane: int) -> str:
         """Who writes to a target partition: a second one fences the first."""
-        return f"{APP}-{self.name}-{self.target}-{lane}"
+        return f"blockgz-{self.name}-{self.target}-{lane}"
 
 
 def make_job(

@@ -60,7 +60,6 @@ class LanePosition:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is left to do in this lane."""
         return all(source.next == source.end for source in self.sources.values())
 
     def advanced(self, records: int, nexts: Mapping[int, int]) -> "LanePosition":

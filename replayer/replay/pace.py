@@ -133,7 +133,6 @@ class OriginalSpacing:
         self._origin: float | None = None
 
     def due(self, batch: pa.RecordBatch, elapsed: float) -> Due:
-        """The records whose time has come."""
         reached = np.maximum.accumulate(batch.column("timestamp").to_numpy())
         if self._origin is None:
             if reached[0] < 0:
@@ -155,7 +154,6 @@ class Slowest:
         self.by_time = any(pace.by_time for pace in paces)
 
     def due(self, batch: pa.RecordBatch, elapsed: float) -> Due:
-        """What all of them allow."""
         answers = [Due(batch.num_rows), *(pace.due(batch, elapsed) for pace in self._paces)]
         return Due(min(each.rows for each in answers), max(each.seconds for each in answers))
 

@@ -90,7 +90,6 @@ class Pipeline:
         return "\n".join([*(stage.fingerprint for stage in self.stages), self.router.fingerprint])
 
     def targets(self, partition: int) -> Sequence[int]:
-        """The target partitions that may get records of this source partition."""
         return self.router.targets(partition)
 
     def __call__(self, batch: ScannedBatch) -> Sequence[RoutedBatch]:

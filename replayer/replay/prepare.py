@@ -4,11 +4,10 @@ Nothing is changed before `make_ready`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from blockgz_runtime.errors import NotInArchive
 from index_format.keys import parse_topic_folder
@@ -33,7 +32,6 @@ from replayer.replay.plan import (
 from replayer.replay.request import ReplayRequest, Shape
 from replayer.replay.routing import make_router
 from replayer.replay.run import RecordSink, ReplayWork
-from replayer.replay.sinks.bounded_calls import Calls, NoAnswer
 from replayer.replay.sinks.committed_positions import CommittedPositions
 from replayer.replay.sinks.idempotent import JobFile, KafkaSink
 from replayer.replay.sinks.transactional import TransactionalSink
@@ -47,8 +45,6 @@ from replayer.replay.stages import (
     wall_clock,
 )
 from replayer.replay.target_topic import new_topic, plan_hold, retention_file, state_folder, still_means, while_held
-
-CLOSE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -81,7 +77,7 @@ async def shaped_target(request: ReplayRequest, archive: Archive, admin: KafkaAd
     left_out = LeftOut()
     stages = tuple(_stages(shape, parse_topic_folder(topic).topic, target, left_out))
     pipeline = Pipeline(stages, router)
-    notes = tuple(_notes(shape, pipeline, facts, creates, holds=holds))
+    notes = tuple(_notes(request, pipeline, facts, creates, holds=holds))
     held = while_held(facts) if facts is not None and holds else facts
     return ShapedTarget(target, held, creates, holds, pipeline, left_out, notes)
 
@@ -112,8 +108,12 @@ def _stages(shape: Shape, topic: str, target: str, left_out: LeftOut) -> Iterato
 
 
 def _notes(
-    shape: Shape, pipeline: Pipeline, facts: TopicFacts | None, creates: NewTopic | None, *, holds: bool
+    request: ReplayRequest, pipeline: Pipeline, facts: TopicFacts | None, creates: NewTopic | None, *, holds: bool
 ) -> Iterator[str]:
+    if not request.selection.filter.passes_all:
+        yield f"only records with {request.selection.filter}"
+    if request.on_damage == SKIPS:
+        yield "damaged blocks are passed over, and named at the end"
     if creates is not None:
         settings = ", ".join(f"{name}={value}" for name, value in creates.config.items())
         yield f"topic {creates.name} is made with {creates.partitions} partitions and {settings}"
@@ -129,20 +129,17 @@ def _notes(
     for stage in pipeline.stages:
         if isinstance(stage, TransformStage):
             names = ", ".join(step.alias for step in stage.chain.steps)
-            yield f"on the way: transforms {names}; at a record that they cannot handle: {shape.on_transform_error}"
+            yield f"on the way: transforms {names}; at a record that they cannot handle: {stage.on_error}"
             yield "what transforms make of keys and sizes is not checked against the target beforehand"
         else:
             yield f"on the way: {stage.fingerprint}"
 
 
-def as_sent(sources: Sequence[SourcePartition], shape: Shape, now_ms: int) -> tuple[SourcePartition, ...]:
-    """The sources with the timestamps that their records will have."""
-    return tuple(
-        replace(source, timestamps=TimeBounds(*(shape.timestamps.moved(time, now_ms) for time in source.timestamps)))
-        if source.timestamps is not None
-        else source
-        for source in sources
-    )
+def _as_sent(source: SourcePartition, shape: Shape, now_ms: int) -> SourcePartition:
+    """The source with the timestamps that its records will have."""
+    if source.timestamps is None:
+        return source
+    return replace(source, timestamps=TimeBounds(*(shape.timestamps.moved(time, now_ms) for time in source.timestamps)))
 
 
 def make_ready(target: ShapedTarget, admin: KafkaAdmin, properties: Mapping[str, str]) -> None:
@@ -187,7 +184,6 @@ class KnownJob:
         return ranges
 
     def state(self, *, resume: bool) -> JobState:
-        """What the plan needs to know of it."""
         return JobState(
             self.job.name,
             transactional=self.transactional,
@@ -226,7 +222,7 @@ async def prepared_job(
     """
     selections, job = await asked_job(request, archive, pipeline)
     if not request.transactional:
-        file = JobFile(request.job_file or default_job_file(job), job)
+        file = JobFile(request.job_file or state_folder() / "jobs" / f"{job.name}.json", job)
         known = await known_job(request, job, pipeline, selections, file.read(), damage)
         yield PreparedJob(
             **vars(known), alone=file.held, forget=file.remove, sink=partial(KafkaSink, properties, job.target, file)
@@ -241,8 +237,7 @@ async def prepared_job(
         sink = partial(TransactionalSink[LanePosition], properties, job, positions)
         yield PreparedJob(**vars(known), alone=nullcontext, forget=lambda: None, sink=sink)
     finally:
-        with suppress(NoAnswer):
-            await asyncio.to_thread(Calls().make, positions.close, CLOSE_SECONDS)
+        await asyncio.to_thread(positions.close)
 
 
 async def asked_job(
@@ -286,15 +281,10 @@ async def known_job(
     return KnownJob(job, pipeline, ReplayWork(selections, first, reading), recorded, planning, request.transactional)
 
 
-def default_job_file(job: Job) -> Path:
-    """Where a job's position is kept unless another file is named."""
-    return state_folder() / "jobs" / f"{job.name}.json"
-
-
 async def ask_before(request: ReplayRequest, known: KnownJob, target: ShapedTarget, admin: KafkaAdmin) -> Preflight:
     """Asks archive and cluster; changes nothing."""
     remaining, facts, now_ms = known.remaining, target.facts, wall_clock()
-    sources = [await describe_source(selection, known.planning) for selection in remaining]
+    sources = [_as_sent(await describe_source(each, known.planning), request.shape, now_ms) for each in remaining]
     there = facts is not None and target.creates is None
     lanes = {lane for each in remaining for lane in known.pipeline.targets(each.partition.partition)}
     held = sorted(lane for lane in lanes if there and facts and lane < facts.num_partitions)
@@ -303,7 +293,7 @@ async def ask_before(request: ReplayRequest, known: KnownJob, target: ShapedTarg
     topic = known.work.selections[0].partition.topic
     return Preflight(
         TargetRequest(topic, request.target, request.into_source, request.shape.append),
-        as_sent(sources, request.shape, now_ms),
+        tuple(sources),
         facts,
         await asyncio.to_thread(admin.watermarks, request.target, held) if held else {},
         await find_refusable(remaining, asked, known.planning),
@@ -311,12 +301,5 @@ async def ask_before(request: ReplayRequest, known: KnownJob, target: ShapedTarg
         known.pipeline.router,
         known.state(resume=request.resume),
         creates=target.creates is not None,
-        notes=(*_chosen(request), *target.notes),
+        notes=target.notes,
     )
-
-
-def _chosen(request: ReplayRequest) -> Iterator[str]:
-    if not request.selection.filter.passes_all:
-        yield f"only records with {request.selection.filter}"
-    if request.on_damage == SKIPS:
-        yield "damaged blocks are passed over, and named at the end"

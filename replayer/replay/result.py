@@ -87,8 +87,6 @@ def digest_form(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 @dataclass
 class _SourceCounts:
-    """From one source partition to one lane."""
-
     records: int = 0
     first_offset: int | None = None
     last_offset: int | None = None
@@ -96,8 +94,6 @@ class _SourceCounts:
 
 @dataclass
 class _LaneCounts:
-    """What was handed over for one lane."""
-
     digest: Any = field(default_factory=hashlib.sha256)
     sources: dict[int, _SourceCounts] = field(default_factory=dict)
     bytes: int = 0

@@ -128,7 +128,6 @@ class RetentionFile:
             raise self._refused(str(error)) from error
 
     def remove(self) -> None:
-        """Nothing is held any more."""
         self.path.unlink(missing_ok=True)
 
     def _refused(self, why: str) -> ReplayRefused:

@@ -9,7 +9,7 @@ replay`, which can resume it. A write is given rows and knows no range: its RowP
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
@@ -18,15 +18,11 @@ from replayer.replay.ledger import LanePosition, Position, decode_position
 from replayer.replay.pipeline import RoutedBatch, Router, ScannedBatch
 from replayer.replay.routing import FoldPartitions, MapPartitions, SpreadByKey
 from replayer.replay.run import RecordSink
-from replayer.replay.sinks.bounded_calls import Calls, NoAnswer
 from replayer.replay.sinks.committed_positions import CommittedPositions
 from replayer.replay.sinks.idempotent import KafkaSink
 from replayer.replay.sinks.transactional import TransactionalSink
 
 P = TypeVar("P", bound=Position)
-
-CLOSE_SECONDS = 5.0
-"""A cluster that does not answer is waited for no longer as a client leaves."""
 
 
 class SourceLane(NamedTuple):
@@ -90,7 +86,7 @@ def lane_sink(lane: SourceLane, target: LaneTarget, decode: Callable[[int, str],
 
     `decode` makes a position of a committed offset and its metadata. Raises UsageError.
     """
-    with _positions(target.properties, lane.job, decode) as positions:
+    with closing(CommittedPositions(target.properties, lane.job, decode)) as positions:
         router = OfSource(target.router, lane.source)
         sink = TransactionalSink(target.properties, lane.job, positions, target.max_message_bytes, router)
         try:
@@ -102,7 +98,7 @@ def lane_sink(lane: SourceLane, target: LaneTarget, decode: Callable[[int, str],
 @contextmanager
 def untransactional_sink(lane: SourceLane, target: LaneTarget) -> Iterator[RecordSink]:
     """The same without transactions; the position is in the cluster still, where every machine sees it."""
-    with _positions(target.properties, lane.job, decode_position) as positions:
+    with closing(CommittedPositions(target.properties, lane.job, decode_position)) as positions:
         store = _LaneStore(positions, lane.number)
         router = OfSource(target.router, lane.source)
         yield KafkaSink(target.properties, lane.job.target, store, target.max_message_bytes, router)
@@ -122,18 +118,6 @@ class _LaneStore:
         self.positions.write(positions)
 
 
-@contextmanager
-def _positions(
-    properties: Mapping[str, str], job: Job, decode: Callable[[int, str], P]
-) -> Iterator[CommittedPositions[P]]:
-    positions = CommittedPositions(properties, job, decode)
-    try:
-        yield positions
-    finally:
-        with suppress(NoAnswer):
-            Calls().make(positions.close, CLOSE_SECONDS)
-
-
 class LaneStore:
     """The positions of all lanes of a job, for its driver; each lane's own producer writes what comes after."""
 
@@ -144,10 +128,7 @@ class LaneStore:
         """For each group's job, sources by lane."""
         for lane in lanes:
             self._pages.setdefault(lane.job, {})[lane.number] = lane.source
-        self._open = ExitStack()
-        self._positions = {
-            job: self._open.enter_context(_positions(properties, job, decode_position)) for job in self._pages
-        }
+        self._positions = {job: CommittedPositions(properties, job, decode_position) for job in self._pages}
 
     def read(self) -> dict[int, LanePosition]:
         """What is recorded, by source; raises as CommittedPositions."""
@@ -173,7 +154,8 @@ class LaneStore:
 
     def close(self) -> None:
         """Leaves the cluster."""
-        self._open.close()
+        for positions in self._positions.values():
+            positions.close()
 
     def _fence(self, job: Job, wanted: Mapping[int, LanePosition]) -> Mapping[int, LanePosition]:
         sink = TransactionalSink(self._properties, job, self._positions[job])

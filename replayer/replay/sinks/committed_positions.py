@@ -1,6 +1,7 @@
 """The positions that jobs have committed in the cluster."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -10,10 +11,13 @@ from blockgz_runtime.kafka.settings import client_settings, make_client
 from replayer.kafka import CLIENT_ID
 from replayer.replay.job import Job
 from replayer.replay.ledger import Position
+from replayer.replay.sinks.bounded_calls import Calls, NoAnswer
 
 P = TypeVar("P", bound=Position)
 
 READ_SECONDS = 30.0
+CLOSE_SECONDS = 5.0
+"""A cluster that does not answer is waited for no longer as a client leaves."""
 
 
 class CommittedPositions(Generic[P]):
@@ -56,7 +60,11 @@ class CommittedPositions(Generic[P]):
             self._answers(lambda: self._read_uncommitted.commit(offsets=wanted, asynchronous=False), "written")
 
     def close(self) -> None:
-        """Leave; nothing can be read afterwards."""
+        """Leaves; nothing can be read afterwards."""
+        with suppress(NoAnswer):
+            Calls().make(self._leave, CLOSE_SECONDS)
+
+    def _leave(self) -> None:
         self._read_committed.close()
         self._read_uncommitted.close()
 

@@ -72,7 +72,6 @@ class JobFile:
         replace_file(self._path, msgspec.json.encode(_Content(self._job.name, self._job.target, lanes)))
 
     def remove(self) -> None:
-        """The job is done."""
         self._path.unlink(missing_ok=True)
 
     def _locked(self) -> BinaryIO:
@@ -144,7 +143,6 @@ class KafkaSink:
         self._router = router or KeepPartitions()
 
     def begin(self, lanes: Iterable[int]) -> Mapping[int, LanePosition]:
-        """What the store has for these lanes."""
         recorded = self._store.read()
         return {lane: recorded[lane] for lane in lanes if lane in recorded}
 
@@ -158,8 +156,7 @@ class KafkaSink:
         self._store.write(positions)
 
     def delivered(self) -> dict[int, Delivered]:
-        """What is known to be written by now."""
-        return {lane: reports.delivered for lane, reports in self._producer.lanes.items()}
+        return self._producer.delivered()
 
     def stop(self) -> None:
         self._producer.stop()

@@ -99,6 +99,10 @@ class TopicProducer:
             self.raise_failure()
             raise self._meaning(partition, error.args[0]) from error
 
+    def delivered(self) -> dict[int, Delivered]:
+        """What is known to be written by now, by partition; committed or not."""
+        return {partition: reports.delivered for partition, reports in self.lanes.items()}
+
     def flush(self) -> None:
         """Waits until the cluster has taken everything; raises as `send` does."""
         while self.client.flush(POLL_SECONDS):

@@ -85,7 +85,7 @@ class TransactionalSink(Generic[P]):
         Raises JobTakenOver, CommitLost, AccessDenied, or what CommittedPositions raises.
         """
         wanted = list(lanes)
-        _drop(self._lanes.values())
+        _at_once(_LaneProducer.drop, self._lanes.values())
         for lane in self._lanes.values():
             lane.raise_if_fenced()
         self._undecided |= {number: lane for number, lane in self._lanes.items() if lane.undecided is not None}
@@ -115,13 +115,12 @@ class TransactionalSink(Generic[P]):
         _at_once(commit, positions)
 
     def delivered(self) -> Mapping[int, Delivered]:
-        """What was committed, by target partition."""
         return dict(self._delivered)
 
     def stop(self) -> None:
         """Aborts what is open, if the cluster answers soon; the next run would do it as well."""
         self._calls.stop()
-        _drop(self._lanes.values())
+        _at_once(_LaneProducer.drop, self._lanes.values())
 
     def _settled(self, lanes: list[int]) -> Mapping[int, P]:
         what = f"where the job stands in {self._job.target} is not known"
@@ -149,6 +148,7 @@ class _LaneProducer(Generic[P]):
         """The position of a commit that was begun and not answered."""
         settings = {**settings, "transactional.id": job.transactional_id(number)}
         self._producer = TopicProducer(settings, job.target, self._meaning)
+        self.delivered = self._producer.delivered
         self._client = self._producer.client
         self._calls = calls
         self._open = False
@@ -158,10 +158,6 @@ class _LaneProducer(Generic[P]):
     def init(self) -> None:
         """Fences whoever had the transactional id, and ends what was left open."""
         self._do(lambda: self._client.init_transactions(ANSWER_SECONDS))
-
-    def delivered(self) -> Mapping[int, Delivered]:
-        """What this producer wrote by target partition, committed or not."""
-        return {partition: reports.delivered for partition, reports in self._producer.lanes.items()}
 
     def send(self, batch: pa.RecordBatch) -> None:
         self._begin()
@@ -238,10 +234,6 @@ class _LaneProducer(Generic[P]):
     def _lost(self, why: str, remedy: str) -> CommitLost:
         what = f"a transaction for {self._producer.topic}:{self.number} was not committed"
         return CommitLost(what, why=why, remedy=remedy)
-
-
-def _drop(lanes: Iterable[_LaneProducer[P]]) -> None:
-    _at_once(_LaneProducer.drop, lanes)
 
 
 def _at_once(step: Callable[[T], None], of: Iterable[T]) -> None:
