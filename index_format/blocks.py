@@ -49,6 +49,20 @@ class RawBlock(NamedTuple):
     raw: bytes
     summary: BlockSummary
 
+    def entry(self, byte_offset: int, byte_length: int) -> BlockEntry:
+        """What the chunk index says of the block where these bytes of the data hold it."""
+        return BlockEntry(
+            byte_length_uncompressed=len(self.raw),
+            num_records=self.summary.num_records,
+            byte_length=byte_length,
+            byte_offset=byte_offset,
+            first_record_offset=self.summary.first_offset,
+            last_record_offset=self.summary.last_offset,
+            min_timestamp=self.summary.min_timestamp,
+            max_timestamp=self.summary.max_timestamp,
+            crc32=block_crc32(self.raw),
+        )
+
 
 class Compressor(Protocol):
     """Makes one gzip member or zstd frame of a block; releases the GIL, so it may run in threads."""
@@ -147,7 +161,8 @@ class BlockBuilder:
         timestamps = batch.column("timestamp").to_numpy()
         row = 0
         for stop in self._ends_of_runs(offsets):
-            if self._summary and self._breaks_before(self._summary, int(offsets[row])):
+            follows = self._summary is None or offsets[row] == self._summary.last_offset + 1
+            if self._format.needs_contiguous_blocks and not follows:
                 yield self._end_block()
             while row < stop:
                 start = int(ends[row - 1]) if row else 0
@@ -158,7 +173,7 @@ class BlockBuilder:
                         continue
                     cut = row + 1
                 self._hold(encoded.piece(row, cut), int(ends[cut - 1]) - start)
-                summary = _summary(offsets[row:cut], timestamps[row:cut])
+                summary = summary_of(offsets[row:cut], timestamps[row:cut])
                 self._summary = _joined(self._summary, summary) if self._summary else summary
                 row = cut
 
@@ -170,9 +185,6 @@ class BlockBuilder:
         if self._format.needs_contiguous_blocks:
             yield from (int(hole) + 1 for hole in np.flatnonzero(np.diff(offsets) != 1))
         yield len(offsets)
-
-    def _breaks_before(self, open_block: BlockSummary, offset: int) -> bool:
-        return self._format.needs_contiguous_blocks and offset != open_block.last_offset + 1
 
     def _hold(self, piece: Piece, num_bytes: int) -> None:
         """Small pieces are merged with their like: a batch of one record takes thousands of bytes beside it."""
@@ -192,7 +204,7 @@ class BlockBuilder:
         return block
 
 
-def _summary(offsets: Int64Array, timestamps: Int64Array) -> BlockSummary:
+def summary_of(offsets: Int64Array, timestamps: Int64Array) -> BlockSummary:
     return BlockSummary(len(offsets), int(offsets[0]), int(offsets[-1]), int(timestamps.min()), int(timestamps.max()))
 
 

@@ -26,7 +26,6 @@ class RecordsDigest:
     """
 
     def __init__(self) -> None:
-        self.records = 0
         self._content = hashlib.sha256()
         self._positions = hashlib.sha256()
 
@@ -35,7 +34,6 @@ class RecordsDigest:
             part = batch.slice(start, ROWS_AT_ONCE)
             self._content.update(_stream(part, "timestamp"))
             self._positions.update(_heads(part, "offset", "timestamp_type").tobytes())
-        self.records += batch.num_rows
 
     @property
     def content(self) -> str:

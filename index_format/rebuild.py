@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from index_format import objects, zstd_frames
 from index_format.ancestor.index import OldBlock
 from index_format.ancestor.members import DamagedBytes, Member, Scanned
-from index_format.blocks import block_crc32
+from index_format.blocks import BlockSummary, RawBlock, summary_of
 from index_format.chunk_index import UNVERIFIED, BlockEntry, ChunkIndex, Gap
 from index_format.errors import CorruptBlock
 from index_format.marker import ChunkEntry
@@ -54,8 +54,7 @@ def blocks_of(scanned: Iterable[Scanned], format_name: str) -> tuple[BlockEntry,
         offsets, timestamps = batch.column("offset").to_numpy(), batch.column("timestamp").to_numpy()
         if not len(offsets):
             raise CorruptBlock(f"the member at byte {found.byte_offset} holds no record")
-        bounds = (int(offsets[0]), int(offsets[-1]), int(timestamps.min()), int(timestamps.max()))
-        blocks.append(_block(found, len(offsets), *bounds))
+        blocks.append(_block(found, summary_of(offsets, timestamps)))
     return tuple(blocks)
 
 
@@ -73,7 +72,8 @@ def text_blocks_of(
     for found, block in zip(members, counted, strict=True):
         if record_format("text").count(found.raw) != block.num_records:
             raise CorruptBlock(f"the block at byte {found.byte_offset} does not hold {block.num_records} records")
-        blocks.append(_block(found, block.num_records, block.first_offset, block.next_offset - 1, *timestamps))
+        summary = BlockSummary(block.num_records, block.first_offset, block.next_offset - 1, *timestamps)
+        blocks.append(_block(found, summary))
     return tuple(blocks)
 
 
@@ -84,18 +84,8 @@ def _whole(scanned: Iterable[Scanned]) -> Iterator[Member]:
         yield found
 
 
-def _block(found: Member, count: int, first: int, last: int, min_timestamp: int, max_timestamp: int) -> BlockEntry:
-    return BlockEntry(
-        byte_length_uncompressed=len(found.raw),
-        num_records=count,
-        byte_length=len(found.stored),
-        byte_offset=found.byte_offset,
-        first_record_offset=first,
-        last_record_offset=last,
-        min_timestamp=min_timestamp,
-        max_timestamp=max_timestamp,
-        crc32=block_crc32(found.raw),
-    )
+def _block(found: Member, summary: BlockSummary) -> BlockEntry:
+    return RawBlock(found.raw, summary).entry(found.byte_offset, len(found.stored))
 
 
 class Unknowns(NamedTuple):

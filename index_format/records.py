@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 TIMESTAMP_TYPES = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
 """Kafka's timestamp type ids and names (org.apache.kafka.common.record.TimestampType)."""
+NO_TIMESTAMP = NO_TIMESTAMP_TYPE = -1
 TIMESTAMP_TYPE_IDS = {name: number for number, name in TIMESTAMP_TYPES.items()}
 
 HEADER_TYPE = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
@@ -65,6 +66,16 @@ def batch_from_columns(
     )
 
 
+def batch_without_timestamps(
+    first_offset: int, keys: Sequence[bytes | None], values: Sequence[bytes | None]
+) -> pa.RecordBatch:
+    """Records at consecutive offsets, which have no headers and no timestamps."""
+    count = len(values)
+    offsets = range(first_offset, first_offset + count)
+    times, types = [NO_TIMESTAMP] * count, [NO_TIMESTAMP_TYPE] * count
+    return batch_from_columns(offsets, times, types, keys, values, [None] * count)
+
+
 def header_column(headers: Sequence[Headers | None]) -> pa.ListArray:
     """The column of that name; None stands for no headers."""
     header_type = SCHEMA.field("headers").type
@@ -114,6 +125,11 @@ def header_rows(batch: pa.RecordBatch) -> list[Headers]:
 def iter_records(batch: pa.RecordBatch) -> Iterator[Record]:
     columns = [batch.column(name).to_pylist() for name in SCHEMA.names[:-1]]
     return map(Record, *columns, header_rows(batch))
+
+
+def record_at(batch: pa.RecordBatch, row: int) -> Record:
+    """One record of a batch; row -1 is the last."""
+    return next(iter_records(batch.slice(row % batch.num_rows, 1)))
 
 
 def payload_bytes(batch: pa.RecordBatch) -> int:

@@ -8,7 +8,7 @@ that is the position at which the running maximum crosses it, and Kafka's own an
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from index_format.chunk_index import BlockEntry, Gap
 from index_format.marker import Span
@@ -23,13 +23,6 @@ class TimeBounded(Protocol):
     def min_timestamp(self) -> int: ...
     @property
     def max_timestamp(self) -> int: ...
-
-
-class ByteRange(NamedTuple):
-    """Bytes [start, end) of an object."""
-
-    start: int
-    end: int
 
 
 def span_at_or_after(spans: Sequence[S], offset: int) -> S | None:

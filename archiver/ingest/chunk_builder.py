@@ -11,11 +11,11 @@ from archiver.config.model import RunConfig
 from archiver.errors import UnencodableRecord
 from archiver.ingest.buffer import BufferFile
 from archiver.ingest.roll_policy import OpenChunkFacts, RollLimits
-from index_format.blocks import COMPRESSORS, BlockBuilder, Compressor, RawBlock, block_crc32
+from index_format.blocks import COMPRESSORS, BlockBuilder, Compressor, RawBlock
 from index_format.chunk_index import BlockEntry, Gap
 from index_format.keys import ChunkStart
 from index_format.record_formats import RecordFormat, record_format
-from index_format.records import TIMESTAMP_TYPES, iter_records, record_hash
+from index_format.records import TIMESTAMP_TYPES, record_at, record_hash
 
 ENTRY_FIELDS = len(BlockEntry.__struct_fields__)
 ENTRY_BYTES = 8 * ENTRY_FIELDS
@@ -125,7 +125,7 @@ class ChunkBuilder:
             self._first = (batch.column("offset")[0].as_py(), batch.column("timestamp")[0].as_py())
         for block in self._builder.add(batch):
             self._write(block)
-        self._tail_hash = record_hash(next(iter_records(batch.slice(batch.num_rows - 1))))
+        self._tail_hash = record_hash(record_at(batch, -1))
         self._leader_epoch = leader_epoch
         self._num_records += batch.num_rows
         self._last_record_at = now
@@ -170,20 +170,5 @@ class ChunkBuilder:
     def _write(self, block: RawBlock) -> None:
         member = self._settings.compressor.compress(block.raw)
         self._encoded_bytes += len(block.raw)
-        summary = block.summary
-        self._blocks.extend(
-            msgspec.structs.astuple(
-                BlockEntry(
-                    byte_length_uncompressed=len(block.raw),
-                    num_records=summary.num_records,
-                    byte_length=len(member),
-                    byte_offset=self._buffer.size,
-                    first_record_offset=summary.first_offset,
-                    last_record_offset=summary.last_offset,
-                    min_timestamp=summary.min_timestamp,
-                    max_timestamp=summary.max_timestamp,
-                    crc32=block_crc32(block.raw),
-                )
-            )
-        )
+        self._blocks.extend(msgspec.structs.astuple(block.entry(self._buffer.size, len(member))))
         self._buffer.append(member)

@@ -27,7 +27,7 @@ from index_format.chunk_index import UNVERIFIED, Gap
 from index_format.errors import BlockgzError
 from index_format.keys import LAYOUTS
 from index_format.record_formats import record_format
-from index_format.records import Record, iter_records
+from index_format.records import Record, record_at
 
 IMPORT_GROUP = "blockgz-import"
 """The group of imported markers: `archiver run` takes such a partition over only when told to."""
@@ -74,7 +74,7 @@ class OldLog:
         found = next(self._reader.records(self._partition, offset), None)
         if found is None or isinstance(found, Unsure):
             return None
-        record = next(iter_records(found.slice(0, 1)))
+        record = record_at(found, 0)
         return record if record.offset == offset else None
 
 

@@ -59,14 +59,11 @@ class DiskCache:
             with scratch_file(path) as scratch:
                 scratch.write_bytes(body)
                 scratch.replace(path)
-            self._held = self._measured() if self._held is None else self._held + len(body)
+            self._held = sum(size for _, size, _ in self._files()) if self._held is None else self._held + len(body)
             if self._held > self._max_bytes:
                 self._make_room()
         except OSError:
             return
-
-    def _measured(self) -> int:
-        return sum(size for _, size, _ in self._files())
 
     def _make_room(self) -> None:
         """Removes the files that were unused longest until an eighth of the bound is free."""

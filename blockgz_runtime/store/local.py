@@ -120,21 +120,17 @@ class LocalStore:
 
     def get(self, key: str) -> StoredObject | None:
         path = self._root / key
-        with _file_errors(path, "read"):
-            try:
-                body = path.read_bytes()
-            except FileNotFoundError:
-                return None
-        return StoredObject(body, _content_tag(body))
+        with _file_errors(path, "read"), suppress(FileNotFoundError):
+            body = path.read_bytes()
+            return StoredObject(body, _content_tag(body))
+        return None
 
     def head(self, key: str) -> ObjectHead | None:
         """See Store; a folder keeps no attempt, and needs none: a link's answer cannot be lost."""
         path = self._root / key
-        with _file_errors(path, "read"):
-            try:
-                return ObjectHead(path.stat().st_size, None)
-            except FileNotFoundError:
-                return None
+        with _file_errors(path, "read"), suppress(FileNotFoundError):
+            return ObjectHead(path.stat().st_size, None)
+        return None
 
     def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:  # noqa: ARG002
         path = self._root / key

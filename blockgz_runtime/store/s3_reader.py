@@ -162,15 +162,13 @@ class S3Reader:
 
 async def _retried(attempt: Callable[[], Awaitable[T]]) -> T:
     """What `attempt` returns, tried again where the body broke off."""
-    async for trial in AsyncRetrying(
+    trials = AsyncRetrying(
         retry=retry_if_exception_type(_BROKEN_BODY),
         stop=stop_after_attempt(BODY_ATTEMPTS),
         wait=wait_random_exponential(multiplier=0.1, max=5),
         reraise=True,
-    ):
-        with trial:
-            return await attempt()
-    raise AssertionError("a retry without an attempt")
+    )
+    return await trials(attempt)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ If-None-Match and If-Match are those of RFC 9110 as S3 documents them for PutObj
 
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from email.utils import parsedate_to_datetime
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from types_boto3_s3.type_defs import CompletedPartTypeDef
 
 ATTEMPT = "blockgz-attempt"
+NO_UPLOAD = "NoSuchUpload"
 PART_BYTES = 16 * 1024 * 1024
 PARTS_AT_ONCE = 4
 WHOLE_BYTES = 1024 * 1024
@@ -84,57 +85,36 @@ class S3Store:
         return str(self._address)
 
     def get(self, key: str) -> StoredObject | None:
-        with self._errors(key):
-            try:
-                answer = self._client.get_object(**self._where(key))
-                return StoredObject(answer["Body"].read(), ContentTag(answer["ETag"]))
-            except ClientError as error:
-                if error_code(error) in MISSING:
-                    return None
-                raise
+        with self._errors(key), _PassingOver(MISSING):
+            answer = self._client.get_object(**self._where(key))
+            return StoredObject(answer["Body"].read(), ContentTag(answer["ETag"]))
+        return None
 
     def head(self, key: str) -> ObjectHead | None:
-        with self._errors(key):
-            try:
-                answer = self._client.head_object(**self._where(key))
-                return ObjectHead(answer["ContentLength"], answer.get("Metadata", {}).get(ATTEMPT))
-            except ClientError as error:
-                if error_code(error) in MISSING:
-                    return None
-                raise
+        with self._errors(key), _PassingOver(MISSING):
+            answer = self._client.head_object(**self._where(key))
+            return ObjectHead(answer["ContentLength"], answer.get("Metadata", {}).get(ATTEMPT))
+        return None
 
     def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:
         """See Store; bodies over one part go up in parallel parts that appear together."""
         where = self._where(key)
         if isinstance(body, FileBody):
             body.check_size()
-        with self._errors(key):
-            try:
-                if isinstance(body, FileBody) and body.size > PART_BYTES:
-                    self._upload_parts(where, body, attempt)
-                else:
-                    with _content(body) as content:
-                        self._client.put_object(**where, Body=content, IfNoneMatch="*", Metadata={ATTEMPT: attempt})
-            except ClientError as error:
-                if error_code(error) in CONDITION_FAILED:
-                    return False
-                if error_code(error) in CONFLICT | {"NoSuchUpload"}:
-                    raise StoreUnavailable(f"{key} was being written by another request", why=str(error)) from error
-                raise
-        return True
+        with self._errors(key), _contested(key), _PassingOver(CONDITION_FAILED):
+            if isinstance(body, FileBody) and body.size > PART_BYTES:
+                self._upload_parts(where, body, attempt)
+            else:
+                with _content(body) as content:
+                    self._client.put_object(**where, Body=content, IfNoneMatch="*", Metadata={ATTEMPT: attempt})
+            return True
+        return False
 
     def compare_and_swap(self, key: str, body: bytes, expected: ContentTag | None) -> ContentTag | None:
         condition: dict[str, Any] = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
-        with self._errors(key):
-            try:
-                answer = self._client.put_object(**self._where(key), Body=body, **condition)
-            except ClientError as error:
-                if error_code(error) in CONDITION_FAILED | MISSING:
-                    return None
-                if error_code(error) in CONFLICT:
-                    raise StoreUnavailable(f"{key} was being written by another request", why=str(error)) from error
-                raise
-        return ContentTag(answer["ETag"])
+        with self._errors(key), _contested(key), _PassingOver(CONDITION_FAILED | MISSING):
+            return ContentTag(self._client.put_object(**self._where(key), Body=body, **condition)["ETag"])
+        return None
 
     def list(self, prefix: str) -> Iterator[ListedObject]:
         for page in self._pages("list_objects_v2", prefix):
@@ -143,15 +123,9 @@ class S3Store:
                 yield ListedObject(key, item["Size"], item["LastModified"].timestamp())
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
-        with self._errors(key):
-            try:
-                answer = self._client.get_object(**self._where(key), Range=f"bytes={start}-{end - 1}")
-                content: bytes = answer["Body"].read()
-            except ClientError as error:
-                if error_code(error) in PAST_THE_END:
-                    return b""
-                raise
-        return content
+        with self._errors(key), _PassingOver(PAST_THE_END):
+            return self._client.get_object(**self._where(key), Range=f"bytes={start}-{end - 1}")["Body"].read()
+        return b""
 
     def folders(self, prefix: str) -> Iterator[str]:
         for page in self._pages("list_objects_v2", prefix, Delimiter="/"):
@@ -198,22 +172,14 @@ class S3Store:
         if not leftover.token:
             self.delete(leftover.key)
             return
-        with self._errors(leftover.key):
-            try:
-                self._client.abort_multipart_upload(**self._where(leftover.key), UploadId=leftover.token)
-            except ClientError as error:
-                if error_code(error) not in MISSING | {"NoSuchUpload"}:
-                    raise
+        with self._errors(leftover.key), _PassingOver(MISSING | {NO_UPLOAD}):
+            self._client.abort_multipart_upload(**self._where(leftover.key), UploadId=leftover.token)
 
     def expires_uploads(self) -> bool:
         """See ToolStore: by an enabled lifecycle rule that covers the prefix."""
-        with self._errors(""):
-            try:
-                rules = self._client.get_bucket_lifecycle_configuration(Bucket=self._bucket)["Rules"]
-            except ClientError as error:
-                if error_code(error) == "NoSuchLifecycleConfiguration":
-                    return False
-                raise
+        rules = []
+        with self._errors(""), _PassingOver({"NoSuchLifecycleConfiguration"}):
+            rules = self._client.get_bucket_lifecycle_configuration(Bucket=self._bucket)["Rules"]
         return any(
             rule["Status"] == "Enabled"
             and "AbortIncompleteMultipartUpload" in rule
@@ -278,6 +244,29 @@ class S3Store:
 
     def _errors(self, key: str) -> AbstractContextManager[None]:
         return s3_errors(self._address, key, PERMISSIONS)
+
+
+class _PassingOver:
+    """Passes over S3's errors of these codes."""
+
+    def __init__(self, codes: Set[str]) -> None:
+        self._codes = codes
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> bool:
+        return isinstance(error, ClientError) and error_code(error) in self._codes
+
+
+@contextmanager
+def _contested(key: str) -> Iterator[None]:
+    """Raises StoreUnavailable for a write that met another one under way: it may be tried again."""
+    try:
+        yield
+    except ClientError as error:
+        if error_code(error) in CONFLICT | {NO_UPLOAD}:
+            raise StoreUnavailable(f"{key} was being written by another request", why=str(error)) from error
+        raise
 
 
 @contextmanager

@@ -15,10 +15,10 @@ import pyarrow as pa
 from index_format.ancestor.index import OldBlock, decode_old_index
 from index_format.ancestor.keys import FoundData, FoundPartition, Place, marker_offset
 from index_format.ancestor.members import MAGIC, DamagedBytes, Member, MemberScanner, Scanned, scan
-from index_format.ancestor.payloads import NO_TIMESTAMP, NO_TIMESTAMP_TYPE, OldFormat, Payload
+from index_format.ancestor.payloads import OldFormat
 from index_format.chunk_index import UNVERIFIED, Gap
 from index_format.errors import CorruptBlock, FormatError
-from index_format.records import batch_from_columns
+from index_format.records import batch_without_timestamps
 
 READ_BYTES = 8 * 1024 * 1024
 """Fetched at once of an object that is read to its end."""
@@ -351,23 +351,11 @@ def _within(found: pa.RecordBatch | Unsure, start: int, end: int) -> pa.RecordBa
 
 def _decoded(file: OldFile, block: OldBlock, member: Member, old_format: OldFormat) -> pa.RecordBatch | Unsure:
     try:
-        return _batch(old_format.parse(member.raw, block.num_records), block.first_offset)
+        keys, values = old_format.parse(member.raw, block.num_records)
+        return batch_without_timestamps(block.first_offset, keys, values)
     except CorruptBlock as error:
         reason = f"{file.key} at byte {block.byte_offset}: {error.why}"
         return Unsure(block.first_offset, block.next_offset, reason, is_damage=False)
-
-
-def _batch(payload: Payload, first_offset: int) -> pa.RecordBatch:
-    """The records as `records.SCHEMA`, their offsets counted from the first; no timestamps were kept."""
-    count = len(payload.values)
-    return batch_from_columns(
-        range(first_offset, first_offset + count),
-        [NO_TIMESTAMP] * count,
-        [NO_TIMESTAMP_TYPE] * count,
-        payload.keys,
-        payload.values,
-        [None] * count,
-    )
 
 
 def _damaged(file: OldFile, block: OldBlock) -> Unsure:

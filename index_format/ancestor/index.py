@@ -8,6 +8,7 @@ import msgspec
 
 from index_format import objects
 from index_format.ancestor.keys import MAX_OFFSET
+from index_format.chunk_index import ANCESTOR_FIELDS
 from index_format.errors import MalformedObject, TooLarge
 from index_format.objects import Count, Offset
 
@@ -77,17 +78,5 @@ def decode_old_index(body: bytes, name: str, first_offset: int) -> tuple[OldBloc
 
 def encode_old_index(blocks: Sequence[OldBlock]) -> bytes:
     """The index as the ancestor wrote it; for blocks whose `raw_bytes` are known."""
-    return msgspec.json.encode(
-        {
-            "chunks": [
-                {
-                    "byte_length_uncompressed": block.raw_bytes,
-                    "num_records": block.num_records,
-                    "byte_length": block.byte_length,
-                    "byte_offset": block.byte_offset,
-                    "first_record_offset": block.first_offset,
-                }
-                for block in blocks
-            ]
-        }
-    )
+    rows = [(b.raw_bytes, b.num_records, b.byte_length, b.byte_offset, b.first_offset) for b in blocks]
+    return msgspec.json.encode({"chunks": [dict(zip(ANCESTOR_FIELDS, row, strict=True)) for row in rows]})

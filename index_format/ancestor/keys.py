@@ -52,11 +52,6 @@ class FoundPartition:
     indexes_without_data: list[str] = field(default_factory=list)
 
 
-def marker_key(place: Place) -> str:
-    """Where the marker of a partition belongs."""
-    return f"last_chunk_index.{place.topic}-{place.partition:05d}.txt"
-
-
 def marker_offset(body: bytes) -> int | None:
     """The first offset of the chunk that a marker names, by its key or as a plain number; None where it names none."""
     match = _MARKER_BODY.fullmatch(body.strip())

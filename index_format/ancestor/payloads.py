@@ -10,7 +10,6 @@ from index_format.errors import CorruptBlock, TooLarge
 
 OLD_FORMATS = ("lines", "delimited", "binary", "binary-keys")
 _ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|([t\\]))")
-NO_TIMESTAMP = NO_TIMESTAMP_TYPE = -1
 MAX_RECORDS = 8 * 1024 * 1024
 """In one block: a few bytes of gzip make hundreds of millions of empty lines."""
 _LENGTH = struct.Struct(">i")

@@ -74,7 +74,17 @@ class JsonLines(LineFormat):
         return _decode(raw, timestamp_type)
 
     def decode_near(self, raw: bytes, offsets: Sequence[int], timestamp_type: int) -> pa.RecordBatch:
-        return _decode_near(raw, offsets, timestamp_type)
+        """See RecordFormat; takes lines of rising offsets, which it does not check."""
+        starts = {0, _start_of_line(raw, len(raw) - 1)}
+        try:
+            for offset in offsets:
+                start = _first_from(raw, offset)
+                if start:
+                    starts.add(_start_of_line(raw, start - 1))
+                starts.add(min(start, max(starts)))
+        except _NOT_LINES as error:
+            raise _not_records(error) from error
+        return _decode(b"".join(raw[start : _end_of_line(raw, start)] for start in sorted(starts)), timestamp_type)
 
 
 def _lines(batch: pa.RecordBatch, timestamp_type: int) -> list[RecordLine]:
@@ -163,23 +173,6 @@ def _decode(raw: bytes, timestamp_type: int) -> pa.RecordBatch:
         return _batch(lines, pa.array(types), keys, values, header_column([None] * len(lines)))
     except _NOT_LINES as error:
         raise _not_records(error) from error
-
-
-def _decode_near(raw: bytes, offsets: Iterable[int], timestamp_type: int) -> pa.RecordBatch:
-    """The first record, the last one, and for each offset the last one below it and the first one not below it.
-
-    Takes lines of rising offsets, which it does not check; raises CorruptBlock where one that it meets is no record.
-    """
-    starts = {0, _start_of_line(raw, len(raw) - 1)}
-    try:
-        for offset in offsets:
-            start = _first_from(raw, offset)
-            if start:
-                starts.add(_start_of_line(raw, start - 1))
-            starts.add(min(start, max(starts)))
-    except _NOT_LINES as error:
-        raise _not_records(error) from error
-    return _decode(b"".join(raw[start : _end_of_line(raw, start)] for start in sorted(starts)), timestamp_type)
 
 
 def _first_from(raw: bytes, offset: int) -> int:

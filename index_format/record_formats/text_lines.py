@@ -8,10 +8,7 @@ import pyarrow.compute as pc
 
 from index_format.errors import CorruptBlock
 from index_format.record_formats.lines import EncodedLines, LineFormat
-from index_format.records import Record, batch_from_columns, has_headers, iter_records
-
-NO_TIMESTAMP = -1
-NO_TIMESTAMP_TYPE = -1
+from index_format.records import Record, batch_without_timestamps, has_headers, iter_records
 
 
 class TextLines(LineFormat):
@@ -44,15 +41,7 @@ class TextLines(LineFormat):
         if not raw.endswith(b"\n"):
             raise CorruptBlock("a text block does not end with a newline")
         values = raw[:-1].split(b"\n")
-        count = len(values)
-        return batch_from_columns(
-            range(first_offset, first_offset + count),
-            [NO_TIMESTAMP] * count,
-            [NO_TIMESTAMP_TYPE] * count,
-            [None] * count,
-            values,
-            [None] * count,
-        )
+        return batch_without_timestamps(first_offset, [None] * len(values), values)
 
     def decode_near(self, raw: bytes, offsets: Sequence[int], timestamp_type: int) -> None:
         """See RecordFormat; a few records cost as much as all."""

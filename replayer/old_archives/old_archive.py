@@ -26,16 +26,16 @@ from index_format.ancestor.files import (
     records_of,
 )
 from index_format.ancestor.keys import FoundData, FoundPartition, Place
-from index_format.ancestor.payloads import NO_TIMESTAMP, NO_TIMESTAMP_TYPE, OldFormat
-from index_format.blocks import BlockBuilder, IsalCompressor, RawBlock, block_crc32
+from index_format.ancestor.payloads import OldFormat
+from index_format.blocks import BlockBuilder, IsalCompressor, RawBlock
 from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Gap
 from index_format.errors import CorruptBlock
 from index_format.keys import SeedLayoutKeys, TopicFolder
 from index_format.marker import ChunkEntry, Marker
 from index_format.record_formats import record_format
-from index_format.records import TIMESTAMP_TYPES
+from index_format.records import NO_TIMESTAMP, NO_TIMESTAMP_TYPE, TIMESTAMP_TYPES
 from replayer.read.damage import Damage
-from replayer.read.partition import ArchivedPartition, Chunk, NoCache
+from replayer.read.partition import ArchivedPartition, Chunk
 
 REMEMBERED_BYTES = 256 * 1024 * 1024
 """Encoded chunks that are kept; the newest one always is."""
@@ -86,20 +86,17 @@ class OldArchive:
 
         async def opened(data: FoundData) -> OldFile:
             async with limit:
-                return await self._file(data)
+                size = await self._reader.size(data.key)
+                fetching = read_file(data, size, self._format, self._max_block_bytes)
+                step = advance(fetching, None)
+                while isinstance(step, Fetch):
+                    step = await asyncio.to_thread(advance, fetching, await _fetched(self._reader, step))
+                return step.result
 
         files = await asyncio.gather(*(opened(data) for data in found.data))
         marker = await _fetched(self._reader, Fetch(found.marker_key)) if found.marker_key else None
         held = OldPartition.of(place, found, files, marker)
         return OldArchivePartition(self._reader, held, self._format, self._max_block_bytes)
-
-    async def _file(self, data: FoundData) -> OldFile:
-        size = await self._reader.size(data.key)
-        fetching = read_file(data, size, self._format, self._max_block_bytes)
-        step = advance(fetching, None)
-        while isinstance(step, Fetch):
-            step = await asyncio.to_thread(advance, fetching, await _fetched(self._reader, step))
-        return step.result
 
 
 class OldArchivePartition(ArchivedPartition):
@@ -110,7 +107,7 @@ class OldArchivePartition(ArchivedPartition):
         entries = [_entry(piece) for piece in pieces]
         keys = SeedLayoutKeys(TopicFolder(held.place.topic), held.place.partition)
         marker = _marker(held.place, entries, held.choice.gaps)
-        super().__init__(_Encoded(reader, self._encoded), keys, marker, max_block_bytes, NoCache())
+        super().__init__(_Encoded(reader, self._encoded), keys, marker, max_block_bytes)
         self.notes = held.notes
         # No gap says what damage costs where its offsets cannot be told.
         self.damage = [Damage(file.key, file.damage) for file in held.files if file.damage]
@@ -154,7 +151,7 @@ class OldArchivePartition(ArchivedPartition):
             for block in raw_blocks:
                 if block is not None:
                     member = compressor.compress(block.raw)
-                    blocks.append(_block(block, len(data), len(member)))
+                    blocks.append(block.entry(len(data), len(member)))
                     data.extend(member)
 
         for part in records_of(piece, stored, self._format, self.max_block_bytes):
@@ -253,21 +250,6 @@ def _marker(place: Place, entries: Sequence[ChunkEntry], gaps: Sequence[Gap]) ->
         last_chunk_index=entries[-1].name if entries else None,
         tail=tuple(entries),
         gaps=tuple(gaps),
-    )
-
-
-def _block(block: RawBlock, position: int, length: int) -> BlockEntry:
-    summary = block.summary
-    return BlockEntry(
-        byte_length_uncompressed=len(block.raw),
-        num_records=summary.num_records,
-        byte_length=length,
-        byte_offset=position,
-        first_record_offset=summary.first_offset,
-        last_record_offset=summary.last_offset,
-        min_timestamp=summary.min_timestamp,
-        max_timestamp=summary.max_timestamp,
-        crc32=block_crc32(block.raw),
     )
 
 

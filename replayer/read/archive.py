@@ -27,7 +27,7 @@ from index_format.keys import (
 )
 from index_format.marker import decode_marker
 from replayer.read.damage import Damaged
-from replayer.read.partition import ArchivedPartition, NoCache, ObjectCache
+from replayer.read.partition import ArchivedPartition, ObjectCache
 
 CONCURRENT_MARKERS = 32
 
@@ -76,7 +76,7 @@ class Archive:
         """`find_other` looks for an archive of another kind, once, where there is no current one."""
         self.reader = reader
         self.max_block_bytes = max_block_bytes
-        self._cache = cache or NoCache()
+        self._cache = cache
         self._layouts = tuple(LAYOUTS)
         self._find_other = find_other
         self._finding = asyncio.Lock()

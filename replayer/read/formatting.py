@@ -104,11 +104,8 @@ def envelope(topic: str, partition: int, record: Record) -> bytes:
 
 def header_text(headers: Headers) -> bytes:
     """Headers as kcat's `%h` shows them: `a=1,b=NULL`, each value cut at its first NUL byte."""
-    return b",".join([key.encode() + b"=" + _header_value(value) for key, value in headers])
-
-
-def _header_value(value: bytes | None) -> bytes:
-    return b"NULL" if value is None else value.partition(b"\0")[0]
+    shown = [(key.encode(), b"NULL" if value is None else value.partition(b"\0")[0]) for key, value in headers]
+    return b",".join([b"%b=%b" % pair for pair in shown])
 
 
 def _by_record(line: Field) -> Printer:

@@ -15,7 +15,7 @@ from index_format.chunk_index import Gap
 from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
 from index_format.marker import ChunkEntry
-from index_format.records import Record, iter_records
+from index_format.records import Record, record_at
 from index_format.seek import block_at_or_after, gap_at, range_groups
 from replayer.read.archive import Archive
 from replayer.read.blocks import RANGE_BYTES, READ_AHEAD, RangeRead, StoredBlock, decoded_near, fetch_range, read_block
@@ -198,7 +198,7 @@ async def _first_since(partition: ArchivedPartition, timestamp: int) -> Found | 
     batch = await read_block(partition, chunk, number)
     reached = np.flatnonzero(batch.column("timestamp").to_numpy() >= timestamp)
     row = int(reached[0]) if len(reached) else 0
-    return Found(_record(batch, row), chunk.index.data.bytes)
+    return Found(record_at(batch, row), chunk.index.data.bytes)
 
 
 async def _entry(partition: ArchivedPartition, offset: int) -> ChunkEntry | Outcome:
@@ -295,14 +295,10 @@ def _in_batch(batch: pa.RecordBatch, offsets: Sequence[int], chunk_bytes: int) -
     outcomes: Outcomes = {}
     for offset, row in zip(offsets, np.searchsorted(present, offsets), strict=True):
         if present[row] == offset:
-            outcomes[offset] = Found(_record(batch, int(row)), chunk_bytes)
+            outcomes[offset] = Found(record_at(batch, int(row)), chunk_bytes)
         else:
             outcomes[offset] = Hole(int(present[row - 1]), int(present[row]))
     return outcomes
-
-
-def _record(batch: pa.RecordBatch, row: int) -> Record:
-    return next(iter_records(batch.slice(row, 1)))
 
 
 async def _last_before(partition: ArchivedPartition, offset: int) -> int | None:

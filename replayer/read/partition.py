@@ -46,13 +46,6 @@ class ObjectCache(Protocol):
         """The object's bytes: those kept, which have that sha256, or what `fetch` gives."""
 
 
-class NoCache:
-    """Keeps nothing."""
-
-    async def through(self, archive_id: str, key: str, sha256: str, fetch: Callable[[], Awaitable[bytes]]) -> bytes:  # noqa: ARG002
-        return await fetch()
-
-
 class LeveledSpan(NamedTuple):
     """A chunk entry (level 0) or a reference to a catalog of that level."""
 
@@ -67,7 +60,12 @@ class ArchivedPartition:
     """
 
     def __init__(
-        self, reader: ObjectReader, keys: PartitionKeys, marker: Marker, max_block_bytes: int, cache: ObjectCache
+        self,
+        reader: ObjectReader,
+        keys: PartitionKeys,
+        marker: Marker,
+        max_block_bytes: int,
+        cache: ObjectCache | None = None,
     ) -> None:
         self.reader = reader
         self.keys = keys
@@ -103,18 +101,6 @@ class ArchivedPartition:
         return self.marker.next_offset or 0
 
     @property
-    def num_records(self) -> int:
-        return self.marker.num_records
-
-    @property
-    def num_bytes(self) -> int:
-        return self.marker.num_bytes
-
-    @property
-    def num_chunks(self) -> int:
-        return self.marker.num_chunks
-
-    @property
     def spans(self) -> tuple[LeveledSpan, ...]:
         """What the marker itself lists, in offset order."""
         return tuple(LeveledSpan(span, self._levels.get(span.name, 0)) for span in self.marker.spans)
@@ -133,12 +119,11 @@ class ArchivedPartition:
             elif isinstance(opened, Unreadable):
                 raise opened.error
 
-    async def walk(
+    def walk(
         self, start: int, end: int, wanted: Callable[[TimeBounded], bool] | None = None
     ) -> AsyncIterator[ChunkEntry | Catalog | Unreadable]:
         """The same with what is met on the way: each catalog before its entries, and those that cannot be read."""
-        async for opened in self._walk(self.spans, start, end, wanted):
-            yield opened
+        return self._walk(self.spans, start, end, wanted)
 
     async def gaps(self) -> tuple[Gap, ...]:
         """All recorded gaps in offset order; reads all catalogs, because old gaps fold into them."""
@@ -195,6 +180,8 @@ class ArchivedPartition:
         async def fetch() -> bytes:
             return await self.reader.get(key, objects.MAX_OBJECT_BYTES)
 
+        if self._cache is None:
+            return await fetch()
         return await self._cache.through(self.marker.archive_id, key, sha256, fetch)
 
     async def _descend(self, pick: Callable[[Sequence[Span]], Span | None]) -> ChunkEntry | None:
@@ -268,9 +255,9 @@ def summarize(partition: ArchivedPartition) -> PartitionSummary:
     timed = [span for span in partition.marker.spans if span.max_timestamp >= 0]
     return PartitionSummary(
         partition=partition.partition,
-        records=partition.num_records,
-        chunks=partition.num_chunks,
-        bytes=partition.num_bytes,
+        records=partition.marker.num_records,
+        chunks=partition.marker.num_chunks,
+        bytes=partition.marker.num_bytes,
         start_offset=partition.marker.start_offset,
         next_offset=partition.marker.next_offset,
         min_timestamp_ms=min((max(span.min_timestamp, 0) for span in timed), default=None),

@@ -180,8 +180,10 @@ class RecordFilter:
 def header_condition(text: str) -> HasHeader | HeaderIs:
     """`NAME` or `NAME=VALUE`; the name has no `=`. Raises UsageError for a name that is not UTF-8."""
     key, separator, value = text.partition("=")
-    if not _is_text(key):
-        raise UsageError(f"{key[:80]!r} is no header's name", why="names of headers are UTF-8")
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{key[:80]!r} is no header's name", why="names of headers are UTF-8") from None
     return HeaderIs(key, value.encode(errors="surrogateescape")) if separator else HasHeader(key)
 
 
@@ -197,11 +199,3 @@ def _text(content: bytes | None) -> str | None:
         return None if content is None else content.decode()
     except UnicodeDecodeError:
         return None
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

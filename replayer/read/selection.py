@@ -61,15 +61,11 @@ async def select(
     return [Selection(*pair) for pair in zip(opened, ranges, strict=True)]
 
 
-def _stops(_: ArchivedPartition) -> DamagePolicy:
-    return STOP
-
-
 class Reading(NamedTuple):
     """Which records of selections are meant, and what each scan of a partition does at damage."""
 
     filter: RecordFilter = RecordFilter()
-    on_damage: Callable[[ArchivedPartition], DamagePolicy] = _stops
+    on_damage: Callable[[ArchivedPartition], DamagePolicy] = lambda _: STOP
 
 
 async def selected(

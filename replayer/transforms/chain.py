@@ -59,7 +59,7 @@ SIDED: Mapping[str, Callable[[Settings, Side], Transform]] = {
 """Those that exist for keys and for values."""
 WHOLE: Mapping[str, Callable[[Settings], Transform]] = {
     "DropHeaders": DropHeaders.of,
-    "Filter": Filter.of,
+    "Filter": lambda _settings: Filter(),
     "InsertHeader": InsertHeader.of,
     "RegexRouter": RegexRouter.of,
     "TimestampRouter": TimestampRouter.of,
@@ -67,7 +67,7 @@ WHOLE: Mapping[str, Callable[[Settings], Transform]] = {
 }
 PREDICATES: Mapping[str, Callable[[Settings], Predicate]] = {
     "HasHeaderKey": HasHeaderKey.of,
-    "RecordIsTombstone": RecordIsTombstone.of,
+    "RecordIsTombstone": lambda _settings: RecordIsTombstone(),
     "TopicNameMatches": TopicNameMatches.of,
 }
 TYPES = (*(f"{name}${side}" for name in SIDED for side in SIDES), *WHOLE)
@@ -168,13 +168,9 @@ def _aliases(properties: Mapping[str, str], kind: str) -> tuple[str, ...]:
     return aliases
 
 
-def _below(properties: Mapping[str, str], prefix: str) -> dict[str, str]:
-    return {name.removeprefix(prefix): value for name, value in properties.items() if name.startswith(prefix)}
-
-
 def _step(properties: Mapping[str, str], alias: str, predicates: Mapping[str, Predicate]) -> Step:
     prefix = f"transforms.{alias}."
-    settings = Settings(prefix, _below(properties, prefix))
+    settings = Settings(prefix, properties)
     predicate, applies_when = _condition(settings, predicates)
     name = settings.text("type").removeprefix(PACKAGE)
     base, _, side = name.partition("$")
@@ -205,7 +201,7 @@ def _condition(settings: Settings, predicates: Mapping[str, Predicate]) -> tuple
 
 def _predicate(properties: Mapping[str, str], alias: str) -> Predicate:
     prefix = f"predicates.{alias}."
-    settings = Settings(prefix, _below(properties, prefix))
+    settings = Settings(prefix, properties)
     name = settings.text("type").removeprefix(PREDICATE_PACKAGE)
     if name not in PREDICATES:
         raise UsageError(
@@ -229,7 +225,7 @@ def _converter(properties: Mapping[str, str], part: str) -> Converter:
             why=f"there are {', '.join(CONVERTERS)}",
             remedy="name one of them, or leave it out for JSON",
         )
-    settings = Settings(f"{prefix}.", _below(properties, f"{prefix}."))
+    settings = Settings(f"{prefix}.", properties)
     if settings.flag("schemas.enable"):
         raise settings.wrong("schemas.enable", "keys and values are read as JSON without a schema")
     settings.finish()

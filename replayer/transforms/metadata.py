@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from replayer.transforms.java import java_replacement
+from replayer.transforms.java import java_pattern, java_replacement
 from replayer.transforms.record import CannotTransform, ConnectRecord, Side, fields_of, text_of
 from replayer.transforms.settings import Settings
 from replayer.transforms.times import DateFormat
@@ -22,7 +22,7 @@ class TopicNameMatches:
     def of(cls, settings: Settings) -> "TopicNameMatches":
         if not settings.text("pattern"):
             raise settings.wrong("pattern", "it is empty")
-        return cls(settings.pattern("pattern"))
+        return cls(settings.made("pattern", java_pattern))
 
     def __call__(self, record: ConnectRecord) -> bool:
         return self.matches(record.topic)
@@ -52,10 +52,6 @@ class HasHeaderKey:
 class RecordIsTombstone:
     """Whether the value is null."""
 
-    @classmethod
-    def of(cls, _settings: Settings) -> "RecordIsTombstone":
-        return cls()
-
     def __call__(self, record: ConnectRecord) -> bool:
         return record.value.is_null
 
@@ -63,10 +59,6 @@ class RecordIsTombstone:
 @dataclass(frozen=True)
 class Filter:
     """Drops every record that gets here."""
-
-    @classmethod
-    def of(cls, _settings: Settings) -> "Filter":
-        return cls()
 
     def __call__(self, _record: ConnectRecord) -> None:
         """Nothing is left."""
@@ -138,7 +130,7 @@ class RegexRouter:
 
     @classmethod
     def of(cls, settings: Settings) -> "RegexRouter":
-        regex = settings.pattern("regex")
+        regex = settings.made("regex", java_pattern)
         return cls(regex, settings.made("replacement", lambda text: java_replacement(regex, text)))
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
@@ -157,10 +149,7 @@ class TimestampRouter:
 
     @classmethod
     def of(cls, settings: Settings) -> "TimestampRouter":
-        if settings.optional("timestamp.format") is None:
-            timestamp_format = DateFormat("yyyyMMdd")
-        else:
-            timestamp_format = settings.made("timestamp.format", DateFormat)
+        timestamp_format = settings.made("timestamp.format", DateFormat, "yyyyMMdd")
         return cls(settings.text("topic.format", "${topic}-${timestamp}"), timestamp_format)
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from blockgz_runtime.errors import UsageError
-from replayer.transforms.java import java_pattern
 
 T = TypeVar("T")
 _RENAMED = {"blacklist": "exclude", "whitelist": "include"}
@@ -16,9 +15,11 @@ _RENAMED = {"blacklist": "exclude", "whitelist": "include"}
 class Settings:
     """The settings below a prefix such as `transforms.mask.`; ask for each, then call `finish`."""
 
-    def __init__(self, prefix: str, values: Mapping[str, str]) -> None:
+    def __init__(self, prefix: str, properties: Mapping[str, str]) -> None:
         self._prefix = prefix
-        self._values = values
+        self._values = {
+            name.removeprefix(prefix): value for name, value in properties.items() if name.startswith(prefix)
+        }
         self._asked: set[str] = set()
 
     def optional(self, name: str) -> str | None:
@@ -63,12 +64,9 @@ class Settings:
             raise self.wrong(name, "it is true or false")
         return value == "true"
 
-    def pattern(self, name: str) -> re.Pattern[str]:
-        return self.made(name, java_pattern)
-
-    def made(self, name: str, make: Callable[[str], T]) -> T:
+    def made(self, name: str, make: Callable[[str], T], default: str | None = None) -> T:
         """What `make` makes of a text that must be there; its ValueError or re.error becomes a UsageError."""
-        text = self.text(name)
+        text = self.text(name, default)
         try:
             return make(text)
         except (ValueError, re.error) as error:

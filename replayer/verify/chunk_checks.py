@@ -16,7 +16,7 @@ from index_format.chunk_index import Gap
 from index_format.errors import CorruptBlock
 from index_format.marker import ChunkEntry
 from index_format.record_formats import record_format
-from index_format.records import iter_records, record_hash
+from index_format.records import record_at, record_hash
 from replayer.read.blocks import (
     StoredBlock,
     decoded,
@@ -228,7 +228,7 @@ class _ChunkChecks:
         index = block.chunk.index
         lossless = index.record_format != "text"
         is_last = lossless and block.number == len(index.blocks) - 1
-        self._found.last_hash = record_hash(next(iter_records(batch.slice(batch.num_rows - 1)))) if is_last else None
+        self._found.last_hash = record_hash(record_at(batch, -1)) if is_last else None
 
     def _check(self, block: StoredBlock) -> CheckedBlock:
         limit = self._partition.max_block_bytes

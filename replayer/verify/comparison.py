@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from index_format.canonical import RecordsDigest
 from index_format.chunk_index import Gap
-from index_format.records import Record, batch_from_records, iter_records, payload_bytes
+from index_format.records import batch_from_records, payload_bytes, record_at
 from index_format.seek import gap_at
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
 from replayer.read.damage import Damaged, SkipDamage, Unreadable
@@ -296,7 +296,7 @@ def _compare_rows(left: pa.RecordBatch, right: pa.RecordBatch, relation: Relatio
         differing, first = len(rows), rows[0]
         if result.first_difference is None:
             fields = [name for name, (a, b) in zip(unequal, pairs, strict=True) if a[first] != b[first]]
-            result.first_difference = Difference(_record(left, first), _record(right, first), tuple(fields))
+            result.first_difference = Difference(record_at(left, first), record_at(right, first), tuple(fields))
     result.archived += left.num_rows
     result.found += right.num_rows
     result.differing += differing
@@ -315,7 +315,7 @@ def _count_missing(batch: pa.RecordBatch, result: PartitionComparison) -> None:
     result.missing += batch.num_rows
     _add_runs(batch, result.missing_offsets)
     if batch.num_rows and result.first_difference is None:
-        result.first_difference = Difference(_record(batch, 0), None, ())
+        result.first_difference = Difference(record_at(batch, 0), None, ())
 
 
 def _count_extra(batch: pa.RecordBatch, result: PartitionComparison) -> None:
@@ -323,7 +323,7 @@ def _count_extra(batch: pa.RecordBatch, result: PartitionComparison) -> None:
     result.extra += batch.num_rows
     _add_runs(batch, result.extra_offsets)
     if batch.num_rows and result.first_difference is None:
-        result.first_difference = Difference(None, _record(batch, 0), ())
+        result.first_difference = Difference(None, record_at(batch, 0), ())
 
 
 def _add_runs(batch: pa.RecordBatch, runs: list[OffsetRange]) -> None:
@@ -338,10 +338,6 @@ def _add_runs(batch: pa.RecordBatch, runs: list[OffsetRange]) -> None:
             runs.append(OffsetRange(start, end))
         else:
             return
-
-
-def _record(batch: pa.RecordBatch, row: int) -> Record:
-    return next(iter(iter_records(batch.slice(row, 1))))
 
 
 async def _in_thread(batches: Iterator[pa.RecordBatch]) -> AsyncGenerator[pa.RecordBatch]:

@@ -37,7 +37,7 @@ class ChunkChain:
 async def expected_bytes(archive: Archive, topic: str, partition: int) -> int:
     """The bytes of data that a verification of the partition will account for; 0 where its marker is damaged."""
     try:
-        return (await archive.open_partition(topic, partition)).num_bytes
+        return (await archive.open_partition(topic, partition)).marker.num_bytes
     except Damaged:
         return 0
 

@@ -45,7 +45,6 @@ def test_the_digest_is_that_of_the_records_however_they_are_cut(most_headers: in
     while start < len(made):
         digest.update(whole.slice(start, step := rng.randint(0, 40)))
         start += step
-    assert digest.records == len(made)
     assert digest.content == hashlib.sha256(b"".join(map(content, made))).hexdigest(), seed
     places = b"".join(struct.pack(">qb", record.offset, record.timestamp_type) for record in made)
     assert digest.positions == hashlib.sha256(places).hexdigest(), seed

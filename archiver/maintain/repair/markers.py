@@ -28,7 +28,7 @@ from index_format.errors import BlockgzError, MalformedObject
 from index_format.keys import LAYOUTS, ObjectKind, PartitionKeys, TopicFolder, conflict_in, topic_home
 from index_format.marker import Marker
 from index_format.rebuild import Link, RebuiltChain, StoredIndex, rebuilt_chain
-from index_format.records import iter_records, record_hash
+from index_format.records import record_at, record_hash
 
 
 class MarkerFacts(NamedTuple):
@@ -194,7 +194,7 @@ def _tail_hash(place: ListedPartition, link: Link) -> str | None:
         batch = decode_block(member, block, index, place.max_block_bytes)
     except BlockgzError:
         return None
-    return record_hash(next(iter_records(batch.slice(batch.num_rows - 1))))
+    return record_hash(record_at(batch, -1))
 
 
 def _successor(store: ToolStore, target: RepairTarget) -> str | None:

@@ -8,15 +8,9 @@ from archiver.old_archives.old_archive import OldReader
 from blockgz_runtime.errors import NotInArchive
 from index_format.ancestor.files import indexed_file, scan_file
 from index_format.ancestor.index import encode_old_index
-from index_format.ancestor.keys import (
-    FoundData,
-    FoundPartition,
-    Place,
-    found_partitions,
-    marker_key,
-    marker_offset,
-)
+from index_format.ancestor.keys import FoundData, FoundPartition, Place, found_partitions, marker_offset
 from index_format.errors import MalformedObject
+from index_format.keys import SeedLayoutKeys, TopicFolder
 
 
 def plan_old_indexes(reader: OldReader, texts: Sequence[str]) -> RepairPlan:
@@ -67,7 +61,7 @@ def _marker(reader: OldReader, place: Place, partition: FoundPartition) -> Repai
         )
         return RepairPlan(problems=(Problem(str(place), error),))
     newest = indexed[-1]
-    key = partition.marker_key or marker_key(place)
+    key = partition.marker_key or SeedLayoutKeys(TopicFolder(place.topic), place.partition).ancestor_marker
     stored = reader.store.get(key)
     named = marker_offset(stored.body) if stored is not None else None
     if named is not None and any(data.first_offset == named for data in partition.data):

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from blockgz_runtime.spark.errors import spark_errors
 from index_format.keys import PartitionKeys
 from index_format.marker import ChunkEntry, Marker
-from replayer.read.partition import ArchivedPartition, NoCache
+from replayer.read.partition import ArchivedPartition
 from replayer.spark.archive_place import ArchivePlace, opened
 from replayer.spark.jobs.reading import named_topics, spread
 from replayer.verify.chunk_checks import ChunkChoice, ChunkFindings, Depth, check_chunks
@@ -139,5 +139,5 @@ class _Check:
 
     async def _findings(self, task: ChunkSlice) -> ChunkFindings:
         async with opened(self.place) as archive:
-            partition = ArchivedPartition(archive.reader, task.keys, task.marker, self.place.max_block_bytes, NoCache())
+            partition = ArchivedPartition(archive.reader, task.keys, task.marker, self.place.max_block_bytes)
             return await check_chunks(partition, task.entries, self.depth, lambda _: None)

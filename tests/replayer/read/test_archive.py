@@ -248,6 +248,6 @@ class TestAbsence:
                     raise AccessDenied(f"the store denies {key}") from None
 
         archive = Archive(Denying(LocalAddress(str(opened.root / "seed"))))
-        assert asyncio.run(archive.open_partition("orders", 0)).num_records == 3
+        assert asyncio.run(archive.open_partition("orders", 0)).marker.num_records == 3
         with pytest.raises(AccessDenied, match="denies topic=orders/partition=00007"):
             asyncio.run(Archive(Denying(LocalAddress(str(opened.root)))).open_partition("orders", 7))
