@@ -49,13 +49,12 @@ def check(*, file: str | None, config: str | None, as_json: bool) -> None:
     name = file or config
     if name is None:
         raise UsageError("no file is given", why="neither FILE nor -C names one", remedy="archiver config check FILE")
-    checked = check_config_file(Path(name), os.environ)
-    resolved = checked.resolved
+    resolved, notes = check_config_file(Path(name), os.environ)
     check_settings(resolved.config, lambda name: resolved.named(KAFKA_PREFIX + name))
     if as_json:
-        click.echo(orjson.dumps({"file": name, "ok": True, "warnings": checked.notes}).decode())
+        click.echo(orjson.dumps({"file": name, "ok": True, "warnings": notes}).decode())
         return
-    print_notes(checked.notes)
+    print_notes(notes)
     click.echo(f"ok: {name}")
 
 

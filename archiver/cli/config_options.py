@@ -4,7 +4,7 @@ import functools
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import click
 from click.core import ParameterSource
@@ -14,8 +14,7 @@ from archiver.config.kinds import FIELDS, FieldKind, default_text, field_choices
 from archiver.config.origins import DEFAULT, KAFKA_PREFIX, Origin, OriginKind, Setting, Settings
 from archiver.config.resolution import option_name, resolve, variable_name
 from blockgz_runtime.program.kafka_options import kafka_properties, properties_option, split_properties
-
-F = TypeVar("F", bound=Callable[..., Any])
+from blockgz_runtime.program.options import F, Option
 
 LONG_NAMES = {"archive": ("-a", "--archive"), "bootstrap_servers": ("-b", "--bootstrap-server")}
 METAVARS = {"archive": "ADDRESS", "bootstrap_servers": "HOST:PORT", "http": "HOST:PORT", "endpoint_url": "URL"}
@@ -49,16 +48,13 @@ def _with_config(function: F, fallback: Settings) -> F:
     return cast(F, config_file_option(decorated))
 
 
-def config_file_option(function: F) -> F:
-    """Adds -C/--config; passes `config: str | None`."""
-    option = click.option(
-        "-C",
-        "--config",
-        metavar="FILE",
-        envvar="BLOCKGZ_CONFIG",
-        help="Settings in YAML, Java properties or Connect's JSON; flags and environment come before them.",
-    )
-    return option(function)
+config_file_option = Option(
+    "-C",
+    "--config",
+    metavar="FILE",
+    help="Settings in YAML, Java properties or Connect's JSON; flags and environment come before them.",
+)
+"""Passes `config: str | None`."""
 
 
 def print_notes(notes: tuple[str, ...]) -> None:
@@ -87,13 +83,8 @@ def field_option(field: str, *, shown: str | None = None, help_text: str | None 
         metavar=METAVARS.get(field) or "|".join(field_choices(field)) or kind.value[0] or None,
         envvar=variable_name(field),
         help=help_text or HELP.get(field, FIELDS[field].description),
-        show_default=shown or _shown_default(field),
+        show_default=shown or (kind is not FieldKind.SWITCH and default_text(field)) or False,
     )
-
-
-def _shown_default(field: str) -> str | bool:
-    is_switch = field_kind(field) is FieldKind.SWITCH
-    return False if is_switch or default_text(field) == "" else default_text(field)
 
 
 def _layers(context: click.Context, given: dict[str, Any]) -> tuple[Settings, Settings]:

@@ -1,13 +1,14 @@
 """`archiver gc`."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import click
 import orjson
 
 from archiver.maintain.garbage import SHORTEST_GRACE_SECONDS
-from archiver.maintain.sweep import SweepPlan, SweepResult, plan_sweep, sweep
+from archiver.maintain.sweep import Problem, SweepPlan, SweepResult, plan_sweep, sweep
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError
 from blockgz_runtime.program.archive_options import store_options
 from blockgz_runtime.program.main import closing, confirm, print_problems
@@ -70,11 +71,13 @@ def gc(
     problems = (*plan.problems, *(result.problems if result else ()))
     print_problems(problems)
     if as_json:
-        click.echo(orjson.dumps(result_object(archive, plan, result, dry_run=dry_run)).decode())
+        click.echo(orjson.dumps(result_object(archive, plan, result, problems, dry_run=dry_run)).decode())
     return PARTLY_FAILED if problems else 0
 
 
-def result_object(archive: str, plan: SweepPlan, result: SweepResult | None, *, dry_run: bool) -> dict[str, Any]:
+def result_object(
+    archive: str, plan: SweepPlan, result: SweepResult | None, problems: Sequence[Problem], *, dry_run: bool
+) -> dict[str, Any]:
     """The JSON contract of `archiver gc --json`; bytes are null where the store does not tell."""
     garbage = [
         {
@@ -91,7 +94,6 @@ def result_object(archive: str, plan: SweepPlan, result: SweepResult | None, *, 
         {"kind": each.kind, "key": each.key, "bytes": each.size, "modified_ms": round(each.modified * 1000)}
         for each in plan.leftovers
     ]
-    problems = (*plan.problems, *(result.problems if result else ()))
     return {
         "archive": archive,
         "dry_run": dry_run,

@@ -124,8 +124,3 @@ def refusal(key: str) -> str | None:
     if key in REFUSED:
         return REFUSED[key]
     return next((reason for prefix, reason in REFUSED_PREFIXES.items() if key.startswith(prefix)), None)
-
-
-def known_names() -> list[str]:
-    """All names of Connect's that a file may hold."""
-    return [*ALIASES, *BUCKETS, *PREFIXES, *NOT_USED]

@@ -4,7 +4,7 @@ import difflib
 from dataclasses import dataclass
 from pathlib import Path
 
-from archiver.config.connect_names import ALIASES, BUCKETS, NOT_USED, PREFIXES, known_names, refusal
+from archiver.config.connect_names import ALIASES, BUCKETS, NOT_USED, PREFIXES, refusal
 from archiver.config.model import KAFKA_RESERVED, RunConfig
 from archiver.config.origins import KAFKA_PREFIX, Origin, OriginKind, Setting, Settings
 from blockgz_runtime.documents import DocumentEntry, DocumentValue, parse_document
@@ -61,7 +61,9 @@ class _SettingsReader:
     def take(self, entry: DocumentEntry) -> None:
         field = entry.key.replace("-", "_")
         if entry.key.startswith(KAFKA_PREFIX):
-            self._take_kafka(entry)
+            if entry.key == KAFKA_PREFIX:
+                raise _unknown(entry)
+            self._set(entry.key, _text(entry), entry)
         elif entry.key == "kafka" and not entry.value:
             return
         elif field in FIELDS and field != "kafka":
@@ -87,11 +89,6 @@ class _SettingsReader:
                 why="it names a place in a bucket, and there is no s3.bucket",
                 remedy="add s3.bucket, or set archive to s3://bucket/prefix",
             )
-
-    def _take_kafka(self, entry: DocumentEntry) -> None:
-        if not entry.key.removeprefix(KAFKA_PREFIX):
-            raise _unknown(entry)
-        self._set(entry.key, _text(entry), entry)
 
     def _take_alias(self, entry: DocumentEntry) -> None:
         alias, text = ALIASES[entry.key], _text(entry)
@@ -138,28 +135,22 @@ def _twice(entry: DocumentEntry, other: str, place: str) -> UsageError:
 
 
 def _unknown(entry: DocumentEntry) -> UsageError:
-    what = f"{entry.place}: {entry.key} is not a setting"
-    reason = refusal(entry.key)
+    reason = refusal(entry.key) or KAFKA_RESERVED.get(entry.key)
     if reason is not None:
         return UsageError(f"{entry.place}: {entry.key} cannot be set", why=reason, remedy="leave it out")
-    if entry.key in KAFKA_RESERVED:
-        return UsageError(
-            f"{entry.place}: {entry.key} cannot be set", why=KAFKA_RESERVED[entry.key], remedy="leave it out"
-        )
     near = _nearest(entry.key)
+    remedy = f"did you mean {near}?" if near else "archiver config init lists the fields; librdkafka's go under kafka"
     return UsageError(
-        what,
+        f"{entry.place}: {entry.key} is not a setting",
         why="no field of the archiver and no name of Connect's that it knows is written so",
-        remedy=f"did you mean {near}?"
-        if near
-        else "archiver config init lists the fields; librdkafka's go under kafka",
+        remedy=remedy,
     )
 
 
 def _nearest(key: str) -> str | None:
     if key.startswith(_LIBRDKAFKA):
         return KAFKA_PREFIX + key
-    candidates = {_plain(name): name for name in [*known_names(), *FIELDS]}
+    candidates = {_plain(name): name for name in [*ALIASES, *BUCKETS, *PREFIXES, *NOT_USED, *FIELDS]}
     found = difflib.get_close_matches(_plain(key), candidates, 1, 0.6)
     return candidates[found[0]] if found else None
 

@@ -180,16 +180,11 @@ STAND_INS: Mapping[str, str] = {"archive": "./archive", "bootstrap_servers": "lo
 """For required fields that a file leaves to flags and environment, so that the rest can be checked."""
 
 
-@dataclass(frozen=True)
-class CheckedFile:
-    """A file that is right. In `resolved` stand-ins take the place of what the file leaves open."""
+def check_config_file(path: Path, environ: Mapping[str, str]) -> tuple[Resolved, tuple[str, ...]]:
+    """The configuration of a file, stand-ins in the place of what it leaves open, and what its reader should know.
 
-    resolved: Resolved
-    notes: tuple[str, ...]
-
-
-def check_config_file(path: Path, environ: Mapping[str, str]) -> CheckedFile:
-    """Raises UsageError for what would keep any run from starting with this file."""
+    Raises UsageError for what would keep any run from starting with this file.
+    """
     file = read_config_file(path)
     settings: Settings = {}
     notes = list(file.notes)
@@ -206,4 +201,4 @@ def check_config_file(path: Path, environ: Mapping[str, str]) -> CheckedFile:
             settings[field] = Setting(value, DEFAULT)
         if field not in file.settings:
             notes.append(f"{path} leaves {field} to {option_name(field)} or the environment")
-    return CheckedFile(resolve(settings, environ=environ), tuple(notes))
+    return resolve(settings, environ=environ), tuple(notes)

@@ -1,5 +1,6 @@
 """Judgements of what broker, store and machine say: pure functions over values."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -51,18 +52,15 @@ def judge_protocols(protocols: frozenset[str] | None) -> Finding:
 def judge_topic_permissions(allowed: Mapping[str, frozenset[str] | None]) -> Iterator[Finding]:
     """Whether all selected topics may be described and read; None where the broker does not tell."""
     silent = [topic for topic, operations in allowed.items() if operations is None]
-    lacking: dict[str, frozenset[str]] = {}
-    for topic, operations in allowed.items():
-        if operations is not None and not operations >= NEEDED_OF_TOPICS:
-            lacking[topic] = NEEDED_OF_TOPICS - operations
+    lacking = {
+        topic: NEEDED_OF_TOPICS - operations
+        for topic, operations in allowed.items()
+        if operations is not None and not operations >= NEEDED_OF_TOPICS
+    }
     for topic, missing in list(lacking.items())[:SHOWN]:
         what = " and ".join(sorted(missing))
-        yield Finding(
-            "topic ACL",
-            Verdict.FAIL,
-            f"{what} is not allowed on {topic}",
-            f"grant {what} on topic {topic} to this user",
-        )
+        remedy = f"grant {what} on topic {topic} to this user"
+        yield Finding("topic ACL", Verdict.FAIL, f"{what} is not allowed on {topic}", remedy)
     if silent:
         yield Finding("topic ACL", Verdict.WARN, f"the broker does not tell what is allowed on {listed(silent)}")
     elif not lacking and allowed:
@@ -82,15 +80,14 @@ def judge_group_permissions(group_id: str, allowed: frozenset[str] | None) -> Fi
 
 def judge_topics(described: Mapping[str, TopicDescription], chunk_interval: float) -> Iterator[Finding]:
     """Whether records live long enough to be archived, and what their timestamps are; `chunk_interval` in seconds."""
-    types: dict[str, int] = {}
+    types: Counter[str] = Counter()
     fine = silent = 0
     for topic, description in described.items():
         if description.config is None or description.defaults is None:
             silent += 1
             continue
         settings = {**description.defaults, **description.config}
-        kind = settings.get("message.timestamp.type", "CreateTime")
-        types[kind] = types.get(kind, 0) + 1
+        types[settings.get("message.timestamp.type", "CreateTime")] += 1
         finding = judge_retention(topic, settings, chunk_interval)
         if finding is None:
             fine += 1
@@ -113,10 +110,8 @@ def judge_retention(topic: str, settings: Mapping[str, str], chunk_interval: flo
     kept = int(settings.get("retention.ms", "-1")) / 1000
     remedy = f"raise retention.ms of {topic}, or lower --chunk-interval"
     if 0 <= kept <= chunk_interval:
-        detail = (
-            f"{topic} keeps records {format_duration(kept)}, a chunk stays open {format_duration(chunk_interval)}: "
-        )
-        return Finding("retention", Verdict.FAIL, f"{detail}a crash loses records", remedy)
+        detail = f"{topic} keeps records {format_duration(kept)}, a chunk stays open {format_duration(chunk_interval)}"
+        return Finding("retention", Verdict.FAIL, f"{detail}: a crash loses records", remedy)
     if 0 <= kept < SHORT_RETENTION * chunk_interval:
         detail = f"{topic} keeps records {format_duration(kept)}: an outage that is longer loses records"
         return Finding("retention", Verdict.WARN, detail, remedy)
@@ -141,13 +136,11 @@ def judge_newest(newest_ms: int | None, now: float) -> Finding:
 def judge_open_files(limit: int | None, brokers: int, partitions: int) -> Finding:
     """Whether the process may open what it needs: open chunks hold no file open, so partitions hardly count."""
     needed = FILES + FILES_A_BROKER * brokers
-    detail = (
-        f"limit {limit if limit is not None else 'none'}, needed about {needed}; {partitions} partitions need no more"
-    )
+    shown = "none" if limit is None else limit
+    detail = f"limit {shown}, needed about {needed}; {partitions} partitions need no more"
     if limit is not None and limit < needed:
-        return Finding(
-            "open files", Verdict.WARN, detail, f"ulimit -n {max(1024, needed)}, or LimitNOFILE= of the unit"
-        )
+        remedy = f"ulimit -n {max(1024, needed)}, or LimitNOFILE= of the unit"
+        return Finding("open files", Verdict.WARN, detail, remedy)
     return Finding("open files", Verdict.OK, detail)
 
 
@@ -163,12 +156,11 @@ def judge_clock(difference: float) -> Finding:
     """How far this machine's clock is ahead of the store's, in seconds."""
     way = "ahead of" if difference > 0 else "behind"
     detail = f"this machine is {format_duration(round(abs(difference)))} {way} the store"
+    remedy = "synchronise the clock (NTP)"
     if abs(difference) > CLOCK_REFUSED_SECONDS:
-        return Finding(
-            "store clock", Verdict.FAIL, f"{detail}; S3 refuses such requests", "synchronise the clock (NTP)"
-        )
+        return Finding("store clock", Verdict.FAIL, f"{detail}; S3 refuses such requests", remedy)
     if abs(difference) > CLOCK_WARNING_SECONDS:
-        return Finding("store clock", Verdict.WARN, detail, "synchronise the clock (NTP)")
+        return Finding("store clock", Verdict.WARN, detail, remedy)
     return Finding("store clock", Verdict.OK, "this machine and the store agree to a minute")
 
 

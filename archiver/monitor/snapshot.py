@@ -101,11 +101,6 @@ class ServiceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     def is_live(self) -> bool:
         return self.heartbeat_age_seconds <= LIVE_SECONDS
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether the process joined and archives every partition that is its own."""
-        return self.joined and not self.unowned
-
 
 def partition_snapshots(
     views: Iterable[PartitionView], bounds: Mapping[Partition, LogBounds], *, now: float, wall_ms: int

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from archiver.commit.archive import archive_info
 from archiver.maintain.garbage import Chain
-from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget, objects_of, storing
+from archiver.maintain.repair.plan import RepairPlan, RepairTarget, objects_of, storing
 from archiver.maintain.sweep import Problem, read_chain
 from blockgz_runtime.store.writer import ListedObject, StoredObject, ToolStore
 from index_format import objects
@@ -154,13 +154,8 @@ def _of_chain(place: ListedPartition, chain: Chain) -> RepairPlan:
             plan += RepairPlan(problems=(Problem(keys.chunks + entry.name, error),))
             continue
         etag = found[0].etag if found else None
-        detail = (
-            f"{'damaged' if found else 'missing'}; offsets {entry.first_offset} to {entry.last_offset}, as committed"
-        )
-        key = keys.chunks + entry.name
-        plan += RepairPlan(
-            (RepairStep(str(place.target), "index", key, detail, storing(place.store, key, body, etag)),)
-        )
+        detail = f"offsets {entry.first_offset} to {entry.last_offset}, as committed"
+        plan += storing(place.store, place.target, "index", keys.chunks + entry.name, body, etag, detail)
     return plan
 
 
@@ -174,9 +169,8 @@ def _committed(
         f"no data object of {entry.bytes} bytes lies at offset {number}", why="the chunk's data is lost or was changed"
     )
     after = before.next_offset if before else 0
-    gaps = tuple(
-        sorted({gap for gap in chain.gaps if after <= gap.start < entry.next_offset}, key=lambda gap: gap.start)
-    )
+    between = {gap for gap in chain.gaps if after <= gap.start < entry.next_offset}
+    gaps = tuple(sorted(between, key=lambda gap: gap.start))
     reach = range(entry.last_offset + 1, entry.next_offset)
     formats = {index.record_format for index in beside}
     for key, listed in place.data_at.get(number, ()):
@@ -232,28 +226,26 @@ def _without_chain(place: ListedPartition) -> RepairPlan:
         if found is not None and found[1] is not None:
             plan += RepairPlan(notes=(f"{key.key}: {name} names other data; this is left of a dead writer",))
             continue
-        detail = f"{'damaged' if found else 'missing'}; offsets {index.first_offset} to {index.last_offset}, no marker"
-        target, etag = keys.chunks + name, found[0].etag if found else None
-        action = storing(place.store, target, objects.encode(index), etag)
-        plan += RepairPlan((RepairStep(str(place.target), "index", target, detail, action),))
+        detail = f"offsets {index.first_offset} to {index.last_offset}, no marker"
+        body, etag = objects.encode(index), found[0].etag if found else None
+        plan += storing(place.store, place.target, "index", keys.chunks + name, body, etag, detail)
     return plan
 
 
 def _sidecars(place: ListedPartition) -> RepairPlan:
     """Layout `seed`: what readers of the ancestor find beside the data."""
-    keys, steps = place.target.keys, []
-    if keys.layout != "seed":
-        return RepairPlan()
+    plan = RepairPlan()
+    if place.target.keys.layout != "seed":
+        return plan
     there = {key.stem for key, _ in place.of_kind(ObjectKind.ANCESTOR_INDEX)}
     data = {key.key: key for key, _ in place.of_kind(ObjectKind.DATA)}
     for _, index in stored_indexes(place).values():
         key = data.get(index.data.name) if index is not None else None
         if index is None or key is None or key.stem in there or not _is_wanted(place, key.number):
             continue
-        name = key.stem + INDEX_SUFFIX
-        action = storing(place.store, name, ancestor_index(index.blocks), None)
-        steps.append(RepairStep(str(place.target), "index", name, "missing; for readers of the ancestor", action))
-    return RepairPlan(tuple(steps))
+        name, body = key.stem + INDEX_SUFFIX, ancestor_index(index.blocks)
+        plan += storing(place.store, place.target, "index", name, body, None, "for readers of the ancestor")
+    return plan
 
 
 def _blocks(
@@ -292,7 +284,9 @@ def _index(
     for piece in place.pieces(key.key, size):
         digest.update(piece)
     nearest = max(like, key=lambda index: (index.start_offset <= start_offset, index.start_offset), default=None)
-    no_time = all(block.max_timestamp == -1 for block in blocks)
+    timestamp_type = nearest.timestamp_type if nearest else TIMESTAMP_TYPES[0]
+    if all(block.max_timestamp == -1 for block in blocks):
+        timestamp_type = TIMESTAMP_TYPES[-1]
     try:
         return ChunkIndex(
             archive_id=place.archive_id,
@@ -303,11 +297,7 @@ def _index(
             record_format=form,
             codec="zstd" if key.key.endswith(".zst") else "gzip",
             isolation_level=nearest.isolation_level if nearest else ISOLATION_LEVELS[0],
-            timestamp_type=TIMESTAMP_TYPES[-1]
-            if no_time
-            else nearest.timestamp_type
-            if nearest
-            else TIMESTAMP_TYPES[0],
+            timestamp_type=timestamp_type,
             start_offset=start_offset,
             next_offset=next_offset,
             first_offset=blocks[0].first_record_offset,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from archiver.maintain.repair.plan import RepairPlan, RepairStep, parse_place, storing
+from archiver.maintain.repair.plan import RepairPlan, parse_place, storing
 from archiver.maintain.sweep import Problem
 from archiver.old_archives.old_archive import OldReader
 from blockgz_runtime.errors import NotInArchive
@@ -48,9 +48,9 @@ def _index(reader: OldReader, place: Place, data: FoundData, size: int) -> Repai
         error = MalformedObject(f"{data.key} cannot be indexed to its end", why=why)
         return RepairPlan(problems=(Problem(data.key, error),))
     old = bodies.get(data.own_index_key)
-    detail = f"{'damaged' if old else 'missing'}; offsets {file.first_offset} to {file.next_offset - 1}, counted"
-    action = storing(reader.store, data.own_index_key, encode_old_index(file.blocks), old.etag if old else None)
-    return RepairPlan((RepairStep(str(place), "index", data.own_index_key, detail, action),))
+    detail = f"offsets {file.first_offset} to {file.next_offset - 1}, counted"
+    body, etag = encode_old_index(file.blocks), old.etag if old else None
+    return storing(reader.store, place, "index", data.own_index_key, body, etag, detail)
 
 
 def _marker(reader: OldReader, place: Place, partition: FoundPartition) -> RepairPlan:
@@ -67,9 +67,8 @@ def _marker(reader: OldReader, place: Place, partition: FoundPartition) -> Repai
     if named is not None and any(data.first_offset == named for data in partition.data):
         return RepairPlan(notes=(f"{key} names a chunk that is there; nothing to repair",))
     body = (reader.store.prefix + newest.index_keys[0]).encode()
-    detail = f"{'damaged' if stored else 'missing'}; names {newest.index_keys[0]}"
-    action = storing(reader.store, key, body, stored.etag if stored else None)
-    return RepairPlan((RepairStep(str(place), "marker", key, detail, action),))
+    etag = stored.etag if stored else None
+    return storing(reader.store, place, "marker", key, body, etag, f"names {newest.index_keys[0]}")
 
 
 def _wanted(texts: Sequence[str]) -> Callable[[Place, str], bool]:

@@ -115,8 +115,10 @@ def carry_out(plan: RepairPlan) -> list[Problem]:
     return problems
 
 
-def storing(store: ToolStore, key: str, body: bytes, expected: ContentTag | None) -> Callable[[], None]:
-    """Store an index where there is none, or in the place of version `expected` of a damaged one."""
+def storing(
+    store: ToolStore, where: object, what: str, key: str, body: bytes, expected: ContentTag | None, detail: str
+) -> RepairPlan:
+    """One step: store an object where there is none, or in the place of version `expected` of a damaged one."""
 
     def store_it() -> None:
         if expected is None:
@@ -126,4 +128,5 @@ def storing(store: ToolStore, key: str, body: bytes, expected: ContentTag | None
         if not stored:
             raise StoreError(f"{key} changed meanwhile", why="another process wrote it", remedy="run the repair again")
 
-    return store_it
+    state = "missing" if expected is None else "damaged"
+    return RepairPlan((RepairStep(str(where), what, key, f"{state}; {detail}", store_it),))

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from archiver.commit.operations import LogBounds
 from archiver.ingest.ownership import PartitionState
 from archiver.monitor.metrics import make_registry
+from archiver.monitor.server import readiness
 from archiver.monitor.snapshot import LIVE_SECONDS, Reach, lag_records, lag_seconds
 from tests.support.snapshots import partition, service
 
@@ -67,10 +68,10 @@ def test_values_come_from_one_snapshot_at_the_time_of_the_scrape() -> None:
 def test_a_service_is_live_and_ready() -> None:
     ready = service(partition(0), partition(1, PartitionState.DONE), partition(2, PartitionState.RELEASED))
     assert ready.is_live
-    assert ready.is_ready
-    assert service().is_ready, "there may be no partition left for this process"
-    assert not service(joined=False).is_ready
-    assert not service(partition(0), partition(1, PartitionState.WAITING)).is_ready
+    assert readiness(ready) is None
+    assert readiness(service()) is None, "there may be no partition left for this process"
+    assert readiness(service(joined=False)) is not None
+    assert readiness(service(partition(0), partition(1, PartitionState.WAITING))) is not None
     assert not service(heartbeat_age=LIVE_SECONDS + 1).is_live
 
 
