@@ -285,7 +285,7 @@ def claimed(
     """The marker as its next owner claims it; a gap moves next_offset to the gap's end."""
     owner = {"writer": writer, "nonce": nonce, "group_id": group_id, "isolation_level": isolation_level}
     claim = replace(marker, epoch=marker.epoch + 1, **owner)
-    return claim if gap is None else replace(claim, next_offset=gap.end, gaps=(*marker.gaps, gap))
+    return claim if gap is None else replace(claim, next_offset=gap.end, gaps=_with_gaps(marker, [gap]))
 
 
 def advanced(
@@ -313,23 +313,36 @@ def advanced(
         start_offset=start_offset,
         next_offset=next_offset,
         tail=tail,
-        gaps=(*marker.gaps, *gaps),
+        gaps=_with_gaps(marker, gaps),
     )
+
+
+def _with_gaps(marker: Marker, gaps: Sequence[Gap]) -> tuple[Gap, ...]:
+    """The marker's gaps and new ones behind its newest chunk; two of one reason, and no chunk between, become one.
+
+    Without a chunk nothing folds, and a log of records that cannot be archived would make gaps without end.
+    """
+    last = marker.gaps[-1] if marker.gaps else None
+    newest = marker.spans[-1].next_offset if marker.spans else 0
+    if not gaps or last is None or last.start < newest or last.reason != gaps[0].reason:
+        return (*marker.gaps, *gaps)
+    return (*marker.gaps[:-1], Gap(last.start, gaps[0].end, last.reason), *gaps[1:])
 
 
 def folded(marker: Marker) -> tuple[Marker, tuple[PendingCatalog, ...]]:
     """The marker with room for one more chunk, and the catalogs that must be stored for it, lowest level first.
 
-    A full tail folds into a level-1 catalog; where that level is full, its references fold into the next, and so on.
+    A full tail folds into a level-1 catalog, and so does one with too many gaps; where that level is full, its
+    references fold into the next, and so on.
     """
-    if len(marker.tail) < FAN_OUT:
+    gaps, folded_gaps = marker.gaps, tuple[Gap, ...]()
+    if len(gaps) > MAX_GAPS_IN_MARKER and marker.tail:
+        folded_gaps = tuple(gap for gap in gaps if gap.end <= marker.tail[-1].next_offset)
+        gaps = gaps[len(folded_gaps) :]
+    if len(marker.tail) < FAN_OUT and not folded_gaps:
         return marker, ()
     pending = []
     catalogs = list(marker.catalogs)
-    gaps, folded_gaps = marker.gaps, tuple[Gap, ...]()
-    if len(gaps) > MAX_GAPS_IN_MARKER:
-        folded_gaps = tuple(gap for gap in gaps if gap.end <= marker.tail[-1].next_offset)
-        gaps = gaps[len(folded_gaps) :]
     catalog = _pending(ChunkCatalog(level=1, entries=marker.tail, gaps=folded_gaps))
     pending.append(catalog)
     for level in range(len(catalogs) + 1):

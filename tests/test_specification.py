@@ -96,7 +96,7 @@ def test_numbers_and_names_in_the_text_are_those_of_the_code() -> None:
     sentences = [
         f"up to {FAN_OUT} older entries",
         f"{FAN_OUT + FAN_OUT**2 + FAN_OUT**3:,} chunks",
-        f"more than {MAX_GAPS_IN_MARKER} when the tail folds",
+        f"lists more than {MAX_GAPS_IN_MARKER} gaps",
         f"no JSON object above {objects.MAX_OBJECT_BYTES >> 20} MiB",
         f"({DEFAULT_MAX_BLOCK_BYTES >> 20} MiB unless it is raised)",
         f"a record per {RECORD_FOOTPRINT} bytes",

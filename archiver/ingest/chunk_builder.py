@@ -60,6 +60,9 @@ class ChunkBuilder:
         self._blocks = array("q")
         """The entries of finished blocks, flat: as objects they would take six times as much."""
         self._gaps: list[Gap] = []
+        self._ends_in_gap = False
+        """Whether the newest offset of all was skipped."""
+        self._skipped = 0
         self._timestamp_type = 0
         self._first: tuple[int, int] | None = None
         self._tail_hash: str | None = None
@@ -76,6 +79,7 @@ class ChunkBuilder:
             encoded_bytes=self._encoded_bytes + self.open_block_bytes,
             num_records=self._num_records,
             num_blocks=len(self._blocks) // ENTRY_FIELDS,
+            num_gaps=len(self._gaps),
             opened_at=self._opened_at,
             last_record_at=self._last_record_at,
         )
@@ -97,7 +101,7 @@ class ChunkBuilder:
     @property
     def skipped(self) -> int:
         """Records left out because the record format cannot hold them."""
-        return sum(gap.end - gap.start for gap in self._gaps)
+        return self._skipped
 
     def add(self, batch: pa.RecordBatch, leader_epoch: int | None, now: float) -> None:
         """Append records that came `now`; raises BufferFailed.
@@ -111,10 +115,11 @@ class ChunkBuilder:
             self._append(batch.slice(0, row), leader_epoch, now)
             raise UnencodableRecord(offsets[row], f"record format {self._format.name} {reason}")
         for row in objections:
+            self._ends_in_gap = row - 1 in objections if row else self._ends_in_gap
             self.skip(offsets[row])
-        if objections:
-            batch = batch.filter(pa.array([row not in objections for row in range(batch.num_rows)]))
-        self._append(batch, leader_epoch, now)
+        wanted = [row not in objections for row in range(batch.num_rows)]
+        self._append(batch.filter(pa.array(wanted)) if objections else batch, leader_epoch, now)
+        self._ends_in_gap = not wanted[-1]
 
     def _append(self, batch: pa.RecordBatch, leader_epoch: int | None, now: float) -> None:
         if batch.num_rows == 0:
@@ -131,12 +136,11 @@ class ChunkBuilder:
         self._last_record_at = now
 
     def skip(self, offset: int) -> None:
-        """Note an offset that is left out; neighbours become one gap."""
-        if self._gaps and self._gaps[-1].end == offset:
-            offset_before = self._gaps.pop().start
-            self._gaps.append(Gap(offset_before, offset + 1, "skipped"))
-        else:
-            self._gaps.append(Gap(offset, offset + 1, "skipped"))
+        """Note an offset that is left out; those with no record between them become one gap."""
+        start = self._gaps.pop().start if self._ends_in_gap else offset
+        self._gaps.append(Gap(start, offset + 1, "skipped"))
+        self._ends_in_gap = True
+        self._skipped += 1
 
     def end_block(self) -> None:
         """Move what waits in memory into the buffer, as a block that is smaller than it could be."""

@@ -14,6 +14,7 @@ class RollReason(Enum):
 
     BYTES = "bytes"
     BLOCKS = "blocks"
+    GAPS = "gaps"
     RECORDS = "records"
     INTERVAL = "interval"
     IDLE = "idle"
@@ -25,6 +26,8 @@ class RollReason(Enum):
 
 MAX_BLOCKS = 100_000
 """A chunk with more would have an index that readers refuse: small blocks, or a text block at every hole of a log."""
+MAX_GAPS = 1000
+"""A chunk with more ends: its index and the marker list each."""
 
 
 BUFFER_SHARE_OF_OPEN_CHUNKS = 0.8
@@ -58,6 +61,7 @@ class OpenChunkFacts:
     encoded_bytes: int
     num_records: int
     num_blocks: int
+    num_gaps: int
     opened_at: float
     last_record_at: float
 
@@ -66,16 +70,16 @@ def roll_reason(chunk: OpenChunkFacts, limits: RollLimits, now: float) -> RollRe
     """Why the chunk should end now, or None while it may stay open."""
     if chunk.num_records == 0:
         return None
-    if chunk.compressed_bytes >= limits.chunk_bytes:
-        return RollReason.BYTES
-    if chunk.num_blocks >= MAX_BLOCKS:
-        return RollReason.BLOCKS
-    if limits.chunk_records is not None and chunk.num_records >= limits.chunk_records:
-        return RollReason.RECORDS
-    if now - chunk.opened_at >= limits.chunk_interval_seconds:
-        return RollReason.INTERVAL
-    idle = limits.chunk_idle_seconds is not None and now - chunk.last_record_at >= limits.chunk_idle_seconds
-    return RollReason.IDLE if idle and chunk.encoded_bytes >= limits.tiny_bytes else None
+    is_long_idle = limits.chunk_idle_seconds is not None and now - chunk.last_record_at >= limits.chunk_idle_seconds
+    reached = {
+        RollReason.BYTES: chunk.compressed_bytes >= limits.chunk_bytes,
+        RollReason.BLOCKS: chunk.num_blocks >= MAX_BLOCKS,
+        RollReason.GAPS: chunk.num_gaps >= MAX_GAPS,
+        RollReason.RECORDS: limits.chunk_records is not None and chunk.num_records >= limits.chunk_records,
+        RollReason.INTERVAL: now - chunk.opened_at >= limits.chunk_interval_seconds,
+        RollReason.IDLE: is_long_idle and chunk.encoded_bytes >= limits.tiny_bytes,
+    }
+    return next((reason for reason, is_reached in reached.items() if is_reached), None)
 
 
 def rows_that_fit(

@@ -19,7 +19,9 @@ from index_format.marker import (
     PendingCatalog,
     ReferenceCatalog,
     Span,
+    advanced,
     appended,
+    claimed,
     decode_catalog,
     decode_marker,
     encode,
@@ -220,6 +222,37 @@ def test_many_gaps_fold_with_the_chunks_that_they_lie_in() -> None:
     assert len(marker.gaps) <= MAX_GAPS_IN_MARKER
     for catalog in catalogs:
         assert all(gap.end <= catalog.entries[-1].next_offset for gap in catalog.gaps)
+
+
+def test_a_tail_with_too_many_gaps_folds_before_it_is_full() -> None:
+    marker, _ = archive_of(3, gaps_each=5)
+    assert folded(marker) == (marker, ())
+    newest = marker.tail[-1]
+    end = newest.next_offset
+    many = tuple(Gap(end + 2 * number, end + 2 * number + 1, "skipped") for number in range(MAX_GAPS_IN_MARKER + 1))
+    behind = replace(marker, next_offset=many[-1].end, gaps=many)
+    assert folded(behind) == (behind, ()), "what lies behind the tail is no catalog's"
+    longer = replace(newest, next_offset=many[-1].end)
+    after, (catalog,) = folded(replace(behind, tail=(*marker.tail[:-1], longer)))
+    assert (after.tail, after.gaps) == ((), ())
+    assert decode_catalog(catalog.body, catalog.reference, 1).gaps == many
+
+
+def test_gaps_without_a_chunk_between_become_one() -> None:
+    marker, _ = archive_of(1)
+    end = marker.tail[-1].next_offset
+    for at in range(end, end + 300, 3):
+        marker = advanced(marker, at + 3, nonce=str(at), leader_epoch=0, gaps=[Gap(at, at + 1, "skipped")])
+    assert (marker.gaps, marker.next_offset, marker.chain_end) == (
+        (Gap(end, end + 298, "skipped"),),
+        end + 300,
+        end + 298,
+    )
+    claim = partial(claimed, writer="w", nonce="n", group_id="g", isolation_level=None)
+    lost = claim(marker, gap=Gap(end + 300, end + 310, "retention"))
+    assert [gap.reason for gap in lost.gaps] == ["skipped", "retention"], "of two reasons"
+    again = claim(lost, gap=Gap(end + 310, end + 320, "retention"))
+    assert again.gaps[1:] == (Gap(end + 300, end + 320, "retention"),)
 
 
 def test_a_gap_behind_the_tail_does_not_fold() -> None:

@@ -156,14 +156,18 @@ def test_skipped_records_become_gaps_and_a_run_of_them_one_gap(builder: Builder)
     assert finished.tail_hash == record_hash(BAD[5])
 
 
-def test_a_run_of_skipped_records_over_two_batches_is_one_gap(builder: Builder) -> None:
+def test_skipped_records_with_none_between_are_one_gap(builder: Builder) -> None:
     chunk = builder("text", bad_records_are_skipped=True)
     add(chunk, BAD[1:2])
     add(chunk, BAD[2:3])
     chunk.skip(13)
     chunk.skip(20)
+    add(chunk, [record(21, b"good", timestamp=21)])
     chunk.skip(22)
-    assert chunk.gaps == (Gap(11, 14, "skipped"), Gap(20, 21, "skipped"), Gap(22, 23, "skipped"))
+    add(chunk, [record(23, None, timestamp=23), record(24, b"good", timestamp=24)])
+    add(chunk, [record(30, None, timestamp=30)])
+    assert chunk.gaps == (Gap(11, 21, "skipped"), Gap(22, 24, "skipped"), Gap(30, 31, "skipped"))
+    assert (chunk.skipped, chunk.facts.num_gaps) == (7, 3), "an offset that was not there was not skipped"
 
 
 def test_an_open_chunk_whose_block_ended_holds_no_record_in_memory(builder: Builder) -> None:

@@ -21,6 +21,7 @@ from archiver.ingest.roll_policy import RollLimits, RollReason
 from blockgz_runtime.errors import BufferFailed, StoreError, StoreUnavailable
 from blockgz_runtime.store.writer import Body
 from index_format.blocks import IsalCompressor
+from index_format.chunk_index import Gap
 from index_format.record_formats import record_format
 from index_format.records import Record, batch_from_records
 from tests.index_format.builders import record
@@ -481,7 +482,7 @@ def test_progress_over_nothing_but_skipped_records(bench: Bench, by_tick: bool) 
     archiver.offer(FLUSH)
     bench.settle()
     chain = bench.chain()
-    assert chain is not None and (chain.gaps, chain.next_offset) == ([(0, 2), (2, 3)], 4)
+    assert chain is not None and (chain.gaps, chain.next_offset) == ([(0, 3)], 4)
     assert bench.offsets() == [3]
 
 
@@ -666,3 +667,27 @@ def test_an_open_block_is_told_to_end_once_while_the_partition_waits(bench: Benc
     chunk = archiver.state.open_chunk
     assert chunk is not None and (chunk.num_records, chunk.num_blocks) == (2, 1)
     assert archiver.state.open_index_bytes == ENTRY_BYTES
+
+
+def test_chunks_with_many_skipped_records_end_and_fold(bench: Bench) -> None:
+    archiver = bench.archiver(layout="seed", skip=True, chunk_bytes=10**9)
+    for start in range(0, 24_000, 2000):
+        values = [b"good" if offset % 2 else b"two\nlines" for offset in range(start, start + 2000)]
+        archiver.offer(fetched([record(start + row, value, timestamp=0) for row, value in enumerate(values)]))
+    archiver.offer(FLUSH)
+    bench.settle()
+    marker = archiver.held.marker
+    assert (archiver.state.failure, marker.num_records, archiver.state.counts.skipped) == (None, 12_000, 12_000)
+    assert marker.num_chunks == 12, "each has a thousand gaps"
+    assert len(marker.gaps) == 1000, "those before moved into catalogs"
+
+
+def test_records_of_which_all_are_skipped_make_one_gap(bench: Bench) -> None:
+    archiver = bench.archiver(layout="seed", skip=True)
+    for offset in range(0, 900, 3):
+        archiver.offer(fetched([record(offset, None, timestamp=0)]))
+        archiver.offer(FLUSH)
+        bench.settle()
+    marker = archiver.held.marker
+    assert (marker.gaps, marker.next_offset) == ((Gap(0, 898, "skipped"),), 898)
+    assert archiver.state.counts.skipped == 300

@@ -8,6 +8,7 @@ import pytest
 
 from archiver.ingest.roll_policy import (
     MAX_BLOCKS,
+    MAX_GAPS,
     OpenChunkFacts,
     RollLimits,
     RollReason,
@@ -18,7 +19,7 @@ from archiver.ingest.roll_policy import (
 
 LIMITS = RollLimits(chunk_bytes=1000, chunk_records=10, chunk_interval_seconds=60.0)
 CHUNK = OpenChunkFacts(
-    compressed_bytes=1, encoded_bytes=1, num_records=1, num_blocks=0, opened_at=100.0, last_record_at=100.0
+    compressed_bytes=1, encoded_bytes=1, num_records=1, num_blocks=0, num_gaps=0, opened_at=100.0, last_record_at=100.0
 )
 
 
@@ -34,6 +35,9 @@ CHUNK = OpenChunkFacts(
         ({}, 60, RollReason.INTERVAL),
         ({"num_blocks": MAX_BLOCKS - 1}, 0, None),
         ({"num_blocks": MAX_BLOCKS}, 0, RollReason.BLOCKS),
+        ({"num_gaps": MAX_GAPS - 1}, 0, None),
+        ({"num_gaps": MAX_GAPS}, 0, RollReason.GAPS),
+        ({"num_gaps": MAX_GAPS, "num_records": 0}, 0, None),
     ],
 )
 def test_the_first_limit_that_is_reached_ends_a_chunk(
