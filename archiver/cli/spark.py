@@ -2,8 +2,9 @@
 
 import signal
 import threading
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
@@ -15,12 +16,10 @@ from blockgz_runtime.errors import PARTLY_FAILED, UsageError
 from blockgz_runtime.process import stop_on_signals
 from blockgz_runtime.program.kafka_options import kafka_properties
 from blockgz_runtime.program.main import INTERRUPTED, closing
-from blockgz_runtime.program.options import DURATION
+from blockgz_runtime.program.options import DURATION, with_options
 
 if TYPE_CHECKING:
     from archiver.spark.job import JobResult
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 OPTIONS = {name: field for name, field in SPARK_NAMES.items() if name != "path"}
 OWN_DEFAULTS = {field: text for field, text in SPARK_DEFAULTS.items() if field != "isolation_level"}
@@ -29,14 +28,6 @@ HELP = {
     "memory": "Budget for records in memory, of one task.",
     "on_gap": "Where a batch begins behind the archive's end: record a gap, or refuse it.",
 }
-
-
-def _sink_options(function: F) -> F:
-    decorated: Any = function
-    for field in reversed(OPTIONS.values()):
-        decorated = field_option(field, shown=OWN_DEFAULTS.get(field), help_text=HELP.get(field))(decorated)
-    result: F = decorated
-    return result
 
 
 @click.command(
@@ -61,7 +52,10 @@ def _sink_options(function: F) -> F:
 @click.option("--master", help="Of Spark, such as local[4]; else what spark-submit or its configuration says.")
 @click.option("--jars", help="Jars of Spark's Kafka source, separated by commas.")
 @click.option("-X", "kafka", multiple=True, metavar="NAME=VALUE", help="A setting of Kafka's Java client.")
-@_sink_options
+@partial(
+    with_options,
+    options=[field_option(each, shown=OWN_DEFAULTS.get(each), help_text=HELP.get(each)) for each in OPTIONS.values()],
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a line for each batch, and the result, as JSON.")
 def spark(*, archive: str, kafka: tuple[str, ...], as_json: bool, **given: Any) -> int:
     """Archive topics as a Spark job: Spark's Kafka source into the format blockgz-archive.
@@ -80,9 +74,9 @@ def spark(*, archive: str, kafka: tuple[str, ...], as_json: bool, **given: Any) 
             why="archiver spark is a Spark job, and Spark is an extra",
             remedy="pip install 'blockgz[spark]'",
         ) from error
-    sink = {"path": archive} | {
-        name: _text(value) for name, field in OPTIONS.items() if (value := given.pop(field)) is not None
-    }
+    chosen = {name: value for name, field in OPTIONS.items() if (value := given.pop(field)) is not None}
+    sink = {"path": archive}
+    sink |= {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in chosen.items()}
     sink.setdefault("isolationLevel", default_text("isolation_level"))
     job = Job(kafka=_java_settings(kafka), sink=sink, **given)
     stopped = threading.Event()
@@ -103,10 +97,6 @@ def _java_settings(pairs: tuple[str, ...]) -> dict[str, str]:
             remedy="use --isolation-level",
         )
     return settings
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _print_batch(progress: Mapping[str, Any], *, as_json: bool) -> None:

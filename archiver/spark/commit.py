@@ -85,16 +85,12 @@ def commit_all(
     """
     without = readings.keys() - {batch.partition for batch in batches}
     with ThreadPoolExecutor(COMMITTERS) as pool:
-        empty = pool.map(lambda partition: _empty(partition, context), sorted(without))
+        empty = (PartitionBatch(each, frozenset(), (), 0, 0) for each in pool.map(context.identity, sorted(without)))
         every = [*batches, *empty]
         outcomes = list(pool.map(lambda batch: _commit(batch, context, readings.get(batch.partition)), every))
     for outcome in outcomes:
         _log(outcome)
     return outcomes
-
-
-def _empty(partition: SourcePartition, context: WriteContext) -> PartitionBatch:
-    return PartitionBatch(context.identity(partition), frozenset(), (), 0, 0)
 
 
 def _commit(batch: PartitionBatch, context: WriteContext, reading: Reading | None) -> Outcome:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any
 
 from py4j.java_gateway import is_instance_of
 from pyspark import SparkContext
@@ -36,20 +36,13 @@ def _option(match: re.Match[str]) -> str:
     return {"archive": "path"}.get(name, name)
 
 
-class SparkCondition(NamedTuple):
-    """An error as Spark names it."""
-
-    condition: str
-    parameters: Mapping[str, str]
-
-
-def conditions(error: BaseException) -> Iterator[SparkCondition]:
-    """What Spark names of an error and of its causes: pyspark forgets it where it has no class for a cause."""
+def conditions(error: BaseException) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Conditions and parameters of an error and of its causes: pyspark forgets them where it knows no class for one."""
     gateway = SparkContext._gateway
     cause: Any = getattr(error, "_origin", None)
     while cause is not None:
         if is_instance_of(gateway, cause, "org.apache.spark.SparkThrowable") and (condition := cause.getCondition()):
-            yield SparkCondition(condition, dict(cause.getMessageParameters()))
+            yield condition, dict(cause.getMessageParameters())
         cause = cause.getCause()
 
 
@@ -59,14 +52,14 @@ def data_loss(error: BaseException, checkpoint: str, *, is_recorded: bool) -> Ga
     The checkpoint holds the offsets that are gone, so that each further try fails as well; a query without one begins
     where the topic does, and leaves out what is archived.
     """
-    lost = next((each for each in conditions(error) if each.condition.partition(".")[0] == DATA_LOSS), None)
-    if lost is None:
-        return None
-    parameters = ", ".join(f"{name} {value}" for name, value in sorted(lost.parameters.items()))
-    again = f"remove the checkpoint {checkpoint}, or give another one, and start again"
-    return GapRefused(
-        "the topic no longer holds records that were to be archived next",
-        why=f"Spark's Kafka source says {lost.condition}: {parameters}",
-        remedy=f"{again}{'' if is_recorded else ' with --on-gap record'}: what is archived already is left out, "
-        "and the jump is recorded as a gap",
-    )
+    for condition, parameters in conditions(error):
+        if condition.partition(".")[0] == DATA_LOSS:
+            said = ", ".join(f"{name} {value}" for name, value in sorted(parameters.items()))
+            again = f"remove the checkpoint {checkpoint}, or give another one, and start again"
+            return GapRefused(
+                "the topic no longer holds records that were to be archived next",
+                why=f"Spark's Kafka source says {condition}: {said}",
+                remedy=f"{again}{'' if is_recorded else ' with --on-gap record'}: what is archived already is left "
+                "out, and the jump is recorded as a gap",
+            )
+    return None

@@ -60,7 +60,11 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
             why="Arrow cannot hold more",
             remedy="write 1GiB",
         )
-    topic_ids = _topic_ids(options.given.get("topicIds", "{}"))
+    text, example = options.given.get("topicIds", "{}"), '{"orders":"AAAAAAAAQyq4sA6hRyR_Zw"}'
+    ids = json_object("topicIds", text, example)
+    if not all(isinstance(value, str) and value for value in ids.values()):
+        raise bad_value("topicIds", text, example)
+    topic_ids = {topic: topic_id.translate(_AS_LIBRDKAFKA) for topic, topic_id in ids.items()}
     return SinkOptions(config, options.text("clusterId"), topic_ids, options.given.get(JOB_OPTION))
 
 
@@ -69,11 +73,3 @@ def _setting(name: str, value: str) -> Setting:
         # Absolute, for executors work in folders of their own.
         value = str(Path(value).expanduser().absolute())
     return Setting(value, Origin(OriginKind.OPTION, f"format {FORMAT}", name))
-
-
-def _topic_ids(text: str) -> Mapping[str, str]:
-    example = '{"orders":"AAAAAAAAQyq4sA6hRyR_Zw"}'
-    ids = json_object("topicIds", text, example)
-    if not all(isinstance(value, str) and value for value in ids.values()):
-        raise bad_value("topicIds", text, example)
-    return {topic: topic_id.translate(_AS_LIBRDKAFKA) for topic, topic_id in ids.items()}

@@ -1,6 +1,6 @@
 """Rows of Spark's Kafka source as records of the archive's schema, and these by rising offset."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -47,16 +47,8 @@ class SourcePartition(NamedTuple):
         return f"{self.topic}:{self.partition}"
 
 
-class Column(NamedTuple):
-    """A column as a schema names it: its name, and its type as Spark's simple string."""
-
-    name: str
-    type: str
-
-
-def check_columns(columns: list[Column]) -> None:
-    """Raises UsageError unless these are the columns of Spark's Kafka source with headers, in any order."""
-    found = {column.name: column.type for column in columns}
+def check_columns(found: Mapping[str, str]) -> None:
+    """Raises UsageError unless these, by name with Spark's simple string of the type, are its Kafka source's."""
     for name, wanted in COLUMNS.items():
         if name not in found:
             raise UsageError(
@@ -82,20 +74,16 @@ def to_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A batch of Spark's columns as one of `ROWS`; raises BatchRefused for what no record of Kafka's can be."""
     for name in COLUMNS.keys() - set(NULLABLE):
         if batch.column(name).null_count:
-            raise BatchRefused(
-                f"column {name} holds a null",
-                why="every record of Kafka's has one",
-                remedy="give records as Spark's Kafka source reads them",
-            )
-    _check_least(batch, "partition", 0)
-    _check_least(batch, "offset", 0)
+            raise _no_record(f"column {name} holds a null", "every record of Kafka's has one")
+    for name in ("partition", "offset"):
+        lowest = pc.min(batch.column(name)).as_py()
+        if lowest is not None and lowest < 0:
+            raise _no_record(f"column {name} holds {lowest}", "Kafka's are at least 0")
     types = batch.column("timestampType").to_numpy()
-    if not np.isin(types, list(TIMESTAMP_TYPES)).all():
-        raise BatchRefused(
-            f"column timestampType holds {int(types[~np.isin(types, list(TIMESTAMP_TYPES))][0])}",
-            why=", ".join(f"{number} is {name}" for number, name in TIMESTAMP_TYPES.items()),
-            remedy="give records as Spark's Kafka source reads them",
-        )
+    unknown = types[~np.isin(types, list(TIMESTAMP_TYPES))]
+    if len(unknown):
+        known = ", ".join(f"{number} is {name}" for number, name in TIMESTAMP_TYPES.items())
+        raise _no_record(f"column timestampType holds {int(unknown[0])}", known)
     columns = [
         batch.column("topic").cast(pa.string()),
         batch.column("partition"),
@@ -109,14 +97,8 @@ def to_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=ROWS)
 
 
-def _check_least(batch: pa.RecordBatch, name: str, least: int) -> None:
-    lowest = pc.min(batch.column(name)).as_py()
-    if lowest is not None and lowest < least:
-        raise BatchRefused(
-            f"column {name} holds {lowest}",
-            why=f"Kafka's are at least {least}",
-            remedy="give records as Spark's Kafka source reads them",
-        )
+def _no_record(what: str, why: str) -> BatchRefused:
+    return BatchRefused(what, why=why, remedy="give records as Spark's Kafka source reads them")
 
 
 def _milliseconds(column: Any) -> Any:
@@ -135,11 +117,8 @@ def _headers(column: Any) -> Any:
     try:
         return header_column_of_lists(column)
     except ValueError as error:
-        raise BatchRefused(
-            "column headers holds a header without a key",
-            why="Kafka knows none; its value may be null",
-            remedy="give records as Spark's Kafka source reads them",
-        ) from error
+        why = "Kafka knows none; its value may be null"
+        raise _no_record("column headers holds a header without a key", why) from error
 
 
 class SortedRun(NamedTuple):

@@ -21,7 +21,7 @@ from archiver.spark.context import WriteContext, open_context
 from archiver.spark.errors import as_write_failed
 from archiver.spark.options import FORMAT, parse_options
 from archiver.spark.read_ranges import ask_ranges
-from archiver.spark.rows import Column, SourcePartition, check_columns, to_rows
+from archiver.spark.rows import SourcePartition, check_columns, to_rows
 from archiver.spark.task import TaskPartition, write_task
 from blockgz_runtime.errors import UsageError
 
@@ -98,5 +98,5 @@ def _context(options: Mapping[str, str], schema: StructType, *, overwrite: bool,
             why="its chunks are immutable",
             remedy='write .mode("append"), or give another path',
         )
-    check_columns([Column(field.name, field.dataType.simpleString()) for field in schema.fields])
+    check_columns({field.name: field.dataType.simpleString() for field in schema.fields})
     return open_context(parse_options(options), is_batch=is_batch)

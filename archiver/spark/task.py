@@ -25,7 +25,7 @@ from blockgz_runtime.store.opening import default_buffer_root
 from blockgz_runtime.store.writer import ToolStore
 from index_format import marker as markers
 from index_format.blocks import decode_block
-from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, ChunkIndex
+from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.errors import MalformedObject
 from index_format.keys import INDEX_SUFFIXES, PartitionKeys, data_suffix, is_catalog_name
 from index_format.marker import CatalogReference, ChunkEntry, Marker
@@ -217,7 +217,9 @@ def differs(store: ToolStore, keys: PartitionKeys, marker: Marker, record: Recor
     entry = _entry_at(store, keys, marker, record.offset)
     if entry is None:
         return False
-    index = _index(store, keys, marker, entry)
+    index_name = keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[keys.layout])
+    found = _get(store, keys.chunks + index_name)
+    index = markers.decode_index(found, entry, marker.topic, marker.partition)
     block = next((each for each in index.blocks if each.last_record_offset >= record.offset), None)
     if block is None or block.first_record_offset > record.offset:
         return False
@@ -242,11 +244,6 @@ def _entry_at(store: ToolStore, keys: PartitionKeys, marker: Marker, offset: int
         catalog = markers.decode_catalog(_get(store, keys.home + span.name), span, level)
         span, level = span_at_or_after(catalog.entries, offset), level - 1
     return span if isinstance(span, ChunkEntry) else None
-
-
-def _index(store: ToolStore, keys: PartitionKeys, marker: Marker, entry: ChunkEntry) -> ChunkIndex:
-    name = keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[keys.layout])
-    return markers.decode_index(_get(store, keys.chunks + name), entry, marker.topic, marker.partition)
 
 
 def _get(store: ToolStore, key: str) -> bytes:

@@ -142,18 +142,15 @@ class _Types:
 
     def _object(self, kind: str, schema: Mapping[str, Any], namespace: str, inside: tuple[str, ...]) -> pa.DataType:
         logical = schema.get("logicalType")
-        made: pa.DataType
         if kind in _NAMED:
-            made = self._named_type(kind, schema, namespace, inside)
-        elif kind == "array":
-            made = pa.list_(self.of(schema["items"], namespace, inside))
-        elif kind == "map":
-            made = pa.map_(pa.string(), self.of(schema["values"], namespace, inside))
-        elif logical == "decimal":
-            made = _decimal(schema)
-        else:
-            made = _LOGICAL.get((kind, logical)) or self._by_name(kind, namespace, inside)
-        return made
+            return self._named_type(kind, schema, namespace, inside)
+        if kind == "array":
+            return pa.list_(self.of(schema["items"], namespace, inside))
+        if kind == "map":
+            return pa.map_(pa.string(), self.of(schema["values"], namespace, inside))
+        if logical == "decimal":
+            return _decimal(schema)
+        return _LOGICAL.get((kind, logical)) or self._by_name(kind, namespace, inside)
 
     def _named_type(self, kind: str, schema: Mapping[str, Any], namespace: str, inside: tuple[str, ...]) -> pa.DataType:
         name = _full_name(schema["name"], schema.get("namespace", namespace))
@@ -182,10 +179,9 @@ class _Types:
             return pa.null()
         if len(kinds) == 1:
             return kinds[0]
-        if set(kinds) == {pa.int32(), pa.int64()}:
-            return pa.int64()
-        if set(kinds) == {pa.float32(), pa.float64()}:
-            return pa.float64()
+        for narrow, wide in ((pa.int32(), pa.int64()), (pa.float32(), pa.float64())):
+            if set(kinds) == {narrow, wide}:
+                return wide
         raise _unfit(f"a union of {', '.join(map(str, kinds))} is no single column")
 
 

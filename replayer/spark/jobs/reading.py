@@ -50,16 +50,9 @@ class _Lists(AccumulatorParam["list[Skipped]"]):
         return value1 + value2
 
 
-class SkippedRanges:
+def skipped_ranges(spark: SparkSession) -> Accumulator[list[Skipped]]:
     """Collects what tasks skip: exact for what is written once, as Spark counts each task of the last stage once."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self.found: Accumulator[list[Skipped]] = spark.sparkContext.accumulator([], _Lists())
-
-    @property
-    def ranges(self) -> list[Skipped]:
-        """In order, each once."""
-        return sorted(set(self.found.value))
+    return spark.sparkContext.accumulator([], _Lists())
 
 
 async def named_topics(archive: Archive, texts: Sequence[str]) -> list[TopicPartitions]:
@@ -113,16 +106,11 @@ def records(
     runs: tuple[PartitionRange, ...],
     record_filter: RecordFilter,
     decoder: RowDecoder,
-    skipped: SkippedRanges | None,
+    skipped: Accumulator[list[Skipped]] | None,
 ) -> DataFrame:
     """The records of the runs, a task for each; damage ends the job, or is noted in `skipped`."""
-    empty = decoder(_no_rows())
-    work = _Read(place, record_filter, decoder, None if skipped is None else skipped.found)
-    return spread(spark, runs, work, from_arrow_schema(empty.schema))
-
-
-def _no_rows() -> pa.RecordBatch:
-    return to_rows(pa.RecordBatch.from_pylist([], SCHEMA), "", 0, headers=True)
+    empty = decoder(to_rows(pa.RecordBatch.from_pylist([], SCHEMA), "", 0, headers=True))
+    return spread(spark, runs, _Read(place, record_filter, decoder, skipped), from_arrow_schema(empty.schema))
 
 
 def spread(

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -20,7 +21,7 @@ from replayer.replay.pace import Commands, Slowest
 from replayer.replay.pipeline import Pipeline
 from replayer.replay.result import ReplayResult
 from replayer.replay.routing import MapPartitions
-from replayer.replay.run import RecordSink, ReplayWork, run_replay
+from replayer.replay.run import ReplayWork, run_replay
 from replayer.replay.stages import LeftOut, TransformStage
 from replayer.spark.archive_place import ArchivePlace, opened
 from replayer.spark.lanes import LaneStore, LaneTarget, SourceLane, lane_sink, untransactional_sink
@@ -195,18 +196,9 @@ async def _replayed(task: LaneTask, damage: SkipDamage, left_out: LeftOut) -> Re
             replace(stage, left_out=left_out) if isinstance(stage, TransformStage) else stage
             for stage in work.pipeline.stages
         )
-        with _sink(work, lane) as sink:
-            return await run_replay(
-                ReplayWork([selection], {lane.number: task.first}, reading),
-                Pipeline(stages, MapPartitions({lane.source: lane.number})),
-                sink,
-                Slowest(),
-                Commands(),
-                lambda *_: None,  # the driver learns of progress from the positions
-            )
-
-
-def _sink(work: LaneWork, lane: SourceLane) -> AbstractContextManager[RecordSink]:
-    if work.transactional:
-        return lane_sink(lane, work.target, decode_position)
-    return untransactional_sink(lane, work.target)
+        pipeline = Pipeline(stages, MapPartitions({lane.source: lane.number}))
+        lane_work = ReplayWork([selection], {lane.number: task.first}, reading)
+        transactional = partial(lane_sink, decode=decode_position)
+        with (transactional if work.transactional else untransactional_sink)(lane, work.target) as sink:
+            # The driver learns of progress from the positions.
+            return await run_replay(lane_work, pipeline, sink, Slowest(), Commands(), lambda *_: None)

@@ -13,9 +13,8 @@ from blockgz_runtime.spark.errors import spark_errors
 from index_format.chunk_index import Gap
 from replayer.read.record_filter import RecordFilter
 from replayer.read.request import SelectionRequest
-from replayer.read.selection import Selection
 from replayer.spark.archive_place import ArchivePlace, opened
-from replayer.spark.jobs.reading import Skipped, SkippedRanges, named_topics, records
+from replayer.spark.jobs.reading import Skipped, named_topics, records, skipped_ranges
 from replayer.spark.jobs.values import ValueOptions, row_decoder, settled, with_values
 from replayer.spark.source.planning import PartitionRange, Portion, range_of, shared_out
 
@@ -55,31 +54,26 @@ async def planned(
 
     Chunks that the filter's times leave out are not in it. Raises as opening and resolving do.
     """
+    wanted = selection.filter.may_match if selection.filter.by_time else None
+    portions, gaps = [], []
     async with opened(place) as archive:
         named = await named_topics(archive, topics)
         selections = [each for topic in named for each in await selection.select(archive, topic)]
-        return await _planned(selections, selection.filter, task_bytes, min_tasks)
-
-
-async def _planned(
-    selections: Sequence[Selection], record_filter: RecordFilter, task_bytes: int, min_tasks: int
-) -> JobPlan:
-    wanted = record_filter.may_match if record_filter.by_time else None
-    portions, gaps = [], []
-    for partition, (start, end) in selections:
-        if end <= start:
-            continue
-        run = range_of(partition, start, end)
-        entries = [entry async for entry in partition.entries(start, end, wanted)]
-        portions.append(Portion(partition, run, entries))
-        found = [gap for gap in await partition.gaps() if gap.start < end and gap.end > start]
-        gaps += [GapRead(run.topic, run.partition, gap) for gap in found]
+        for partition, (start, end) in selections:
+            if end <= start:
+                continue
+            run = range_of(partition, start, end)
+            portions.append(Portion(partition, run, [each async for each in partition.entries(start, end, wanted)]))
+            found = [gap for gap in await partition.gaps() if gap.start < end and gap.end > start]
+            gaps += [GapRead(run.topic, run.partition, gap) for gap in found]
+        tasks = await shared_out(portions, task_bytes, min_tasks)
+    entries = [entry for portion in portions for entry in portion.entries]
     return JobPlan(
-        tuple(dict.fromkeys(selection.partition.topic for selection in selections)),
-        tuple(await shared_out(portions, task_bytes, min_tasks)),
-        sum(len(portion.entries) for portion in portions),
-        sum(entry.num_records for portion in portions for entry in portion.entries),
-        sum(entry.bytes for portion in portions for entry in portion.entries),
+        tuple(dict.fromkeys(each.partition.topic for each in selections)),
+        tuple(tasks),
+        len(entries),
+        sum(entry.num_records for entry in entries),
+        sum(entry.bytes for entry in entries),
         tuple(gaps),
     )
 
@@ -122,7 +116,7 @@ def write(spark: SparkSession, plan: JobPlan, reading: ReadRequest, output: Outp
     """
     check_parts(output.partition_by, decodes=reading.values.decodes)
     decoder = row_decoder(reading.values, plan.topics)
-    skipped = SkippedRanges(spark) if reading.skips_damage else None
+    skipped = skipped_ranges(spark) if reading.skips_damage else None
     seen = Observation("blockgz")
     with spark_errors():
         rows = records(spark, reading.place, plan.tasks, reading.filter, decoder, skipped)
@@ -134,7 +128,8 @@ def write(spark: SparkSession, plan: JobPlan, reading: ReadRequest, output: Outp
     bad, first = counts["bad"], counts["first_bad"]
     left_out = bad if reading.values.on_bad == "skip" else 0
     place = None if first is None else "{topic}:{partition}:{offset}: {bad}".format(**first.asDict())
-    return WriteResult(counts["rows"], counts["rows"] - left_out, bad, place, [] if skipped is None else skipped.ranges)
+    ranges = [] if skipped is None else sorted(set(skipped.value))
+    return WriteResult(counts["rows"], counts["rows"] - left_out, bad, place, ranges)
 
 
 def _counted(rows: DataFrame, seen: Observation) -> DataFrame:

@@ -72,7 +72,9 @@ class RowReader:
             return
         records = self._records(batch)
         self._rows += batch.num_rows
-        topics = self._strings(batch, "topic")
+        topics = batch.column("topic") if "topic" in self._columns else None
+        if topics is not None and topics.null_count:
+            raise _missing("topic")
         partitions = self._numbers(batch, "partition")
         for rows in _groups(topics, partitions, batch.num_rows):
             first = int(rows[0])
@@ -121,13 +123,6 @@ class RowReader:
                 f"a row has the {name} {numbers.min()}", why="Kafka has none below 0", remedy="choose other rows"
             )
         return numbers
-
-    def _strings(self, batch: pa.RecordBatch, name: str) -> pa.Array | None:
-        if name not in self._columns:
-            return None
-        if batch.column(name).null_count:
-            raise _missing(name)
-        return batch.column(name)
 
 
 def _missing(name: str) -> ReplayRefused:

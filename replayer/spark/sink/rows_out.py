@@ -1,8 +1,7 @@
 """One task of a write: its rows to a topic, as they come or in transactions that no second run repeats."""
 
-from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from time import monotonic
@@ -65,38 +64,12 @@ def write_rows(batches: Iterator[pa.RecordBatch], work: WriteWork, writer: Write
         raise
 
 
-class _TopicProducer(ABC):
-    """Where the records of one target topic go; nothing is held back unless a subclass says so."""
-
-    written: int = 0
-    """Records that were handed over."""
-
-    @abstractmethod
-    def write(self, part: Part) -> None:
-        """Takes a part; raises a BlockgzError."""
-
-    def due_in(self) -> float | None:
-        """Seconds until `commit_due` is to be called, None where there is no hurry."""
-        return None
-
-    def commit_due(self) -> None:  # noqa: B027
-        """Commits what may not stay open any longer."""
-
-    @abstractmethod
-    def finish(self) -> None:
-        """Waits until everything is taken."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Gives up."""
-
-
 class _Producers:
     """One for each target topic."""
 
     def __init__(self, work: WriteWork, writer: Writer) -> None:
         self._work, self._writer = work, writer
-        self._by_topic: dict[str, tuple[Target, _TopicProducer]] = {}
+        self._by_topic: dict[str, tuple[Target, _Idempotent | _Transactional]] = {}
 
     def write(self, part: Part) -> None:
         target, producer = self._to(part)
@@ -123,21 +96,23 @@ class _Producers:
         for _, producer in self._by_topic.values():
             producer.stop()
 
-    def _to(self, part: Part) -> tuple[Target, _TopicProducer]:
+    def _to(self, part: Part) -> "tuple[Target, _Idempotent | _Transactional]":
         work, options = self._work, self._work.options
         name = options.topic or part.topic or ""
         if options.topic is not None and part.topic == name and "offset" in work.columns and not options.into_source:
             raise _into_source(name)
         if name not in self._by_topic:
             target = work.target or find_target(options, work.columns, name, opened_admin(options))
-            kind: Callable[[SinkOptions, Target, Writer], _TopicProducer]
             kind = _Transactional if options.transactional else _Idempotent
             self._by_topic[name] = target, kind(options, target, self._writer)
         return self._by_topic[name]
 
 
-class _Idempotent(_TopicProducer):
+class _Idempotent:
     """Every row once while the task lives; a task that Spark repeats writes its rows again."""
+
+    written = 0
+    """Records that were handed over."""
 
     def __init__(self, options: SinkOptions, target: Target, writer: Writer) -> None:
         self._target, self._writer = target, writer
@@ -150,6 +125,12 @@ class _Idempotent(_TopicProducer):
         for piece in self._target.router.route(ScannedBatch(source, records)):
             self._sink.send(piece.target, piece.records)
         self.written += records.num_rows
+
+    def due_in(self) -> None:
+        """No transaction is open, so that there is no hurry."""
+
+    def commit_due(self) -> None:
+        pass
 
     def finish(self) -> None:
         self._sink.commit({})
@@ -168,8 +149,11 @@ class _Nowhere:
         pass
 
 
-class _Transactional(_TopicProducer):
+class _Transactional:
     """Every row once, however often tasks and writes are repeated: a lane for each source partition."""
+
+    written = 0
+    """Records that were committed."""
 
     def __init__(self, options: SinkOptions, target: Target, writer: Writer) -> None:
         self._options, self._target, self._writer = options, target, writer
@@ -190,13 +174,14 @@ class _Transactional(_TopicProducer):
         self._lanes[part.partition].write(part)
 
     def due_in(self) -> float | None:
+        """Seconds until `commit_due` is to be called; None where there is no hurry."""
         waits = [wait for lane in self._lanes.values() if (wait := lane.due_in()) is not None]
         return min(waits, default=None)
 
     def commit_due(self) -> None:
+        """Ends the transactions that may not stay open any longer."""
         for lane in self._lanes.values():
-            wait = lane.due_in()
-            if wait is not None and wait <= 0:
+            if lane.due_in() == 0.0:
                 lane.commit()
 
     def finish(self) -> None:

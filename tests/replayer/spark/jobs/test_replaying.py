@@ -65,7 +65,7 @@ def test_killed_at_every_step_and_begun_again(
         crash_at += 1
         topic = Topic()
         sinks = iter([FakeSink(topic, crash_at=crash_at), FakeSink(topic)])
-        monkeypatch.setattr(replaying, "_sink", lambda *_, sinks=sinks: nullcontext(next(sinks)))
+        monkeypatch.setattr(replaying, "lane_sink", lambda *_, sinks=sinks, **__: nullcontext(next(sinks)))
         try:
             outcome = run_lane(task)
             completed = True
@@ -85,7 +85,7 @@ def test_an_error_is_an_outcome_that_says_what_went_before(
     content[500:520] = bytes(20)
     chunk.write_bytes(content)
     topic = Topic()
-    monkeypatch.setattr(replaying, "_sink", lambda *_: nullcontext(FakeSink(topic)))
+    monkeypatch.setattr(replaying, "lane_sink", lambda *_, **__: nullcontext(FakeSink(topic)))
     failed = run_lane(task)
     assert isinstance(failed.failure, FormatError)
     assert exit_code_of(failed.failure) == 3
