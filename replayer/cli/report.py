@@ -55,11 +55,8 @@ class ReportOptions:
             **document,
         }
         for path in self.paths:
-            body = (
-                page(whole).encode()
-                if path.suffix == ".html"
-                else msgspec.json.format(msgspec.json.encode(whole)) + b"\n"
-            )
+            as_json = msgspec.json.format(msgspec.json.encode(whole)) + b"\n"
+            body = page(whole).encode() if path.suffix == ".html" else as_json
             try:
                 path.write_bytes(body)
                 if self.sign_key is not None:

@@ -32,9 +32,8 @@ def sendable(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
     zeros = int(np.count_nonzero(timestamps == 0))
     if not zeros:
         return batch, 0
-    columns = {name: batch.column(name) for name in SCHEMA.names}
-    columns["timestamp"] = pa.array(np.where(timestamps == 0, SEND_INSTEAD_OF_ZERO, timestamps))
-    return pa.record_batch(list(columns.values()), schema=SCHEMA), zeros
+    sent = pa.array(np.where(timestamps == 0, SEND_INSTEAD_OF_ZERO, timestamps))
+    return batch.set_column(SCHEMA.get_field_index("timestamp"), SCHEMA.field("timestamp"), sent), zeros
 
 
 PROVENANCE_HEADER = "blockgz-source"

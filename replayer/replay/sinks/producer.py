@@ -142,9 +142,8 @@ class TopicProducer:
         failure = self.connection_errors.denied or self.connection_errors.first
         reason = error.str() if failure is None else f"{error.str()} ({failure.str()})"
         if error.code() in DENIED or self.connection_errors.denied is not None:
-            return AccessDenied(
-                what, why=reason, remedy="check the SASL settings (-X) and the ACLs: Write on the topic"
-            )
+            remedy = "check the SASL settings (-X) and the ACLs: Write on the topic"
+            return AccessDenied(what, why=reason, remedy=remedy)
         if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE):
             return DeliveryFailed(what, why=reason, remedy=f"raise max.message.bytes of topic {self.topic}")
         return DeliveryFailed(what, why=reason, remedy="repair the cause and resume with --resume")

@@ -66,10 +66,8 @@ class TransactionalSink(Generic[P]):
         """
         for name in sorted(set(RESERVED) & properties.keys()):
             raise UsageError(f"-X {name} cannot be set", why="--transactional sets it itself", remedy="leave it out")
-        self._settings = {
-            **producer_settings(properties, max_message_bytes),
-            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-        }
+        settings = producer_settings(properties, max_message_bytes)
+        self._settings = {**settings, "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}
         self._job = job
         self._positions = positions
         self._router = router or KeepPartitions()

@@ -1,7 +1,6 @@
 """What the target of a write is asked before rows go to it: as a replay's, as far as rows can tell."""
 
 import re
-import time
 from dataclasses import dataclass
 
 import pyarrow.compute as pc
@@ -11,12 +10,13 @@ from blockgz_runtime.kafka.settings import RESERVED
 from replayer.errors import ReplayRefused
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.topic_facts import TopicFacts
-from replayer.replay.pipeline import KeepPartitions, Router
-from replayer.replay.plan import Findings, JobState, Preflight, RecordPlace, SourcePartition, TargetRequest, TimeBounds
+from replayer.replay.pipeline import Router
+from replayer.replay.plan import Findings, Preflight, RecordPlace, SourcePartition, TargetRequest, TimeBounds
 from replayer.replay.preflight import refuse_by_config
 from replayer.replay.routing import RoutingRequest, make_router
 from replayer.replay.sinks.producer import SAFETY
 from replayer.replay.sinks.transactional import RESERVED as RESERVED_BY_TRANSACTIONS
+from replayer.replay.stages import wall_clock
 from replayer.spark.sink.options import SinkOptions
 from replayer.spark.sink.rows_in import Columns, Part
 
@@ -130,8 +130,6 @@ def _preflight(target: Target, sources: tuple[SourcePartition, ...], findings: F
         target.facts,
         {},
         findings,
-        time.time_ns() // 1_000_000,
-        KeepPartitions(),
-        JobState("", transactional=False, resume=False),
+        wall_clock(),
         can_hold=False,
     )
