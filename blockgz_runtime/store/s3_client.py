@@ -27,45 +27,25 @@ CONNECT_SECONDS = 5
 READ_SECONDS = 60
 REQUEST_ATTEMPTS = 4
 """By the client itself, with pauses of up to some seconds between them; after that the caller decides."""
-MISSING = frozenset({"404", "NoSuchKey"})
-CONDITION_FAILED = frozenset({"412", "PreconditionFailed"})
-CONFLICT = frozenset({"409", "ConditionalRequestConflict"})
-PAST_THE_END = frozenset({"416", "InvalidRange"})
-_DENIED = frozenset(
-    {
-        "401",
-        "403",
-        "AccessDenied",
-        "AllAccessDisabled",
-        "ExpiredToken",
-        "Forbidden",
-        "InvalidAccessKeyId",
-        "InvalidToken",
-        "SignatureDoesNotMatch",
-        "TokenRefreshRequired",
-        "XAdminUserNotFound",
-    }
+
+
+def _codes(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+MISSING = _codes("404 NoSuchKey")
+CONDITION_FAILED = _codes("412 PreconditionFailed")
+CONFLICT = _codes("409 ConditionalRequestConflict")
+PAST_THE_END = _codes("416 InvalidRange")
+_DENIED = _codes(
+    "401 403 AccessDenied AllAccessDisabled ExpiredToken Forbidden InvalidAccessKeyId InvalidToken "
+    "SignatureDoesNotMatch TokenRefreshRequired XAdminUserNotFound"
 )
-_TRANSIENT = frozenset(
-    {
-        "408",
-        "429",
-        "500",
-        "502",
-        "503",
-        "504",
-        "InternalError",
-        "OperationAborted",
-        "RequestTimeout",
-        "RequestTimeTooSkewed",
-        "ServiceUnavailable",
-        "SlowDown",
-        "Throttling",
-        "ThrottlingException",
-        "TooManyRequests",
-    }
+_TRANSIENT = _codes(
+    "408 429 500 502 503 504 InternalError OperationAborted RequestTimeout RequestTimeTooSkewed ServiceUnavailable "
+    "SlowDown Throttling ThrottlingException TooManyRequests"
 )
-_ELSEWHERE = frozenset({"301", "307", "AuthorizationHeaderMalformed", "PermanentRedirect"})
+_ELSEWHERE = _codes("301 307 AuthorizationHeaderMalformed PermanentRedirect")
 _NO_CREDENTIALS = (CredentialRetrievalError, NoCredentialsError, PartialCredentialsError, TokenRetrievalError)
 _NO_ANSWER = (ConnectionError, HTTPClientError, HTTPError, IncompleteReadError, TimeoutError)
 

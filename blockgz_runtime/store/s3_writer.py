@@ -70,6 +70,7 @@ class S3Store:
         """`attempts`: how often one request is tried before it fails as StoreUnavailable."""
         self._bucket = bucket
         self.prefix = prefix
+        self._address = S3Address(bucket, prefix)
         with setup_errors(endpoint_url):
             self._client: S3Client = boto3.session.Session().client(
                 "s3",
@@ -237,10 +238,6 @@ class S3Store:
         paginator: Any = self._client.get_paginator(operation)
         with self._errors(prefix):
             yield from paginator.paginate(Bucket=self._bucket, Prefix=self.prefix + prefix, **options)
-
-    @property
-    def _address(self) -> S3Address:
-        return S3Address(self._bucket, self.prefix)
 
     def _errors(self, key: str) -> AbstractContextManager[None]:
         return s3_errors(self._address, key, PERMISSIONS)

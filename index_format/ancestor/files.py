@@ -67,12 +67,10 @@ class OldFile:
 
     @property
     def next_offset(self) -> int:
-        """The offset after its last record."""
         return self.blocks[-1].next_offset if self.blocks else self.first_offset
 
     @property
     def num_records(self) -> int:
-        """Records as its blocks say."""
         return sum(block.num_records for block in self.blocks)
 
     @property
@@ -206,7 +204,6 @@ class Piece(NamedTuple):
 
     @property
     def num_records(self) -> int:
-        """Records as the file's blocks say."""
         spans = [(max(self.start, block.first_offset), min(self.end, block.next_offset)) for block in self.file.blocks]
         return sum(end - start for start, end in spans if start < end)
 

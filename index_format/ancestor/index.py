@@ -25,12 +25,10 @@ class OldBlock(NamedTuple):
 
     @property
     def byte_end(self) -> int:
-        """Where the block ends in its object, exclusive."""
         return self.byte_offset + self.byte_length
 
     @property
     def next_offset(self) -> int:
-        """The offset after its last record."""
         return self.first_offset + self.num_records
 
 

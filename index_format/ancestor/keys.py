@@ -39,7 +39,6 @@ class FoundData(NamedTuple):
 
     @property
     def own_index_key(self) -> str:
-        """Where its index belongs."""
         return self.key.removesuffix(DATA_SUFFIX) + INDEX_SUFFIX
 
 

@@ -23,7 +23,6 @@ class Member(NamedTuple):
 
     @property
     def byte_end(self) -> int:
-        """Where it ends, exclusive."""
         return self.byte_offset + len(self.stored)
 
 

@@ -28,12 +28,10 @@ class TopicConfig:
 
     @property
     def deletes(self) -> bool:
-        """Whether old records are deleted."""
         return "delete" in self.cleanup_policy
 
     @property
     def compacts(self) -> bool:
-        """Whether records with the same key are merged."""
         return "compact" in self.cleanup_policy
 
 
@@ -79,17 +77,14 @@ UNLIMITED = 2**63 - 1
 
 def parse_config(values: Mapping[str, str]) -> TopicConfig:
     """A topic's configuration from the names and values that Kafka gives; what is not there is Kafka's default."""
+    difference = values.get("message.timestamp.difference.max.ms")
     return TopicConfig(
         cleanup_policy=frozenset(part.strip() for part in values.get("cleanup.policy", "delete").split(",")),
         retention_ms=_limit(values.get("retention.ms")),
         retention_bytes=_limit(values.get("retention.bytes")),
         timestamp_type=values.get("message.timestamp.type", "CreateTime"),
-        timestamp_before_max_ms=_limit(
-            values.get("message.timestamp.before.max.ms", values.get("message.timestamp.difference.max.ms"))
-        ),
-        timestamp_after_max_ms=_limit(
-            values.get("message.timestamp.after.max.ms", values.get("message.timestamp.difference.max.ms"))
-        ),
+        timestamp_before_max_ms=_limit(values.get("message.timestamp.before.max.ms", difference)),
+        timestamp_after_max_ms=_limit(values.get("message.timestamp.after.max.ms", difference)),
         max_message_bytes=_limit(values.get("max.message.bytes")),
     )
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from blockgz_runtime.errors import ObjectTruncated
 from index_format.blocks import decode_block, decode_block_near, inflate_block
 from index_format.chunk_index import BlockEntry
-from index_format.errors import CorruptBlock, TooLarge
+from index_format.errors import BlockgzError, CorruptBlock, TooLarge
 from index_format.marker import ChunkEntry
 from index_format.seek import TimeBounded, blocks_between, range_groups
 from replayer.read.damage import Damaged, Unreadable
@@ -194,14 +194,12 @@ def _too_large(what: str, why: str) -> TooLarge:
     )
 
 
-def unreadable_chunk(entry: ChunkEntry, key: str, error: Exception) -> Unreadable:
+def unreadable_chunk(entry: ChunkEntry, key: str, error: BlockgzError) -> Unreadable:
     """A whole chunk whose index or data object `key` is not there or not what it must be."""
-    assert isinstance(error, Damaged)
     return Unreadable(entry.first_offset, entry.last_offset + 1, entry.num_records, key, error)
 
 
-def unreadable_blocks(chunk: Chunk, numbers: range, error: Exception) -> Unreadable:
-    assert isinstance(error, Damaged)
+def unreadable_blocks(chunk: Chunk, numbers: range, error: BlockgzError) -> Unreadable:
     blocks = chunk.index.blocks[numbers.start : numbers.stop]
     num_records = sum(block.num_records for block in blocks)
     return Unreadable(

@@ -24,7 +24,6 @@ class Unreadable(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """What is wrong, in one line."""
         return self.error.reason
 
 

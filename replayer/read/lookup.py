@@ -21,7 +21,15 @@ from replayer.read.archive import Archive
 from replayer.read.blocks import RANGE_BYTES, READ_AHEAD, RangeRead, StoredBlock, decoded_near, fetch_range, read_block
 from replayer.read.damage import Damaged
 from replayer.read.partition import ArchivedPartition, Chunk
-from replayer.read.positions import AtOffset, AtTime, Position, block_at_time, parse_position, resolve_position
+from replayer.read.positions import (
+    AtOffset,
+    AtTime,
+    Position,
+    block_at_time,
+    first_row_since,
+    parse_position,
+    resolve_position,
+)
 from replayer.read.prefetch import prefetched, streamed
 
 CONCURRENT_INDEXES = 16
@@ -196,9 +204,7 @@ async def _first_since(partition: ArchivedPartition, timestamp: int) -> Found | 
         return AfterLast(partition.next_offset)
     chunk, number = place
     batch = await read_block(partition, chunk, number)
-    reached = np.flatnonzero(batch.column("timestamp").to_numpy() >= timestamp)
-    row = int(reached[0]) if len(reached) else 0
-    return Found(record_at(batch, row), chunk.index.data.bytes)
+    return Found(record_at(batch, first_row_since(batch, timestamp)), chunk.index.data.bytes)
 
 
 async def _entry(partition: ArchivedPartition, offset: int) -> ChunkEntry | Outcome:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from blockgz_runtime.errors import UsageError
 from index_format.seek import block_for_time
@@ -184,8 +185,12 @@ async def seek_time(partition: ArchivedPartition, timestamp: int) -> int:
     if block.min_timestamp >= timestamp:
         return block.first_record_offset
     batch = await read_block(partition, chunk, number)
-    reached = np.flatnonzero(batch.column("timestamp").to_numpy() >= timestamp)
-    return int(batch.column("offset")[int(reached[0])].as_py()) if len(reached) else block.first_record_offset
+    return int(batch.column("offset")[first_row_since(batch, timestamp)].as_py())
+
+
+def first_row_since(batch: pa.RecordBatch, timestamp: int) -> int:
+    """The first row at or after `timestamp` (ms); 0 where none is, as in a block that holds no timestamps."""
+    return int(np.argmax(batch.column("timestamp").to_numpy() >= timestamp))
 
 
 async def block_at_time(partition: ArchivedPartition, timestamp: int) -> tuple[Chunk, int] | None:

@@ -125,7 +125,6 @@ class Chain:
         return topic
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord | None:
-        """What becomes of a record, None where it is dropped; raises CannotTransform, naming the transform."""
         for step in self.steps:
             result = step(record)
             if result is None:

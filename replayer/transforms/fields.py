@@ -21,11 +21,8 @@ class InsertField:
     """Adds fields from where the record stands, or one with a fixed text; null stays null."""
 
     side: Side
-    topic: str | None
-    partition: str | None
-    offset: str | None
-    timestamp: str | None
-    static: str | None
+    names: tuple[str | None, ...]
+    """Of the fields for topic, partition, offset, timestamp and the fixed text; None for none."""
     text: str | None
 
     @classmethod
@@ -39,21 +36,16 @@ class InsertField:
             raise settings.wrong("static.field", "no field to insert is named")
         if names[-1] is not None and text is None:
             raise settings.wrong("static.value", "the static field has no value")
-        topic, partition, offset, timestamp, static = names
-        return cls(side, topic, partition, offset, timestamp, static, text)
+        return cls(side, tuple(names), text)
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
         data = record.part(self.side).data
         if data is None:
             return record
-        added = {
-            self.topic: record.topic,
-            self.partition: record.partition,
-            self.offset: record.offset,
-            **({} if record.timestamp is None else {self.timestamp: record.timestamp}),
-            self.static: self.text,
-        }
-        return record.with_data(self.side, fields_of(data) | {n: value for n, value in added.items() if n is not None})
+        values = (record.topic, record.partition, record.offset, record.timestamp, self.text)
+        pairs = zip(self.names, values, strict=True)
+        added = {name: value for name, value in pairs if name is not None and value is not None}
+        return record.with_data(self.side, fields_of(data) | added)
 
 
 @dataclass(frozen=True)
