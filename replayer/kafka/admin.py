@@ -66,10 +66,9 @@ class TopicChanges:
 
     def alter(self, topic: str, change: ConfigChange) -> None:
         """Sets and removes settings of a topic; raises ReplayRefused, AccessDenied or BrokerUnreachable."""
-        entries = [
-            *(_entry(name, value, AlterConfigOpType.SET) for name, value in change.values.items()),
-            *(_entry(name, None, AlterConfigOpType.DELETE) for name in change.removed),
-        ]
+        put, remove = AlterConfigOpType.SET, AlterConfigOpType.DELETE
+        entries = [ConfigEntry(name, value, incremental_operation=put) for name, value in change.values.items()]
+        entries += [ConfigEntry(name, None, incremental_operation=remove) for name in change.removed]
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
         (answer,) = self._admin.incremental_alter_configs([resource], request_timeout=CHANGE_SECONDS).values()
         self._result(answer, f"the configuration of topic {topic!r} cannot be changed", "check the ACLs: AlterConfigs")
@@ -87,10 +86,6 @@ class TopicChanges:
             if isinstance(known, AccessDenied | BrokerUnreachable):
                 raise known from error
             raise ReplayRefused(what, why=failure.str(), remedy=remedy) from error
-
-
-def _entry(name: str, value: str | None, operation: AlterConfigOpType) -> ConfigEntry:
-    return ConfigEntry(name, value, incremental_operation=operation)
 
 
 class KafkaAdmin:
