@@ -12,7 +12,6 @@ from index_format.objects import Count, Name, Offset, Sha256, Timestamp, Word
 DEFAULT_MAX_BLOCK_BYTES = 256 * 1024 * 1024
 """To what a reader lets a block inflate by default: a record of Kafka's largest usual size many times over."""
 
-
 UNVERIFIED = "unverified"
 """The reason of a gap in which there may have been records or not (FORMAT.md)."""
 

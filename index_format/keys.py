@@ -241,8 +241,6 @@ class SeedLayoutKeys:
 
 
 LAYOUTS: dict[str, type[TopicLayoutKeys] | type[SeedLayoutKeys]] = {"topic": TopicLayoutKeys, "seed": SeedLayoutKeys}
-
-
 INDEX_SUFFIXES = {"topic": INDEX_SUFFIX, "seed": SEED_INDEX_SUFFIX}
 """Of the names of our own chunk indexes, by layout."""
 

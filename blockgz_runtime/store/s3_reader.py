@@ -58,7 +58,6 @@ _BROKEN_BODY = (
     ResponseStreamingError,
 )
 
-
 T = TypeVar("T")
 
 

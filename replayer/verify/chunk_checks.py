@@ -58,8 +58,6 @@ class ChunkChoice:
 
 
 EVERY_CHUNK = ChunkChoice()
-
-
 SIZES_AT_ONCE = 8
 END = 2**63 - 1
 
@@ -124,8 +122,6 @@ async def check_chunks(
 
 
 class _ChunkChecks:
-    """Chunks under check."""
-
     def __init__(self, partition: ArchivedPartition, depth: Depth, progress: Progress) -> None:
         self._partition = partition
         self._depth = depth
