@@ -81,7 +81,11 @@ def commit_batch(
     _check_end(identity, ends, before)
     gap = gap_before(before.marker, start, reading) if before is not None else None
     if gap is not None and not policy.gaps_are_recorded:
-        raise _gap_refused(identity, gap)
+        raise GapRefused(
+            f"{identity}: the archive ends at {gap.start}, the batch begins at {gap.end}",
+            why="nobody knows whether the log held records between them",
+            remedy="give the records from there on, or record the gap with --on-gap record",
+        )
     for chunk in chunks:
         yield from _check_data(identity, ends, chunk, policy)
     held = (yield from take_over(identity, (yield NewToken()), policy)).held
@@ -93,14 +97,6 @@ def commit_batch(
     for chunk, next_offset in zip(chunks, ends_of_chunks, strict=True):
         held = yield from commit_stored(identity, held, chunk._replace(next_offset=next_offset))
     return Committed(end, records, len(chunks), gap, 0)
-
-
-def _gap_refused(identity: PartitionIdentity, gap: Gap) -> GapRefused:
-    return GapRefused(
-        f"{identity}: the archive ends at {gap.start}, the batch begins at {gap.end}",
-        why="nobody knows whether the log held records between them",
-        remedy="give the records from there on, or record the gap with --on-gap record",
-    )
 
 
 def commit_reading(identity: PartitionIdentity, reading: Reading, policy: TakeoverPolicy) -> Protocol[None]:

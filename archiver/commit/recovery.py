@@ -1,6 +1,7 @@
 """Taking a partition over: the only recovery there is. Nothing is listed, adopted or repaired."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -196,14 +197,6 @@ def _compare_tail(identity: PartitionIdentity, marker: Marker, newest: Record | 
         )
 
 
-def name_successor(old: PartitionKeys, successor: str, writer: str) -> Protocol[bool]:
-    """Swap the marker of an old incarnation for the last time, to name its successor; False where one is named.
-
-    The swap raises the epoch, so that a writer that still holds the old chain is fenced. Readers follow the name.
-    """
-    return (yield from until_swapped(lambda: _name_successor_once(old, successor, writer)))
-
-
 def _name_successor_once(old: PartitionKeys, successor: str, writer: str) -> Protocol[bool]:
     held = yield from read_marker(old.marker)
     if held is None or held.marker.successor is not None:
@@ -216,11 +209,14 @@ def _name_successor_once(old: PartitionKeys, successor: str, writer: str) -> Pro
 
 
 def name_successors(newest: PartitionKeys, writer: str) -> Protocol[tuple[str, ...]]:
-    """The same for every incarnation older than this one; the folders that were newly named as successors."""
+    """Swap the marker of every older incarnation for the last time, to name its successor; gives those newly named.
+
+    The swap raises the epoch, so that a writer that still holds the old chain is fenced. Readers follow the name.
+    """
     folder, named = newest.folder, list[str]()
     for incarnation in range(1, folder.incarnation):
         old = LAYOUTS[newest.layout](TopicFolder(folder.topic, incarnation), newest.partition)
         successor = str(TopicFolder(folder.topic, incarnation + 1))
-        if (yield from name_successor(old, successor, writer)):
+        if (yield from until_swapped(partial(_name_successor_once, old, successor, writer))):
             named.append(successor)
     return tuple(named)

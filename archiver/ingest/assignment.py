@@ -4,7 +4,6 @@ import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from archiver.config.model import RunConfig
 from archiver.errors import MemberRefused
@@ -19,29 +18,6 @@ from archiver.logs import LogEvent, log
 
 GROUP_COMMIT_SECONDS = 5.0
 REJOIN_SECONDS = 1.0
-
-
-class Assignment(Protocol):
-    """How this process gets its partitions, and how they leave it."""
-
-    joined: bool
-    """Whether its partitions are known."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing is left to do, nor will be."""
-
-    def start(self) -> None:
-        """Get the first partitions, now or in a later poll."""
-
-    def tick(self, now: float) -> None:
-        """Let time pass."""
-
-    def refused(self, refusal: MemberRefused) -> None:
-        """The group refused the consumer: start again with another one, or raise the refusal."""
-
-    def give_up(self, partitions: Sequence[Partition]) -> None:
-        """Flush and commit partitions that leave, within the grace time."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +146,7 @@ class GroupMember:
         self.start()
 
     def give_up(self, partitions: Sequence[Partition]) -> None:
-        """See Assignment; the group hears how far the partitions came."""
+        """Flush and commit within the grace time; the group hears how far the partitions came."""
         active = self._ownership.active
         leaving = {partition: active[partition] for partition in partitions if partition in active}
         self._ownership.give_up(partitions, self._config.grace, self._rest)
@@ -201,3 +177,10 @@ class GroupMember:
         if news:
             self._informed |= news
             self._fetching.commit(news)
+
+
+Assignment = Drain | GroupMember
+"""How this process gets its partitions: `start` asks for them, `tick` lets time pass, `give_up` commits what leaves.
+
+`joined`: whether they are known. `is_over`: whether nothing is left to do, nor will be.
+"""

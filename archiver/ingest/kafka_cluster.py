@@ -20,12 +20,7 @@ from blockgz_runtime.kafka.admin import (
     log_bounds,
     topic_id,
 )
-from blockgz_runtime.kafka.connection import (
-    BROKER_DEADLINE_SECONDS,
-    ConnectionErrors,
-    cluster_metadata,
-    kafka_failure,
-)
+from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS, ConnectionErrors, cluster_metadata, kafka_failure
 from blockgz_runtime.kafka.messages import Readable, batch_of
 from blockgz_runtime.kafka.settings import make_client
 from index_format.errors import BlockgzError

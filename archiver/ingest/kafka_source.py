@@ -300,22 +300,16 @@ def _fetched(partition: Partition, batched: Batched) -> list[Event]:
                 part = batch.slice(start, stop - start)
                 events.append(Fetched(partition, part, epoch, part.nbytes + BATCH_FOOTPRINT))
         else:
-            events.append(_unreadable(partition, run.message.offset(), run.error))
+            offset = run.message.offset()
+            error = UnreadableRecord(
+                f"the record at {name_of(partition)}:{offset} cannot be read by the Kafka client",
+                why=f"a header key is not UTF-8 ({run.error})",
+                remedy="--on-bad-record skip archives the others and records a gap",
+            )
+            events.append(Unreadable(partition, offset, error))
     if batched.end is not None:
         events.append(EndReached(partition, batched.end))
     return events
-
-
-def _unreadable(partition: Partition, offset: int, error: SystemError) -> Unreadable:
-    return Unreadable(
-        partition,
-        offset,
-        UnreadableRecord(
-            f"the record at {name_of(partition)}:{offset} cannot be read by the Kafka client",
-            why=f"a header key is not UTF-8 ({error})",
-            remedy="--on-bad-record skip archives the others and records a gap",
-        ),
-    )
 
 
 def _failed(partition: Partition, error: KafkaError) -> Event:

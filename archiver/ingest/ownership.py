@@ -1,6 +1,6 @@
 """The partitions that are this process's: claiming, feeding, restarting and giving them up.
 
-All methods belong to the consumer thread. Claims run in threads of their own; see protocol.recovery.
+All methods belong to the consumer thread. Claims run in threads of their own; see commit.recovery.
 """
 
 import threading

@@ -203,17 +203,14 @@ class PartitionArchiver:
         """Hand what ended to the committer, if anything did."""
         match ending:
             case EndChunk():
-                self._queue_chunk()
+                chunk = self._state.chunk
+                assert chunk is not None
+                finished = chunk.finish(self._state.position)
+                commit = PendingCommit(chunk, lambda held: commit_chunk(self._identity, held, finished))
+                self._queue(commit, finished.next_offset)
             case CommitProgress(next_offset, gaps, chain_end):
                 progress = PendingCommit(None, lambda held: commit_progress(self._identity, held, next_offset, gaps))
                 self._queue(progress, chain_end)
-
-    def _queue_chunk(self) -> None:
-        chunk, position = self._state.chunk, self._state.position
-        assert chunk is not None
-        finished = chunk.finish(position)
-        commit = PendingCommit(chunk, lambda held: commit_chunk(self._identity, held, finished))
-        self._queue(commit, finished.next_offset)
 
     def _queue(self, commit: PendingCommit, chain_end: int | None) -> None:
         if self._step(ArchivingState.queued, commit, chain_end):

@@ -7,13 +7,12 @@ how much is fetched (backpressure), what topics there are (topics). The service 
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import version
 
 from archiver.commit.archive import open_archive
-from archiver.commit.operations import LogBounds
 from archiver.config.model import RunConfig
 from archiver.errors import MemberRefused
 from archiver.ingest.assignment import WHOLE, Assignment, Drain, DrainShare, GroupMember
@@ -94,7 +93,9 @@ class ArchiverService:
         self._takers = ThreadPoolExecutor(TAKEOVERS_AT_ONCE, thread_name_prefix="take-over")
         self._builders = ThreadPoolExecutor(BUILDERS, thread_name_prefix="build")
         self._committers = ThreadPoolExecutor(COMMITTERS, thread_name_prefix="commit")
-        self._watermarks = Watermarks(self._assigned, self._ask_bounds, clock)
+        self._watermarks = Watermarks(
+            self._assigned, lambda each: self._cluster.bounds(each, config.isolation_level), clock
+        )
         self._ownership: Ownership | None = None
         self._assignment: Assignment | None = None
         self._ticked_at = self._stepped_at = self._gave_back_at = clock()
@@ -215,13 +216,7 @@ class ArchiverService:
             now=self._clock(),
         )
         return GroupMember(
-            self._config,
-            ownership,
-            self._fetching,
-            topics,
-            watch,
-            rest=self._pause_briefly,
-            wait=self._stopping.wait,
+            self._config, ownership, self._fetching, topics, watch, rest=self._pause_briefly, wait=self._stopping.wait
         )
 
     def _context(self, archive: ArchiveInfo, topics: TopicDirectory) -> ArchivingContext:
@@ -242,9 +237,6 @@ class ArchiverService:
 
     def _assigned(self) -> set[Partition]:
         return self._ownership.assigned if self._ownership else set()
-
-    def _ask_bounds(self, partitions: Collection[Partition]) -> dict[Partition, LogBounds]:
-        return self._cluster.bounds(partitions, self._config.isolation_level)
 
     def _pause_briefly(self) -> None:
         self._stepped_at = self._clock()

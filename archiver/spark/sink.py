@@ -6,12 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from archiver.commit.batch import Reading
@@ -63,9 +58,7 @@ class _Writer:
             return TaskReport(write_task(map(to_rows, iterator), self._context))
 
     def _commit(
-        self,
-        messages: Sequence[WriterCommitMessage | None],
-        readings: Mapping[SourcePartition, Reading],
+        self, messages: Sequence[WriterCommitMessage | None], readings: Mapping[SourcePartition, Reading]
     ) -> None:
         """Commits everything; where it raises, what was committed is left out of the next try."""
         log_to(sys.stderr, level=logging.WARNING, log_format="text")

@@ -96,9 +96,7 @@ def _work(
     folder = known.work.selections[0].partition.keys.folder
     config = target.facts.config if target.facts else None
     return LaneWork(
-        ArchivePlace(
-            address.address, address.endpoint_url, address.region, address.max_block_bytes, address.old_format
-        ),
+        ArchivePlace(**vars(address)),
         f"{folder.topic}~{folder.incarnation}",
         known.pipeline,
         request.selection.filter,

@@ -32,16 +32,13 @@ def stage_progress(what: str, tracker: Any, *, as_json: bool) -> Iterator[None]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=as_json) as bar:
         shown = bar.add_task(what, total=None)
-
-        def show(tasks: Tasks) -> None:
-            bar.update(shown, completed=tasks.done, total=tasks.total or None)
-
         lines = StatusLines(what)
 
-        def print_status(tasks: Tasks) -> None:
-            lines.report(lambda seconds: {"tasks": tasks._asdict(), "seconds": round(seconds, 3)})
+        def report(tasks: Tasks) -> None:
+            bar.update(shown, completed=tasks.done, total=tasks.total or None)
+            if as_json:
+                lines.report(lambda seconds: {"tasks": tasks._asdict(), "seconds": round(seconds, 3)})
 
-        report = print_status if as_json else show
         ended = threading.Event()
         poll = threading.Thread(target=_poll, args=(tracker, report, ended), name="spark-progress", daemon=True)
         poll.start()

@@ -90,12 +90,7 @@ def export(destination: str, file_format: str, **given: Any) -> int:
     ),
 )
 @_topics
-@click.option(
-    "--table",
-    required=True,
-    metavar="NAME",
-    help="The table: NAME, DATABASE.NAME or CATALOG.DATABASE.NAME.",
-)
+@click.option("--table", required=True, metavar="NAME", help="The table: NAME, DATABASE.NAME or CATALOG.DATABASE.NAME.")
 @click.option(
     "--format",
     "table_format",

@@ -44,7 +44,7 @@ def _texts(column: pa.Array, reason: str, bad: list[str | None]) -> pa.Array:
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
-        return _each(column, pa.string(), _text, lambda _: reason, bad)
+        return _each(column, pa.string(), bytes.decode, lambda _: reason, bad)
 
 
 def _decoded(column: pa.Array, decoder: AvroDecoder, bad: list[str | None]) -> pa.Array:
@@ -78,10 +78,6 @@ def _each(
             found.append(None)
             bad[row] = bad[row] or reason(error)
     return pa.array(found, kind)
-
-
-def _text(content: bytes) -> str:
-    return content.decode()
 
 
 _CORRUPT = "_blockgz_corrupt"

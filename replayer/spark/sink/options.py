@@ -31,18 +31,9 @@ class SinkOptions:
         return Job(self.job or "none", target, SELECTION)
 
 
-_KNOWN = {
-    "topic",
-    "partitions",
-    "includeHeaders",
-    "transactional",
-    "job",
-    "append",
-    "intoSource",
-    "checkpointLocation",
-    "queryName",
-}
-"""The last two are Spark's own: a stream hands them on."""
+_OF_SPARK = {"checkpointLocation", "queryName"}
+"""Spark's own options: a stream hands them on."""
+_KNOWN = {"topic", "partitions", "includeHeaders", "transactional", "job", "append", "intoSource", *_OF_SPARK}
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:

@@ -59,7 +59,6 @@ class RowPosition:
     rows: int
 
     def encoded(self) -> str:
-        """See ledger.Position."""
         return msgspec.json.encode({"v": VERSION} | {name: getattr(self, name) for name in _STORED}).decode()
 
 
@@ -174,19 +173,17 @@ class RowLedger:
         position = self._position
         if position is None:
             self._position = RowPosition(self._topic, self._writer, rows, (), Range(start, end), rows)
-        elif self._continues:
-            self._refuse_other_rows(position)
-            newest = Range(position.newest.start, end)
-            self._position = replace(
-                position, written=position.written + rows, newest=newest, rows=position.rows + rows
-            )
         else:
-            done = _joined((*position.done, position.newest))
-            self._position = replace(
-                position, written=position.written + rows, done=done, newest=Range(start, end), rows=rows
-            )
+            written = position.written + rows
+            if self._continues:
+                self._refuse_other_rows(position)
+                newest = Range(position.newest.start, end)
+                self._position = replace(position, written=written, newest=newest, rows=position.rows + rows)
+            else:
+                done = _joined((*position.done, position.newest))
+                self._position = replace(position, written=written, done=done, newest=Range(start, end), rows=rows)
         self._continues = self._meets_newest = True
-        self._met = self._position.rows if self._position else 0
+        self._met = self._position.rows
 
     def _refuse_other_rows(self, position: RowPosition) -> None:
         if self._meets_newest and self._met != position.rows:
