@@ -33,7 +33,6 @@ class ArchiveSink(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format(...)` is given."""
         return FORMAT
 
     def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":

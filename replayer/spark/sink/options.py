@@ -38,7 +38,7 @@ _KNOWN = {"topic", "partitions", "includeHeaders", "transactional", "job", "appe
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """The options by their names in any case; raises UsageError that names the option and the remedy."""
-    of_client = {name for name in given if name.lower().startswith(KAFKA_PREFIX)}
+    of_client = [name for name in given if name.lower().startswith(KAFKA_PREFIX)]
     properties = {name.lower().removeprefix(KAFKA_PREFIX): given[name] for name in of_client}
     own = {name: value for name, value in given.items() if name not in of_client}
     options = FormatOptions(

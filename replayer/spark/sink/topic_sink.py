@@ -33,7 +33,6 @@ class TopicSink(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format(...)` is given."""
         return "blockgz-kafka"
 
     def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":

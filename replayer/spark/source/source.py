@@ -36,7 +36,6 @@ class ArchiveSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format(...)` is given."""
         return "blockgz"
 
     def schema(self) -> str:
