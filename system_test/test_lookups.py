@@ -94,7 +94,7 @@ def test_following_an_archive_that_grows(site: Site, topic_name: str) -> None:
         tail.signal(signal.SIGINT)
         done = tail.wait(30).expect(130)
     assert done.stdout.split() == [*(f"{n}:{n}" for n in range(3, 40)), "0:again"]
-    assert done.stderr == f"partition {topic_name}:0 goes on as {topic_name}~2:0: the topic was created again\n"
+    assert done.stderr == f"partition {topic_name}:0 continues as {topic_name}~2:0: the topic was created again\n"
 
 
 def test_offsets_of_a_time_are_those_that_kafka_takes(site: Site, topic_name: str, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def import_command(
     """Turn an archive of kafka-connect-s3 or one of its forks, at SOURCE, into a current one.
 
     Nothing at SOURCE is changed. Its offsets were counted by its writer, so they are as inexact as they were; where a
-    block leaves them open, a gap with reason `unverified` is recorded and named. A second run goes on where the first
+    block leaves them open, a gap with reason `unverified` is recorded and named. A second run resumes where the first
     one ended. TOPIC is a name, a glob or ~regex. --endpoint-url and --region are of both addresses.
     """
     old = open_existing_store(source, endpoint_url=endpoint_url, region=region)

@@ -73,7 +73,7 @@ def index(**options: Any) -> int:
     )
 )
 @click.argument("places", nargs=-1, required=True, metavar="TOPIC[:P]...")
-@click.option("--group-id", default=DEFAULT_GROUP, show_default=True, help="The consumer group that goes on archiving.")
+@click.option("--group-id", default=DEFAULT_GROUP, show_default=True, help="The group that archives it from then on.")
 @_options
 def marker(*, places: tuple[str, ...], group_id: str, **options: Any) -> int:
     """Make a lost or damaged marker again from the indexes of its partition.

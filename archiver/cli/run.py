@@ -116,8 +116,8 @@ def _print_result(reports: Sequence[PartitionReport]) -> None:
             click.echo("\n".join(error_lines(report.failure)), err=True)
         elif report.end_offset is not None and (report.high_watermark or 0) > report.end_offset:
             click.echo(
-                f"note: {name_of(report.partition)} goes on to {report.high_watermark}, beyond the last stable offset "
-                f"{report.end_offset}: an open transaction holds the rest back; run again once it ended",
+                f"note: {name_of(report.partition)} continues to {report.high_watermark}, beyond the last stable "
+                f"offset {report.end_offset}: an open transaction holds the rest back; run again once it ended",
                 err=True,
             )
 
@@ -129,7 +129,7 @@ def _tell_undrained(reports: Sequence[PartitionReport]) -> None:
         shown = ", ".join(names[:SHOWN_PARTITIONS]) + (", …" if len(names) > SHOWN_PARTITIONS else "")
         click.echo(
             f"note: the run was ended before {len(left)} of {len(reports)} partitions were drained ({shown}); "
-            "run it again: it goes on where it ended",
+            "run it again: it resumes where it ended",
             err=True,
         )
 

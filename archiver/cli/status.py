@@ -120,7 +120,7 @@ def _seen_in_archive(store: ToolStore, selection: TopicSelection | None, cluster
             each.gaps,
             None if each.newest_ms is None else _moment(each.newest_ms),
             None if each.writer is None else each.writer[:8],
-            each.error or (f"goes on as {each.successor}" if each.successor else ""),
+            each.error or (f"continues as {each.successor}" if each.successor else ""),
         )
         for each in status.partitions
     ]
@@ -157,8 +157,8 @@ def _seen_in_service(address: str, selection: TopicSelection | None) -> Seen:
     ]
     columns = ["topic", "partition", "state", "durable offset", "lag", "lag s", "headroom", "open chunk s"]
     columns += ["records", "retries", "gaps", "failure"]
-    troubles = [text for text in (health(snapshot), readiness(snapshot)) if text is not None]
-    heading = f"archiver of {snapshot.archive}: {'; '.join(troubles) or 'ready'}"
+    problems = [text for text in (health(snapshot), readiness(snapshot)) if text is not None]
+    heading = f"archiver of {snapshot.archive}: {'; '.join(problems) or 'ready'}"
     return Seen(snapshot, heading, columns, rows, bool(snapshot.in_state(PartitionState.STOPPED)))
 
 

@@ -123,7 +123,7 @@ def judge_retention(topic: str, settings: Mapping[str, str], chunk_interval: flo
 
 
 def judge_newest(newest_ms: int | None, now: float) -> Finding:
-    """Kafka tells no time, but a record from the future tells of a wrong clock."""
+    """Kafka does not report its time, but a record from the future shows a wrong clock."""
     if newest_ms is None:
         return Finding("broker clock", Verdict.OK, "no record to compare with; Kafka itself does not tell its time")
     ahead = newest_ms / 1000 - now

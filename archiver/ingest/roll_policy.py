@@ -18,7 +18,6 @@ class RollReason(Enum):
     RECORDS = "records"
     INTERVAL = "interval"
     IDLE = "idle"
-    SPAN = "span"
     BUFFER = "buffer"
     MEMORY = "memory"
     FLUSH = "flush"

@@ -102,8 +102,8 @@ def batch_of(run: Readable) -> pa.RecordBatch:
 def rising_runs(run: Readable, batch: pa.RecordBatch) -> Iterator[RisingRun]:
     """The batch of `run`, cut where offsets fall and where the leader epoch changes: nearly always one piece.
 
-    What came of several fetches may hold an offset again where the log was cut and written anew in between. Who takes
-    the pieces checks the first offset of each, and by its epoch who wrote it.
+    Several fetches may hold an offset twice where the log was truncated and written again in between. The caller
+    checks the first offset of each, and by its epoch who wrote it.
     """
     falls = np.flatnonzero(np.diff(batch.column("offset").to_numpy()) <= 0) + 1
     epochs = list(map(KafkaMessage.leader_epoch, run.messages))

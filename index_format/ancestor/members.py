@@ -42,7 +42,7 @@ Scanned = Member | DamagedBytes
 class MemberScanner:
     """Takes an object's bytes piece by piece and gives its members and its damage, in order and without overlap.
 
-    After damage it goes on at the next magic from which a whole member inflates. Holds the bytes of one member.
+    After damage it continues at the next magic from which a whole member inflates. Holds the bytes of one member.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -118,7 +118,7 @@ class MemberScanner:
             yield member
 
     def _give_up(self, why: str) -> None:
-        """What begins here is no member; the search goes on one byte further."""
+        """No member begins here; the search continues one byte further."""
         self._inflater = None
         damage = DamagedBytes(self._position, self._position, began_as_member=True, why=why)
         self._damage = self._damage or damage

@@ -109,7 +109,7 @@ class KafkaAdmin:
         return tuple(sorted(name for name in self._metadata.topics if not name.startswith("__")))
 
     def topic(self, name: str) -> TopicFacts | None:
-        """What the cluster tells of a topic, None where there is none of that name; raises AccessDenied."""
+        """The facts of a topic, None where there is none of that name; raises AccessDenied."""
         metadata = self._metadata.topics.get(name)
         if metadata is None:
             return None

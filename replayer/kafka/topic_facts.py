@@ -1,4 +1,4 @@
-"""What the cluster tells of a topic, as far as replays and comparisons depend on it, and what may be changed of it."""
+"""Facts of a topic that replays and comparisons depend on, and what may be changed of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -160,7 +160,7 @@ class Follower:
     def _news(self, number: int, newer: ArchivedPartition) -> Selection | None:
         before, position = self._followed[number]
         if newer.keys.folder != before.keys.folder:
-            self._announce(f"partition {before} goes on as {newer}: the topic was created again")
+            self._announce(f"partition {before} continues as {newer}: the topic was created again")
             position = newer.start_offset
         elif newer.next_offset < before.next_offset:
             raise MalformedObject(

@@ -233,7 +233,7 @@ class _Excuses:
             _excuse(batch, "the source merged some records since (compaction)", result)
 
     def extra(self, batch: pa.RecordBatch, result: PartitionComparison) -> None:
-        """Counts the source's records that the archive does not have; those that it lost are told of otherwise."""
+        """Counts the source's records that the archive does not have; those that it lost are reported elsewhere."""
         lost = self._losses.among(batch)
         if lost.any():
             result.found += int(lost.sum())

@@ -65,7 +65,7 @@ def test_a_topic_that_was_created_again_goes_on_after_its_old_end(opened: Opened
 
     steps: list[Callable[[], object]] = [lambda: old.hand_over("orders~2"), created_again, lambda: None]
     assert following(opened, steps, said) == [[], [("orders:0", 5, 7), ("orders~2:0", 0, 3)], []]
-    assert said == ["partition orders:0 goes on as orders~2:0: the topic was created again"]
+    assert said == ["partition orders:0 continues as orders~2:0: the topic was created again"]
 
 
 def test_a_topic_that_was_created_again_twice_between_two_looks_is_told_whole(
