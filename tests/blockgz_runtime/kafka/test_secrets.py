@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Consumer
 from pydantic import SecretStr
 
@@ -84,11 +85,16 @@ def broker() -> Iterator[SaslBroker]:
     started.close()
 
 
-def run(path: str, folder: Path, bootstrap: str, password: str, *more: str) -> tuple[int, str]:
-    """Exit code and all output of a command that is told the password."""
+def call_of(path: str, bootstrap: str, password: str, *more: str) -> tuple[str, list[str]]:
+    """The program and the arguments of a command with this password."""
     program, *inner = path.split()
     settings = [f"-X{each}" for each in (*PROTOCOL, f"sasl.password={password}")]
-    arguments = [*inner, *CALLS[path].arguments, "-b", bootstrap, *settings, *more]
+    return program, [*inner, *CALLS[path].arguments, "-b", bootstrap, *settings, *more]
+
+
+def run(path: str, folder: Path, bootstrap: str, password: str, *more: str) -> tuple[int, str]:
+    """Exit code and all output of a process of the command."""
+    program, arguments = call_of(path, bootstrap, password, *more)
     done = subprocess.run(
         [sys.executable, "-m", program, *arguments],
         cwd=folder,
@@ -99,6 +105,13 @@ def run(path: str, folder: Path, bootstrap: str, password: str, *more: str) -> t
         timeout=120,
     )
     return done.returncode, done.stdout + done.stderr
+
+
+def refused(path: str, bootstrap: str, password: str, *more: str) -> tuple[int, str]:
+    """The same of a command that ends before it asks a broker: in this process, for there are many."""
+    program, arguments = call_of(path, bootstrap, password, *more)
+    done = CliRunner().invoke({"archiver": archiver, "replayer": replayer}[program], arguments)
+    return done.exit_code, done.output
 
 
 @pytest.mark.parametrize("path", [path for path in COMMANDS if CALLS[path].exit_code >= 0])
@@ -119,8 +132,11 @@ def test_it_may_stand_in_a_file(folder: Path, broker: SaslBroker) -> None:
 
 @pytest.mark.parametrize("path", COMMANDS)
 @pytest.mark.parametrize("reference", ["${env:NO_SUCH_SECRET}", "${file:/no/such/secret}"])
-def test_a_reference_that_leads_nowhere_is_named(path: str, reference: str, folder: Path, broker: SaslBroker) -> None:
-    code, output = run(path, folder, broker.bootstrap_servers, reference, "--debug")
+def test_a_reference_that_leads_nowhere_is_named(
+    path: str, reference: str, folder: Path, broker: SaslBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    code, output = refused(path, broker.bootstrap_servers, reference, "--debug")
     call = CALLS[path]
     assert code == call.exit_code_when_lost, output
     if call.exit_code_when_lost:
@@ -130,8 +146,11 @@ def test_a_reference_that_leads_nowhere_is_named(path: str, reference: str, fold
 
 
 @pytest.mark.parametrize("path", [path for path in COMMANDS if path != "archiver doctor"])
-def test_a_malformed_reference_is_the_users_mistake(path: str, folder: Path, broker: SaslBroker) -> None:
-    code, output = run(path, folder, broker.bootstrap_servers, "${vault:kafka}")
+def test_a_malformed_reference_is_the_users_mistake(
+    path: str, folder: Path, broker: SaslBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    code, output = refused(path, broker.bootstrap_servers, "${vault:kafka}")
     assert (code, "-X sasl.password cannot be read" in output) == (2, True), output
 
 
