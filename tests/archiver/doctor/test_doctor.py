@@ -130,7 +130,8 @@ def test_the_worst_verdict_counts() -> None:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mock does not answer half of the questions; nobody waits for it."""
-    monkeypatch.setattr("blockgz_runtime.kafka.admin.FACTS_DEADLINE_SECONDS", 0.1)
+    for module in ("blockgz_runtime.kafka.admin", "archiver.ingest.kafka_cluster"):
+        monkeypatch.setattr(f"{module}.FACTS_DEADLINE_SECONDS", 0.1)
     monkeypatch.setattr("archiver.doctor.cluster_checks.DEADLINE_SECONDS", 0.3)
 
 
