@@ -117,9 +117,10 @@ class ChunkBuilder:
         for row in objections:
             self._ends_in_gap = row - 1 in objections if row else self._ends_in_gap
             self.skip(offsets[row])
-        wanted = [row not in objections for row in range(batch.num_rows)]
-        self._append(batch.filter(pa.array(wanted)) if objections else batch, leader_epoch, now)
-        self._ends_in_gap = not wanted[-1]
+        self._ends_in_gap = batch.num_rows - 1 in objections
+        if objections:
+            batch = batch.filter(pa.array([row not in objections for row in range(batch.num_rows)]))
+        self._append(batch, leader_epoch, now)
 
     def _append(self, batch: pa.RecordBatch, leader_epoch: int | None, now: float) -> None:
         if batch.num_rows == 0:
