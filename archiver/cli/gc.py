@@ -90,6 +90,7 @@ def result_object(
         }
         for found in plan.garbage
     ]
+    spared = [{"key": found.name.key, "bytes": found.listed.size} for found in plan.spared]
     leftovers = [
         {"kind": each.kind, "key": each.key, "bytes": each.size, "modified_ms": round(each.modified * 1000)}
         for each in plan.leftovers
@@ -102,11 +103,19 @@ def result_object(
         "deleted": result.deleted if result else 0,
         "garbage": garbage,
         "leftovers": leftovers,
+        "spared": spared,
         "problems": [{"where": where, "error": error.what, "why": error.why} for where, error in problems],
     }
 
 
 def _print_plan(plan: SweepPlan) -> None:
+    if plan.spared:
+        partitions = sorted({f"{found.name.folder}:{found.name.partition}" for found in plan.spared})
+        click.echo(
+            f"note: {len(plan.spared):,} objects of writers that died stay, because they may hold records that a gap "
+            f"lists as lost; to bring them back: archiver repair salvage {' '.join(partitions)}",
+            err=True,
+        )
     if not plan.count:
         click.echo("nothing to delete")
         return

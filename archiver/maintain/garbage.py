@@ -16,6 +16,8 @@ the code below rests on:
   without a marker yet keeps all.
 - A catalog in progress starts at the oldest entry that is still unfolded one level down, which rises too. Only one that
   ends there or below is deleted.
+- An orphan that reaches into a gap may be the only object that holds the records there. It is spared, and `archiver
+  repair salvage` brings it back. What salvage stores lies inside a gap until it is committed, so that it stays too.
 - Leftovers (temporary files, uploads, probe objects) have no position, so their age decides: deleting one of a living
   writer costs it a repeated request, never a record.
 
@@ -117,7 +119,7 @@ def catalogs_in_doubt(chains: Sequence[Chain], objects: Iterable[Found]) -> Iter
                 yield found
 
 
-def find_garbage(
+def find_dead(
     chains: Sequence[Chain],
     objects: Collection[Found],
     data_stems: Mapping[str, str],
@@ -126,7 +128,7 @@ def find_garbage(
     now: float,
     grace: float,
 ) -> list[Found]:
-    """What may be deleted, in the order in which it must be.
+    """What is not committed and never will be, in the order in which it must be deleted; `spared` says what stays.
 
     `data_stems`: index key -> stem of the data that it names, for `entries_in_doubt`; one that is missing keeps all
     data at its number. `catalog_ends`: key -> next_offset, for `catalogs_in_doubt`; one that is missing is kept. `now`
@@ -135,7 +137,7 @@ def find_garbage(
     if grace < SHORTEST_GRACE_SECONDS:
         raise ValueError(f"a grace of {grace} s is too short")
     old = [found for found in objects if now - found.listed.modified >= grace]
-    garbage = [
+    dead = [
         found
         for found in old
         if (
@@ -144,7 +146,31 @@ def find_garbage(
             else _is_dead_chunk(chains, found, data_stems)
         )
     ]
-    return sorted(garbage, key=lambda found: (DELETION_ORDER.index(found.name.kind), found.name.key))
+    return sorted(dead, key=lambda found: (DELETION_ORDER.index(found.name.kind), found.name.key))
+
+
+def may_meet_a_gap(chains: Sequence[Chain], found: Found) -> bool:
+    """Whether a gap ends above the object's number: it has to be read to tell which offsets it holds."""
+    is_catalog = found.name.kind is ObjectKind.CATALOG
+    return not is_catalog and any(gap.end > found.name.number for chain in chains for gap in chain.gaps)
+
+
+def spared(chains: Sequence[Chain], dead: Iterable[Found], held: Mapping[str, Sequence[range]]) -> list[Found]:
+    """The dead objects that stay, because they may hold records which a gap lists as lost.
+
+    `held`: key -> offsets between which the object holds records, for `may_meet_a_gap`; one that is missing stays.
+    """
+    return [
+        found
+        for found in dead
+        if may_meet_a_gap(chains, found)
+        and (found.name.key not in held or any(gaps_met(chain, held[found.name.key]) for chain in chains))
+    ]
+
+
+def gaps_met(chain: Chain, held: Sequence[range]) -> list[Gap]:
+    """The gaps of a chain in which some of those offsets lie."""
+    return [gap for gap in chain.gaps if any(max(gap.start, each.start) < min(gap.end, each.stop) for each in held)]
 
 
 def _is_dead_chunk(chains: Sequence[Chain], found: Found, data_stems: Mapping[str, str]) -> bool:

@@ -8,7 +8,17 @@ from itertools import groupby
 from typing import NamedTuple
 
 from archiver.commit.archive import TOPIC_OBJECT, layout_of
-from archiver.maintain.garbage import DELETION_ORDER, Chain, Found, catalogs_in_doubt, entries_in_doubt, find_garbage
+from archiver.maintain.garbage import (
+    DELETION_ORDER,
+    Chain,
+    Found,
+    catalogs_in_doubt,
+    entries_in_doubt,
+    find_dead,
+    may_meet_a_gap,
+    spared,
+)
+from archiver.maintain.orphans import held_offsets
 from blockgz_runtime.errors import NoSuchTopic
 from blockgz_runtime.store.writer import PROBE_FOLDER, Leftover, ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
@@ -48,6 +58,8 @@ class SweepPlan:
     garbage: tuple[Found, ...]
     leftovers: tuple[Leftover, ...]
     problems: tuple[Problem, ...]
+    spared: tuple[Found, ...] = ()
+    """What no marker leads to, and may hold records that a gap lists as lost."""
 
     @property
     def count(self) -> int:
@@ -78,14 +90,18 @@ def plan_sweep(store: ToolStore, patterns: Sequence[str], grace: float) -> Sweep
     now = store.clock()
     selection = TopicSelection(patterns) if patterns else None
     garbage: list[Found] = []
+    kept: list[Found] = []
     problems: list[Problem] = []
     topics: set[str] = set()
     for name, chains_of, found in _partitions(store, layout, selection):
         topics.add(name[0])
         try:
-            garbage += _garbage_of(store, chains_of(), found, now=now, grace=grace)
+            dead, may_be_needed = _garbage_of(store, chains_of(), found, now=now, grace=grace)
         except BlockgzError as error:
             problems.append(Problem(f"{name[0]}:{name[1]}", error))
+            continue
+        garbage += dead
+        kept += may_be_needed
     leftovers = []
     try:
         for leftover in store.leftovers():
@@ -94,7 +110,7 @@ def plan_sweep(store: ToolStore, patterns: Sequence[str], grace: float) -> Sweep
     except BlockgzError as error:
         problems.append(Problem("leftovers", error))
     _check_names(selection, topics, store)
-    return SweepPlan(tuple(garbage), tuple(leftovers), tuple(problems))
+    return SweepPlan(tuple(garbage), tuple(leftovers), tuple(problems), tuple(kept))
 
 
 def sweep(store: ToolStore, plan: SweepPlan, on_deleted: Callable[[int], None]) -> SweepResult:
@@ -238,14 +254,19 @@ def read_chain(store: ToolStore, layout: str, folder: TopicFolder, partition: in
 
 def _garbage_of(
     store: ToolStore, chains: Sequence[Chain], found: list[Found], *, now: float, grace: float
-) -> list[Found]:
+) -> tuple[list[Found], list[Found]]:
+    """What is to be deleted, and what of the rest only a gap keeps."""
     data_stems = {}
     for chain, entry in entries_in_doubt(chains, found):
         stem = _data_stem(store, chain, entry)
         if stem is not None:
             data_stems[chain.index_key(entry)] = stem
     ends = {each.name.key: end for each in catalogs_in_doubt(chains, found) if (end := _catalog_end(store, each.name))}
-    return find_garbage(chains, found, data_stems, ends, now=now, grace=grace)
+    dead = find_dead(chains, found, data_stems, ends, now=now, grace=grace)
+    in_doubt = [each for each in dead if may_meet_a_gap(chains, each)]
+    kept = spared(chains, dead, held_offsets(store, chains[0].keys, in_doubt, found) if in_doubt else {})
+    keys = {each.name.key for each in kept}
+    return [each for each in dead if each.name.key not in keys], kept
 
 
 def _data_stem(store: ToolStore, chain: Chain, entry: ChunkEntry) -> str | None:

@@ -15,12 +15,13 @@ from typing import TypeVar
 
 from archiver.commit.archive import archive_info
 from archiver.maintain.garbage import Chain
+from archiver.maintain.orphans import pieces, scan
 from archiver.maintain.repair.plan import RepairPlan, RepairTarget, objects_of, storing
 from archiver.maintain.sweep import Problem, read_chain
 from blockgz_runtime.store.writer import ListedObject, StoredObject, ToolStore
 from index_format import objects
 from index_format.ancestor.index import decode_old_index
-from index_format.ancestor.members import MemberScanner, Scanned
+from index_format.ancestor.members import Scanned
 from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Gap, ancestor_index
 from index_format.errors import BlockgzError, CorruptBlock, FormatError, MalformedObject
 from index_format.keys import (
@@ -31,11 +32,10 @@ from index_format.keys import (
     PartitionKeys,
 )
 from index_format.marker import ChunkEntry, decode_marker
-from index_format.rebuild import FROM_DATA_ALONE, Unknowns, blocks_of, committed_index, scan_frames, text_blocks_of
+from index_format.rebuild import FROM_DATA_ALONE, Unknowns, blocks_of, committed_index, text_blocks_of
 from index_format.records import TIMESTAMP_TYPES
 
 T = TypeVar("T")
-READ_BYTES = 4 * 1024 * 1024
 REQUESTS_AT_ONCE = 8
 MOST_NEXT_OFFSETS = 64
 ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
@@ -62,17 +62,7 @@ class ListedPartition:
         return found
 
     def scan(self, key: ObjectKey, size: int) -> Iterator[Scanned]:
-        if key.key.endswith(".zst"):
-            yield from scan_frames(self.store.get_range(key.key, 0, size), self.max_block_bytes)
-            return
-        scanner = MemberScanner(self.max_block_bytes)
-        for piece in self.pieces(key.key, size):
-            yield from scanner.feed(piece)
-        yield from scanner.finish()
-
-    def pieces(self, key: str, size: int) -> Iterator[bytes]:
-        for start in range(0, size, READ_BYTES):
-            yield self.store.get_range(key, start, min(size, start + READ_BYTES))
+        return scan(self.store, key, size, self.max_block_bytes)
 
 
 def list_partition(store: ToolStore, target: RepairTarget, max_block_bytes: int) -> ListedPartition:
@@ -281,7 +271,7 @@ def _index(
 ) -> ChunkIndex:
     """An index of those blocks, with what their data does not tell as in the indexes `like` it; MalformedObject."""
     keys, digest = place.target.keys, hashlib.sha256()
-    for piece in place.pieces(key.key, size):
+    for piece in pieces(place.store, key.key, size):
         digest.update(piece)
     nearest = max(like, key=lambda index: (index.start_offset <= start_offset, index.start_offset), default=None)
     timestamp_type = nearest.timestamp_type if nearest else TIMESTAMP_TYPES[0]

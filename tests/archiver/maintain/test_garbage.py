@@ -4,11 +4,13 @@ Runs the real protocols over a store in memory, one operation at a time in rando
 down so that short runs fold several levels deep.
 """
 
+import json
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from archiver.commit import operations as op
@@ -17,13 +19,14 @@ from archiver.commit.commit import FinishedChunk, PartitionIdentity, commit_chun
 from archiver.commit.objects import Held
 from archiver.commit.recovery import TakeoverPolicy, take_over
 from archiver.errors import Fenced, OwnedByAnother
-from archiver.maintain.garbage import Chain, Found, find_garbage
-from archiver.maintain.sweep import plan_sweep, sweep
+from archiver.maintain.garbage import Chain, Found, find_dead
+from archiver.maintain.orphans import offsets_of
+from archiver.maintain.sweep import plan_sweep, read_chain, sweep
 from blockgz_runtime.errors import StoreUnavailable
 from blockgz_runtime.store.writer import ListedObject, ObjectHead, StoredObject
 from index_format import marker as markers
 from index_format import objects
-from index_format.chunk_index import BlockEntry, ChunkIndex
+from index_format.chunk_index import BlockEntry, ChunkIndex, Gap
 from index_format.identity import ArchiveInfo, TopicInfo
 from index_format.keys import (
     INDEX_SUFFIX,
@@ -36,7 +39,10 @@ from index_format.keys import (
     parse_key,
     topic_home,
 )
-from tests.support.memory_store import MemoryBody, MemoryStore
+from tests.index_format.builders import record
+from tests.support.chunks import archive_all, finished_chunk, identity_of
+from tests.support.memory_store import MemoryBody, MemoryLog, MemoryStore
+from tests.support.simulator import Actor
 
 GRACE = 3600.0
 SCHEDULES = int(os.environ.get("BLOCKGZ_GC_SCHEDULES", "60"))
@@ -250,7 +256,7 @@ def small_catalogs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("layout", "incarnations"), [("topic", 1), ("seed", 1), ("seed", 3)])
 def test_what_is_committed_is_never_deleted_and_what_is_not_goes_in_the_end(layout: str, incarnations: int) -> None:
     first = random.randrange(2**32)
-    collected = 0
+    collected = spared = 0
     for seed in range(first, first + SCHEDULES):
         print(f"seed {seed}")
         world = World(layout, random.Random(seed), incarnations)
@@ -267,9 +273,10 @@ def test_what_is_committed_is_never_deleted_and_what_is_not_goes_in_the_end(layo
         sweep(world.store, final, lambda _: None)
         committed = world.check()
         collected += world.collected + len(final.garbage)
+        spared += len(final.spared)
         if incarnations == 1:
             assert not set(dead_chunks(world, committed)), "orphans below the chain's end are left"
-    assert collected > 0, "schedules without garbage prove nothing"
+    assert collected > 0 and spared > 0, "schedules without garbage, or without orphans in gaps, prove nothing"
 
 
 def dead_chunks(world: World, committed: set[str]) -> Iterator[str]:
@@ -284,9 +291,15 @@ def dead_chunks(world: World, committed: set[str]) -> Iterator[str]:
             continue
         if name.number < marker.start_offset:
             continue  # may be an older chain's, whose marker was lost
-        if world.layout == "seed" and any(name.number in gap for gap in marker.gaps):
-            continue  # may be the ancestor's
+        if any(gap.end > name.number for gap in all_gaps(world)):
+            continue  # may be the ancestor's, or hold what the gap lacks
         yield key
+
+
+def all_gaps(world: World) -> Sequence[Gap]:
+    """Those of the first incarnation, folded ones included."""
+    chain = read_chain(world.store, world.layout, TopicFolder("t"), 0)
+    return chain.gaps if chain else ()
 
 
 def new_marker(**fields: Any) -> markers.Marker:
@@ -325,12 +338,76 @@ def test_the_bound_is_where_the_next_chunk_starts_even_where_next_offset_is_ahea
     for position in (39, 40, 44, 45):
         world.store.put_if_absent(keys.chunks + keys.data_name(ChunkStart(position, 45, 0), ".gz"), b"1", "-")
     world.store.now += GRACE
-    assert [found.name.number for found in plan_sweep(world.store, (), GRACE).garbage] == [39]
+    plan = plan_sweep(world.store, (), GRACE)
+    assert [found.name.number for found in (*plan.garbage, *plan.spared)] == [39]
+
+
+class TestGaps:
+    """A writer died between a chunk's data and its index, or before the swap; then retention took the records."""
+
+    IDENTITY = identity_of(archive_id="a", topic="t", partition=0)
+    LOG = MemoryLog([record(n, b"%d" % n) for n in range(60)])
+
+    def orphaned(self, *, low: int, operations: int, rows: Sequence[int] = range(10, 30)) -> World:
+        """Offsets 0 to 9 and from `low` to 59 archived, and what a writer of `rows` left after so many operations."""
+        world = World("topic", random.Random(0), 1)
+        identity, log = self.IDENTITY, self.LOG
+        first = Actor(
+            "a", archive_all(identity, MemoryLog(log.records[:10]), "a", lambda: 11), world.store, log, world.rng
+        )
+        first.run_to_end()
+        chunk = finished_chunk("json", tuple(log.records[n] for n in rows), 10, rows[-1] + 1)
+        dying = Actor("b", commit_chunk(identity, first.result, chunk), world.store, log, world.rng)
+        while operations:
+            operations -= isinstance(dying.operation, op.PutIfAbsent)
+            dying.step()
+        rest = MemoryLog(log.records[low:], low=low)
+        Actor("c", archive_all(identity, rest, "c", lambda: 99), world.store, rest, world.rng).run_to_end()
+        world.store.now += GRACE
+        return world
+
+    @pytest.mark.parametrize(("operations", "names"), [(1, [".gz"]), (2, [".gz", ".index.json"])])
+    def test_an_orphan_that_reaches_into_a_gap_is_spared(self, operations: int, names: list[str]) -> None:
+        world = self.orphaned(low=20, operations=operations)
+        plan = plan_sweep(world.store, (), GRACE)
+        assert not plan.garbage
+        stem = self.IDENTITY.keys.chunks + f"{10:020d}"
+        assert sorted(found.name.key for found in plan.spared) == [stem + name for name in names]
+
+    @pytest.mark.parametrize("operations", [1, 2])
+    def test_one_that_holds_no_record_of_the_gap_goes(self, operations: int) -> None:
+        """It starts below the gap's end, at a position without a record."""
+        world = self.orphaned(low=20, operations=operations, rows=range(20, 30))
+        plan = plan_sweep(world.store, (), GRACE)
+        assert len(plan.garbage) == operations and not plan.spared
+
+    def test_one_that_cannot_be_read_is_spared(self) -> None:
+        world = self.orphaned(low=20, operations=1)
+        (key,) = [found.name.key for found in plan_sweep(world.store, (), GRACE).spared]
+        world.store.objects[key] = world.store.objects[key]._replace(body=b"nonsense")
+        assert [found.name.key for found in plan_sweep(world.store, (), GRACE).spared] == [key]
+
+    def test_offsets_that_it_lists_as_a_gap_itself_count_for_nothing(self) -> None:
+        index = objects.decode(
+            msgspec.json.encode(
+                {
+                    **json.loads(self.orphaned(low=20, operations=2).store.bodies()[self.index_key]),
+                    "gaps": [{"from": 10, "to": 20, "reason": "skipped"}],
+                }
+            ),
+            ChunkIndex,
+            "the index",
+        )
+        assert all(piece.start >= 20 for piece in offsets_of(index))
+
+    @property
+    def index_key(self) -> str:
+        return self.IDENTITY.keys.chunks + f"{10:020d}" + INDEX_SUFFIX
 
 
 def test_a_grace_below_an_hour_is_refused() -> None:
     with pytest.raises(ValueError, match="too short"):
-        find_garbage([], [], {}, {}, now=0, grace=3599)
+        find_dead([], [], {}, {}, now=0, grace=3599)
 
 
 def test_nothing_goes_without_a_marker_or_before_the_first_commit() -> None:
@@ -352,8 +429,8 @@ def test_an_index_goes_before_its_data_and_neither_before_the_grace() -> None:
     for name in (keys.data_name(ChunkStart(3, 3, 0), ".gz"), keys.index_name(ChunkStart(3, 3, 0))):
         world.store.put_if_absent(keys.chunks + name, b"1", "-")
     found = [Found(name, each) for each in world.store.list("") if (name := parse_key("topic", each.key))]
-    assert not find_garbage([chain], found, {}, {}, now=world.store.now + GRACE - 1, grace=GRACE)
-    garbage = find_garbage([chain], found, {}, {}, now=world.store.now + GRACE, grace=GRACE)
+    assert not find_dead([chain], found, {}, {}, now=world.store.now + GRACE - 1, grace=GRACE)
+    garbage = find_dead([chain], found, {}, {}, now=world.store.now + GRACE, grace=GRACE)
     assert [each.name.kind for each in garbage] == [ObjectKind.INDEX, ObjectKind.DATA]
 
 
