@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 from archiver.commit.operations import CompareAndSwap, Get, Head, NewToken, Protocol, PutIfAbsent, Wait, retrying
 from archiver.errors import Fenced
 from blockgz_runtime.errors import StoreError, StoreUnavailable, StoreUnfit
-from blockgz_runtime.store.writer import Body, ContentTag, ObjectHead, StoredObject
+from blockgz_runtime.store.writer import Body, ContentTag, ObjectHead, StoredObject, in_parts
 from index_format import marker as markers
 from index_format.keys import Conflict
 from index_format.marker import Marker
@@ -53,15 +53,24 @@ def _new_conflict(epoch: int) -> Protocol[Conflict]:
 
 
 def _store_at(key: str, body: Body, attempt: str) -> Protocol[bool]:
+    """Whether the key holds this body; False where another writer's took it.
+
+    A body that goes up in parts is sent only where the key is free. Any other one is sent at once: one request.
+    """
     tries = 0
+    is_asked = in_parts(body)
     while True:
-        head: ObjectHead | None = yield from retrying(Head(key))
-        if head is not None:
-            return head.attempt == attempt
+        if is_asked:
+            head: ObjectHead | None = yield from retrying(Head(key))
+            if head is not None:
+                return head.attempt == attempt
+        was_asked, is_asked = is_asked, True
         cause = f"the store says both that {key} is taken and that it is not there"
         try:
             if (yield PutIfAbsent(key, body, attempt)):
                 return True
+            if not was_asked:
+                continue
         except StoreUnavailable as error:
             cause = error.what
         tries += 1

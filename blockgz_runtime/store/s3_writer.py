@@ -31,6 +31,7 @@ from blockgz_runtime.store.s3_client import (
     setup_errors,
 )
 from blockgz_runtime.store.writer import (
+    PART_BYTES,
     PROBE_FOLDER,
     Body,
     ContentTag,
@@ -39,6 +40,7 @@ from blockgz_runtime.store.writer import (
     ListedObject,
     ObjectHead,
     StoredObject,
+    in_parts,
 )
 
 if TYPE_CHECKING:
@@ -47,7 +49,6 @@ if TYPE_CHECKING:
 
 ATTEMPT = "blockgz-attempt"
 NO_UPLOAD = "NoSuchUpload"
-PART_BYTES = 16 * 1024 * 1024
 PARTS_AT_ONCE = 4
 WHOLE_BYTES = 1024 * 1024
 """A larger body is sent from its file: botocore holds one that is given as bytes twice over."""
@@ -103,7 +104,7 @@ class S3Store:
         if isinstance(body, FileBody):
             body.check_size()
         with self._errors(key), _contested(key), _PassingOver(CONDITION_FAILED):
-            if isinstance(body, FileBody) and body.size > PART_BYTES:
+            if in_parts(body):
                 self._upload_parts(where, body, attempt)
             else:
                 with _content(body) as content:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, NamedTuple, NewType, Protocol
+from typing import Literal, NamedTuple, NewType, Protocol, TypeGuard
 
 from blockgz_runtime.errors import BufferFailed
 
@@ -88,6 +88,12 @@ class FileBody(NamedTuple):
 
 
 Body = bytes | FileBody
+PART_BYTES = 16 * 1024 * 1024
+
+
+def in_parts(body: Body) -> TypeGuard[FileBody]:
+    """Whether an object store takes the body in several requests, which show only when the last one is done."""
+    return isinstance(body, FileBody) and body.size > PART_BYTES
 
 
 class Store(Protocol):

@@ -24,8 +24,8 @@ from blockgz_runtime.store import local
 from blockgz_runtime.store.local import LocalStore
 from blockgz_runtime.store.opening import default_buffer_root, open_store
 from blockgz_runtime.store.probe import probe
-from blockgz_runtime.store.s3_writer import PART_BYTES, S3Store
-from blockgz_runtime.store.writer import FileBody, Store, StoredObject
+from blockgz_runtime.store.s3_writer import S3Store
+from blockgz_runtime.store.writer import PART_BYTES, FileBody, Store, StoredObject
 from tests.support.memory_store import MemoryStore
 from tests.support.s3_server import CREDENTIALS, s3_server
 from tests.support.scripted_http import CLOSE, Answer, Script, scripted_server

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from archiver.commit.operations import PutIfAbsent
+from blockgz_runtime.store import writer as writer_store
 from tests.support.archives import records
 from tests.support.broken_protocols import BROKEN, Handler, intercepted, untouched
 from tests.support.chain import check_history, read_chain
@@ -35,6 +36,14 @@ SCHEDULES_TO_BREAK = 5_000
 def test_no_schedule_loses_or_doubles_a_record(company: Company, schedules: int) -> None:
     scenario = short_partition()
     for seed in range(FIRST_SEED, FIRST_SEED + schedules):
+        run_schedule(scenario, seed, company)
+
+
+@pytest.mark.parametrize("company", [PAIR, CROWD, COLLECTED], ids=["pair", "crowd", "collected"])
+def test_nor_of_chunks_that_go_up_in_parts(company: Company, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_store, "PART_BYTES", 0)
+    scenario = short_partition()
+    for seed in range(FIRST_SEED, FIRST_SEED + 100):
         run_schedule(scenario, seed, company)
 
 

@@ -1,10 +1,18 @@
-"""Markers between commits."""
+"""What is asked to store a write-once object; markers between commits."""
 
 import hashlib
 import random
 import tracemalloc
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
 
-from archiver.commit.objects import Held, RestingMarker
+import pytest
+
+from archiver.commit import operations as op
+from archiver.commit.objects import Held, RestingMarker, store_once
+from blockgz_runtime.errors import StoreUnavailable
+from blockgz_runtime.store.writer import PART_BYTES, FileBody, ObjectHead
 from index_format.marker import ChunkEntry, Marker
 
 SEED = 5
@@ -62,3 +70,51 @@ def test_a_thousand_partitions_with_full_tails_take_a_few_megabytes() -> None:
     finally:
         tracemalloc.stop()
     assert held / len(resting) < 8 * 1024, "decoded, one takes five times as much"
+
+
+def asked(protocol: op.Protocol[object], *answers: object) -> list[type]:
+    """The operations of a protocol to which the store gives these answers; an error is raised in it."""
+    kinds = []
+    step = partial(next, protocol)
+    with suppress(StopIteration):
+        for answer in answers:
+            kinds.append(type(step()))
+            step = partial(protocol.throw if isinstance(answer, Exception) else protocol.send, answer)
+        kinds.append(type(step()))
+    return kinds
+
+
+class TestStoringOnce:
+    LOST = StoreUnavailable("no answer")
+
+    @pytest.mark.parametrize(
+        ("answers", "kinds"),
+        [
+            ([True], [op.PutIfAbsent]),
+            ([False, ObjectHead(1, "mine")], [op.PutIfAbsent, op.Head]),
+            ([LOST, None, ObjectHead(1, "mine")], [op.PutIfAbsent, op.Wait, op.Head]),
+            ([LOST, None, None, True], [op.PutIfAbsent, op.Wait, op.Head, op.PutIfAbsent]),
+            (
+                [False, None, False, None, ObjectHead(1, "mine")],
+                [op.PutIfAbsent, op.Head, op.PutIfAbsent, op.Wait, op.Head],
+            ),
+            ([False, ObjectHead(1, "other"), "t", True], [op.PutIfAbsent, op.Head, op.NewToken, op.PutIfAbsent]),
+        ],
+    )
+    def test_a_body_of_one_put_is_sent_at_once(self, answers: list[object], kinds: list[type]) -> None:
+        assert asked(self.storing(PART_BYTES), "mine", *answers) == [op.NewToken, *kinds]
+
+    @pytest.mark.parametrize(
+        ("answers", "kinds"),
+        [
+            ([None, True], [op.Head, op.PutIfAbsent]),
+            ([None, LOST, None, ObjectHead(1, "mine")], [op.Head, op.PutIfAbsent, op.Wait, op.Head]),
+            ([ObjectHead(1, "other"), "t", None, True], [op.Head, op.NewToken, op.Head, op.PutIfAbsent]),
+        ],
+    )
+    def test_a_larger_one_only_where_its_key_is_free(self, answers: list[object], kinds: list[type]) -> None:
+        assert asked(self.storing(PART_BYTES + 1), "mine", *answers) == [op.NewToken, *kinds]
+
+    @staticmethod
+    def storing(size: int) -> op.Protocol[object]:
+        return store_once([(lambda conflict: f"key{conflict or ''}", FileBody(Path("body"), size, ""))], 1)

@@ -12,6 +12,7 @@ from archiver.commit.driver import Driver
 from archiver.commit.objects import store_once
 from blockgz_runtime.errors import BufferFailed, ShuttingDown, StoreUnavailable
 from blockgz_runtime.store import s3_writer as s3_store
+from blockgz_runtime.store import writer as store_writer
 from blockgz_runtime.store.s3_writer import S3Store, _check_file
 from blockgz_runtime.store.writer import FileBody
 from index_format.keys import Conflict
@@ -49,7 +50,8 @@ def shared_store(shared_proxy: FaultProxy, bucket: Bucket) -> Iterator[S3Store]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in CREDENTIALS.items():
             patch.setenv(name, value)
-        patch.setattr(s3_store, "PART_BYTES", PART)
+        for module in (s3_store, store_writer):
+            patch.setattr(module, "PART_BYTES", PART)
         patch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", PART)
         store = S3Store(bucket.name, "", endpoint_url=shared_proxy.endpoint_url, region="us-east-1", attempts=1)
         yield store
