@@ -89,6 +89,30 @@ def pandas_refused() -> AbstractContextManager[None]:
     return refused("pandas")
 
 
+@contextmanager
+def terminated_as_interrupted() -> Iterator[set[int]]:
+    """Makes SIGTERM do what SIGINT does; gives a set that holds SIGTERM once it came.
+
+    For the main thread; elsewhere signals are left alone.
+    """
+    received: set[int] = set()
+
+    def on_signal(number: int, _: FrameType | None) -> None:
+        received.add(number)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job of a shell script
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+    before = signal.signal(signal.SIGTERM, on_signal)
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def stop_on_signals(stop: Callable[[], None]) -> set[int]:
     """Calls `stop` on SIGINT and SIGTERM; gives the set of those that came. Signals that were held back come now."""
     received: set[int] = set()

@@ -77,9 +77,9 @@ def test_ended_while_the_broker_is_away(site: Site, alive: KafkaBroker, topic_na
     """SIGTERM and Ctrl-C do not wait for a broker that is gone, and what was committed is gone on with."""
     prepare(site, topic_name, RECORDS // 2, 1)
     modes = {
-        f"{topic_name}-term": (("--transactional",), signal.SIGTERM, 1),
+        f"{topic_name}-term": (("--transactional",), signal.SIGTERM, 143),
         f"{topic_name}-int": (("--transactional",), signal.SIGINT, 130),
-        f"{topic_name}-plain": ((), signal.SIGTERM, 1),
+        f"{topic_name}-plain": ((), signal.SIGTERM, 143),
     }
     runs = {}
     try:

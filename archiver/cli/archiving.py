@@ -5,9 +5,8 @@ With `--once --workers N` forks drain a share of the partitions each, and there 
 
 import faulthandler
 import gc
-import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import pyarrow as pa
@@ -22,16 +21,15 @@ from archiver.ingest.workers import Ended, Forks, own_http
 from archiver.logs import LogEvent, log
 from blockgz_runtime.errors import PARTLY_FAILED
 from blockgz_runtime.process import ended_in_time, pandas_refused, share_heaps, signals_held_back, stop_on_signals
-from blockgz_runtime.program.main import INTERRUPTED, print_failure
+from blockgz_runtime.program.main import TERMINATED, ended_code, print_failure
 from blockgz_runtime.store.opening import default_buffer_root, open_store
 from index_format.errors import BlockgzError
 
 LEAVE_SECONDS = 4.0
 """Beyond `--grace`, for leaving the group and closing clients: Kubernetes kills 30 s after it asked."""
 
-Report = Callable[[Sequence[PartitionReport]], int]
-"""Says what was done to the partitions; gives the exit code of a run that nobody interrupted."""
-
+Report = Callable[[Sequence[PartitionReport], Collection[int]], int]
+"""Says what was done to the partitions by a run that these signals asked to end, if any did; gives the exit code."""
 
 Told = list[PartitionReport] | BlockgzError
 """What a fork did, or what kept it from its work."""
@@ -54,8 +52,7 @@ def archive(config: RunConfig, share: DrainShare, report: Report) -> int:
     service = ArchiverService(config, store, buffer, share=share)
 
     def ended() -> int:
-        code = report(list(service.reports.values()))
-        return INTERRUPTED if signal.SIGINT in signals else code
+        return report(list(service.reports.values()), signals)
 
     def ended_early(waited: float) -> int:
         log.warning(LogEvent.UNANSWERED, seconds=waited)
@@ -86,13 +83,11 @@ def drain_together(config: RunConfig, report: Report) -> int:
     with signals_held_back():
         forks: Forks[Told] = Forks(config.workers, work)
         signals = stop_on_signals(forks.end)
-    ended = list(forks.ended())
-    code = _concluded(ended, report)
-    return INTERRUPTED if signal.SIGINT in signals else code
+    return _concluded(list(forks.ended()), signals, report)
 
 
 def _drain(config: RunConfig, share: DrainShare, tell_parent: Callable[[Told], None]) -> None:
-    def report(reports: Sequence[PartitionReport]) -> int:
+    def report(reports: Sequence[PartitionReport], _: Collection[int]) -> int:
         tell_parent(list(reports))
         return 0
 
@@ -105,7 +100,7 @@ def _drain(config: RunConfig, share: DrainShare, tell_parent: Callable[[Told], N
         sys.exit(print_failure(error))
 
 
-def _concluded(ended: Sequence[Ended[Told]], report: Report) -> int:
+def _concluded(ended: Sequence[Ended[Told]], signals: Collection[int], report: Report) -> int:
     """One report of all partitions, after which come the workers that failed as a whole, each reason once."""
     done = [each.told for each in ended if isinstance(each.told, list)]
     failures = [
@@ -114,7 +109,9 @@ def _concluded(ended: Sequence[Ended[Told]], report: Report) -> int:
         if not isinstance(each.told, list)
     ]
     reports = sorted((each for told in done for each in told), key=lambda each: each.partition)
-    code = report(reports) if done else 0
+    code = report(reports, signals) if done else 0
     for failure in {each.reason: each for each in failures}.values():
         code = print_failure(failure)
-    return PARTLY_FAILED if done and failures else code
+    if done and failures and code != TERMINATED:
+        code = PARTLY_FAILED
+    return ended_code(code, signals, is_done=True)

@@ -2,9 +2,8 @@
 
 import logging
 import os
-import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import click
@@ -23,11 +22,9 @@ from archiver.ingest.workers import Workers, worker_commands
 from archiver.logs import log_to
 from blockgz_runtime.errors import PARTLY_FAILED, exit_code
 from blockgz_runtime.process import stop_on_signals
-from blockgz_runtime.program.main import INTERRUPTED, closing, error_lines
+from blockgz_runtime.program.main import closing, ended_code, error_lines, listed
 from blockgz_runtime.program.tables import print_table
 from index_format.errors import BlockgzError
-
-SHOWN_PARTITIONS = 5
 
 
 @click.command(
@@ -44,7 +41,7 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
     """Archive topics: follow for ever, or drain them once.
 
     TOPIC is a name, a glob or ~regex; BLOCKGZ_TOPICS holds them with spaces between.
-    SIGTERM ends it in order, with what is open committed; --once then exits 3 where it left something.
+    SIGTERM ends it in order, with what is open committed; --once then exits 143 where it left something.
     Every field of a configuration file is an option here and an environment variable: flags come first, then the
     environment, then the file of -C, then the defaults. `archiver config show` says what is in force.
     """
@@ -56,8 +53,8 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
         return _run_workers(config)
     prepare()
 
-    def report(reports: Sequence[PartitionReport]) -> int:
-        return print_reports(config, reports, as_json=as_json)
+    def report(reports: Sequence[PartitionReport], signals: Collection[int]) -> int:
+        return print_reports(config, reports, signals, as_json=as_json)
 
     if config.workers > 1:
         return drain_together(config, report)
@@ -67,19 +64,20 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
 def _run_workers(config: RunConfig) -> int:
     workers = Workers(worker_commands(sys.argv[1:], config))
     signals = stop_on_signals(workers.end)
-    code = workers.run()
-    return INTERRUPTED if signal.SIGINT in signals else code
+    return ended_code(workers.run(), signals, is_done=True)
 
 
-def print_reports(config: RunConfig, reports: Sequence[PartitionReport], *, as_json: bool) -> int:
-    """Prints what was done; gives the exit code of a run that nobody interrupted."""
+def print_reports(
+    config: RunConfig, reports: Sequence[PartitionReport], signals: Collection[int], *, as_json: bool
+) -> int:
+    """Prints what was done by a run that these signals asked to end, if any did; gives the exit code."""
     if as_json:
         click.echo(orjson.dumps(result_object(config, reports)).decode())
     else:
         _print_result(reports)
     if config.once:
         _tell_undrained(reports)
-    return run_exit_code(reports, once=config.once)
+    return run_exit_code(reports, signals, once=config.once)
 
 
 def result_object(config: RunConfig, reports: Sequence[PartitionReport]) -> dict[str, Any]:
@@ -125,8 +123,7 @@ def _print_result(reports: Sequence[PartitionReport]) -> None:
 def _tell_undrained(reports: Sequence[PartitionReport]) -> None:
     left = [report for report in reports if not report.is_drained and report.failure is None]
     if left:
-        names = [name_of(report.partition) for report in left]
-        shown = ", ".join(names[:SHOWN_PARTITIONS]) + (", …" if len(names) > SHOWN_PARTITIONS else "")
+        shown = listed([name_of(report.partition) for report in left])
         click.echo(
             f"note: the run was ended before {len(left)} of {len(reports)} partitions were drained ({shown}); "
             "run it again: it resumes where it ended",
@@ -134,10 +131,11 @@ def _tell_undrained(reports: Sequence[PartitionReport]) -> None:
         )
 
 
-def run_exit_code(reports: Sequence[PartitionReport], *, once: bool) -> int:
+def run_exit_code(reports: Sequence[PartitionReport], signals: Collection[int], *, once: bool) -> int:
     """What a run ends with; one of `--once` that was ended too early did not do its work."""
     failures: list[BlockgzError] = [report.failure for report in reports if report.failure is not None]
+    is_done = not once or (bool(reports) and all(report.is_drained or report.failure for report in reports))
+    code = 0 if is_done else PARTLY_FAILED
     if failures:
-        return exit_code(failures[0]) if len(failures) == len(reports) else PARTLY_FAILED
-    is_done = not once or (bool(reports) and all(report.is_drained for report in reports))
-    return 0 if is_done else PARTLY_FAILED
+        code = exit_code(failures[0]) if len(failures) == len(reports) else PARTLY_FAILED
+    return ended_code(code, signals, is_done=is_done)

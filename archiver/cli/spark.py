@@ -1,6 +1,5 @@
 """`archiver spark`."""
 
-import signal
 import threading
 from collections.abc import Mapping
 from functools import partial
@@ -15,7 +14,7 @@ from archiver.config.kinds import default_text
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError
 from blockgz_runtime.process import stop_on_signals
 from blockgz_runtime.program.kafka_options import kafka_properties
-from blockgz_runtime.program.main import INTERRUPTED, closing
+from blockgz_runtime.program.main import closing, ended_code
 from blockgz_runtime.program.options import DURATION, with_options
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def spark(*, archive: str, kafka: tuple[str, ...], as_json: bool, **given: Any) 
 
     TOPIC is a name, a glob or ~regex. The archive is the same as that of `archiver run`, by the same commits; a lost
     checkpoint costs nothing. A batch's offsets are split over tasks by partition. SIGTERM ends the job, with
-    --once by exit code 3 where it left something. Needs pip install 'blockgz[spark]'.
+    --once by exit code 143 where it left something. Needs pip install 'blockgz[spark]'.
     """
     try:
         from archiver.spark.job import Job, run_job  # noqa: PLC0415
@@ -83,9 +82,8 @@ def spark(*, archive: str, kafka: tuple[str, ...], as_json: bool, **given: Any) 
     signals = stop_on_signals(stopped.set)
     result = run_job(job, stopped, lambda progress: _print_batch(progress, as_json=as_json))
     _print_result(archive, result, drained=result.ended if job.once else None, as_json=as_json)
-    if signal.SIGINT in signals:
-        return INTERRUPTED
-    return 0 if result.ended or not job.once else PARTLY_FAILED
+    is_done = result.ended or not job.once
+    return ended_code(0 if is_done else PARTLY_FAILED, signals, is_done=is_done)
 
 
 def _java_settings(pairs: tuple[str, ...]) -> dict[str, str]:

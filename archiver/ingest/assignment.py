@@ -70,8 +70,10 @@ class Drain:
         known = self._cluster.topics()
         for partition in ((topic, number) for topic in self._topics for number in range(known[topic])):
             if self._share.holds(partition):
-                end, high = self._log.bounds(partition).high, uncommitted.bounds(partition).high
-                self._ownership.acquire(partition, end, high)
+                # In this order: on a topic that is written to, an end that is asked for first lies below the other.
+                high = uncommitted.bounds(partition).high
+                end = self._log.bounds(partition).high
+                self._ownership.acquire(partition, end, max(end, high))
         uncommitted.close()
         self.joined = True
 

@@ -66,6 +66,8 @@ RESTART_SECONDS = 5.0
 LOOK_SECONDS = 0.2
 NOT_WORTH_A_RESTART = {0, 2, 11, 12, 130}
 """Exit codes that another start would only repeat: an order to end, configuration, another owner, permissions."""
+TOO_EARLY_TO_END = {-signal.SIGTERM, 143}
+"""Exit codes of a process that got SIGTERM before it could end in order."""
 
 
 class Workers:
@@ -104,7 +106,7 @@ class Workers:
     def _ended(self, number: int, code: int) -> None:
         if self._ending.is_set() or code in NOT_WORTH_A_RESTART:
             # One that was told to end before it could hear of it has done nothing yet.
-            self._codes.append(0 if code == -signal.SIGTERM else code)
+            self._codes.append(0 if code in TOO_EARLY_TO_END else code)
             self.end()
             return
         log.error(LogEvent.WORKER_DIED, worker=number, exit_code=code)

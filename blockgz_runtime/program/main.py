@@ -2,18 +2,22 @@
 
 import importlib
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 import click
 
 from blockgz_runtime.errors import FAILED, USAGE, UsageError, exit_code
+from blockgz_runtime.process import terminated_as_interrupted
 from index_format.errors import BlockgzError
 
+SHOWN_NAMES = 5
 INTERRUPTED = 130
+TERMINATED = 143
 EXIT_CODES = {
     0: "ok",
     FAILED: "failed",
@@ -23,7 +27,8 @@ EXIT_CODES = {
     10: "no archive there",
     11: "partition owned by another writer",
     12: "credentials or permissions",
-    INTERRUPTED: "interrupted",
+    INTERRUPTED: "interrupted (SIGINT)",
+    TERMINATED: "ended by SIGTERM before its work was done",
 }
 
 _DEBUG = "debug"
@@ -68,7 +73,9 @@ class Program(click.Group):
         if not extra.pop("standalone_mode", True):
             return super().main(args, prog_name, standalone_mode=False, **extra)
         debug.set(False)
-        sys.exit(self._run(args, prog_name, extra))
+        with terminated_as_interrupted() as signals:
+            code = self._run(args, prog_name, extra)
+        sys.exit(TERMINATED if signals and code == INTERRUPTED else code)
 
     def _run(self, args: Sequence[str] | None, prog_name: str | None, extra: dict[str, Any]) -> int:
         try:
@@ -117,6 +124,18 @@ def completed(command: click.Command) -> click.Command:
             param.envvar = param.envvar or f"BLOCKGZ_{name}"
             param.show_envvar = True
     return command
+
+
+def ended_code(code: int, signals: Collection[int], *, is_done: bool) -> int:
+    """The exit code of work that these signals asked to end, and that ends with `code` without them."""
+    if signal.SIGINT in signals:
+        return INTERRUPTED
+    return TERMINATED if signal.SIGTERM in signals and not is_done else code
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first of the names, as `orders:0, orders:1, …`."""
+    return ", ".join(names[:SHOWN_NAMES]) + (", …" if len(names) > SHOWN_NAMES else "")
 
 
 def print_failure(error: Exception) -> int:

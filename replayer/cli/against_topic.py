@@ -14,7 +14,7 @@ from index_format.record_formats.json_lines import json_object
 from index_format.records import Record
 from replayer.cli.options.archive_options import ArchiveOptions, open_archive
 from replayer.cli.progress import record_progress
-from replayer.cli.report import ReportOptions
+from replayer.cli.report import ReportOptions, naming_what_is_left
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
@@ -83,7 +83,11 @@ async def _compare(
         total = sum([(await describe_source(selection, reading)).records for selection in selections])
         reader = await asyncio.to_thread(KafkaReader, kafka, isolation)
         try:
-            with record_progress("comparing", total, as_json=as_json) as advance:
+            names = [f"{each.partition.topic}:{each.partition.partition}" for each in selections]
+            with (
+                naming_what_is_left(names, lambda: len(report.partitions)),
+                record_progress("comparing", total, as_json=as_json) as advance,
+            ):
                 for selection in selections:
                     bounds = watermarks.get(selection.partition.partition, Watermarks(0, 0))
                     if relation is Relation.SOURCE:

@@ -9,10 +9,10 @@ from contextlib import AsyncExitStack, contextmanager
 import click
 import msgspec
 
-from blockgz_runtime.errors import PARTLY_FAILED
+from blockgz_runtime.errors import FAILED, PARTLY_FAILED
 from blockgz_runtime.process import share_heaps
 from blockgz_runtime.program.kafka_options import kafka_options
-from blockgz_runtime.program.main import INTERRUPTED, closing, print_failure
+from blockgz_runtime.program.main import closing, ended_code, print_failure
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
 from replayer.cli.options.options import json_option
 from replayer.cli.options.replay_options import ReplayOptions, replay_options
@@ -77,7 +77,7 @@ async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, s
         limit = preflight.target.config.max_message_bytes if preflight.target and preflight.target.config else None
         with prepared.alone():
             await asyncio.to_thread(make_ready, target, admin, properties)
-            result, interrupted = await _run(request, prepared, prepared.sink(limit), plan.records, as_json)
+            result, signals = await _run(request, prepared, prepared.sink(limit), plan.records, as_json)
             if result.complete:
                 prepared.forget()
                 await print_set_back(target.name, admin, properties)
@@ -90,35 +90,35 @@ async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, s
         print_result(plan, result)
         print_left_out(target.left_out)
     incomplete = print_skipped(damage) or (PARTLY_FAILED if target.left_out.unfit else 0)
-    return INTERRUPTED if interrupted else incomplete
+    return ended_code(incomplete, signals, is_done=result.complete)
 
 
 async def _run(
     request: ReplayRequest, prepared: PreparedJob, sink: RecordSink, records: int, as_json: bool
-) -> tuple[ReplayResult, bool]:
-    """What was done, and whether SIGINT ended it."""
+) -> tuple[ReplayResult, set[int]]:
+    """What was done, and the signals that asked it to end."""
     commands = Commands()
     with record_progress("replaying", records, as_json=as_json) as advance, steered(commands, advance) as steering:
         try:
             result = await run_replay(prepared.work, prepared.pipeline, sink, request.pace, commands, advance)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             click.echo(written_text(sink.delivered()), err=True)
-            raise
+            raise steering.ended() from error
         except DeliveryFailed as error:
-            if not steering.interrupted:
+            if not steering.signals:
                 raise
             print_failure(error)
-            raise click.Abort from error
-    return result, steering.interrupted
+            raise steering.ended() from error
+    return result, steering.signals
 
 
 class Steering:
-    """What signals asked for; `interrupted` is whether SIGINT came."""
+    """What signals asked for; `signals` are those that asked to end."""
 
     def __init__(self, commands: Commands, progress: RecordProgress) -> None:
         self._commands, self._progress = commands, progress
         self._work = asyncio.current_task()
-        self.interrupted = False
+        self.signals: set[int] = set()
 
     def pause(self) -> None:
         self._commands.pause()
@@ -130,17 +130,24 @@ class Steering:
 
     def terminate(self) -> None:
         """SIGTERM; a second one does not wait for the commit."""
-        if self._commands.ending and self._work is not None:
-            self._work.cancel()
-        self._commands.end()
-        self._progress.state("ending")
+        self._end(signal.SIGTERM)
 
     def interrupt(self) -> None:
         """SIGINT, as SIGTERM."""
         if not self._commands.ending:
             click.echo("ending after the next commit; interrupt again to end at once", err=True)
-        self.interrupted = True
-        self.terminate()
+        self._end(signal.SIGINT)
+
+    def ended(self) -> click.exceptions.Exit:
+        """What ends a replay that is not complete."""
+        return click.exceptions.Exit(ended_code(FAILED, self.signals, is_done=False))
+
+    def _end(self, number: int) -> None:
+        self.signals.add(number)
+        if self._commands.ending and self._work is not None:
+            self._work.cancel()
+        self._commands.end()
+        self._progress.state("ending")
 
 
 @contextmanager

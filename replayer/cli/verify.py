@@ -15,7 +15,7 @@ from replayer.cli.options.archive_options import ArchiveOptions, archive_options
 from replayer.cli.options.options import json_option
 from replayer.cli.options.selection_options import range_options
 from replayer.cli.options.verify_options import choice_options, report_options
-from replayer.cli.report import ReportOptions, conclude
+from replayer.cli.report import ReportOptions, conclude, naming_what_is_left
 from replayer.read.selection import Positions
 from replayer.read.topics import TopicPartitions, parse_topic
 from replayer.verify.chunk_checks import ChunkChoice, Depth
@@ -98,7 +98,8 @@ async def _verify(
     async with open_archive(options) as archive:
         identity, places, report = await survey(archive, [(each.topic, each.partitions) for each in wanted])
         total = sum([await expected_bytes(archive, *place) for place in places])
-        with _progress(total) as on_progress:
+        names = [f"{topic}:{number}" for topic, number in places]
+        with naming_what_is_left(names, lambda: len(report.partitions)), _progress(total) as on_progress:
             for topic, number in places:
                 report.partitions.append(
                     await verify_partition(archive, topic, number, depth, on_progress, choice=choice, identity=identity)

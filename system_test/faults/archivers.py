@@ -152,7 +152,7 @@ class Fleet:
         text = archiver.log.read_text(errors="replace")
         if "Traceback" in text or "internal error" in text:
             self.endings.violations.append(f"{archiver.log.name} holds a traceback or an internal error")
-        if archiver.asked_to_end and code in (0, -signal.SIGKILL, -signal.SIGTERM):
+        if archiver.asked_to_end and code in (0, -signal.SIGKILL, -signal.SIGTERM, 143):
             return
         last = [line for line in text.splitlines() if line and not line[:4].isdigit()][:2]
         self.endings.by_themselves[f"exit {code}: {' / '.join(last)[:200]}"] += 1

@@ -1,5 +1,6 @@
 """Giving partitions up: what could not be committed is told, and what `--once` left."""
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -112,8 +113,9 @@ class TestDraining:
         ownership.give_up([PARTITION], 10, lambda: time.sleep(0.001))
         report = ownership.reports[PARTITION]
         assert (report.counts.records, report.is_drained) == (3, is_drained)
-        assert run_exit_code([report], once=True) == (0 if is_drained else 3)
-        assert run_exit_code([report], once=False) == 0
+        assert run_exit_code([report], {signal.SIGTERM}, once=True) == (0 if is_drained else 143)
+        assert run_exit_code([report], {signal.SIGTERM}, once=False) == 0
+        assert run_exit_code([report], {signal.SIGINT}, once=False) == 130
 
     def test_to_the_end(self, pool: ThreadPoolExecutor, buffer: BufferFolder) -> None:
         ownership = claimed(MemoryStore(), buffer, pool, 3)
@@ -126,7 +128,8 @@ class TestDraining:
         ownership = claimed(RefusingStore(BufferFailed("no space")), buffer, pool, 3)
         ownership.offer(Fetched(PARTITION, batch_from_records(records(range(3))), None, 100))
         ownership.give_up([PARTITION], 10, lambda: time.sleep(0.001))
-        assert run_exit_code(list(ownership.reports.values()), once=True) == 3
+        assert run_exit_code(list(ownership.reports.values()), {signal.SIGTERM}, once=True) == 143
 
     def test_not_even_begun(self) -> None:
-        assert run_exit_code([], once=True) == 3
+        assert run_exit_code([], {signal.SIGTERM}, once=True) == 143
+        assert run_exit_code([], (), once=True) == 3
