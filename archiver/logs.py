@@ -43,6 +43,7 @@ class LogEvent(StrEnum):
     TOO_LATE = "too_late"
     TOPIC_CONFIG_KEPT = "topic_config_kept"
     TOPIC_CONFIG_UNKNOWN = "topic_config_unknown"
+    TOPIC_MISSING = "topic_missing"
     TOPICS_UNKNOWN = "topics_unknown"
     UNANSWERED = "unanswered"
     WATERMARKS_UNKNOWN = "watermarks_unknown"

@@ -8,6 +8,7 @@ import gc
 import sys
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -28,10 +29,21 @@ from index_format.errors import BlockgzError
 LEAVE_SECONDS = 4.0
 """Beyond `--grace`, for leaving the group and closing clients: Kubernetes kills 30 s after it asked."""
 
-Report = Callable[[Sequence[PartitionReport], Collection[int]], int]
-"""Says what was done to the partitions by a run that these signals asked to end, if any did; gives the exit code."""
 
-Told = list[PartitionReport] | BlockgzError
+class RunResult(NamedTuple):
+    """What a run did."""
+
+    partitions: Sequence[PartitionReport]
+    missing_topics: Collection[str]
+    """Those that are named and that the cluster does not have."""
+    signals: Collection[int] = ()
+    """Those that asked it to end."""
+
+
+Report = Callable[[RunResult], int]
+"""Says what was done; gives the exit code."""
+
+Told = RunResult | BlockgzError
 """What a fork did, or what kept it from its work."""
 
 
@@ -52,7 +64,7 @@ def archive(config: RunConfig, share: DrainShare, report: Report) -> int:
     service = ArchiverService(config, store, buffer, share=share)
 
     def ended() -> int:
-        return report(list(service.reports.values()), signals)
+        return report(RunResult(list(service.reports.values()), service.missing_topics, signals))
 
     def ended_early(waited: float) -> int:
         log.warning(LogEvent.UNANSWERED, seconds=waited)
@@ -87,8 +99,8 @@ def drain_together(config: RunConfig, report: Report) -> int:
 
 
 def _drain(config: RunConfig, share: DrainShare, tell_parent: Callable[[Told], None]) -> None:
-    def report(reports: Sequence[PartitionReport], _: Collection[int]) -> int:
-        tell_parent(list(reports))
+    def report(result: RunResult) -> int:
+        tell_parent(result)
         return 0
 
     own = {} if config.http is None else {"http": own_http(config.http, share.number)}
@@ -102,14 +114,15 @@ def _drain(config: RunConfig, share: DrainShare, tell_parent: Callable[[Told], N
 
 def _concluded(ended: Sequence[Ended[Told]], signals: Collection[int], report: Report) -> int:
     """One report of all partitions, after which come the workers that failed as a whole, each reason once."""
-    done = [each.told for each in ended if isinstance(each.told, list)]
+    done = [each.told for each in ended if isinstance(each.told, RunResult)]
     failures = [
         each.told if isinstance(each.told, BlockgzError) else WorkerLost(each.number, each.exit_code)
         for each in ended
-        if not isinstance(each.told, list)
+        if not isinstance(each.told, RunResult)
     ]
-    reports = sorted((each for told in done for each in told), key=lambda each: each.partition)
-    code = report(reports, signals) if done else 0
+    reports = sorted((each for told in done for each in told.partitions), key=lambda each: each.partition)
+    missing = sorted({topic for told in done for topic in told.missing_topics})
+    code = report(RunResult(reports, missing, signals)) if done else 0
     for failure in {each.reason: each for each in failures}.values():
         code = print_failure(failure)
     if done and failures and code != TERMINATED:

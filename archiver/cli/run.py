@@ -3,13 +3,13 @@
 import logging
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
 import orjson
 
-from archiver.cli.archiving import archive, drain_together, prepare
+from archiver.cli.archiving import RunResult, archive, drain_together, prepare
 from archiver.cli.config_options import config_options
 from archiver.config.model import RunConfig
 from archiver.config.origins import KAFKA_PREFIX
@@ -53,8 +53,8 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
         return _run_workers(config)
     prepare()
 
-    def report(reports: Sequence[PartitionReport], signals: Collection[int]) -> int:
-        return print_reports(config, reports, signals, as_json=as_json)
+    def report(result: RunResult) -> int:
+        return print_reports(config, result, as_json=as_json)
 
     if config.workers > 1:
         return drain_together(config, report)
@@ -67,24 +67,24 @@ def _run_workers(config: RunConfig) -> int:
     return ended_code(workers.run(), signals, is_done=True)
 
 
-def print_reports(
-    config: RunConfig, reports: Sequence[PartitionReport], signals: Collection[int], *, as_json: bool
-) -> int:
-    """Prints what was done by a run that these signals asked to end, if any did; gives the exit code."""
+def print_reports(config: RunConfig, result: RunResult, *, as_json: bool) -> int:
+    """Prints what was done; gives the exit code."""
     if as_json:
-        click.echo(orjson.dumps(result_object(config, reports)).decode())
+        click.echo(orjson.dumps(result_object(config, result)).decode())
     else:
-        _print_result(reports)
+        _print_result(result.partitions)
     if config.once:
-        _tell_undrained(reports)
-    return run_exit_code(reports, signals, once=config.once)
+        _tell_undrained(result)
+    return run_exit_code(result, once=config.once)
 
 
-def result_object(config: RunConfig, reports: Sequence[PartitionReport]) -> dict[str, Any]:
+def result_object(config: RunConfig, result: RunResult) -> dict[str, Any]:
     """The JSON contract of `archiver run --json`."""
+    reports = result.partitions
     return {
         "archive": config.archive,
         "records": sum(report.counts.records for report in reports),
+        "missing_topics": list(result.missing_topics),
         "partitions": [
             {
                 "topic": report.partition[0],
@@ -120,7 +120,11 @@ def _print_result(reports: Sequence[PartitionReport]) -> None:
             )
 
 
-def _tell_undrained(reports: Sequence[PartitionReport]) -> None:
+def _tell_undrained(result: RunResult) -> None:
+    reports = result.partitions
+    if result.missing_topics:
+        missing = ", ".join(result.missing_topics)
+        click.echo(f"note: the cluster has no topic {missing}: check the names and -b, or create them first", err=True)
     left = [report for report in reports if not report.is_drained and report.failure is None]
     if left:
         shown = listed([name_of(report.partition) for report in left])
@@ -131,11 +135,12 @@ def _tell_undrained(reports: Sequence[PartitionReport]) -> None:
         )
 
 
-def run_exit_code(reports: Sequence[PartitionReport], signals: Collection[int], *, once: bool) -> int:
-    """What a run ends with; one of `--once` that was ended too early did not do its work."""
+def run_exit_code(result: RunResult, *, once: bool) -> int:
+    """What a run ends with; one of `--once` that was ended too early, or missed a topic, did not do its work."""
+    reports = result.partitions
     failures: list[BlockgzError] = [report.failure for report in reports if report.failure is not None]
     is_done = not once or (bool(reports) and all(report.is_drained or report.failure for report in reports))
-    code = 0 if is_done else PARTLY_FAILED
+    code = PARTLY_FAILED if not is_done or (once and result.missing_topics) else 0
     if failures:
         code = exit_code(failures[0]) if len(failures) == len(reports) else PARTLY_FAILED
-    return ended_code(code, signals, is_done=is_done)
+    return ended_code(code, result.signals, is_done=is_done)

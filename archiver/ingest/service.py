@@ -23,6 +23,7 @@ from archiver.ingest.kafka_settings import cluster_settings, consumer_settings
 from archiver.ingest.kafka_source import POLL_SECONDS, Fetched, KafkaSource, Partition
 from archiver.ingest.ownership import ArchivingContext, Ownership, PartitionReport
 from archiver.ingest.topics import (
+    MissingTopics,
     TopicConfigs,
     TopicConfigSchedule,
     TopicDirectory,
@@ -72,6 +73,7 @@ class ArchiverService:
         self._clock = clock
         self._drain_share = share
         self._selection = TopicSelection(config.topics, config.exclude)
+        self._missing = MissingTopics(self._selection)
         self._stopping = threading.Event()
         self.ending = threading.Event()
         """Set once `run` is to end, or ends by itself."""
@@ -104,6 +106,11 @@ class ArchiverService:
     def reports(self) -> dict[Partition, PartitionReport]:
         """What was done so far; complete after `run`."""
         return self._ownership.reports if self._ownership else {}
+
+    @property
+    def missing_topics(self) -> list[str]:
+        """The named topics that the cluster did not have when they were looked up last."""
+        return self._missing.names
 
     def snapshot(self) -> ServiceSnapshot:
         """What there is to tell of this process now. Safe to call from any thread, asks nobody."""
@@ -187,12 +194,19 @@ class ArchiverService:
         self._fetching.release(ownership.review())
 
     def _select(self) -> list[str]:
-        """The topics to archive now; raises NoSuchTopic for a named one that is missing, or nothing to drain."""
+        """The topics to archive now; raises NoSuchTopic where none of the named ones is there, or nothing to drain."""
         known = self._cluster.topics()
         topics = selected_topics(self._selection, known)
         if self._config.once and not topics:
             raise no_such_topic(f"topic like {', '.join(self._config.topics)}", known)
+        if self._drain_share.number == 0:  # of several workers one says so
+            self._missing.look(known)
         return topics
+
+    def _known_topics(self) -> dict[str, int]:
+        known = self._cluster.topics()
+        self._missing.look(known)
+        return known
 
     def _open_archive(self) -> ArchiveInfo:
         cluster_id = self._takers.submit(self._cluster.cluster_id)
@@ -210,7 +224,7 @@ class ArchiverService:
             )
         watch = TopicWatch(
             self._selection,
-            self._cluster.topics,
+            self._known_topics,
             self._takers,
             every_seconds=self._config.topic_refresh,
             now=self._clock(),

@@ -23,11 +23,16 @@ from index_format.keys import TOPIC_CONFIG_OBJECT, TopicFolder, topic_home
 
 
 def selected_topics(selection: TopicSelection, known: Collection[str]) -> list[str]:
-    """The selected ones of the cluster's topics; raises NoSuchTopic for a named one that is missing."""
-    missing = sorted(selection.names - set(known))
-    if missing:
-        raise no_such_topic(f"topic {missing[0]!r}", known)
-    return selection(known)
+    """The selected ones of the cluster's topics; raises NoSuchTopic where there are none and some are named."""
+    topics, missing = selection(known), missing_topics(selection, known)
+    if missing and not topics:
+        raise no_such_topic(f"topic {', '.join(map(repr, missing))}", known)
+    return topics
+
+
+def missing_topics(selection: TopicSelection, known: Collection[str]) -> list[str]:
+    """The topics that are named in full and that the cluster does not have."""
+    return selection(selection.names.difference(known))
 
 
 def no_such_topic(wanted: str, known: Collection[str]) -> NoSuchTopic:
@@ -38,6 +43,21 @@ def no_such_topic(wanted: str, known: Collection[str]) -> NoSuchTopic:
         why=f"it has {', '.join(names[:10]) or 'no topics'}{' …' if len(names) > 10 else ''}",
         remedy="check the name and -b, or create the topic first",
     )
+
+
+class MissingTopics:
+    """The named topics that the cluster did not have at the last look; each is logged when it goes missing."""
+
+    def __init__(self, selection: TopicSelection) -> None:
+        self._selection = selection
+        self.names: list[str] = []
+
+    def look(self, known: Collection[str]) -> None:
+        """Compares with the cluster's topics."""
+        before, self.names = self.names, missing_topics(self._selection, known)
+        for topic in self.names:
+            if topic not in before:
+                log.warning(LogEvent.TOPIC_MISSING, topic=topic)
 
 
 class TopicWatch:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from archiver.cli.archiving import RunResult
 from archiver.cli.run import run_exit_code
 from archiver.config.model import RunConfig
 from archiver.ingest.buffer import BufferFolder
@@ -113,23 +114,27 @@ class TestDraining:
         ownership.give_up([PARTITION], 10, lambda: time.sleep(0.001))
         report = ownership.reports[PARTITION]
         assert (report.counts.records, report.is_drained) == (3, is_drained)
-        assert run_exit_code([report], {signal.SIGTERM}, once=True) == (0 if is_drained else 143)
-        assert run_exit_code([report], {signal.SIGTERM}, once=False) == 0
-        assert run_exit_code([report], {signal.SIGINT}, once=False) == 130
+        assert run_exit_code(RunResult([report], (), {signal.SIGTERM}), once=True) == (0 if is_drained else 143)
+        assert run_exit_code(RunResult([report], (), {signal.SIGTERM}), once=False) == 0
+        assert run_exit_code(RunResult([report], (), {signal.SIGINT}), once=False) == 130
 
     def test_to_the_end(self, pool: ThreadPoolExecutor, buffer: BufferFolder) -> None:
         ownership = claimed(MemoryStore(), buffer, pool, 3)
         ownership.offer(Fetched(PARTITION, batch_from_records(records(range(3))), None, 100))
         wait_for(ownership.review)
         assert ownership.is_over
-        assert ownership.reports[PARTITION].is_drained
+        report = ownership.reports[PARTITION]
+        assert report.is_drained
+        assert run_exit_code(RunResult([report], ()), once=True) == 0
+        assert run_exit_code(RunResult([report], ["missing"]), once=True) == 3
+        assert run_exit_code(RunResult([report], ["missing"]), once=False) == 0
 
     def test_a_last_chunk_that_is_not_committed(self, pool: ThreadPoolExecutor, buffer: BufferFolder) -> None:
         ownership = claimed(RefusingStore(BufferFailed("no space")), buffer, pool, 3)
         ownership.offer(Fetched(PARTITION, batch_from_records(records(range(3))), None, 100))
         ownership.give_up([PARTITION], 10, lambda: time.sleep(0.001))
-        assert run_exit_code(list(ownership.reports.values()), {signal.SIGTERM}, once=True) == 143
+        assert run_exit_code(RunResult(list(ownership.reports.values()), (), {signal.SIGTERM}), once=True) == 143
 
     def test_not_even_begun(self) -> None:
-        assert run_exit_code([], {signal.SIGTERM}, once=True) == 143
-        assert run_exit_code([], (), once=True) == 3
+        assert run_exit_code(RunResult([], (), {signal.SIGTERM}), once=True) == 143
+        assert run_exit_code(RunResult([], ()), once=True) == 3

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from archiver.ingest.topics import TopicWatch, selected_topics
+from archiver.ingest.topics import MissingTopics, TopicWatch, selected_topics
 from blockgz_runtime.errors import BrokerUnreachable, NoSuchTopic
 from blockgz_runtime.topic_patterns import TopicSelection
 
@@ -51,9 +51,21 @@ def test_topics_are_looked_up_again_when_it_is_time() -> None:
     assert watch.topics(1093) is None and later.submitted, "and it is asked again"
 
 
-def test_a_named_topic_must_exist() -> None:
+def test_one_of_the_named_topics_must_exist() -> None:
     assert selected_topics(TopicSelection(["b", "a*"]), ["b", "a1", "c"]) == ["a1", "b"]
     assert selected_topics(TopicSelection(["a*"]), ["b"]) == []
     with pytest.raises(NoSuchTopic) as caught:
-        selected_topics(TopicSelection(["b", "d"]), ["b", "__consumer_offsets"])
-    assert caught.value.what == "the cluster has no topic 'd'" and caught.value.why == "it has b"
+        selected_topics(TopicSelection(["e", "d", "x*"]), ["b", "__consumer_offsets"])
+    assert caught.value.what == "the cluster has no topic 'd', 'e'" and caught.value.why == "it has b"
+
+
+def test_named_topics_that_are_missing_keep_nothing_else_back(caplog: pytest.LogCaptureFixture) -> None:
+    selection = TopicSelection(["b", "d", "e", "left-out"], ["left-*"])
+    assert selected_topics(selection, ["b"]) == ["b"]
+    missing = MissingTopics(selection)
+    looks = [(["b"], ["d", "e"], 2), (["b", "d"], ["e"], 0), (["b", "d", "e"], [], 0), (["d"], ["b", "e"], 2)]
+    for known, expected, warnings in looks:
+        caplog.clear()
+        missing.look(known)
+        assert missing.names == expected
+        assert len(caplog.messages) == warnings, "each is told when it goes missing, not at every look"
