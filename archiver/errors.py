@@ -5,7 +5,9 @@
     OwnedByAnother       11   another writer owns the partition
     ├── Fenced           11   another writer claimed it while this one worked
     ├── MemberRefused    11   the consumer group refuses this process, because another process has its member id
-    └── AssignmentLost   11   the consumer group or the cluster took it away before a commit
+    ├── AssignmentLost   11   the consumer group took it away before it was claimed
+    └── TopicChanged     11   its topic was created again since it was claimed
+    TopicGone             3   the topic was deleted while it was archived (a NoSuchTopic)
     Diverged              1   the log no longer agrees with the archive; nothing is written
     GapRefused            1   records were lost to retention and --on-gap is stop
     UnreadableRecord      1   a record that the client cannot hand over
@@ -14,6 +16,7 @@
     ServiceUnreachable    1   no running archiver answers at an address
 """
 
+from blockgz_runtime.errors import PARTLY_FAILED, NoSuchTopic
 from index_format.errors import BlockgzError
 
 
@@ -32,7 +35,17 @@ class MemberRefused(OwnedByAnother):
 
 
 class AssignmentLost(OwnedByAnother):
-    """The partition is no longer this process's, or its topic was created again, as a commit was due."""
+    """The partition is no longer this process's, as it was to be claimed or a commit failed."""
+
+
+class TopicChanged(OwnedByAnother):
+    """The topic was created again since the partition was claimed, or its records look as if it was."""
+
+
+class TopicGone(NoSuchTopic):
+    """The topic was deleted while it was archived."""
+
+    exit_code = PARTLY_FAILED
 
 
 class Diverged(BlockgzError):

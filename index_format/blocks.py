@@ -10,7 +10,7 @@ import pyarrow as pa
 from isal import igzip, isal_zlib
 
 from index_format import zstd_frames
-from index_format.chunk_index import BlockEntry, ChunkIndex
+from index_format.chunk_index import BlockEntry
 from index_format.errors import CorruptBlock, TooLarge, UnsupportedVersion
 from index_format.record_formats import Piece, RecordFormat, record_format
 from index_format.records import TIMESTAMP_TYPE_IDS
@@ -219,7 +219,18 @@ def _joined(first: BlockSummary, second: BlockSummary) -> BlockSummary:
     )
 
 
-def decode_block(member: Stored, entry: BlockEntry, index: ChunkIndex, max_bytes: int) -> pa.RecordBatch:
+class Encoding(Protocol):
+    """How the blocks of a chunk are encoded, such as its index says."""
+
+    @property
+    def record_format(self) -> str: ...
+    @property
+    def codec(self) -> str: ...
+    @property
+    def timestamp_type(self) -> str: ...
+
+
+def decode_block(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> pa.RecordBatch:
     """The records of one stored block as a batch of `records.SCHEMA`, checked against its entry in the index.
 
     Raises TooLarge, CorruptBlock or UnsupportedVersion.
@@ -229,7 +240,7 @@ def decode_block(member: Stored, entry: BlockEntry, index: ChunkIndex, max_bytes
 
 
 def decode_block_near(
-    member: Stored, entry: BlockEntry, index: ChunkIndex, max_bytes: int, offsets: Sequence[int]
+    member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int, offsets: Sequence[int]
 ) -> pa.RecordBatch:
     """Of those the ones at some offsets between the block's first and last, or the nearest below and above each.
 
@@ -255,7 +266,7 @@ def _all_records(raw: bytes, entry: BlockEntry, encoding: RecordFormat, timestam
     return batch
 
 
-def _opened(member: Stored, entry: BlockEntry, index: ChunkIndex, max_bytes: int) -> tuple[bytes, RecordFormat, int]:
+def _opened(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> tuple[bytes, RecordFormat, int]:
     """A block's uncompressed bytes, and what tells its records."""
     if entry.num_records * RECORD_FOOTPRINT > max_bytes:
         raise TooLarge(
@@ -286,7 +297,7 @@ def _other_records(entry: BlockEntry, found: str) -> CorruptBlock:
     )
 
 
-def inflate_block(member: Stored, entry: BlockEntry, index: ChunkIndex, max_bytes: int) -> bytes:
+def inflate_block(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> bytes:
     """The uncompressed bytes of one stored block, checked against its entry; raises as `decode_block` does."""
     decompress = DECOMPRESSORS.get(index.codec)
     if decompress is None:

@@ -3,6 +3,8 @@
 import uuid
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from archiver.errors import Diverged
 from blockgz_runtime.errors import NoArchiveThere, StoreError, UsageError
 from blockgz_runtime.store.writer import Store
@@ -73,6 +75,23 @@ def find_incarnation(store: Store, *, layout: str, topic: str, topic_id: str | N
         elif info.topic_id in (None, topic_id):
             return folder
         folder = following
+
+
+def archived_topic_id(store: Store, layout: str, folder: TopicFolder) -> str | None:
+    """The id of the topic that lives in a folder; None where it was not known as the folder was made."""
+    key = topic_home(layout, folder) + TOPIC_OBJECT
+    found = store.get(key)
+    return None if found is None else objects.decode(found.body, TopicInfo, key).topic_id
+
+
+def adopt_topic_id(store: Store, layout: str, folder: TopicFolder, topic_id: str) -> None:
+    """Name the topic of a folder that was made before its id was known; one that is named stays."""
+    key = topic_home(layout, folder) + TOPIC_OBJECT
+    found = store.get(key)
+    if found is not None:
+        info = objects.decode(found.body, TopicInfo, key)
+        if info.topic_id is None:
+            store.compare_and_swap(key, objects.encode(replace(info, topic_id=topic_id)), found.etag)
 
 
 def _settle(store: Store, key: str, fresh: bytes, kind: type[T]) -> T:

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from archiver.commit.objects import Held, store_once, swap_marker
-from archiver.commit.operations import CompareAndSwap, CourtesyFailed, Get, NewToken, Protocol, StillAssigned, retrying
+from archiver.commit.operations import CompareAndSwap, CourtesyFailed, Get, NewToken, Protocol
 from archiver.config.model import RunConfig
-from archiver.errors import AssignmentLost
 from blockgz_runtime.errors import AccessDenied, StoreError
 from blockgz_runtime.store.writer import Body, FileBody, StoredObject
 from index_format import marker as markers
@@ -94,7 +93,7 @@ class StoredChunk(NamedTuple):
 def commit_chunk(identity: PartitionIdentity, held: Held, chunk: FinishedChunk) -> Protocol[Held]:
     """Make a chunk part of the archive; returns the marker that holds it.
 
-    Raises Fenced or OwnedByAnother when the partition is no longer this writer's: the chunk is then an orphan at most.
+    Raises Fenced when the partition is no longer this writer's: the chunk is then an orphan at most.
     """
     stored = yield from store_data(identity, chunk, held.marker.epoch)
     return (yield from commit_stored(identity, held, stored))
@@ -129,7 +128,7 @@ def commit_stored(identity: PartitionIdentity, held: Held, chunk: StoredChunk) -
     committed = markers.appended(
         folded, entry, chunk.gaps, nonce=nonce, leader_epoch=chunk.leader_epoch, tail_hash=chunk.tail_hash
     )
-    result = yield from _swap_if_assigned(keys, committed, held)
+    result = yield from swap_marker(keys.marker, committed, held.etag)
     if isinstance(keys, SeedLayoutKeys):
         sidecar_key = identity.key_prefix + keys.ancestor_index_name(chunk.start, chunk.conflict)
         yield from _follow_with_ancestor_marker(keys, sidecar_key)
@@ -148,23 +147,7 @@ def commit_progress(
     nonce: str = yield NewToken()
     epoch = held.marker.leader_epoch
     moved = markers.advanced(held.marker, next_offset, nonce=nonce, leader_epoch=epoch, gaps=gaps)
-    return (yield from _swap_if_assigned(identity.keys, moved, held))
-
-
-def _swap_if_assigned(keys: PartitionKeys, marker: Marker, held: Held) -> Protocol[Held]:
-    yield from check_assignment(keys)
-    return (yield from swap_marker(keys.marker, marker, held.etag))
-
-
-def check_assignment(keys: PartitionKeys) -> Protocol[None]:
-    """Raises AssignmentLost where the partition is another process's by now, or its topic another one."""
-    mine: bool = yield from retrying(StillAssigned())
-    if not mine:
-        raise AssignmentLost(
-            f"{keys.folder.topic}:{keys.partition} went to another process or was created again",
-            why="the consumer group or the cluster changed meanwhile",
-            remedy="nothing to do: whoever owns the partition now archives what is not committed",
-        )
+    return (yield from swap_marker(identity.keys.marker, moved, held.etag))
 
 
 def _index(identity: PartitionIdentity, marker: Marker, chunk: StoredChunk) -> ChunkIndex:

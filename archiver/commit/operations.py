@@ -59,7 +59,7 @@ class NewToken:
 
 @dataclass(frozen=True)
 class StillAssigned:
-    """Answer: whether the partition is still this process's, as far as it knows."""
+    """Answer: whether the partition may be claimed: it is still this process's, and its topic no other one."""
 
 
 @dataclass(frozen=True)

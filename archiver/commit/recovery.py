@@ -6,15 +6,25 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from archiver.commit.commit import PartitionIdentity, check_assignment
+from archiver.commit.commit import PartitionIdentity
 from archiver.commit.objects import Held, read_marker, swap_marker, until_swapped
-from archiver.commit.operations import Get, LogBounds, NewToken, Protocol, ReadLogBounds, ReadLogRecord, retrying
+from archiver.commit.operations import (
+    Get,
+    LogBounds,
+    NewToken,
+    Protocol,
+    ReadLogBounds,
+    ReadLogRecord,
+    StillAssigned,
+    retrying,
+)
 from archiver.config.model import RunConfig
-from archiver.errors import Diverged, GapRefused, OwnedByAnother
-from blockgz_runtime.errors import StoreError, UsageError
+from archiver.errors import AssignmentLost, Diverged, GapRefused, OwnedByAnother
+from blockgz_runtime.errors import BrokerUnreachable, StoreError, UsageError
 from blockgz_runtime.store.writer import StoredObject
 from index_format import marker as markers
 from index_format.chunk_index import Gap
+from index_format.errors import BlockgzError
 from index_format.keys import INDEX_SUFFIXES, LAYOUTS, PartitionKeys, TopicFolder
 from index_format.marker import Marker
 from index_format.records import Record, record_hash
@@ -44,6 +54,8 @@ class Claimed(NamedTuple):
     """What this claim recorded as lost."""
     tail_was_compacted: bool
     """The last archived record is gone from the log, so that it could not be compared."""
+    adopted_id: bool = False
+    """The marker names the topic's id from now on; it was not known before."""
 
 
 def take_over(identity: PartitionIdentity, writer: str, policy: TakeoverPolicy) -> Protocol[Claimed]:
@@ -59,11 +71,14 @@ def _take_over_once(identity: PartitionIdentity, writer: str, policy: TakeoverPo
     held = yield from read_own(identity, policy)
     bounds: LogBounds = yield from retrying(ReadLogBounds())
     newest = yield from _newest_archived(held.marker if held else None, bounds)
-    yield from check_assignment(identity.keys)
+    yield from _check_assignment(identity)
     gap = None
     if held is not None:
-        gap = gap_before(held.marker, bounds, identity)
-        _compare_tail(identity, held.marker, newest)
+        try:
+            gap = gap_before(held.marker, bounds, identity)
+            _compare_tail(identity, held.marker, newest)
+        except Diverged as error:
+            raise _judged_with_id(identity, held.marker, error) from None
     if gap is not None and not policy.gaps_are_recorded:
         raise GapRefused(
             f"{identity}: records at offsets {gap.start} to {gap.end - 1} were never archived",
@@ -74,7 +89,30 @@ def _take_over_once(identity: PartitionIdentity, writer: str, policy: TakeoverPo
     claim = _claim(identity, held, writer, nonce, gap)
     claimed = yield from swap_marker(identity.keys.marker, claim, held.etag if held else None)
     position = claim.next_offset if claim.next_offset is not None else bounds.low
-    return Claimed(claimed, position, gap, isinstance(newest, Vanished))
+    adopted = held is not None and held.marker.topic_id != claim.topic_id
+    return Claimed(claimed, position, gap, isinstance(newest, Vanished), adopted)
+
+
+def _check_assignment(identity: PartitionIdentity) -> Protocol[None]:
+    """Raises AssignmentLost where the partition is another process's by now, or its topic another one."""
+    mine: bool = yield from retrying(StillAssigned())
+    if not mine:
+        raise AssignmentLost(
+            f"{identity} went to another process, or its topic was created again",
+            why="the consumer group or the cluster changed meanwhile",
+            remedy="nothing to do: whoever owns the partition now archives what is not committed",
+        )
+
+
+def _judged_with_id(identity: PartitionIdentity, marker: Marker, error: Diverged) -> BlockgzError:
+    """The error itself, unless the topic may be another one: then its log says nothing about this archive."""
+    if marker.topic_id is None or identity.topic_id is not None:
+        return error
+    return BrokerUnreachable(
+        f"the id of topic {identity.topic!r} is not known now",
+        why=f"the archive knows it, and the log may be another topic's: {error.what}",
+        remedy="nothing to do: the partition is taken over once the cluster tells the id",
+    )
 
 
 def read_own(identity: PartitionIdentity, policy: TakeoverPolicy) -> Protocol[Held | None]:
@@ -117,7 +155,8 @@ def _claim(identity: PartitionIdentity, held: Held | None, writer: str, nonce: s
             nonce=nonce,
         )
     group, level = identity.group_id, identity.isolation_level
-    return markers.claimed(held.marker, writer=writer, nonce=nonce, group_id=group, isolation_level=level, gap=gap)
+    known = held.marker if held.marker.topic_id is not None else replace(held.marker, topic_id=identity.topic_id)
+    return markers.claimed(known, writer=writer, nonce=nonce, group_id=group, isolation_level=level, gap=gap)
 
 
 def _check_identity(identity: PartitionIdentity, marker: Marker, policy: TakeoverPolicy) -> None:

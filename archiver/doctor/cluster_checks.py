@@ -57,7 +57,7 @@ class ClusterChecks:
         yield Finding("broker", Verdict.OK, where)
         sample = next(iter(known), None)
         if sample is not None:
-            yield judge_topic_ids(self._cluster.topic_id(sample))
+            yield judge_topic_ids(self._cluster.topic_ids([sample]).ids.get(sample))
         if self._config.group_protocol == "consumer":
             yield judge_protocols(self._access.rebalance_protocols())
 

@@ -2,7 +2,7 @@
 
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from archiver.config.model import RunConfig
@@ -129,8 +129,14 @@ class GroupMember:
         topics = self._watch.topics(now)
         if topics and topics != self._topics:
             log.info(LogEvent.SUBSCRIBED, topics=",".join(topics))
+            self._tell_gone(set(self._topics) - set(topics))
             self._topics = topics
             self._fetching.subscribe(topics, self)
+
+    def _tell_gone(self, topics: Collection[str]) -> None:
+        if topics:
+            log.warning(LogEvent.TOPIC_GONE, topics=",".join(sorted(topics)))
+            self._ownership.gone(topics)
 
     def refused(self, refusal: MemberRefused) -> None:
         """Join again: in the KIP-848 protocol a static id is free once the session of its last owner has ended.
@@ -138,10 +144,9 @@ class GroupMember:
         In the classic one its newest owner is right, so that the refusal is raised: this process is a zombie.
         """
         if self._config.group_protocol == "classic":
+            self.lost(list(self._ownership.assigned))
             raise refusal
-        log.warning(LogEvent.LOST, partitions=len(self._ownership.assigned), cause=refusal.why)
-        self.joined = False
-        self._ownership.lose(self._ownership.assigned)
+        self.lost(list(self._ownership.assigned))
         self._fetching.close()
         self._wait(REJOIN_SECONDS)
         self._fetching.reconnect()
@@ -149,6 +154,7 @@ class GroupMember:
 
     def give_up(self, partitions: Sequence[Partition]) -> None:
         """Flush and commit within the grace time; the group hears how far the partitions came."""
+        self._hand_over(partitions)
         active = self._ownership.active
         leaving = {partition: active[partition] for partition in partitions if partition in active}
         self._ownership.give_up(partitions, self._config.grace, self._rest)
@@ -167,7 +173,13 @@ class GroupMember:
     def lost(self, partitions: Sequence[Partition]) -> None:
         log.warning(LogEvent.LOST, partitions=len(partitions), cause="the group continued without this process")
         self.joined = False
+        self._hand_over(partitions)
         self._ownership.lose(partitions)
+
+    def _hand_over(self, partitions: Iterable[Partition]) -> None:
+        """What was polled and not handed over yet was fetched all the same."""
+        for event in self._fetching.batched(partitions):
+            self._ownership.offer(event)
 
     def _inform(self, archivers: Mapping[Partition, PartitionArchiver]) -> None:
         """Advisory, for lag tools: the archive's markers alone say what is archived."""

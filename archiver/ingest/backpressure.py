@@ -160,6 +160,9 @@ class Fetching:
     def release(self, partitions: Sequence[Partition]) -> None:
         self._source.release(partitions)
 
+    def batched(self, partitions: Iterable[Partition]) -> list[Event]:
+        return self._source.batched(partitions)
+
     def commit(self, positions: Mapping[Partition, int]) -> None:
         self._source.commit(positions)
 

@@ -1,17 +1,20 @@
 """An open chunk: batches go in, blocks go into its buffer file, a finished chunk comes out."""
 
+import sys
 from array import array
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from archiver.commit.commit import FinishedChunk
 from archiver.config.model import RunConfig
 from archiver.errors import UnencodableRecord
 from archiver.ingest.buffer import BufferFile
 from archiver.ingest.roll_policy import OpenChunkFacts, RollLimits
-from index_format.blocks import COMPRESSORS, BlockBuilder, Compressor, RawBlock
+from index_format.blocks import COMPRESSORS, BlockBuilder, Compressor, RawBlock, decode_block
 from index_format.chunk_index import BlockEntry, Gap
 from index_format.keys import ChunkStart
 from index_format.record_formats import RecordFormat, record_format
@@ -177,3 +180,33 @@ class ChunkBuilder:
         self._encoded_bytes += len(block.raw)
         self._blocks.extend(msgspec.structs.astuple(block.entry(self._buffer.size, len(member))))
         self._buffer.append(member)
+
+
+class Encoding(NamedTuple):
+    """How the blocks of a chunk are encoded (see index_format.blocks.Encoding)."""
+
+    record_format: str
+    codec: str
+    timestamp_type: str
+
+
+def part_below(
+    end: int, finished: FinishedChunk, codec: str, settings: ChunkSettings, buffer: BufferFile
+) -> tuple[ChunkBuilder, FinishedChunk] | None:
+    """The records of a finished chunk below offset `end`, as a chunk of their own; None where there are none.
+
+    Its blocks are encoded again, in `buffer`, which the builder holds. Raises BufferFailed.
+    """
+    encoding = Encoding(settings.record_format.name, codec, finished.timestamp_type)
+    part = ChunkBuilder(settings, buffer, finished.start.position)
+    with finished.body.reading(), finished.body.path.open("rb") as file:
+        for entry in finished.blocks:
+            if entry.first_record_offset >= end:
+                break
+            batch = decode_block(file.read(entry.byte_length), entry, encoding, sys.maxsize)
+            part.add(batch.filter(pc.less(batch.column("offset"), end)), finished.leader_epoch, 0.0)
+    if not part.facts.num_records:
+        part.discard()
+        return None
+    gaps = tuple(Gap(gap.start, min(gap.end, end), gap.reason) for gap in finished.gaps if gap.start < end)
+    return part, part.finish(end)._replace(gaps=gaps)

@@ -15,10 +15,11 @@ from archiver.logs import LogEvent, log
 from blockgz_runtime.kafka.admin import (
     FACTS_DEADLINE_SECONDS,
     OF_THE_TOPIC,
+    TopicIdAnswers,
     answered,
     ask_configs,
     log_bounds,
-    topic_id,
+    topic_ids,
 )
 from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS, ConnectionErrors, cluster_metadata, kafka_failure
 from blockgz_runtime.kafka.messages import Readable, batch_of
@@ -67,9 +68,9 @@ class KafkaCluster:
         cluster = answered(self.admin.describe_cluster(request_timeout=FACTS_DEADLINE_SECONDS))
         return None if cluster is None else cluster.cluster_id
 
-    def topic_id(self, topic: str) -> str | None:
-        """The topic's id, None where the broker does not tell it. Raises PartitionUnavailable for a missing topic."""
-        return topic_id(self.admin, topic)
+    def topic_ids(self, topics: Collection[str]) -> TopicIdAnswers:
+        """The ids of topics, as far as the cluster tells them now."""
+        return topic_ids(self.admin, topics)
 
     def bounds(self, partitions: Iterable[Partition], isolation_level: str) -> dict[Partition, LogBounds]:
         """The logs' bounds, all in a few requests; a partition that nobody answers for is left out.

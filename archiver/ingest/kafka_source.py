@@ -214,9 +214,14 @@ class KafkaSource:
 
     def commit(self, positions: Mapping[Partition, int]) -> None:
         """Tell the group how far the archive is, for lag tools; advisory, not waited for."""
-        self._consumer.commit(
-            offsets=[TopicPartition(*partition, at) for partition, at in positions.items()], asynchronous=True
-        )
+        with suppress(KafkaException):  # such as after a fatal error
+            self._consumer.commit(
+                offsets=[TopicPartition(*partition, at) for partition, at in positions.items()], asynchronous=True
+            )
+
+    def batched(self, partitions: Iterable[Partition]) -> list[Event]:
+        """What was polled of partitions and waits to be worth a batch: it waits no longer."""
+        return [event for each in partitions for event in _fetched(each, self._batching.take(each))]
 
     def _forget(self, partitions: Sequence[Partition]) -> None:
         leaving = self._consuming.intersection(partitions)

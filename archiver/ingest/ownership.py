@@ -4,20 +4,22 @@ All methods belong to the consumer thread. Claims run in threads of their own; s
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import NamedTuple
 
 from archiver.commit.commit import PartitionIdentity
-from archiver.commit.driver import Driver, LogReader
+from archiver.commit.driver import Driver, LogReader, NoLog
+from archiver.commit.objects import Held, read_marker
 from archiver.commit.recovery import Claimed, TakeoverPolicy, name_successors, take_over
 from archiver.config.model import RunConfig
-from archiver.errors import AssignmentLost, Fenced
+from archiver.errors import AssignmentLost, Fenced, TopicChanged, TopicGone
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkSettings
-from archiver.ingest.kafka_source import Event, Partition, PartitionFailed
+from archiver.ingest.kafka_source import Event, Partition
 from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.partition_state import ArchivingState, Flush, PartitionCounts, Tick
 from archiver.ingest.roll_policy import RollReason
@@ -27,13 +29,13 @@ from blockgz_runtime.errors import BrokerUnreachable, BufferFailed, PartitionUna
 from blockgz_runtime.store.retry import LONGEST_BACKOFF_SECONDS, backoff_seconds
 from blockgz_runtime.store.writer import Store
 from index_format.errors import BlockgzError
-from index_format.keys import LAYOUTS
+from index_format.keys import LAYOUTS, TopicFolder
 
 HEARTBEAT_SECONDS = 3.0
 """A fenced writer waits this long before it claims again: by then a zombie has learnt that it is none."""
 RESTARTS_IN_A_ROW = 5
 """So often a partition is taken over again after a passing failure before `--once` gives up on it."""
-PASSING = (BrokerUnreachable, BufferFailed, PartitionUnavailable, StoreUnavailable)
+PASSING = (BrokerUnreachable, BufferFailed, PartitionUnavailable, StoreUnavailable, TopicGone)
 """Failures after which a partition is taken over again."""
 
 
@@ -53,6 +55,8 @@ class PartitionReport:
     newest_ms: int | None = None
     """The timestamp up to which the archive holds records, as of the last owner's end."""
     failure: BlockgzError | None = None
+    waits_for: BlockgzError | None = None
+    """What failed in passing since the partition was last claimed."""
     lost_offsets: int = 0
     """Offsets that claims recorded as gaps, because the log had deleted them."""
     retries: int = 0
@@ -81,6 +85,8 @@ class PartitionState(StrEnum):
     """`--once` reached its end."""
     RELEASED = "released"
     """It went to another process, or is given back at the end."""
+    GONE = "gone"
+    """Its topic was deleted; what was fetched of it is archived."""
 
 
 class PartitionView(NamedTuple):
@@ -109,6 +115,14 @@ class ArchivingContext:
     committers: Executor
 
 
+class Leaving(NamedTuple):
+    """A partition that is no longer this process's: what was fetched is still offered to the store."""
+
+    archiver: PartitionArchiver
+    until: float
+    """When the grace time ends, in seconds of the service's clock."""
+
+
 class Ownership:
     """One state a partition; see PartitionState."""
 
@@ -117,6 +131,8 @@ class Ownership:
         self._assigned: set[Partition] = set()
         self._claims: dict[Partition, Future[tuple[PartitionIdentity, Claimed]]] = {}
         self._active: dict[Partition, PartitionArchiver] = {}
+        self._leaving: dict[Partition, Leaving] = {}
+        """These are not claimed again before they are done."""
         self._ending: set[Partition] = set()
         self._retry_at: dict[Partition, float] = {}
         self._tries: dict[Partition, int] = {}
@@ -129,6 +145,11 @@ class Ownership:
         return self._active
 
     @property
+    def in_hand(self) -> dict[Partition, PartitionArchiver]:
+        """Active partitions, and those that leave; a copy. Safe to ask from any thread."""
+        return {partition: leaving.archiver for partition, leaving in self._leaving.copy().items()} | self._active
+
+    @property
     def assigned(self) -> set[Partition]:
         """The partitions that are this process's now; a copy."""
         return set(self._assigned)
@@ -136,7 +157,7 @@ class Ownership:
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to do: every partition is drained, given up or stopped."""
-        return not (self._claims or self._active or self._retry_at)
+        return not (self._claims or self._active or self._retry_at or self._leaving)
 
     def views(self) -> list[PartitionView]:
         """Every partition that was ever this process's, as it stands. Safe to call from any thread."""
@@ -148,7 +169,9 @@ class Ownership:
         if archiver is not None:
             archiving = archiver.state
             return PartitionView(PartitionState.ARCHIVING, report, report.counts + archiving.counts, archiving)
-        if partition not in self._assigned:
+        if isinstance(report.failure or report.waits_for, TopicGone):
+            state = PartitionState.GONE
+        elif partition not in self._assigned:
             state = PartitionState.RELEASED
         elif report.failure is not None:
             state = PartitionState.STOPPED
@@ -164,7 +187,8 @@ class Ownership:
         """Start to take the partition over; see `begin`."""
         self._assigned.add(partition)
         report = self.reports.setdefault(partition, PartitionReport(partition))
-        report.end_offset, report.high_watermark, report.failure = end_offset, high_watermark, None
+        report.end_offset, report.high_watermark = end_offset, high_watermark
+        report.failure = report.waits_for = None
         self._start_claim(partition)
 
     def begin(self) -> dict[Partition, int]:
@@ -180,6 +204,7 @@ class Ownership:
                 self._failed(partition, error)
                 continue
             _announce(identity, claimed)
+            self.reports[partition].waits_for = None
             if claimed.gap is not None:
                 self.reports[partition].lost_offsets += claimed.gap.end - claimed.gap.start
             positions[partition] = claimed.position
@@ -189,11 +214,7 @@ class Ownership:
     def offer(self, event: Event) -> None:
         """Hand an event to its partition; one of a partition that is not active is dropped."""
         archiver = self._active.get(event.partition)
-        if archiver is None:
-            return
-        if isinstance(event, PartitionFailed):
-            archiver.fail(event.error)
-        else:
+        if archiver is not None:
             archiver.offer(event)
 
     def tick(self, now: float) -> None:
@@ -205,7 +226,8 @@ class Ownership:
             archiver.offer(Tick(now))
 
     def review(self) -> list[Partition]:
-        """End partitions that failed or are drained; gives those that are to be consumed no longer."""
+        """End partitions that failed, are drained or left; gives those that are to be consumed no longer."""
+        self._see_off()
         ended = []
         for partition, archiver in list(self._active.items()):
             state = archiver.state
@@ -226,27 +248,57 @@ class Ownership:
         return ended
 
     def give_up(self, partitions: Iterable[Partition], seconds: float, pause: Callable[[], None]) -> None:
-        """Flush and commit up to a deadline, then forget: what is not committed, the next owner archives."""
-        leaving = [partition for partition in partitions if partition in self._assigned]
-        flushing = [self._active[partition] for partition in leaving if partition in self._active]
-        for archiver in flushing:
-            archiver.offer(Flush(RollReason.FLUSH))
-        deadline = self._context.clock() + seconds
-        while not all(archiver.state.is_idle for archiver in flushing) and self._context.clock() < deadline:
-            pause()
+        """Flush and commit up to a deadline; those that were lost before, and are not done yet, are waited for too."""
+        wanted = set(partitions)
+        leaving = [partition for partition in wanted if partition in self._assigned]
+        self._leave(leaving, seconds)
         for partition in leaving:
-            if partition in self._active:
-                state = self._active[partition].state
-                self.reports[partition].is_drained = state.is_drained and state.is_idle and not state.failure
-                self._note_uncommitted(partition, state)
-        self.lose(leaving)
+            report = self.reports[partition]
+            if isinstance(report.waits_for, TopicGone):
+                report.failure = report.waits_for
+        while wanted & self._leaving.keys():
+            pause()
+            self._see_off()
 
     def lose(self, partitions: Iterable[Partition]) -> None:
-        """Forget at once and write nothing: they are another process's already."""
+        """They are another process's already: what was fetched is still offered to the store, within the grace.
+
+        A newer owner wins by its claim. Where nothing in the store keeps writers apart, nothing is written.
+        """
+        config = self._context.config
+        self._leave(partitions, 0.0 if config.single_writer else config.grace)
+
+    def gone(self, topics: Collection[str]) -> None:
+        """The cluster does not have these topics any more."""
+        for (topic, number), report in self.reports.items():
+            if topic in topics:
+                report.failure = TopicGone(
+                    f"topic {topic!r} is gone",
+                    why=f"the cluster has no topic of that name; partition {number} is archived up to "
+                    f"{report.next_offset}",
+                )
+
+    def _leave(self, partitions: Iterable[Partition], seconds: float) -> None:
+        until = self._context.clock() + seconds
         for partition in partitions:
             self._assigned.discard(partition)
             self._retry_at.pop(partition, None)
             if partition in self._active:
+                with self._ending_guard:
+                    archiver = self._active.pop(partition)
+                    self._leaving[partition] = Leaving(archiver, until)
+                if seconds > 0:
+                    archiver.offer(Flush(RollReason.FLUSH))
+        self._see_off()
+
+    def _see_off(self) -> None:
+        """Forget partitions that left and have nothing more to commit, or no more time to."""
+        now = self._context.clock()
+        for partition, (archiver, until) in list(self._leaving.items()):
+            state = archiver.state
+            if state.is_idle or now >= until:
+                self.reports[partition].is_drained = state.is_drained and state.is_idle and not state.failure
+                self._note_uncommitted(partition, state)
                 self._end(partition)
 
     def _note_uncommitted(self, partition: Partition, state: ArchivingState) -> None:
@@ -259,34 +311,52 @@ class Ownership:
             log.warning(LogEvent.ABANDONED, topic=partition[0], partition=partition[1], cause=cause)
 
     def _start_claim(self, partition: Partition) -> None:
-        self._claims[partition] = self._context.takers.submit(self._claim, partition)
+        if partition in self._leaving or partition in self._claims:
+            self._retry_at[partition] = self._context.clock()
+        else:
+            self._claims[partition] = self._context.takers.submit(self._claim, partition)
 
     def _claim(self, partition: Partition) -> tuple[PartitionIdentity, Claimed]:
         """Runs in a thread of its own."""
         context, (topic, number) = self._context, partition
         config = context.config
         topic_id, folder = context.topics.locate(topic)
-        driver = self._driver(partition, topic_id)
         keys = LAYOUTS[config.layout](folder, number)
+
+        def may_claim() -> bool:
+            """A topic that was created again since is another one, whatever its offsets look like."""
+            return partition in self._assigned and context.topics.is_same(topic, topic_id)
+
+        driver = Driver(context.store, context.log_of(partition), self._back_off(partition), may_claim)
+        adopts = topic_id is not None and not context.topics.has_id(folder)
+        if adopts:
+            self._adopt_archived(driver.run(read_marker(keys.marker)), folder, topic_id)
         for _ in driver.run(name_successors(keys, context.writer)):
             log.warning(LogEvent.SUCCEEDED, topic=topic, partition=number, folder=str(folder))
         identity = PartitionIdentity.of(config, keys, context.archive_id, topic_id, context.store.prefix)
-        return identity, driver.run(take_over(identity, context.writer, TakeoverPolicy.of(config)))
+        claimed = driver.run(take_over(identity, context.writer, TakeoverPolicy.of(config)))
+        if adopts and topic_id is not None:
+            context.topics.adopt(folder, topic_id)
+        return identity, claimed
 
-    def _driver(self, partition: Partition, topic_id: str | None) -> Driver:
-        def still_assigned() -> bool:
-            """A topic that was created again since is another one, whatever its offsets look like."""
-            return partition in self._assigned and self._context.topics.is_same(partition[0], topic_id)
+    def _adopt_archived(self, held: Held | None, folder: TopicFolder, topic_id: str | None) -> None:
+        """A marker that names the topic speaks for its folder, which does not say it yet."""
+        archived = held.marker.topic_id if held else None
+        if archived is not None and archived != topic_id:
+            self._context.topics.adopt(folder, archived)
+            raise PartitionUnavailable(
+                f"topic {folder.topic!r} was created again", why=f"its id is {topic_id}, the archive's is {archived}"
+            )
 
+    def _back_off(self, partition: Partition) -> Callable[[int, str], None]:
         def back_off(attempt: int, cause: str) -> None:
-            if partition not in self._assigned:
+            if partition not in self._assigned and partition not in self._leaving:
                 raise AssignmentLost("the partition was given up meanwhile", why=cause)
             self.reports[partition].retries += 1
             log.warning(LogEvent.RETRY, topic=partition[0], partition=partition[1], attempt=attempt, cause=cause)
-            context.back_off(attempt, cause)
+            self._context.back_off(attempt, cause)
 
-        context = self._context
-        return Driver(context.store, context.log_of(partition), back_off, still_assigned)
+        return back_off
 
     def _archiver(self, partition: Partition, identity: PartitionIdentity, claimed: Claimed) -> PartitionArchiver:
         context = self._context
@@ -295,7 +365,8 @@ class Ownership:
             claimed,
             ChunkSettings.of(context.config),
             buffer=context.buffer,
-            driver=self._driver(partition, identity.topic_id),
+            driver=Driver(context.store, NoLog(), self._back_off(partition), lambda: True),
+            topic_id_now=partial(context.topics.current_id, partition[0]),
             builders=context.builders,
             committers=context.committers,
             clock=context.clock,
@@ -308,6 +379,7 @@ class Ownership:
         report = self.reports[partition]
         report.fenced += isinstance(error, Fenced)
         once = self._context.config.once
+        report.waits_for = error
         if self._is_passing(error) and not (once and tries > RESTARTS_IN_A_ROW):
             report.restarts += 1
             log.warning(
@@ -326,7 +398,9 @@ class Ownership:
 
     def _is_passing(self, error: BlockgzError) -> bool:
         owned_by_group = not self._context.config.once
-        return isinstance(error, PASSING) or (owned_by_group and isinstance(error, Fenced | AssignmentLost))
+        return isinstance(error, PASSING) or (
+            owned_by_group and isinstance(error, Fenced | AssignmentLost | TopicChanged)
+        )
 
     def _stopped(self, partition: Partition, error: BlockgzError) -> None:
         log.error(LogEvent.STOPPED, topic=partition[0], partition=partition[1], cause=error.what, why=error.why)
@@ -335,7 +409,7 @@ class Ownership:
     def _end(self, partition: Partition) -> None:
         self._ending.discard(partition)
         with self._ending_guard:
-            archiver = self._active.pop(partition)
+            archiver = self._active.pop(partition, None) or self._leaving.pop(partition).archiver
             archiver.close()
             self.reports[partition].add(archiver)
 

@@ -12,14 +12,15 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from archiver.commit.commit import PartitionIdentity, commit_chunk, commit_progress
+from archiver.commit.commit import FinishedChunk, PartitionIdentity, commit_chunk, commit_progress
 from archiver.commit.driver import Driver
 from archiver.commit.objects import Held, RestingMarker
 from archiver.commit.recovery import Claimed
-from archiver.errors import UnencodableRecord
+from archiver.errors import Diverged, TopicChanged, UnencodableRecord
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings
-from archiver.ingest.kafka_source import EndReached, Fetched, Unreadable
+from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, part_below
+from archiver.ingest.identity import Verdict, verdict
+from archiver.ingest.kafka_source import EndReached, Fetched, Partition, PartitionFailed, Unreadable
 from archiver.ingest.partition_state import (
     ArchivingState,
     CommitProgress,
@@ -33,6 +34,7 @@ from archiver.ingest.partition_state import (
     Tick,
     counts_of_commit,
     due,
+    epoch_fell,
     flushed,
     wanted,
 )
@@ -55,16 +57,21 @@ class PartitionArchiver:
         *,
         buffer: BufferFolder,
         driver: Driver,
+        topic_id_now: Callable[[], str | None],
         builders: Executor,
         committers: Executor,
         clock: Callable[[], float],
         end_offset: int | None,
     ) -> None:
-        """`end_offset`: archive nothing at or above it; None follows the log."""
+        """`topic_id_now` asks the cluster, None where it does not tell; see TopicIds.
+
+        `end_offset`: archive nothing at or above it; None follows the log.
+        """
         self._identity = identity
         self._settings = settings
         self._buffer = buffer
         self._driver = driver
+        self._topic_id_now = topic_id_now
         self._builders = builders
         self._committers = committers
         self._clock = clock
@@ -73,6 +80,8 @@ class PartitionArchiver:
         self._state = ArchivingState(
             marker=RestingMarker.of(claimed.held),
             position=claimed.position,
+            fetched=claimed.position,
+            confirmed=claimed.position,
             end_offset=end_offset,
             leader_epoch=marker.leader_epoch,
             chain_end=marker.chain_end,
@@ -94,9 +103,15 @@ class PartitionArchiver:
         self._change(ArchivingState.offered, event)
         self._start_building()
 
-    def fail(self, error: BlockgzError) -> None:
-        """Stop the partition: nothing more is taken or committed, what is open is given back."""
-        self._change(ArchivingState.failed, error)
+    def told(self, topic_id: str | None, fetched: int) -> None:
+        """The cluster named the topic's id, None where it did not, after records below `fetched` were handed over."""
+        claimed = self._identity.topic_id
+        if topic_id is not None and claimed is None:
+            self.offer(PartitionFailed(self._name, self._changed("its id was not known as it was claimed")))
+        elif topic_id is not None and topic_id == claimed:
+            self._change(ArchivingState.confirmed_to, fetched)
+        elif topic_id is not None:
+            self.offer(PartitionFailed(self._name, self._changed(f"its id is {topic_id} now, and was {claimed}")))
 
     def close(self) -> None:
         """Forget the partition: nothing more is written, the open chunk's buffer is given back."""
@@ -140,10 +155,14 @@ class PartitionArchiver:
                     self._take(event)
                 except UnencodableRecord as error:
                     self._stop_at(error.offset, error)
+                except (Diverged, TopicChanged) as error:
+                    self._stop_at(self._state.position, error)
             case EndReached(position=position):
                 self._change(ArchivingState.passed, position)
             case Unreadable():
                 self._skip(event)
+            case PartitionFailed(error=error):
+                self._stop_at(self._state.position, error)
             case Tick(now=now):
                 self._commit_later(self._step(due, self._settings.limits, now))
             case Flush():
@@ -153,7 +172,15 @@ class PartitionArchiver:
                     self._state.chunk.end_block()
 
     def _take(self, fetched: Fetched) -> None:
-        batch, dropped_duplicates = wanted(self._state, fetched)
+        try:
+            batch, dropped_duplicates = wanted(self._state, fetched)
+        except Diverged as error:
+            if self._verdict() is Verdict.DIFFERENT:
+                raise self._changed(error.what) from error
+            raise
+        if batch.num_rows and epoch_fell(self._state, fetched) and self._verdict() is not Verdict.SAME:
+            self._change(ArchivingState.counted, PartitionCounts(dropped_unconfirmed=batch.num_rows))
+            raise self._changed(f"the leader epoch fell to {fetched.leader_epoch}")
         if dropped_duplicates:
             self._change(ArchivingState.counted, PartitionCounts(dropped_duplicates=dropped_duplicates))
         limits = self._settings.limits
@@ -185,7 +212,7 @@ class PartitionArchiver:
             self._stop_at(record.offset, record.error)
 
     def _stop_at(self, offset: int, error: BlockgzError) -> None:
-        """Commit what lies below a bad record, then fail."""
+        """Commit what lies below an offset, then fail."""
         self._change(ArchivingState.passed, offset)
         self._commit_later(flushed(self._state))
         self._change(ArchivingState.stopping, error)
@@ -206,11 +233,9 @@ class PartitionArchiver:
                 chunk = self._state.chunk
                 assert chunk is not None
                 finished = chunk.finish(self._state.position)
-                commit = PendingCommit(chunk, lambda held: commit_chunk(self._identity, held, finished))
-                self._queue(commit, finished.next_offset)
-            case CommitProgress(next_offset, gaps, chain_end):
-                progress = PendingCommit(None, lambda held: commit_progress(self._identity, held, next_offset, gaps))
-                self._queue(progress, chain_end)
+                self._queue(PendingCommit(finished, chunk), finished.next_offset)
+            case CommitProgress(chain_end=chain_end):
+                self._queue(PendingCommit(ending), chain_end)
 
     def _queue(self, commit: PendingCommit, chain_end: int | None) -> None:
         if self._step(ArchivingState.queued, commit, chain_end):
@@ -224,8 +249,50 @@ class PartitionArchiver:
         self._start_building()
 
     def _commit(self, commit: PendingCommit) -> None:
+        """Offer what waits to the store. The swap makes that safe; the cluster only says which topic it is of."""
+        state, content = self._state, commit.content
+        if content.next_offset > state.confirmed:
+            match self._verdict():
+                case Verdict.SAME:
+                    self._change(ArchivingState.confirmed_to, content.next_offset)
+                case Verdict.UNKNOWN:
+                    log.warning(
+                        LogEvent.UNCONFIRMED,
+                        topic=str(self._identity.keys.folder),
+                        partition=self._identity.keys.partition,
+                        confirmed=state.confirmed,
+                        next_offset=content.next_offset,
+                    )
+                case Verdict.DIFFERENT:
+                    self._commit_confirmed(commit)
+                    raise self._changed("its id is another one now")
+        self._carry_out(content)
+
+    def _commit_confirmed(self, commit: PendingCommit) -> None:
+        """Commit what is known to be of the topic that was claimed, and count what is dropped."""
+        confirmed, content, kept = self._state.confirmed, commit.content, 0
+        in_hand = self._state.num_uncommitted
+        if isinstance(content, FinishedChunk):
+            part = part_below(confirmed, content, self._identity.codec, self._settings, self._buffer.new_file())
+            if part is not None:
+                builder, finished = part
+                try:
+                    self._carry_out(finished)
+                finally:
+                    builder.discard()
+                kept = builder.facts.num_records
+        dropped = in_hand - kept
+        if dropped:
+            self._change(ArchivingState.counted, PartitionCounts(dropped_unconfirmed=dropped))
+            log.warning(LogEvent.TOPIC_CHANGED, topic=self._name[0], partition=self._name[1], records=dropped)
+
+    def _carry_out(self, content: FinishedChunk | CommitProgress) -> None:
         held, begun = self.held, self._clock()
-        swapped = self._driver.run(commit.protocol(held))
+        match content:
+            case FinishedChunk():
+                swapped = self._driver.run(commit_chunk(self._identity, held, content))
+            case CommitProgress(next_offset, gaps):
+                swapped = self._driver.run(commit_progress(self._identity, held, next_offset, gaps))
         counts = counts_of_commit(held.marker, swapped.marker, self._clock() - begun)
         self._change(ArchivingState.swapped, RestingMarker.of(swapped), counts)
         if counts.chunks:
@@ -239,14 +306,29 @@ class PartitionArchiver:
                 seconds=round(counts.commit_seconds, 3),
             )
 
+    @property
+    def _name(self) -> Partition:
+        return self._identity.topic, self._identity.keys.partition
+
+    def _verdict(self) -> Verdict:
+        claimed = self._identity.topic_id
+        return verdict(claimed, None if claimed is None else self._topic_id_now())
+
+    def _changed(self, why: str) -> TopicChanged:
+        return TopicChanged(
+            f"topic {self._identity.topic} is taken over again",
+            why=why,
+            remedy="nothing to do: what the cluster confirmed is archived, the topic of that name now is archived next",
+        )
+
     @contextmanager
     def _failing(self) -> Iterator[None]:
         """Stops the partition with what is raised; a fault of this program must not vanish in a thread."""
         try:
             yield
         except BlockgzError as error:
-            self.fail(error)
+            self._change(ArchivingState.failed, error)
         except Exception as error:
             failure = BlockgzError(f"{self._identity}: internal error", why=repr(error))
             failure.__cause__ = error
-            self.fail(failure)
+            self._change(ArchivingState.failed, failure)

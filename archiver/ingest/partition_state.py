@@ -4,18 +4,17 @@ Everything here is pure: no thread, no store, no clock. PartitionArchiver carrie
 alone changes position, chain and open chunk; its committer thread alone changes the marker; any thread adds events.
 """
 
-from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from archiver.commit.objects import Held, RestingMarker
-from archiver.commit.operations import Protocol
+from archiver.commit.commit import FinishedChunk
+from archiver.commit.objects import RestingMarker
 from archiver.errors import Diverged
 from archiver.ingest.chunk_builder import ENTRY_BYTES, ChunkBuilder
-from archiver.ingest.kafka_source import EndReached, Fetched, Unreadable, name_of
+from archiver.ingest.kafka_source import EndReached, Fetched, PartitionFailed, Unreadable, name_of
 from archiver.ingest.roll_policy import OpenChunkFacts, RollLimits, RollReason, roll_reason
 from index_format import marker as markers
 from index_format.chunk_index import Gap
@@ -42,7 +41,7 @@ class EndBlock:
     """Move the open block out of memory, whatever its size."""
 
 
-PartitionEvent = Fetched | EndReached | Unreadable | Tick | Flush | EndBlock
+PartitionEvent = Fetched | EndReached | Unreadable | PartitionFailed | Tick | Flush | EndBlock
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,8 @@ class PartitionCounts:
     stored_bytes: int = 0
     dropped_duplicates: int = 0
     skipped: int = 0
+    dropped_unconfirmed: int = 0
+    """Records that were fetched, and may be of another topic that was created under the name since."""
 
     def __add__(self, other: "PartitionCounts") -> "PartitionCounts":
         return PartitionCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
@@ -68,13 +69,6 @@ def counts_of_commit(before: Marker, now: Marker, seconds: float) -> PartitionCo
         return PartitionCounts(commits=1, commit_seconds=seconds)
     chunk = now.tail[-1]
     return PartitionCounts(chunk.num_records, 1, 1, seconds, chunk.bytes)
-
-
-class PendingCommit(NamedTuple):
-    """What waits to be committed, and how: a finished chunk, or None for progress without records."""
-
-    chunk: ChunkBuilder | None
-    protocol: Callable[[Held], Protocol[Held]]
 
 
 class EndChunk(NamedTuple):
@@ -90,6 +84,13 @@ class CommitProgress(NamedTuple):
     """Where the next chunk starts then."""
 
 
+class PendingCommit(NamedTuple):
+    """What waits to be committed; `chunk` holds the buffer of a finished one, until it is committed."""
+
+    content: FinishedChunk | CommitProgress
+    chunk: ChunkBuilder | None = None
+
+
 Ending = EndChunk | CommitProgress | None
 """What to commit of what is open; None for nothing."""
 
@@ -102,6 +103,10 @@ class ArchivingState:
     """As last committed by this writer."""
     position: int
     """The offset up to which records were taken into chunks."""
+    fetched: int
+    """The offset up to which records were handed over, as the consumer came by them."""
+    confirmed: int
+    """What was fetched below it is of the topic that was claimed: the cluster named the same id later."""
     end_offset: int | None
     """Nothing at or above it is archived; None follows the log."""
     leader_epoch: int | None
@@ -155,6 +160,11 @@ class ArchivingState:
         return tuple(chunk for chunk in held if chunk is not None)
 
     @property
+    def num_uncommitted(self) -> int:
+        """Records in chunks that are not committed."""
+        return sum(chunk.facts.num_records for chunk in self.chunks)
+
+    @property
     def oldest_uncommitted_ms(self) -> int | None:
         """The timestamp of the first record that was taken into a chunk and is not committed."""
         return self.chunks[0].first_timestamp if self.chunks else None
@@ -189,7 +199,8 @@ class ArchivingState:
         if self.is_over or (isinstance(event, Tick) and self.inbox) or (event == EndBlock() and event in self.inbox):
             return self
         num_bytes = event.num_bytes if isinstance(event, Fetched) else 0
-        return replace(self, inbox=(*self.inbox, event), inbox_bytes=self.inbox_bytes + num_bytes)
+        fetched = max(self.fetched, _end_of(event))
+        return replace(self, inbox=(*self.inbox, event), inbox_bytes=self.inbox_bytes + num_bytes, fetched=fetched)
 
     def building(self) -> "tuple[ArchivingState, bool]":
         """Whether a builder has to start."""
@@ -228,7 +239,12 @@ class ArchivingState:
         state = self
         if self.end_offset is not None and fetched.last_offset >= self.end_offset:
             state = self.passed(self.end_offset)
-        return state if fetched.leader_epoch is None else replace(state, leader_epoch=fetched.leader_epoch)
+        if fetched.leader_epoch is None:
+            return state
+        return replace(state, leader_epoch=max(fetched.leader_epoch, state.leader_epoch or 0))
+
+    def confirmed_to(self, position: int) -> "ArchivingState":
+        return replace(self, confirmed=max(self.confirmed, position))
 
     def counted(self, more: PartitionCounts) -> "ArchivingState":
         return replace(self, counts=self.counts + more)
@@ -269,6 +285,25 @@ class ArchivingState:
             chunk=self.chunk if self.is_building else None,
             pending=self.pending if self.has_committer else (),
         )
+
+
+def _end_of(event: PartitionEvent) -> int:
+    """The offset behind what the event tells of the log."""
+    match event:
+        case Fetched():
+            return event.last_offset + 1
+        case EndReached(position=position):
+            return position
+        case Unreadable(offset=offset):
+            return offset + 1
+        case _:
+            return 0
+
+
+def epoch_fell(state: ArchivingState, fetched: Fetched) -> bool:
+    """Whether new records come from an older leader than those before: in one log, epochs never fall."""
+    epoch, known = fetched.leader_epoch, state.leader_epoch
+    return epoch is not None and known is not None and epoch < known
 
 
 class Wanted(NamedTuple):

@@ -18,6 +18,7 @@ from archiver.errors import MemberRefused
 from archiver.ingest.assignment import WHOLE, Assignment, Drain, DrainShare, GroupMember
 from archiver.ingest.backpressure import Budgets, Fetching, MemoryPlan
 from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.identity import IdWatch, TopicIds
 from archiver.ingest.kafka_cluster import SINGLE_READS, KafkaCluster, KafkaLog, PartitionLog, Watermarks
 from archiver.ingest.kafka_settings import cluster_settings, consumer_settings
 from archiver.ingest.kafka_source import POLL_SECONDS, Fetched, KafkaSource, Partition
@@ -155,7 +156,8 @@ class ArchiverService:
     def _run(self) -> None:
         topics = self._select()
         archive = self._open_archive()
-        directory = TopicDirectory(self._store, self._cluster, archive)
+        ids = TopicIds(self._cluster.topic_ids, lambda: {topic for topic, _ in self._assigned()})
+        directory = TopicDirectory(self._store, ids, archive)
         configs = TopicConfigs(self._store, archive.layout, directory.locate, self._cluster.describe)
         schedule = TopicConfigSchedule(configs, self._takers)
         ownership = self._ownership = Ownership(self._context(archive, directory))
@@ -164,13 +166,22 @@ class ArchiverService:
         if self._config.once:
             schedule.keep_due(topics, self._clock())  # a short run may end before the first tick
         assignment = self._assignment = self._assignment_of(ownership, topics)
-        assignment.start()
-        while not (self._stopping.is_set() or assignment.is_over):
-            try:
-                self._step(ownership, assignment, schedule)
-            except MemberRefused as refusal:
-                assignment.refused(refusal)
-        assignment.give_up(list(ownership.reports))
+        watch = IdWatch(ids, lambda: ownership.in_hand)
+        watch.start()
+        try:
+            assignment.start()
+            while not (self._stopping.is_set() or assignment.is_over):
+                try:
+                    self._step(ownership, assignment, schedule)
+                except MemberRefused as refusal:
+                    assignment.refused(refusal)
+        except Exception as error:
+            self.failure = error  # known while the flush goes on, which may not end in time
+            raise
+        finally:  # whatever ends the loop: what was fetched is offered to the store
+            self.ending.set()
+            assignment.give_up(list(ownership.reports))
+            watch.close()
 
     def _step(self, ownership: Ownership, assignment: Assignment, schedule: TopicConfigSchedule) -> None:
         self._stepped_at = self._clock()

@@ -3,17 +3,17 @@
 import math
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from typing import Generic, TypeVar
 
 from msgspec.structs import replace
 
-from archiver.commit.archive import find_incarnation
-from archiver.ingest.kafka_cluster import KafkaCluster, TopicDescription
+from archiver.commit.archive import adopt_topic_id, archived_topic_id, find_incarnation
+from archiver.errors import TopicGone
+from archiver.ingest.identity import TopicIds, Verdict, verdict
+from archiver.ingest.kafka_cluster import TopicDescription
 from archiver.logs import LogEvent, log
-from blockgz_runtime.errors import BrokerUnreachable, NoSuchTopic
+from blockgz_runtime.errors import NoSuchTopic
 from blockgz_runtime.store.writer import Store
 from blockgz_runtime.topic_patterns import TopicSelection
 from index_format import objects
@@ -171,37 +171,6 @@ def keep_topic_config(store: Store, key: str, seen: TopicConfig) -> bool:
     return body != found.body and store.compare_and_swap(key, body, found.etag) is not None
 
 
-A = TypeVar("A")
-
-
-class SingleFlight(Generic[A]):
-    """Coalesces concurrent identical requests: those that come while one is under way share the next one."""
-
-    def __init__(self, ask: Callable[[str], A]) -> None:
-        self._ask = ask
-        self._guard = threading.Lock()
-        self._next: dict[str, Future[A]] = {}
-        self._on_its_way: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-
-    def answer(self, about: str) -> A:
-        """What `ask` answers to a question that begins after this call; raises what it raises."""
-        with self._guard:
-            shared = self._next.get(about)
-            if shared is None:
-                mine = self._next[about] = Future()
-                on_its_way = self._on_its_way[about]
-        if shared is not None:
-            return shared.result()
-        with on_its_way:
-            with self._guard:
-                del self._next[about]
-            try:
-                mine.set_result(self._ask(about))
-            except BaseException as error:
-                mine.set_exception(error)
-        return mine.result()
-
-
 FRESH_SECONDS = 5.0
 """Many partitions of a topic are assigned at once; they share one question to the cluster."""
 
@@ -210,42 +179,51 @@ class TopicDirectory:
     """Answers from cluster and archive, each kept for a few seconds; safe for use by many threads."""
 
     def __init__(
-        self, store: Store, cluster: KafkaCluster, archive: ArchiveInfo, clock: Callable[[], float] = time.monotonic
+        self, store: Store, ids: TopicIds, archive: ArchiveInfo, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._store = store
+        self._ids = ids
         self._archive = archive
         self._clock = clock
         self._guard = threading.Lock()
         self._known: dict[str, tuple[float, str | None, TopicFolder]] = {}
-        # The answer describes all partitions of the topic; asked for each of them alone, it would cost their square.
-        self._ids = SingleFlight(cluster.topic_id)
+        self._with_id: set[TopicFolder] = set()
 
     def locate(self, topic: str) -> tuple[str | None, TopicFolder]:
-        """The topic's id, None where the broker does not tell it, and its folder.
+        """The topic's id, None where the cluster does not tell it, and its folder.
 
-        A topic that was deleted and created again gets a folder of its own. Raises the errors of store and cluster.
+        A topic that was deleted and created again gets a folder of its own. Raises TopicGone where the cluster does not
+        have it, and the errors of the store.
         """
         with self._guard:
             known = self._known.get(topic)
             if known is None or self._clock() - known[0] > FRESH_SECONDS:
-                topic_id = self.current_id(topic)
+                answers = self._ids.now(topic)
+                if topic in answers.missing:
+                    raise TopicGone(
+                        f"topic {topic!r} is gone",
+                        why="the cluster has no topic of that name; what was fetched of it is archived",
+                        remedy="nothing to do where it was deleted on purpose; it is archived again once it is back",
+                    )
+                topic_id = answers.ids.get(topic)
                 folder = find_incarnation(self._store, layout=self._archive.layout, topic=topic, topic_id=topic_id)
                 known = self._known[topic] = (self._clock(), topic_id, folder)
             return known[1:]
 
     def is_same(self, topic: str, topic_id: str | None) -> bool:
-        """Whether the topic is still the one with that id, None standing for brokers that tell none.
-
-        Raises BrokerUnreachable where a cluster that told the id does not answer now: that is no other topic.
-        """
-        if topic_id is None:
-            return True
-        now = self.current_id(topic)
-        if now is None:
-            raise BrokerUnreachable(
-                f"the id of topic {topic!r} cannot be read", why="the broker that told it does not answer"
-            )
-        return now == topic_id
+        """Whether the topic is not known to be another one than that of the id."""
+        return topic_id is None or verdict(topic_id, self.current_id(topic)) is not Verdict.DIFFERENT
 
     def current_id(self, topic: str) -> str | None:
-        return self._ids.answer(topic)
+        """As the cluster tells it now; None where it does not."""
+        return self._ids.now(topic).ids.get(topic)
+
+    def has_id(self, folder: TopicFolder) -> bool:
+        """Whether the archive says which topic lives in the folder; it does not where the cluster did not tell."""
+        if folder not in self._with_id and archived_topic_id(self._store, self._archive.layout, folder) is not None:
+            self._with_id.add(folder)
+        return folder in self._with_id
+
+    def adopt(self, folder: TopicFolder, topic_id: str) -> None:
+        """Have the archive say which topic lives in a folder that was made before this was known."""
+        adopt_topic_id(self._store, self._archive.layout, folder, topic_id)

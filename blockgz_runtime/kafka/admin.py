@@ -1,7 +1,7 @@
 """Questions to a cluster that both programs ask. Answers are librdkafka's futures turned into values."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init__ has no __all__
@@ -12,7 +12,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
     ResourceType,
 )
 
-from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS, kafka_failure
+from blockgz_runtime.errors import PartitionUnavailable
+from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS
 
 FACTS_DEADLINE_SECONDS = 3.0
 """Brokers that do not tell ids or configurations, such as librdkafka's mock, are not waited for."""
@@ -32,16 +33,36 @@ def answered(answer: Any) -> Any:
         return None
 
 
+class TopicIdAnswers(NamedTuple):
+    """What a cluster says of topics; of those in neither field nothing is known."""
+
+    ids: dict[str, str]
+    missing: frozenset[str]
+    """Topics that the broker which answered does not have."""
+
+
+def topic_ids(admin: AdminClient, topics: Collection[str]) -> TopicIdAnswers:
+    """The ids of topics, asked in one request; empty where no broker answers or none tells ids."""
+    answers = admin.describe_topics(TopicCollection(list(topics)), request_timeout=FACTS_DEADLINE_SECONDS)
+    ids, missing = dict[str, str](), set[str]()
+    for topic, answer in answers.items():
+        try:
+            told = answer.result().topic_id
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                missing.add(topic)
+        else:
+            if told is not None:
+                ids[topic] = str(told)
+    return TopicIdAnswers(ids, frozenset(missing))
+
+
 def topic_id(admin: AdminClient, topic: str) -> str | None:
     """The topic's id, None where the broker does not tell it. Raises PartitionUnavailable for a missing topic."""
-    (answer,) = admin.describe_topics(TopicCollection([topic]), request_timeout=FACTS_DEADLINE_SECONDS).values()
-    try:
-        identity = answer.result().topic_id
-    except KafkaException as error:
-        if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            raise kafka_failure(error.args[0], f"topic {topic!r} cannot be described") from error
-        return None
-    return None if identity is None else str(identity)
+    answers = topic_ids(admin, [topic])
+    if topic in answers.missing:
+        raise PartitionUnavailable(f"topic {topic!r} cannot be described", why="the broker has no such topic")
+    return answers.ids.get(topic)
 
 
 def ask_configs(admin: AdminClient, topics: Iterable[str]) -> dict[str, Any]:

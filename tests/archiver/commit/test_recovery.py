@@ -13,8 +13,8 @@ from archiver.commit.commit import PartitionIdentity, commit_chunk, commit_progr
 from archiver.commit.driver import Driver
 from archiver.commit.objects import Held, swap_marker
 from archiver.commit.recovery import Claimed, TakeoverPolicy, gap_before, take_over
-from archiver.errors import Diverged, Fenced, GapRefused, OwnedByAnother
-from blockgz_runtime.errors import ShuttingDown, StoreError, StoreUnfit, UsageError
+from archiver.errors import AssignmentLost, Diverged, Fenced, GapRefused, OwnedByAnother
+from blockgz_runtime.errors import BrokerUnreachable, ShuttingDown, StoreError, StoreUnfit, UsageError
 from index_format.chunk_index import Gap
 from index_format.errors import BlockgzError, FormatError, MalformedObject, UnsupportedVersion
 from index_format.marker import Marker, decode_marker, encode
@@ -365,13 +365,41 @@ def test_a_swap_whose_answer_was_lost_is_known_by_its_nonce(store: MemoryStore) 
     assert actor.result.marker == moved and store.versions[KEY][-1] == encode(moved)
 
 
-def test_a_partition_that_was_reassigned_is_not_committed(store: MemoryStore) -> None:
+def test_a_partition_that_was_reassigned_is_not_claimed_and_what_was_fetched_of_it_is_committed(
+    store: MemoryStore,
+) -> None:
     log = MemoryLog(ROWS)
     held = claim(store, log).held
     before = store.objects[KEY]
-    with pytest.raises(OwnedByAnother):
-        run(commit_progress(IDENTITY, held, 9), store, log, assigned=False)
+    with pytest.raises(AssignmentLost):
+        run(take_over(IDENTITY, "b", POLICY), store, log, assigned=False)
     assert store.objects[KEY] == before
+    assert run(commit_progress(IDENTITY, held, 9), store, log, assigned=False).marker.next_offset == 9
+
+
+class TestIdsThatWereNotKnown:
+    UNKNOWN = identity_of(topic_id=None)
+
+    @pytest.fixture
+    def nameless(self) -> MemoryStore:
+        """As `store`, by a writer that could not ask for the topic's id."""
+        store, log = MemoryStore(), MemoryLog(ROWS)
+        run(archive_all(self.UNKNOWN, log, "first", lambda: 3), store, log)
+        return store
+
+    def test_are_adopted_once_the_tail_is_the_archived_one(self, nameless: MemoryStore) -> None:
+        claimed = claim(nameless, MemoryLog(ROWS))
+        assert claimed.adopted_id and claimed.held.marker.topic_id == IDENTITY.topic_id
+
+    def test_are_not_adopted_of_another_log(self, nameless: MemoryStore) -> None:
+        refused(Diverged, nameless, MemoryLog([row._replace(value=b"another") for row in ROWS]))
+
+    def test_do_not_delay_a_claim_of_an_archive_that_has_one(self, store: MemoryStore) -> None:
+        claimed = claim(store, MemoryLog(ROWS), self.UNKNOWN)
+        assert not claimed.adopted_id and claimed.held.marker.topic_id == IDENTITY.topic_id
+
+    def test_and_a_log_that_does_not_fit_may_be_another_topics(self, store: MemoryStore) -> None:
+        refused(BrokerUnreachable, store, MemoryLog([]), self.UNKNOWN)
 
 
 def test_progress_raises_the_newest_chunk_with_the_marker(store: MemoryStore) -> None:

@@ -57,7 +57,9 @@ def claimed(
     store: MemoryStore, buffer: BufferFolder, pool: ThreadPoolExecutor, end_offset: int | None = None
 ) -> Ownership:
     """An owner of PARTITION, which is being archived."""
-    topics: Any = SimpleNamespace(locate=lambda topic: (None, TopicFolder(topic)), is_same=lambda *_: True)
+    topics: Any = SimpleNamespace(
+        locate=lambda topic: (None, TopicFolder(topic)), is_same=lambda *_: True, current_id=lambda _: None
+    )
     context = ArchivingContext(
         config=RunConfig(archive="./archive", bootstrap_servers="b:9092", topics=("orders",)),
         archive_id="a",

@@ -25,7 +25,7 @@ from index_format.records import batch_from_records
 from tests.support.archives import records
 
 LIMITS = RollLimits(chunk_bytes=10**9, chunk_interval_seconds=60.0)
-PROGRESS: Any = PendingCommit(None, lambda _: None)  # type: ignore[arg-type,return-value]
+PROGRESS = PendingCommit(CommitProgress(12, (), 12))
 
 
 def state(**fields: Any) -> ArchivingState:
@@ -34,8 +34,9 @@ def state(**fields: Any) -> ArchivingState:
         archive_id="a", topic="orders", topic_id=None, partition=0, group_id="g", isolation_level="read_committed",
         epoch=1, writer="w", nonce="n", start_offset=10, next_offset=10,
     )  # fmt: skip
-    held = {"marker": RestingMarker.of(Held(marker, "etag")), "position": 10, "end_offset": None, "leader_epoch": 3}
-    return ArchivingState(**held | {"chain_end": 10, "progressed_at": 1000.0} | fields)  # type: ignore[arg-type]
+    held = {"marker": RestingMarker.of(Held(marker, "etag")), "end_offset": None, "leader_epoch": 3}
+    offsets = {"position": 10, "fetched": 10, "confirmed": 10, "chain_end": 10}
+    return ArchivingState(**held | offsets | {"progressed_at": 1000.0} | fields)  # type: ignore[arg-type]
 
 
 def some(*offsets: int, leader_epoch: int | None = 3) -> Fetched:

@@ -1,50 +1,48 @@
-"""Whether a topic is still the one that was claimed, as a commit is due."""
-
-from collections.abc import Callable, Iterator
-from typing import Any
+"""Whether a topic is still the one that was located, and which one lives in a folder."""
 
 import pytest
 
-from archiver.commit.commit import check_assignment
-from archiver.commit.driver import Driver
-from archiver.errors import AssignmentLost
+from archiver.commit.archive import find_incarnation
+from archiver.errors import TopicGone
+from archiver.ingest.identity import TopicIds
 from archiver.ingest.topics import TopicDirectory
+from blockgz_runtime.kafka.admin import TopicIdAnswers
 from index_format.identity import ArchiveInfo
-from index_format.keys import LAYOUTS, TopicFolder
-from tests.support.memory_store import MemoryLog, MemoryStore
+from index_format.keys import TopicFolder
+from tests.support.memory_store import MemoryStore
 
 ARCHIVE = ArchiveInfo(archive_id="a", cluster_id=None, layout="topic")
-KEYS = LAYOUTS["topic"](TopicFolder("orders"), 0)
 
 
-class Cluster:
-    """Tells the ids that it is given, one a question; None where it does not answer."""
-
-    def __init__(self, ids: Iterator[str | None]) -> None:
-        self._ids = ids
-
-    def topic_id(self, _: str) -> str | None:
-        return next(self._ids)
+def directory(told: str | None, *, missing: bool = False, store: MemoryStore | None = None) -> TopicDirectory:
+    answers = TopicIdAnswers({"orders": told} if told else {}, frozenset({"orders"} if missing else ()))
+    return TopicDirectory(store or MemoryStore(), TopicIds(lambda _: answers, set), ARCHIVE)
 
 
-def check(claimed: str | None, *told: str | None) -> int:
-    """How often the check that precedes a swap waited."""
-    cluster: Any = Cluster(iter(told))
-    topics = TopicDirectory(MemoryStore(), cluster, ARCHIVE)
-    waits: list[int] = []
-    wait: Callable[[int, str], None] = lambda attempt, _: waits.append(attempt)  # noqa: E731
-    Driver(MemoryStore(), MemoryLog([]), wait, lambda: topics.is_same("orders", claimed)).run(check_assignment(KEYS))
-    return len(waits)
+@pytest.mark.parametrize(
+    ("claimed", "told", "is_same"),
+    [("one", "one", True), ("one", None, True), ("one", "two", False), (None, None, True), (None, "one", True)],
+)
+def test_a_topic_is_another_one_only_where_the_cluster_says_so(
+    claimed: str | None, told: str | None, is_same: bool
+) -> None:
+    assert directory(told).is_same("orders", claimed) == is_same
 
 
-def test_a_broker_that_does_not_answer_takes_no_partition_away() -> None:
-    assert check("one", None, None, "one") == 2
+def test_a_topic_that_is_not_there_is_gone_and_gets_no_folder() -> None:
+    store = MemoryStore()
+    with pytest.raises(TopicGone):
+        directory(None, missing=True, store=store).locate("orders")
+    assert not store.objects
 
 
-def test_brokers_that_tell_no_ids_are_not_asked() -> None:
-    assert check(None) == 0
-
-
-def test_a_topic_created_anew_is_another_one() -> None:
-    with pytest.raises(AssignmentLost):
-        check("one", None, "two")
+def test_an_id_that_was_not_known_is_adopted_once_and_tells_topics_apart() -> None:
+    store = MemoryStore()
+    assert directory(None, store=store).locate("orders") == (None, TopicFolder("orders"))
+    later = directory("one", store=store)
+    assert later.locate("orders") == ("one", TopicFolder("orders")) and not later.has_id(TopicFolder("orders"))
+    later.adopt(TopicFolder("orders"), "one")
+    later.adopt(TopicFolder("orders"), "two")
+    assert later.has_id(TopicFolder("orders"))
+    assert find_incarnation(store, layout="topic", topic="orders", topic_id="one").incarnation == 1
+    assert find_incarnation(store, layout="topic", topic="orders", topic_id="two").incarnation == 2

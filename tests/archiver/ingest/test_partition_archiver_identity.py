@@ -1,0 +1,148 @@
+"""Records in hand when the log they came from is gone, moved on, or became another topic's."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from archiver.errors import TopicChanged
+from archiver.ingest.kafka_source import PartitionFailed
+from blockgz_runtime.errors import PartitionUnavailable
+from index_format.records import iter_records
+from tests.support.partition_bench import FLUSH, PARTITION, Bench, some, unreadable, until
+
+GONE = PartitionUnavailable("orders:3 cannot be read", why="unknown topic or partition")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.close()
+
+
+def test_what_was_fetched_before_the_client_gave_up_is_archived(bench: Bench) -> None:
+    archiver = bench.archiver()
+    archiver.offer(some(0, 1, 2))
+    archiver.offer(PartitionFailed(PARTITION, GONE))
+    bench.settle()
+    assert archiver.state.failure is GONE
+    assert bench.offsets() == [0, 1, 2] and bench.buffer.used_bytes == 0
+
+
+def test_a_second_chunk_waits_for_the_first_and_is_archived_too(bench: Bench) -> None:
+    archiver = bench.archiver(chunk_records=2)
+    bench.store.gated = True
+    archiver.offer(some(0, 1, 2))
+    archiver.offer(PartitionFailed(PARTITION, GONE))
+    until(lambda: bench.store.waiting == 1, "the first chunk is being stored")
+    assert archiver.state.failure is None
+    bench.store.gated = False
+    bench.store.open(1)
+    bench.settle()
+    assert archiver.state.failure is GONE and bench.offsets() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("told", [None, "id-1"], ids=["the cluster is gone", "the same topic"])
+def test_records_are_committed_unless_the_topic_is_known_to_be_another(
+    bench: Bench, told: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    archiver = bench.archiver()
+    bench.topic_id = told
+    archiver.offer(some(0, 1, 2))
+    archiver.offer(FLUSH)
+    bench.settle()
+    assert bench.offsets() == [0, 1, 2]
+    assert ("unconfirmed" in caplog.text) == (told is None), "nobody hears that this rests on no answer"
+    assert archiver.state.confirmed == (3 if told else 0)
+
+
+class TestCreatedAgain:
+    def test_what_was_confirmed_is_archived_and_the_rest_dropped(self, bench: Bench) -> None:
+        archiver = bench.archiver()
+        archiver.offer(some(*range(20)))
+        archiver.told("id-1", 13)
+        archiver.offer(some(*range(20, 30)))
+        bench.topic_id = "id-2"
+        archiver.offer(FLUSH)
+        bench.settle()
+        assert isinstance(archiver.state.failure, TopicChanged)
+        assert bench.offsets() == list(range(13)), "the cut lies inside a block"
+        assert archiver.state.counts.dropped_unconfirmed == 17
+        assert archiver.state.counts.records == 13 and bench.buffer.used_bytes == 0
+
+    def test_values_survive_the_cut(self, bench: Bench) -> None:
+        archiver = bench.archiver()
+        archiver.offer(batch := some(*range(20)))
+        archiver.told("id-1", 7)
+        bench.topic_id = "id-2"
+        archiver.offer(FLUSH)
+        bench.settle()
+        chain = bench.chain()
+        values = [record.value for record in iter_records(batch.batch)]
+        assert chain is not None and [line.value for line in chain.lines] == values[:7]
+
+    def test_gaps_below_the_cut_are_kept(self, bench: Bench) -> None:
+        archiver = bench.archiver(skip=True)
+        archiver.offer(some(0, 1))
+        archiver.offer(unreadable(2))
+        archiver.offer(some(3, 4))
+        archiver.offer(unreadable(5))
+        archiver.told("id-1", 4)
+        bench.topic_id = "id-2"
+        archiver.offer(FLUSH)
+        bench.settle()
+        assert bench.offsets() == [0, 1, 3]
+        assert [(gap.start, gap.end) for gap in archiver.held.marker.gaps] == [(2, 3)]
+        assert archiver.held.marker.next_offset == 4
+
+    def test_nothing_is_archived_where_nothing_was_confirmed(self, bench: Bench) -> None:
+        archiver = bench.archiver()
+        archiver.offer(some(0, 1))
+        bench.topic_id = "id-2"
+        archiver.offer(FLUSH)
+        bench.settle()
+        assert bench.offsets() == [] and archiver.state.counts.dropped_unconfirmed == 2
+        assert bench.buffer.used_bytes == 0
+
+    def test_noticed_between_commits(self, bench: Bench) -> None:
+        archiver = bench.archiver()
+        archiver.offer(some(0, 1))
+        archiver.told("id-1", archiver.state.fetched)
+        archiver.offer(some(2))
+        bench.topic_id = "id-2"
+        archiver.told("id-2", archiver.state.fetched)
+        bench.settle()
+        assert isinstance(archiver.state.failure, TopicChanged) and bench.offsets() == [0, 1]
+
+    @pytest.mark.parametrize("told", [None, "id-2"])
+    def test_a_leader_epoch_that_fell_is_another_topics(self, bench: Bench, told: str | None) -> None:
+        archiver = bench.archiver()
+        archiver.offer(some(0, 1, leader_epoch=5))
+        archiver.told("id-1", 2)
+        bench.topic_id = told
+        archiver.offer(some(2, 3, leader_epoch=0))
+        bench.settle()
+        assert isinstance(archiver.state.failure, TopicChanged) and bench.offsets() == [0, 1]
+        assert archiver.state.counts.dropped_unconfirmed == 2
+
+    def test_an_older_redelivery_does_not_lower_the_epoch(self, bench: Bench) -> None:
+        archiver = bench.archiver()
+        archiver.offer(some(0, 1, 2, leader_epoch=5))
+        archiver.offer(some(0, 1, leader_epoch=3))
+        bench.topic_id = None
+        archiver.offer(some(3, leader_epoch=4))
+        bench.settle()
+        assert isinstance(archiver.state.failure, TopicChanged)
+
+
+def test_an_id_that_was_not_known_is_learnt_by_another_claim(bench: Bench) -> None:
+    archiver = bench.archiver(topic_id=None)
+    archiver.offer(some(0, 1))
+    archiver.told(None, 2)
+    assert archiver.state.failure is None
+    archiver.told("id-1", 2)
+    bench.settle()
+    assert isinstance(archiver.state.failure, TopicChanged) and bench.offsets() == [0, 1]
+    again = bench.archiver()
+    assert again.held.marker.topic_id == "id-1"
