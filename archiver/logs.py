@@ -29,6 +29,8 @@ class LogEvent(StrEnum):
     GAP = "gap"
     LISTENING = "listening"
     LOST = "lost"
+    PARTITION_PAUSED = "partition_paused"
+    PARTITION_RESUMED = "partition_resumed"
     PAUSED = "paused"
     REQUEST_FAILED = "request_failed"
     RESTART = "restart"

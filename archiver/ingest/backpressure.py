@@ -1,15 +1,16 @@
 """Backpressure: budgets of memory and disk, and fetching inside them.
 
-Out of budget, the consumer is left unpolled for a moment, then paused and polled, which keeps it in the group.
+A partition that takes more than its share because its commit does not end is paused alone. Out of budget altogether,
+the consumer is left unpolled for a moment, then paused and polled, which keeps it in the group.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 from archiver.ingest.buffer import BufferFolder
-from archiver.ingest.kafka_source import Event, GroupListener, KafkaSource, Partition
+from archiver.ingest.kafka_source import EndReached, Event, Fetched, GroupListener, KafkaSource, Partition
 from archiver.ingest.partition_state import ArchivingState, EndBlock, Flush
 from archiver.ingest.roll_policy import RollReason, blocks_to_end, chunks_to_end
 from archiver.logs import LogEvent, log
@@ -52,6 +53,50 @@ class MemoryPlan:
         return self.budget_bytes // 24
 
 
+LEAST_SHARE_BYTES = 64 * 1024
+"""Of a partition, however many there are: a pause costs a fetch, and is not worth less."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one partition may hold while its commit does not end, in bytes."""
+
+    waiting_bytes: int
+    """Batches that wait to be encoded."""
+    buffer_bytes: int
+    """Its chunks in the buffer, those that wait to be committed included."""
+
+    @classmethod
+    def of(cls, waiting_budget: int, buffer_budget: int, partitions: int) -> "Share":
+        """The share of each of so many partitions. One alone may have everything, as it holds up no other.
+
+        All together they take a quarter of the budgets at the most, unless there are very many.
+        """
+        parts = 1 if partitions <= 1 else 4 * partitions
+        return cls(max(LEAST_SHARE_BYTES, waiting_budget // parts), max(LEAST_SHARE_BYTES, buffer_budget // parts))
+
+    @property
+    def half(self) -> "Share":
+        return Share(self.waiting_bytes // 2, self.buffer_bytes // 2)
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What one partition holds, in bytes, and whether it can get rid of it."""
+
+    waiting_bytes: int
+    buffer_bytes: int
+    is_blocked: bool
+    """Nothing of it is encoded: a second finished chunk waits for the commit under way."""
+    is_committing: bool
+
+    def exceeds(self, share: Share, *, buffer_is_tight: bool) -> bool:
+        """Whether it holds more than its share of what others need, and only the store can change that."""
+        holds_memory = self.is_blocked and self.waiting_bytes > share.waiting_bytes
+        holds_disk = buffer_is_tight and self.is_committing and self.buffer_bytes > share.buffer_bytes
+        return holds_memory or holds_disk
+
+
 class PartitionLoad(Protocol):
     """A partition that holds part of the budgets (see PartitionArchiver)."""
 
@@ -60,49 +105,107 @@ class PartitionLoad(Protocol):
     def offer(self, event: Flush | EndBlock) -> None: ...
 
 
-K = TypeVar("K")
+def holding(load: PartitionLoad) -> Holding:
+    """What the partition holds now."""
+    state = load.state
+    return Holding(state.inbox_bytes, state.buffered_bytes, state.is_blocked, bool(state.pending))
+
+
+class Turns(NamedTuple):
+    """Which partitions to pause alone, and which of those that are to resume."""
+
+    pause: set[Partition]
+    resume: set[Partition]
+
+
+TIGHT = 1 / 2
+RELAXED = 3 / 8
+"""Parts of the buffer: above the first one a partition may not take more than its share, below the second any may."""
+LARGEST_PART = 4
+"""A partition that waits for nothing but processor time may hold one part in so many of the memory for waiting batches
+that those paused alone leave; then nothing is polled until it holds less. It may be blocked at any time."""
 
 
 class Budgets:
-    """The budgets of one process, in bytes, and what its partitions hold of them."""
+    """The budgets of one process, in bytes, and what its partitions hold of them.
+
+    Nothing here looks at all partitions often: there may be thousands, and a poll takes milliseconds.
+    """
 
     def __init__(self, memory: MemoryPlan, buffer: BufferFolder, buffer_bytes: int) -> None:
         self._memory = memory
         self._buffer = buffer
         self._buffer_bytes = buffer_bytes
         self._taken_bytes = 0
+        self._waiting_at_most = 0
+        """No more can wait: what waited when it was added up last, and all that was taken since."""
+        self._grown: set[Partition] = set()
+        """Partitions that took batches since the last `turns`, or held too much of the memory then."""
+        self._is_uneven = False
 
     @property
     def buffered_bytes(self) -> int:
         return self._buffer.used_bytes
 
-    def have_capacity(self, loads: Iterable[PartitionLoad]) -> bool:
+    def have_capacity(self, loads: Mapping[Partition, PartitionLoad]) -> bool:
         """Whether more may be fetched: records that wait and the buffer are below their budgets."""
-        waiting = sum(each.state.inbox_bytes for each in loads)
-        return waiting < self._memory.waiting_bytes and self._buffer.used_bytes < self._buffer_bytes
+        if self._waiting_at_most >= self._memory.waiting_bytes:
+            self._waiting_at_most = _waiting(loads.values())
+        waits = self._is_uneven or self._waiting_at_most >= self._memory.waiting_bytes
+        return not waits and self._buffer.used_bytes < self._buffer_bytes
 
-    def taken(self, num_bytes: int, loads: Mapping[K, PartitionLoad]) -> None:
-        """Count bytes handed to partitions: open blocks may exceed their share long before the next `relieve`."""
+    def taken(self, partition: Partition, num_bytes: int, loads: Mapping[Partition, PartitionLoad]) -> None:
+        """Count bytes handed to a partition: open blocks may exceed their share long before the next `relieve`."""
+        self._grown.add(partition)
+        self._waiting_at_most += num_bytes
         self._taken_bytes += num_bytes
         if self._taken_bytes >= self._memory.open_block_bytes // 2:
             self._end_blocks(loads)
 
-    def relieve(self, loads: Mapping[K, PartitionLoad]) -> None:
-        """End the largest open chunks and blocks early: thousands of partitions with one each would fill both."""
+    def turns(self, loads: Mapping[Partition, PartitionLoad], paused: Set[Partition]) -> Turns:
+        """Who is to be paused alone or to resume; looks at those that took batches and those that are `paused`."""
+        if not (self._grown or paused):
+            return Turns(set(), set())
+        share = Share.of(self._memory.waiting_bytes, self._buffer_bytes, len(loads))
+        used, alone = self._buffer.used_bytes, {each: loads[each] for each in paused & loads.keys()}
+        is_tight, is_relaxed = used > TIGHT * self._buffer_bytes, used <= RELAXED * self._buffer_bytes
+        resume = {
+            partition
+            for partition, load in alone.items()
+            if not holding(load).exceeds(share.half, buffer_is_tight=not is_relaxed)
+        }
+        left = self._memory.waiting_bytes - _waiting(alone.values())
+        most = left // LARGEST_PART if len(loads) - len(alone) > 1 else left
+        held = {each: holding(loads[each]) for each in self._grown if each in loads and each not in paused}
+        pause = {each for each, holds in held.items() if holds.exceeds(share, buffer_is_tight=is_tight)}
+        self._grown = {each for each, holds in held.items() if each not in pause and holds.waiting_bytes > most}
+        self._is_uneven = bool(self._grown)
+        return Turns(pause, resume)
+
+    def relieve(self, loads: Mapping[Partition, PartitionLoad], paused: Set[Partition] = frozenset()) -> None:
+        """End the largest open chunks and blocks early: thousands of partitions with one each would fill both.
+
+        What those that are `paused` alone hold of the buffer, the others do not have.
+        """
         committing = {key: each.state.is_committing for key, each in loads.items()}
-        open_bytes = {key: each.state.open_bytes for key, each in loads.items()}
-        for key in chunks_to_end(open_bytes, committing, self._buffer_bytes):
+        open_bytes = {key: each.state.open_bytes for key, each in loads.items() if key not in paused}
+        left = self._buffer_bytes - sum(loads[each].state.buffered_bytes for each in paused & loads.keys())
+        for key in chunks_to_end(open_bytes, committing, left):
             loads[key].offer(Flush(RollReason.BUFFER))
         index_bytes = {key: each.state.open_index_bytes for key, each in loads.items()}
         for key in chunks_to_end(index_bytes, committing, self._memory.index_bytes):
             loads[key].offer(Flush(RollReason.MEMORY))
         self._end_blocks(loads)
 
-    def _end_blocks(self, loads: Mapping[K, PartitionLoad]) -> None:
+    def _end_blocks(self, loads: Mapping[Partition, PartitionLoad]) -> None:
         self._taken_bytes = 0
         open_bytes = {key: each.state.open_block_bytes for key, each in loads.items()}
         for key in blocks_to_end(open_bytes, self._memory.open_block_bytes):
             loads[key].offer(EndBlock())
+
+
+def _waiting(loads: Iterable[PartitionLoad]) -> int:
+    return sum(each.state.inbox_bytes for each in loads)
 
 
 STALL_SECONDS = 10.0
@@ -128,6 +231,15 @@ def mode_after(mode: FetchMode, has_capacity: bool, stalled_seconds: float) -> F
     return FetchMode.WAIT
 
 
+class FetchState(NamedTuple):
+    """How fetching goes for one partition, in seconds. Safe to ask for from any thread."""
+
+    fetched: float | None
+    """Since records came, or the answer that there are none; since consuming began where neither came."""
+    paused: float | None
+    """Since it was paused alone; None where it is not."""
+
+
 class Fetching:
     """The consumer of this process, polled as the budgets allow. All methods belong to the consumer thread."""
 
@@ -142,22 +254,40 @@ class Fetching:
         self._source = connect()
         self._mode = FetchMode.FETCH
         self._had_capacity_at = clock()
+        self._paused_at: dict[Partition, float] = {}
+        """Partitions that are paused alone."""
+        self._fetched_at: dict[Partition, float] = {}
 
     @property
     def is_paused(self) -> bool:
         """Whether nothing is fetched because the budgets are used up. Safe to ask from any thread."""
         return self._mode is FetchMode.POLL_PAUSED
 
+    @property
+    def paused(self) -> Set[Partition]:
+        """Partitions that are paused alone."""
+        return self._paused_at.keys()
+
+    def state_of(self, partition: Partition, now: float) -> FetchState:
+        """How it goes for a partition. Safe to ask from any thread."""
+        fetched_at, paused_at = self._fetched_at.get(partition), self._paused_at.get(partition)
+        return FetchState(
+            None if fetched_at is None else now - fetched_at, None if paused_at is None else now - paused_at
+        )
+
     def subscribe(self, topics: Sequence[str], listener: GroupListener) -> None:
         self._source.subscribe(topics, listener)
 
     def consume(self, positions: Mapping[Partition, int]) -> None:
-        """Consume these partitions too, each from its position; they are paused where the others are."""
+        """Consume these partitions too, each from its position; they are paused where all others are."""
+        self._forget(positions)
+        self._fetched_at |= dict.fromkeys(positions, self._clock())
         self._source.consume(positions)
         if self.is_paused:
-            self._source.pause()
+            self._source.pause(positions)
 
     def release(self, partitions: Sequence[Partition]) -> None:
+        self._forget(partitions)
         self._source.release(partitions)
 
     def batched(self, partitions: Iterable[Partition]) -> list[Event]:
@@ -166,9 +296,10 @@ class Fetching:
     def commit(self, positions: Mapping[Partition, int]) -> None:
         self._source.commit(positions)
 
-    def poll(self, loads: Iterable[PartitionLoad]) -> list[Event]:
+    def poll(self, loads: Mapping[Partition, PartitionLoad]) -> list[Event]:
         """What arrived within a moment; `loads` are the active partitions. Raises MemberRefused."""
         now = self._clock()
+        self._take_turns(loads, now)
         has_capacity = self._budgets.have_capacity(loads)
         if has_capacity:
             self._had_capacity_at = now
@@ -178,17 +309,37 @@ class Fetching:
             return []
         if self._mode is FetchMode.POLL_PAUSED and before is not FetchMode.POLL_PAUSED:
             log.warning(LogEvent.PAUSED, buffer_bytes=self._budgets.buffered_bytes)
-            self._source.pause()
+            self._source.pause(loads)
         elif self._mode is FetchMode.FETCH and before is FetchMode.POLL_PAUSED:
-            self._source.resume()
+            self._source.resume(loads.keys() - self.paused)
             log.info(LogEvent.RESUMED)
-        return self._source.poll()
+        events = self._source.poll()
+        self._fetched_at |= {each.partition: now for each in events if isinstance(each, Fetched | EndReached)}
+        return events
 
     def reconnect(self) -> None:
         """Replace a consumer that the group refused by a new one, which consumes nothing yet."""
         self._source = self._connect()
         self._mode = FetchMode.FETCH
+        self._paused_at, self._fetched_at = {}, {}
 
     def close(self) -> None:
         """Leave the group; nothing is consumed any more."""
         self._source.close()
+
+    def _take_turns(self, loads: Mapping[Partition, PartitionLoad], now: float) -> None:
+        """Pause partitions alone that hold more than their share; resume those that no longer do."""
+        self._forget(self.paused - loads.keys())
+        pause, resume = self._budgets.turns(loads, self.paused)
+        self._forget(resume)
+        self._paused_at |= dict.fromkeys(pause, now)
+        if not self.is_paused:
+            self._source.pause(pause)
+            self._source.resume(resume)
+        for event, partitions in ((LogEvent.PARTITION_PAUSED, pause), (LogEvent.PARTITION_RESUMED, resume)):
+            for topic, number in sorted(partitions):
+                log.info(event, topic=topic, partition=number)
+
+    def _forget(self, partitions: Iterable[Partition]) -> None:
+        for partition in partitions:
+            self._paused_at.pop(partition, None)

@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -168,6 +168,8 @@ class KafkaSource:
         """`batching_bytes` bounds what is batched into batches. Raises UsageError for settings that are refused."""
         self._consumer: Consumer = make_client(Consumer, dict(settings))
         self._consuming: set[Partition] = set()
+        self._paused: set[Partition] = set()
+        """Also partitions that are not consumed: librdkafka keeps them paused when it is given them again."""
         self._batching = Batching(batching_bytes, clock)
         self._poll_seconds = poll_seconds
         self._at_once = FIRST_MESSAGES_A_POLL
@@ -199,18 +201,28 @@ class KafkaSource:
                 self._consumer.list_topics(timeout=LEADERS_SECONDS)
         self._consumer.incremental_assign([TopicPartition(*partition, at) for partition, at in positions.items()])
         self._consuming.update(positions)
+        self.resume(self._paused.intersection(positions))
 
     def release(self, partitions: Sequence[Partition]) -> None:
         """Consume these partitions no longer; they stay this process's in the group."""
         if self._consuming.intersection(partitions):
             self._forget(partitions)
 
-    def pause(self) -> None:
-        """Fetch nothing until `resume`; polling continues."""
-        self._consumer.pause([TopicPartition(*partition) for partition in self._consuming])
+    def pause(self, partitions: Collection[Partition]) -> None:
+        """Fetch nothing of these until `resume`. What the client fetched already is dropped and fetched again then.
 
-    def resume(self) -> None:
-        self._consumer.resume([TopicPartition(*partition) for partition in self._consuming])
+        Messages that wait here to become batches still come. A partition that is released and consumed again is not
+        paused.
+        """
+        if pausing := self._consuming.intersection(partitions):
+            self._paused |= pausing
+            self._consumer.pause([TopicPartition(*partition) for partition in pausing])
+
+    def resume(self, partitions: Collection[Partition]) -> None:
+        """Fetch these from where they were paused."""
+        if resuming := self._consuming.intersection(partitions):
+            self._paused -= resuming
+            self._consumer.resume([TopicPartition(*partition) for partition in resuming])
 
     def commit(self, positions: Mapping[Partition, int]) -> None:
         """Tell the group how far the archive is, for lag tools; advisory, not waited for."""

@@ -144,6 +144,11 @@ class ArchivingState:
         return self.chunk.facts.compressed_bytes if self.chunk else 0
 
     @property
+    def buffered_bytes(self) -> int:
+        """Bytes in the buffer: of the open chunk, and of those that wait to be committed."""
+        return sum(chunk.facts.compressed_bytes for chunk in self.chunks)
+
+    @property
     def open_block_bytes(self) -> int:
         """Encoded bytes that wait in memory for their block to fill."""
         return self.chunk.open_block_bytes if self.chunk else 0
@@ -190,9 +195,14 @@ class ArchivingState:
         return self.is_closed or self.failure is not None or self.stops_with is not None
 
     @property
+    def is_blocked(self) -> bool:
+        """Whether no event is handled, because a chunk waits for the commit in flight."""
+        return len(self.pending) >= 2
+
+    @property
     def can_build(self) -> bool:
-        """Whether an event waits that may be handled: not behind a chunk that waits for the commit in flight."""
-        return bool(self.inbox) and len(self.pending) < 2
+        """Whether an event waits that may be handled."""
+        return bool(self.inbox) and not self.is_blocked
 
     def offered(self, event: PartitionEvent) -> "ArchivingState":
         """With one more event; ticks and orders to end a block do not pile up during an outage."""

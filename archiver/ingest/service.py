@@ -188,15 +188,15 @@ class ArchiverService:
         begun = ownership.begin()
         if begun:
             self._fetching.consume(begun)
-        for event in self._fetching.poll(ownership.active.values()):
+        for event in self._fetching.poll(ownership.active):
             ownership.offer(event)
             if isinstance(event, Fetched):
-                self._budgets.taken(event.num_bytes, ownership.active)
+                self._budgets.taken(event.partition, event.num_bytes, ownership.active)
         now = self._clock()
         if now - self._ticked_at >= TICK_SECONDS:
             self._ticked_at = now
             ownership.tick(now)
-            self._budgets.relieve(ownership.active)
+            self._budgets.relieve(ownership.active, self._fetching.paused)
             schedule.keep_due({topic for topic, _ in ownership.assigned}, now)
             assignment.tick(now)
             if now - self._gave_back_at >= GIVE_BACK_SECONDS:

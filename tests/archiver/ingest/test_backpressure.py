@@ -1,12 +1,55 @@
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pytest
 
-from archiver.ingest.backpressure import STALL_SECONDS, Fetching, FetchMode, mode_after
-from archiver.ingest.kafka_source import Event, Partition
+from archiver.ingest.backpressure import (
+    LEAST_SHARE_BYTES,
+    STALL_SECONDS,
+    Fetching,
+    FetchMode,
+    FetchState,
+    Holding,
+    Share,
+    Turns,
+    mode_after,
+)
+from archiver.ingest.kafka_source import EndReached, Event, Partition
 
-PARTITION = ("orders", 3)
+PARTITION, OTHER = ("orders", 3), ("orders", 4)
+LOADS: Any = {PARTITION: None, OTHER: None}
+MIB = 1024**2
+
+
+def test_shares_shrink_with_the_number_of_partitions_down_to_a_floor() -> None:
+    shares = [Share.of(16 * MIB, 1024 * MIB, partitions) for partitions in (0, 1, 2, 8, 10_000)]
+    assert [share.waiting_bytes for share in shares] == [16 * MIB, 16 * MIB, 2 * MIB, MIB // 2, LEAST_SHARE_BYTES]
+    assert [share.buffer_bytes for share in shares] == [1024 * MIB, 1024 * MIB, 128 * MIB, 32 * MIB, LEAST_SHARE_BYTES]
+
+
+@pytest.mark.parametrize(
+    ("holding", "buffer_is_tight", "exceeds"),
+    [
+        (Holding(101, 0, is_blocked=True, is_committing=True), False, True),
+        (Holding(100, 0, is_blocked=True, is_committing=True), False, False),
+        (Holding(10**6, 0, is_blocked=False, is_committing=True), False, False),
+        (Holding(0, 1001, is_blocked=False, is_committing=True), True, True),
+        (Holding(0, 1001, is_blocked=False, is_committing=True), False, False),
+        (Holding(0, 10**6, is_blocked=False, is_committing=False), True, False),
+    ],
+    ids=[
+        "blocked with more than its share",
+        "blocked with its share",
+        "waits for processor time only",
+        "a commit under way while the buffer is tight",
+        "the buffer has space",
+        "an open chunk can be ended",
+    ],
+)
+def test_a_partition_exceeds_its_share_only_where_the_store_holds_it_up(
+    holding: Holding, buffer_is_tight: bool, exceeds: bool
+) -> None:
+    assert holding.exceeds(Share(100, 1000), buffer_is_tight=buffer_is_tight) is exceeds
 
 
 @pytest.mark.parametrize(
@@ -34,22 +77,36 @@ class Journal:
         self.calls: list[str] = []
         self.now = 1000.0
         self.has_capacity = True
+        self.next_turns = Turns(set(), set())
+        self.events: list[Event] = []
 
     def have_capacity(self, _: object) -> bool:
         return self.has_capacity
+
+    def turns(self, _: object, paused: Collection[Partition]) -> Turns:
+        self.paused = set(paused)
+        turns, self.next_turns = self.next_turns, Turns(set(), set())
+        return turns
 
     def consume(self, positions: Mapping[Partition, int]) -> None:
         self.calls.append(f"consume {dict(positions)}")
 
     def poll(self) -> list[Event]:
         self.calls.append("poll")
-        return []
+        return self.events
 
-    def pause(self) -> None:
-        self.calls.append("pause")
+    def pause(self, partitions: Collection[Partition]) -> None:
+        self._note("pause", partitions)
 
-    def resume(self) -> None:
-        self.calls.append("resume")
+    def resume(self, partitions: Collection[Partition]) -> None:
+        self._note("resume", partitions)
+
+    def release(self, partitions: Collection[Partition]) -> None:
+        self._note("release", partitions)
+
+    def _note(self, what: str, partitions: Collection[Partition]) -> None:
+        if partitions:
+            self.calls.append(f"{what} {','.join(str(number) for _, number in sorted(partitions))}")
 
     def rest(self) -> None:
         self.calls.append("rest")
@@ -70,19 +127,19 @@ def test_without_capacity_the_consumer_waits_then_is_polled_paused_until_there_i
 
     def step(seconds: float) -> list[str]:
         journal.now += seconds
-        fetching.poll(())
+        fetching.poll(LOADS)
         return journal.since()
 
     assert step(0) == ["connect", "poll"]
     journal.has_capacity = False
     assert step(0.1) == ["rest"]
     assert step(STALL_SECONDS - 0.2) == ["rest"] and not fetching.is_paused
-    assert step(0.1) == ["pause", "poll"] and fetching.is_paused
+    assert step(0.1) == ["pause 3,4", "poll"] and fetching.is_paused
     assert step(100) == ["poll"], "the group hears of this member"
     fetching.consume({PARTITION: 5})
-    assert journal.since() == ["consume {('orders', 3): 5}", "pause"], "what is new is paused as well"
+    assert journal.since() == ["consume {('orders', 3): 5}", "pause 3"], "what is new is paused as well"
     journal.has_capacity = True
-    assert step(0.1) == ["resume", "poll"] and not fetching.is_paused
+    assert step(0.1) == ["resume 3,4", "poll"] and not fetching.is_paused
     journal.has_capacity = False
     assert step(0.1) == ["rest"], "the stall counts from the last capacity"
 
@@ -92,9 +149,60 @@ def test_another_consumer_starts_unpaused() -> None:
     fetching = Fetching(journal.connect, journal, lambda: journal.now, journal.rest)  # type: ignore[arg-type]
     journal.has_capacity = False
     journal.now += STALL_SECONDS
-    fetching.poll(())
+    fetching.poll(LOADS)
     fetching.reconnect()
     assert not fetching.is_paused
     journal.since()
-    fetching.poll(())
-    assert journal.since() == ["pause", "poll"]
+    fetching.poll(LOADS)
+    assert journal.since() == ["pause 3,4", "poll"]
+
+
+def test_a_partition_over_its_share_is_paused_alone_until_it_is_not() -> None:
+    journal = Journal()
+    fetching = Fetching(journal.connect, journal, lambda: journal.now, journal.rest)  # type: ignore[arg-type]
+
+    def step(pause: set[Partition] = frozenset(), resume: set[Partition] = frozenset()) -> list[str]:  # type: ignore[assignment]
+        journal.since()
+        journal.now += 1
+        journal.next_turns = Turns(set(pause), set(resume))
+        fetching.poll(LOADS)
+        return journal.since()
+
+    assert step(pause={PARTITION}) == ["pause 3", "poll"], "the others are fetched"
+    step()
+    assert journal.paused == {PARTITION}
+    assert fetching.state_of(PARTITION, journal.now + 2) == FetchState(fetched=None, paused=3.0)
+    assert fetching.state_of(OTHER, journal.now) == FetchState(None, None)
+    journal.has_capacity = False
+    journal.now += STALL_SECONDS
+    assert step() == ["pause 3,4", "poll"]
+    journal.has_capacity = True
+    assert step() == ["resume 4", "poll"], "only the one that holds too much stays paused"
+    assert step(resume={PARTITION}) == ["resume 3", "poll"]
+    assert fetching.state_of(PARTITION, journal.now).paused is None
+
+
+@pytest.mark.parametrize("way", ["released", "taken away"])
+def test_a_partition_that_is_consumed_again_is_not_paused(way: str) -> None:
+    journal = Journal()
+    fetching = Fetching(journal.connect, journal, lambda: journal.now, journal.rest)  # type: ignore[arg-type]
+    journal.next_turns = Turns({PARTITION}, set())
+    fetching.poll(LOADS)
+    if way == "released":
+        fetching.release([PARTITION])
+    else:
+        fetching.poll({OTHER: LOADS[OTHER]})
+    fetching.consume({PARTITION: 7})
+    journal.since()
+    fetching.poll(LOADS)
+    assert journal.paused == set() and journal.since() == ["poll"]
+
+
+def test_the_last_fetch_is_known_of_each_partition() -> None:
+    journal = Journal()
+    fetching = Fetching(journal.connect, journal, lambda: journal.now, journal.rest)  # type: ignore[arg-type]
+    fetching.consume({PARTITION: 5, OTHER: 5})
+    journal.now += 10
+    journal.events = [EndReached(PARTITION, 5)]
+    fetching.poll(LOADS)
+    assert [fetching.state_of(each, journal.now + 1).fetched for each in (PARTITION, OTHER)] == [1.0, 11.0]

@@ -1,12 +1,14 @@
 """Budgets kept over several partitions, with their threads and their buffer as in the service."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 
 import pytest
 
-from archiver.ingest.backpressure import Budgets, MemoryPlan
-from archiver.ingest.kafka_source import Fetched
+from archiver.ingest.backpressure import LARGEST_PART, LEAST_SHARE_BYTES, Budgets, MemoryPlan, Turns
+from archiver.ingest.kafka_source import Fetched, Partition
 from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.roll_policy import BUFFER_SHARE_OF_OPEN_CHUNKS
 from index_format.records import batch_from_records
@@ -23,10 +25,14 @@ class Partitions:
 
     def __init__(self, root: Path) -> None:
         self.bench = Bench(root)
-        self.work: dict[int, PartitionArchiver] = {}
+        self.work: dict[Partition, PartitionArchiver] = {}
+        self.claim()
+        self._next = dict.fromkeys(range(4), 0)
+        self._may_wait = False
+
+    def claim(self) -> None:
         for number in range(4):
-            self.work[number] = self.bench.archiver(partition=number)
-        self._next = dict.fromkeys(self.work, 0)
+            self.work["orders", number] = self.bench.archiver(partition=number)
 
     def budgets(self, *, memory: int = BIG, buffer_bytes: int = BIG) -> Budgets:
         return Budgets(MemoryPlan(memory), self.bench.buffer, buffer_bytes)
@@ -36,8 +42,23 @@ class Partitions:
         offsets = range(self._next[number], self._next[number] + records)
         self._next[number] += records
         batch = batch_from_records([record(offset, VALUE) for offset in offsets])
-        self.work[number].offer(Fetched(("orders", number), batch, 0, batch.nbytes))
-        self.until(lambda: self.work[number].state.inbox_bytes == 0, "the records are taken")
+        archiver = self.work["orders", number]
+        archiver.offer(Fetched(("orders", number), batch, 0, batch.nbytes))
+        self.until(
+            lambda: archiver.state.inbox_bytes == 0 or archiver.state.is_blocked or self._may_wait,
+            "the records are taken",
+        )
+
+    @contextmanager
+    def held_up(self) -> Iterator[None]:
+        """Nothing is encoded within the context: both threads that would are busy."""
+        released = Event()
+        for _ in range(2):
+            self.bench.builders.submit(released.wait)
+        self._may_wait = True
+        yield
+        self._may_wait = False
+        released.set()
 
     def settle(self) -> None:
         self.until(lambda: all(archiver.state.is_idle for archiver in self.work.values()), "all partitions are idle")
@@ -75,13 +96,13 @@ def test_a_full_buffer_is_emptied_by_committing_the_largest_chunks(partitions: P
 
 
 def test_while_the_store_hangs_each_partition_ends_one_chunk_and_no_more(partitions: Partitions) -> None:
-    for number in partitions.work:
+    for _, number in partitions.work:
         partitions.feed(number, 20)
     partitions.settle()
     partitions.bench.store.gated = True
     budgets = partitions.budgets(buffer_bytes=partitions.bench.buffer.used_bytes)
-    for number, archiver in partitions.work.items():
-        assert not budgets.have_capacity(partitions.work.values())
+    for (_, number), archiver in partitions.work.items():
+        assert not budgets.have_capacity(partitions.work)
         budgets.relieve(partitions.work)
         partitions.until(lambda archiver=archiver: not archiver.state.open_bytes, f"the chunk of {number} has ended")
         partitions.feed(number, 20)  # a new chunk fills the buffer behind the one that waits
@@ -92,7 +113,7 @@ def test_while_the_store_hangs_each_partition_ends_one_chunk_and_no_more(partiti
     assert partitions.chunks() == [1, 1, 1, 1]
     budgets.relieve(partitions.work)
     partitions.settle()
-    assert sum(partitions.chunks()) == 5 and budgets.have_capacity(partitions.work.values())
+    assert sum(partitions.chunks()) == 5 and budgets.have_capacity(partitions.work)
 
 
 def in_time(budgets: Budgets, partitions: Partitions) -> None:
@@ -101,7 +122,7 @@ def in_time(budgets: Budgets, partitions: Partitions) -> None:
 
 def after_much_was_taken(budgets: Budgets, partitions: Partitions) -> None:
     for _ in range(3):
-        budgets.taken(1000, partitions.work)
+        budgets.taken(("orders", 1), 1000, partitions.work)
 
 
 @pytest.mark.parametrize("relieve", [in_time, after_much_was_taken])
@@ -109,7 +130,7 @@ def test_open_blocks_leave_memory_largest_first(
     partitions: Partitions, relieve: Callable[[Budgets, Partitions], None]
 ) -> None:
     partitions.bench.block_bytes = 10_000
-    partitions.work = {number: partitions.bench.archiver(partition=number) for number in partitions.work}
+    partitions.claim()
     for number, records in enumerate((3, 30, 12, 20)):
         partitions.feed(number, records)
     partitions.settle()
@@ -132,3 +153,80 @@ def test_what_open_chunks_note_of_their_blocks_is_bounded(partitions: Partitions
     partitions.settle()
     assert partitions.chunks()[1] == 1
     assert sum(archiver.state.open_index_bytes for archiver in partitions.work.values()) < notes
+
+
+SICK, *HEALTHY = (("orders", number) for number in range(4))
+NOBODY = Turns(set(), set())
+HALF_OF_THE_LEAST_SHARE = LEAST_SHARE_BYTES // (2 * len(VALUE))
+
+
+def with_a_commit_that_hangs(partitions: Partitions, chunk_records: int) -> Partitions:
+    """Two chunks of the first partition wait for the store, and some records behind them."""
+    partitions.work[SICK] = partitions.bench.archiver(partition=0, chunk_records=chunk_records)
+    partitions.bench.store.gated = True
+    partitions.feed(0, 2 * chunk_records + 1)
+    assert partitions.work[SICK].state.is_blocked
+    return partitions
+
+
+def test_a_partition_whose_commit_hangs_is_paused_alone(partitions: Partitions) -> None:
+    with_a_commit_that_hangs(partitions, chunk_records=10)
+    budgets = partitions.budgets(memory=32 * 1024**2)
+
+    def hand_over(number: int) -> None:
+        partitions.feed(number, HALF_OF_THE_LEAST_SHARE)
+        budgets.taken(("orders", number), LEAST_SHARE_BYTES // 2, partitions.work)
+
+    def turns() -> Turns:
+        return budgets.turns(partitions.work, paused)
+
+    paused: set[Partition] = set()
+    for number in (0, 1):
+        hand_over(number)
+    assert turns() == NOBODY, "less than its share: a short commit costs no pause"
+    while (now := turns()) == NOBODY:
+        assert partitions.work[SICK].state.inbox_bytes < 4 * LEAST_SHARE_BYTES
+        for number in (0, 1):
+            hand_over(number)
+    assert now == Turns({SICK}, set())
+    paused = now.pause
+    assert budgets.have_capacity(partitions.work), "the others are fetched"
+    assert turns() == NOBODY
+    partitions.bench.store.gated = False
+    partitions.bench.store.open(1000)
+    partitions.until(lambda: turns() == Turns(set(), {SICK}), "the partition resumes")
+
+
+def test_a_commit_that_hangs_does_not_fill_the_buffer(partitions: Partitions) -> None:
+    with_a_commit_that_hangs(partitions, chunk_records=10_000)
+    for number in (1, 2, 3):
+        partitions.feed(number, 1000)
+    held, used = partitions.work[SICK].state.buffered_bytes, partitions.bench.buffer.used_bytes
+    assert used > held > LEAST_SHARE_BYTES
+    roomy, tight = partitions.budgets(buffer_bytes=2 * used), partitions.budgets(buffer_bytes=2 * used - 1)
+    for budgets in (roomy, tight):
+        for partition in partitions.work:
+            budgets.taken(partition, 1, partitions.work)
+    assert roomy.turns(partitions.work, set()) == NOBODY
+    assert tight.turns(partitions.work, set()) == Turns({SICK}, set())
+    assert tight.turns(partitions.work, {SICK}) == NOBODY, "somewhat more free space is no reason to resume"
+    # What it holds is not there for the others: they have to end their chunks earlier.
+    crowded = partitions.budgets(buffer_bytes=held + int((used - held) / BUFFER_SHARE_OF_OPEN_CHUNKS) - 1)
+    crowded.relieve(partitions.work, {SICK})
+    partitions.until(lambda: any(partitions.work[each].state.is_committing for each in HEALTHY), "a chunk ends")
+
+
+def test_a_partition_that_is_encoded_slowly_is_waited_for_while_there_is_memory_for_others(
+    partitions: Partitions,
+) -> None:
+    """Else it would hold all of the memory once its commit hangs."""
+    with partitions.held_up():
+        partitions.feed(1, 40)
+        state = partitions.work["orders", 1].state
+        assert state.inbox_bytes and not state.is_blocked
+        budgets = partitions.budgets(memory=12 * (LARGEST_PART * state.inbox_bytes - LARGEST_PART))
+        budgets.taken(("orders", 1), state.inbox_bytes, partitions.work)
+        assert budgets.turns(partitions.work, set()) == NOBODY, "a pause would drop what was fetched ahead"
+        assert not budgets.have_capacity(partitions.work)
+    partitions.settle()
+    assert budgets.turns(partitions.work, set()) == NOBODY and budgets.have_capacity(partitions.work)
