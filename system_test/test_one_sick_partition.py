@@ -9,16 +9,17 @@ from pathlib import Path
 from archiver.config.model import RunConfig
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.service import ArchiverService
-from archiver.monitor.server import readiness
 from archiver.monitor.snapshot import ServiceSnapshot
 from blockgz_runtime.store.local import LocalStore
-from blockgz_runtime.store.writer import Body
+from blockgz_runtime.store.writer import Body, ContentTag
 from tests.support.archives import records
 from tests.support.mock_cluster import PARTITIONS, MockCluster
 
 SICK = 1
 CHUNK_RECORDS = 200
-VALUE = b"v" * 2000
+TOTAL, VALUE_BYTES = 5000, 900
+"""Of each partition: more than may wait to be encoded with the least memory, and less than the mock cluster keeps."""
+
 DEADLINE_SECONDS = 60
 
 
@@ -34,12 +35,12 @@ class HangingStore(LocalStore):
         self._wait(key)
         return super().put_if_absent(key, body, attempt)
 
-    def compare_and_swap(self, key: str, body: bytes, expected: str | None) -> str | None:
+    def compare_and_swap(self, key: str, body: bytes, expected: ContentTag | None) -> ContentTag | None:
         self._wait(key)
         return super().compare_and_swap(key, body, expected)
 
     def _wait(self, key: str) -> None:
-        if f"partition={SICK}/" in key:
+        if f"partition={SICK:05}/" in key:
             assert self.is_well.wait(2 * DEADLINE_SECONDS)
 
 
@@ -73,25 +74,18 @@ def test_the_others_are_archived_and_the_stuck_one_is_named(tmp_path: Path) -> N
         single_writer=True,
         memory=32 * 1024**2,
         chunk_records=CHUNK_RECORDS,
-        kafka={"group.initial.rebalance.delay.ms": "0"} if False else {},
     )
     service = ArchiverService(config, store, BufferFolder(tmp_path / "buffer"))
 
-    def produce(count: int) -> None:
-        for number in range(PARTITIONS):
-            mock.produce("orders", number, records(range(count), value=VALUE))
+    def archived(count: int) -> Callable[[ServiceSnapshot], bool]:
+        return lambda seen: all(each.records == count for each in seen.partitions if each.partition != SICK)
 
     with running(service):
         until(service, lambda seen: len(seen.partitions) == PARTITIONS and not seen.unowned, "all are claimed")
         store.is_well.clear()
-        for round_ in range(1, 6):  # far more than the memory that waits to be encoded: 2.7 MiB
-            produce(1000)
-            until(
-                service,
-                lambda seen: all(
-                    each.records == 1000 * round_ for each in seen.partitions if each.partition != SICK
-                ),
-                "the healthy partitions are archived",
-            )
+        for total in range(1000, TOTAL + 1, 1000):
+            for number in range(PARTITIONS):
+                mock.produce("orders", number, records(range(1000), value_bytes=VALUE_BYTES))
+            until(service, archived(total), "the healthy partitions are archived")
         store.is_well.set()
-        until(service, lambda seen: all(each.records == 5000 for each in seen.partitions), "the sick one catches up")
+        until(service, lambda seen: all(each.records == TOTAL for each in seen.partitions), "the sick one catches up")

@@ -336,9 +336,10 @@ class Fetching:
         if not self.is_paused:
             self._source.pause(pause)
             self._source.resume(resume)
-        for event, partitions in ((LogEvent.PARTITION_PAUSED, pause), (LogEvent.PARTITION_RESUMED, resume)):
-            for topic, number in sorted(partitions):
-                log.info(event, topic=topic, partition=number)
+        for topic, number in sorted(pause):
+            log.info(LogEvent.PARTITION_PAUSED, topic=topic, partition=number)
+        for topic, number in sorted(resume):
+            log.info(LogEvent.PARTITION_RESUMED, topic=topic, partition=number)
 
     def _forget(self, partitions: Iterable[Partition]) -> None:
         for partition in partitions:
