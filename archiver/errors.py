@@ -10,6 +10,7 @@
     TopicGone             3   the topic was deleted while it was archived (a NoSuchTopic)
     Diverged              1   the log no longer agrees with the archive; nothing is written
     GapRefused            1   records were lost to retention and --on-gap is stop
+    SalvageRefused        1   what a dead writer left cannot take the place of a gap
     UnreadableRecord      1   a record that the client cannot hand over
     UnencodableRecord     1   a record that the chosen record format cannot hold
     WorkerLost            1   a process of `--once --workers` that died before it reported
@@ -54,6 +55,10 @@ class Diverged(BlockgzError):
 
 class GapRefused(BlockgzError):
     """Records were lost to retention and the policy is to stop."""
+
+
+class SalvageRefused(BlockgzError):
+    """What a dead writer left cannot take the place of a gap."""
 
 
 class UnreadableRecord(BlockgzError):

@@ -341,6 +341,10 @@ def folded(marker: Marker) -> tuple[Marker, tuple[PendingCatalog, ...]]:
         gaps = gaps[len(folded_gaps) :]
     if len(marker.tail) < FAN_OUT and not folded_gaps:
         return marker, ()
+    return _with_tail_folded(replace(marker, gaps=gaps), folded_gaps)
+
+
+def _with_tail_folded(marker: Marker, folded_gaps: tuple[Gap, ...]) -> tuple[Marker, tuple[PendingCatalog, ...]]:
     pending = []
     catalogs = list(marker.catalogs)
     catalog = _pending(ChunkCatalog(level=1, entries=marker.tail, gaps=folded_gaps))
@@ -355,7 +359,7 @@ def folded(marker: Marker) -> tuple[Marker, tuple[PendingCatalog, ...]]:
         catalogs[level] = (catalog.reference,)
         catalog = _pending(ReferenceCatalog(level=level + 2, entries=full))
         pending.append(catalog)
-    return replace(marker, tail=(), catalogs=tuple(catalogs), gaps=gaps), tuple(pending)
+    return replace(marker, tail=(), catalogs=tuple(catalogs)), tuple(pending)
 
 
 def with_catalog_name(marker: Marker, pending: PendingCatalog, name: str) -> Marker:
@@ -368,7 +372,13 @@ def with_catalog_name(marker: Marker, pending: PendingCatalog, name: str) -> Mar
 
 
 def appended(
-    marker: Marker, entry: ChunkEntry, gaps: Sequence[Gap], *, nonce: str, leader_epoch: int | None, tail_hash: str
+    marker: Marker,
+    entry: ChunkEntry,
+    gaps: Sequence[Gap],
+    *,
+    nonce: str,
+    leader_epoch: int | None,
+    tail_hash: str | None,
 ) -> Marker:
     """The marker with one more chunk in its tail; `gaps` are those inside the chunk. Needs room: see `folded`.
 
@@ -391,6 +401,57 @@ def appended(
         tail=(*marker.tail, entry),
         gaps=(*marker.gaps, *gaps),
     )
+
+
+def replaceable_gap(marker: Marker, start: int, end: int) -> Gap | None:
+    """The gap whose offsets [start, end) a chunk can take; None where there is none.
+
+    It lies behind all catalogs and in no chunk of the tail, which has space for one more or something to fold below it.
+    """
+    gap = next((gap for gap in marker.gaps if gap.start <= start < end <= gap.end), None)
+    if gap is None or any(reference.next_offset > gap.start for level in marker.catalogs for reference in level):
+        return None
+    if any(entry.start_offset < gap.end and entry.next_offset > gap.start for entry in marker.tail):
+        return None
+    has_room = len(marker.tail) < FAN_OUT or marker.tail[0].next_offset <= gap.start
+    return gap if has_room else None
+
+
+def before_gap(marker: Marker, start: int) -> Marker:
+    """The marker without what lies above `start`, an offset in a gap: as a chunk that takes its place finds it."""
+    tail = tuple(entry for entry in marker.tail if entry.next_offset <= start)
+    gaps = [Gap(gap.start, min(gap.end, start), gap.reason) for gap in marker.gaps if gap.start < start]
+    name = tail[-1].name if tail else None
+    return replace(marker, next_offset=start, tail=tail, gaps=tuple(gaps), last_chunk_index=name)
+
+
+def inserted(
+    marker: Marker, entry: ChunkEntry, gaps: Sequence[Gap], *, nonce: str, tail_hash: str | None
+) -> tuple[Marker, tuple[PendingCatalog, ...]]:
+    """The marker with a chunk in the place of a gap or of a part of it, and a catalog that must be stored for it.
+
+    `gaps` are those inside the chunk. Where the tail is full, what lies below the chunk folds. Raises ValueError where
+    `replaceable_gap` finds none, or where the tail has no room for it.
+    """
+    gap = replaceable_gap(marker, entry.start_offset, entry.next_offset)
+    if gap is None:
+        raise ValueError(f"no chunk can take the offsets {entry.start_offset} to {entry.next_offset - 1}")
+    below, pending = before_gap(marker, entry.start_offset), tuple[PendingCatalog, ...]()
+    above = marker.tail[len(below.tail) :]
+    if len(marker.tail) >= FAN_OUT:
+        below, pending = _with_tail_folded(below, ())
+    chain = appended(below, entry, gaps, nonce=nonce, leader_epoch=marker.leader_epoch, tail_hash=tail_hash)
+    end = entry.next_offset
+    rest = [Gap(max(each.start, end), each.end, each.reason) for each in marker.gaps if each.end > end]
+    joined = replace(
+        chain,
+        next_offset=marker.next_offset,
+        tail=(*chain.tail, *above),
+        gaps=(*chain.gaps, *rest),
+        last_chunk_index=above[-1].name if above else entry.name,
+        tail_hash=marker.tail_hash if above else tail_hash,
+    )
+    return joined, pending
 
 
 def _pending(catalog: Catalog) -> PendingCatalog:

@@ -88,22 +88,29 @@ def _block(found: Member, summary: BlockSummary) -> BlockEntry:
     return RawBlock(found.raw, summary).entry(found.byte_offset, len(found.stored))
 
 
+class Past(NamedTuple):
+    """What a chunk's writer found below it, as its index says."""
+
+    previous: str | None
+    gaps: tuple[Gap, ...]
+
+
 class Unknowns(NamedTuple):
     """The values that each field of a lost index may have had, the likeliest first."""
 
+    pasts: Sequence[Past]
     epochs: Sequence[int]
     topic_ids: Sequence[str | None]
     isolation_levels: Sequence[str]
     timestamp_types: Sequence[str]
     next_offsets: Sequence[int]
-    previous: Sequence[str | None]
 
 
 def committed_index(entry: ChunkEntry, like: ChunkIndex, unknowns: Unknowns) -> bytes | None:
     """The very bytes that were committed: an index like `like` whose sha256 is the entry's; None for no such."""
-    for next_offset, previous, level, kind, topic_id, epoch in product(
+    for past, next_offset, level, kind, topic_id, epoch in product(
+        unknowns.pasts,
         unknowns.next_offsets,
-        unknowns.previous,
         unknowns.isolation_levels,
         unknowns.timestamp_types,
         unknowns.topic_ids,
@@ -116,8 +123,8 @@ def committed_index(entry: ChunkEntry, like: ChunkIndex, unknowns: Unknowns) -> 
             isolation_level=level,
             timestamp_type=kind,
             next_offset=next_offset,
-            previous=previous,
-            gaps=tuple(gap for gap in like.gaps if gap.end <= next_offset),
+            previous=past.previous,
+            gaps=tuple(gap for gap in past.gaps if gap.end <= next_offset),
         )
         body = objects.encode(index)
         if hashlib.sha256(body).hexdigest() == entry.sha256:
@@ -157,6 +164,8 @@ def rebuilt_chain(found: Sequence[StoredIndex]) -> RebuiltChain:
     taken, for a writer that claimed later began at what was committed. Whether that last chunk was committed cannot be
     told, and need not be: it holds the log's records from exactly where the chain before it ends.
     """
+    fillers = _fillers(found)
+    found = [each for each in found if each not in fillers]
     if not found:
         return RebuiltChain((), (), ())
     by_name = {each.name: each for each in found}
@@ -173,12 +182,48 @@ def rebuilt_chain(found: Sequence[StoredIndex]) -> RebuiltChain:
         for each in chain
         if each.index.previous is not None and each.index.previous not in by_name
     ]
-    left_out = sorted(by_name.keys() - {each.name for each in chain})
+    links = _filled(links, fillers)
+    left_out = sorted({*by_name, *(each.name for each in fillers)} - {each.chunk.name for each in links})
     end = chain[-1].name
-    siblings = [name for name in left_out if before[name] == before[end]]
+    siblings = [name for name in left_out if name in before and before[name] == before[end]]
     if siblings:
         notes.append(f"{end} is taken as the last chunk, and not {', '.join(siblings)}")
     return RebuiltChain(links, tuple(left_out), tuple(notes))
+
+
+def _fillers(found: Sequence[StoredIndex]) -> list[StoredIndex]:
+    """Chunks that lie in a gap which the index of a later one names: they took the gap's place after that."""
+    gaps = [
+        (gap, each.index.topic_id) for each in found for gap in each.index.gaps if gap.end <= each.index.start_offset
+    ]
+    return [
+        each
+        for each in found
+        if any(
+            gap.start <= each.index.start_offset
+            and each.index.next_offset <= gap.end
+            and each.index.topic_id == topic_id
+            for gap, topic_id in gaps
+        )
+    ]
+
+
+def _filled(links: Sequence[Link], fillers: Sequence[StoredIndex]) -> tuple[Link, ...]:
+    """The chain with what fits into its gaps, the newest first: a record is better than a gap, whoever stored it."""
+    filled = list(links)
+    for chunk in sorted(fillers, key=lambda each: (-each.index.epoch, each.index.start_offset)):
+        start, end = chunk.index.start_offset, chunk.index.next_offset
+        for position, (follower, gaps) in enumerate(filled):
+            gap = next((gap for gap in gaps if gap.start <= start and end <= gap.end), None)
+            if gap is None:
+                continue
+            below = [each for each in gaps if each.end <= gap.start]
+            above = [each for each in gaps if each.start >= gap.end]
+            below += [Gap(gap.start, start, gap.reason)] if gap.start < start else []
+            above = ([Gap(end, gap.end, gap.reason)] if end < gap.end else []) + above
+            filled[position : position + 1] = [Link(chunk, tuple(below)), Link(follower, tuple(above))]
+            break
+    return tuple(filled)
 
 
 def _last_chunk(

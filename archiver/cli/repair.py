@@ -12,6 +12,7 @@ from archiver.maintain.repair.chunk_indexes import plan_indexes
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.old_objects import plan_old_indexes, plan_old_markers
 from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out, targets
+from archiver.maintain.repair.salvage import plan_salvage
 from archiver.maintain.sweep import Problem
 from archiver.old_archives.old_archive import OldReader
 from blockgz_runtime.errors import PARTLY_FAILED, NoArchiveThere, UsageError, exit_code
@@ -34,7 +35,10 @@ DEFAULT_GROUP = str(RunConfig.model_fields["group_id"].default)
     ),
 )
 def repair() -> None:
-    """Make lost indexes and markers again. No data object is ever written."""
+    """Make lost indexes and markers again, and bring records back that are held and not archived.
+
+    No object is ever changed but a marker. Each command shows its plan first.
+    """
 
 
 def _options(function: F) -> F:
@@ -81,15 +85,42 @@ def marker(*, places: tuple[str, ...], group_id: str, **options: Any) -> int:
     A marker that leads to chunks is left alone. An archiver that still works on the partition is fenced: it takes the
     partition over again from where the new marker ends.
     """
-    if any("/" in place for place in places):
-        raise UsageError(
-            "a marker is a partition's", why="a key names one chunk", remedy="write TOPIC or TOPIC:PARTITION"
-        )
+    _no_keys("a marker is a partition's", places)
 
     def plan_one(store: ToolStore, target: RepairTarget, max_block_bytes: int) -> RepairPlan:
         return plan_marker(store, target, group_id, max_block_bytes, bounded_backoff(store.url))
 
     return _repair(plan_old_markers, plan_one, places=places, **options)
+
+
+@repair.command(
+    epilog=closing(
+        "archiver repair salvage orders:3 -a s3://backup/kafka --dry-run", "archiver repair salvage orders -a ./archive"
+    )
+)
+@click.argument("places", nargs=-1, required=True, metavar="TOPIC[:P]...")
+@_options
+def salvage(*, places: tuple[str, ...], **options: Any) -> int:
+    """Bring back what a gap lists as lost and an object of a writer that died still holds.
+
+    Every record is read and checked. New objects are stored, cut to the gap, and the partition is claimed to commit
+    them: an archiver that works on it claims it again and goes on where it was. Safe beside gc.
+    """
+    _no_keys("a gap is a partition's", places)
+
+    def plan_one(store: ToolStore, target: RepairTarget, max_block_bytes: int) -> RepairPlan:
+        return plan_salvage(store, target, max_block_bytes, bounded_backoff(store.url))
+
+    return _repair(_not_for_old, plan_one, places=places, **options)
+
+
+def _no_keys(what: str, places: Sequence[str]) -> None:
+    if any("/" in place for place in places):
+        raise UsageError(what, why="a key names one chunk", remedy="write TOPIC or TOPIC:PARTITION")
+
+
+def _not_for_old(reader: OldReader, places: Sequence[str]) -> RepairPlan:  # noqa: ARG001
+    raise UsageError("an archive of kafka-connect-s3 records no gaps", remedy="give -a an archive of this program")
 
 
 def _repair(

@@ -1,6 +1,6 @@
 """Committing a chunk: data, index, catalogs where the tail is full, then the marker; and progress without records."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -61,7 +61,7 @@ class FinishedChunk(NamedTuple):
     gaps: tuple[Gap, ...]
     timestamp_type: str
     leader_epoch: int | None
-    tail_hash: str
+    tail_hash: str | None
 
 
 class StoredChunk(NamedTuple):
@@ -79,7 +79,7 @@ class StoredChunk(NamedTuple):
     gaps: tuple[Gap, ...]
     timestamp_type: str
     leader_epoch: int | None
-    tail_hash: str
+    tail_hash: str | None
 
     @property
     def first_offset(self) -> int:
@@ -99,15 +99,20 @@ def commit_chunk(identity: PartitionIdentity, held: Held, chunk: FinishedChunk) 
     return (yield from commit_stored(identity, held, stored))
 
 
-def store_data(identity: PartitionIdentity, chunk: FinishedChunk, epoch: int) -> Protocol[StoredChunk]:
-    """Store the data of a chunk, which changes nothing for readers; `epoch` is its writer's."""
+def store_data(
+    identity: PartitionIdentity, chunk: FinishedChunk, epoch: int, *, below_end: bool = False
+) -> Protocol[StoredChunk]:
+    """Store the data of a chunk, which changes nothing for readers; `epoch` is its writer's.
+
+    `below_end`: the chunk lies where garbage collection may be at work, so that it gets a name of its own.
+    """
     keys = identity.keys
     parts: list[tuple[Callable[[Conflict | None], str], Body]]
     parts = [(lambda conflict: keys.chunks + keys.data_name(chunk.start, identity.suffix, conflict), chunk.body)]
     if isinstance(keys, SeedLayoutKeys):
         sidecar = ancestor_index(chunk.blocks)
         parts.append((lambda conflict: keys.ancestor_index_name(chunk.start, conflict), sidecar))
-    conflict = yield from store_once(parts, epoch, names_are_shared=_shares_names(keys))
+    conflict = yield from store_once(parts, epoch, names_are_shared=below_end or _shares_names(keys))
     name = keys.data_name(chunk.start, identity.suffix, conflict)
     return StoredChunk(DataObject(name, chunk.body.size, chunk.body.sha256), conflict, *chunk[1:])
 
@@ -115,7 +120,7 @@ def store_data(identity: PartitionIdentity, chunk: FinishedChunk, epoch: int) ->
 def commit_stored(identity: PartitionIdentity, held: Held, chunk: StoredChunk) -> Protocol[Held]:
     """Store the index of a chunk whose data is stored, then swap the marker; see `commit_chunk`."""
     keys, marker = identity.keys, held.marker
-    index = _index(identity, marker, chunk)
+    index = index_of(identity, marker, chunk)
     body = objects.encode(index)
     index_conflict = yield from store_once(
         [(lambda conflict: keys.chunks + keys.index_name(chunk.start, conflict), body)],
@@ -150,7 +155,8 @@ def commit_progress(
     return (yield from swap_marker(identity.keys.marker, moved, held.etag))
 
 
-def _index(identity: PartitionIdentity, marker: Marker, chunk: StoredChunk) -> ChunkIndex:
+def index_of(identity: PartitionIdentity, marker: Marker, chunk: StoredChunk) -> ChunkIndex:
+    """The index of a chunk that follows that marker."""
     blocks = chunk.blocks
     newest_end = marker.tail[-1].next_offset if marker.tail else 0
     gaps_since_chunk = (gap for gap in marker.gaps if gap.start >= newest_end)
@@ -181,13 +187,17 @@ def _index(identity: PartitionIdentity, marker: Marker, chunk: StoredChunk) -> C
 def fold_tail(keys: PartitionKeys, marker: Marker) -> Protocol[Marker]:
     """The marker with space in its tail; catalogs that this takes are stored before the marker that references them."""
     folded, pending = markers.folded(marker)
-    for catalog in pending:
-        folded = yield from _store_catalog(keys, folded, catalog)
-    return folded
+    return (yield from store_catalogs(keys, folded, pending))
+
+
+def store_catalogs(keys: PartitionKeys, marker: Marker, catalogs: Sequence[markers.PendingCatalog]) -> Protocol[Marker]:
+    """The marker with the names that its new catalogs got."""
+    for catalog in catalogs:
+        marker = yield from _store_catalog(keys, marker, catalog)
+    return marker
 
 
 def _store_catalog(keys: PartitionKeys, marker: Marker, catalog: markers.PendingCatalog) -> Protocol[Marker]:
-    """The marker with the name that the catalog got."""
 
     def key_of(conflict: Conflict | None) -> str:
         return keys.home + catalog_name(catalog.level, catalog.position, conflict)

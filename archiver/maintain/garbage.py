@@ -164,13 +164,13 @@ def spared(chains: Sequence[Chain], dead: Iterable[Found], held: Mapping[str, Se
         found
         for found in dead
         if may_meet_a_gap(chains, found)
-        and (found.name.key not in held or any(gaps_met(chain, held[found.name.key]) for chain in chains))
+        and (found.name.key not in held or any(gaps_met(chain.gaps, held[found.name.key]) for chain in chains))
     ]
 
 
-def gaps_met(chain: Chain, held: Sequence[range]) -> list[Gap]:
-    """The gaps of a chain in which some of those offsets lie."""
-    return [gap for gap in chain.gaps if any(max(gap.start, each.start) < min(gap.end, each.stop) for each in held)]
+def gaps_met(gaps: Iterable[Gap], held: Sequence[range]) -> list[Gap]:
+    """The gaps in which some of those offsets lie."""
+    return [gap for gap in gaps if any(max(gap.start, each.start) < min(gap.end, each.stop) for each in held)]
 
 
 def _is_dead_chunk(chains: Sequence[Chain], found: Found, data_stems: Mapping[str, str]) -> bool:

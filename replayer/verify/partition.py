@@ -1,5 +1,6 @@
 """Checking a partition: every damage is found in one run, and reported as the offsets that it costs."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -127,7 +128,7 @@ def assembled(
         checked_chunks=len(chosen),
         first_offset=entries[0].first_offset if entries else None,
         next_offset=marker.next_offset,
-        gaps=sorted(chain.gaps.union(found.gaps), key=lambda gap: gap.start),
+        gaps=sorted(chain.gaps.union(_unfilled(found.gaps, entries)), key=lambda gap: gap.start),
         lost=lost,
         damage=[
             *chain.damage,
@@ -137,6 +138,16 @@ def assembled(
         ],
         digests=found.digests if len(chosen) == len(entries) and not lost else None,
     )
+
+
+def _unfilled(gaps: Sequence[Gap], entries: Sequence[ChunkEntry]) -> list[Gap]:
+    """The gaps that indexes name, without those that a chunk took the place of later: the marker knows what is left."""
+    unfilled = []
+    for gap in gaps:
+        position = bisect_left(entries, gap.start, key=lambda entry: entry.start_offset)
+        if position == len(entries) or entries[position].last_offset >= gap.end:
+            unfilled.append(gap)
+    return unfilled
 
 
 async def _unreachable(archive: Archive, keys: PartitionKeys) -> list[LostRange]:

@@ -22,7 +22,7 @@ from blockgz_runtime.store.writer import ListedObject, StoredObject, ToolStore
 from index_format import objects
 from index_format.ancestor.index import decode_old_index
 from index_format.ancestor.members import Scanned
-from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Gap, ancestor_index
+from index_format.chunk_index import UNVERIFIED, BlockEntry, ChunkIndex, DataObject, Gap, ancestor_index
 from index_format.errors import BlockgzError, CorruptBlock, FormatError, MalformedObject
 from index_format.keys import (
     INDEX_SUFFIX,
@@ -32,12 +32,15 @@ from index_format.keys import (
     PartitionKeys,
 )
 from index_format.marker import ChunkEntry, decode_marker
-from index_format.rebuild import FROM_DATA_ALONE, Unknowns, blocks_of, committed_index, text_blocks_of
+from index_format.rebuild import FROM_DATA_ALONE, Past, Unknowns, blocks_of, committed_index, text_blocks_of
 from index_format.records import TIMESTAMP_TYPES
 
 T = TypeVar("T")
 REQUESTS_AT_ONCE = 8
 MOST_NEXT_OFFSETS = 64
+MOST_FILLED = 4
+"""So many chunks may have taken the place of one gap."""
+GAP_REASONS = ("retention", "skipped", UNVERIFIED)
 ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
 
 
@@ -139,7 +142,7 @@ def _of_chain(place: ListedPartition, chain: Chain) -> RepairPlan:
             if (neighbour := stored.get(each.name)) is not None and neighbour[1] is not None
         ]
         try:
-            body = _committed(place, chain, entry, entries[position - 1] if position else None, beside)
+            body = _committed(place, chain, entry, entries[:position], beside)
         except BlockgzError as error:
             plan += RepairPlan(problems=(Problem(keys.chunks + entry.name, error),))
             continue
@@ -150,17 +153,15 @@ def _of_chain(place: ListedPartition, chain: Chain) -> RepairPlan:
 
 
 def _committed(
-    place: ListedPartition, chain: Chain, entry: ChunkEntry, before: ChunkEntry | None, beside: Sequence[ChunkIndex]
+    place: ListedPartition, chain: Chain, entry: ChunkEntry, before: Sequence[ChunkEntry], beside: Sequence[ChunkIndex]
 ) -> bytes:
-    """The index that an entry names; raises CorruptBlock or MalformedObject where it cannot be made."""
+    """The index that an entry names, `before` being those below it; raises CorruptBlock or MalformedObject."""
     keys, marker = place.target.keys, chain.marker
     number = entry.first_offset if keys.layout == "seed" else entry.start_offset
     failure: BlockgzError = MalformedObject(
         f"no data object of {entry.bytes} bytes lies at offset {number}", why="the chunk's data is lost or was changed"
     )
-    after = before.next_offset if before else 0
-    between = {gap for gap in chain.gaps if after <= gap.start < entry.next_offset}
-    gaps = tuple(sorted(between, key=lambda gap: gap.start))
+    likely_pasts, other_pasts = _pasts(chain, entry, before)
     reach = range(entry.last_offset + 1, entry.next_offset)
     formats = {index.record_format for index in beside}
     for key, listed in place.data_at.get(number, ()):
@@ -171,17 +172,18 @@ def _committed(
         except FormatError as error:
             failure = error
             continue
-        like = _index(place, key, listed.size, blocks, form, entry.start_offset, entry.next_offset, gaps)
+        like = _index(place, key, listed.size, blocks, form, entry.start_offset, entry.next_offset, ())
         epochs = _likely([index.epoch for index in beside], range(1, marker.epoch + 1))
         unknowns = Unknowns(
+            pasts=likely_pasts,
             epochs=epochs,
             topic_ids=_likely([index.topic_id for index in beside], [marker.topic_id, None]),
             isolation_levels=_likely([index.isolation_level for index in beside], ISOLATION_LEVELS),
             timestamp_types=_likely([index.timestamp_type for index in beside], TIMESTAMP_TYPES.values()),
             next_offsets=(entry.next_offset, *reach[:MOST_NEXT_OFFSETS]),
-            previous=(before.name, None) if before else (None,),
         )
-        body = committed_index(entry, like, unknowns)
+        filled = unknowns._replace(pasts=other_pasts, next_offsets=unknowns.next_offsets[:1])
+        body = committed_index(entry, like, unknowns) or committed_index(entry, like, filled)
         if body is not None:
             return body
         failure = MalformedObject(
@@ -190,6 +192,21 @@ def _committed(
             remedy="restore the index from a copy; until then the records can be read from the data object with zcat",
         )
     raise failure
+
+
+def _pasts(chain: Chain, entry: ChunkEntry, before: Sequence[ChunkEntry]) -> tuple[list[Past], list[Past]]:
+    """What a chunk's writer may have found below it: what lies there now, or a gap that was filled since."""
+    newest = before[-1] if before else None
+    after = newest.next_offset if newest else 0
+    between = {gap for gap in chain.gaps if after <= gap.start < entry.next_offset}
+    gaps = tuple(sorted(between, key=lambda gap: gap.start))
+    inside = tuple(gap for gap in gaps if gap.start >= entry.start_offset)
+    others = [
+        Past(older.name, (Gap(older.next_offset, entry.start_offset, reason), *inside))
+        for older in reversed(before[-1 - MOST_FILLED : -1])
+        for reason in GAP_REASONS
+    ]
+    return [Past(newest.name, gaps), Past(None, gaps)] if newest else [Past(None, gaps)], others
 
 
 def _without_chain(place: ListedPartition) -> RepairPlan:
