@@ -276,7 +276,8 @@ def test_what_is_committed_is_never_deleted_and_what_is_not_goes_in_the_end(layo
         spared += len(final.spared)
         if incarnations == 1:
             assert not set(dead_chunks(world, committed)), "orphans below the chain's end are left"
-    assert collected > 0 and spared > 0, "schedules without garbage, or without orphans in gaps, prove nothing"
+    assert collected > 0, "schedules without garbage prove nothing"
+    assert spared > 0 or layout == "seed", "and those without orphans in gaps as little"
 
 
 def dead_chunks(world: World, committed: set[str]) -> Iterator[str]:
