@@ -25,6 +25,7 @@ class LogEvent(StrEnum):
     CLAIMED = "claimed"
     COMMITTED = "committed"
     COURTESY_FAILED = "courtesy_failed"
+    DENIED = "denied"
     DROPPED = "dropped"
     GAP = "gap"
     LISTENING = "listening"

@@ -13,8 +13,11 @@ The tree, below `index_format.errors.BlockgzError`::
     StoreError             1   the store refuses or fails for good
     ├── StoreUnavailable   1   it may answer later; whether the request was carried out is unknown
     │   └── StoreBusy      1   it answered that it is overloaded, or with another failure that passes
+    ├── StoreFull          1   its disk is full, or a quota is used up
+    ├── SyncFailed         1   a write may be lost with the next power failure, whatever reading it says
     ├── StoreUnfit         1   it breaks a promise that commits rest on, such as conditional writes
-    └── BufferFailed       1   the local buffer could not be written; the chunk is read from Kafka again
+    └── BufferFailed       1   what was written to the local buffer is gone or changed; it is read from Kafka again
+        └── BufferFull     1   the local buffer takes no more; what it holds is whole
     ObjectMissing          3   there is no object of that key (a LookupError)
     ObjectTruncated        3   an object ends before the bytes that were asked for (a FormatError)
     ObjectChanged          3   an object is no longer the one that was planned for (a FormatError)
@@ -85,12 +88,27 @@ class StoreBusy(StoreUnavailable):
     """The store answered, but with an error that passes."""
 
 
+class StoreFull(StoreError):
+    """The store's disk is full, or a quota is used up: nothing was written."""
+
+
+class SyncFailed(StoreError):
+    """An fsync failed: whether the write will outlast a power failure is unknown, and a second fsync would not tell.
+
+    Whoever claims the partition anew reads what is there, and writes and syncs it again.
+    """
+
+
 class StoreUnfit(StoreError):
     """The store breaks a promise that commits rest on."""
 
 
 class BufferFailed(StoreError):
-    """The local buffer could not be written or read back."""
+    """What was written to the local buffer cannot be read back."""
+
+
+class BufferFull(BufferFailed):
+    """The local buffer could not be written; what it held before is whole."""
 
 
 class ObjectMissing(BlockgzError, LookupError):

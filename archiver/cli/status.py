@@ -150,7 +150,7 @@ def _seen_in_service(address: str, selection: TopicSelection | None) -> Seen:
             each.records,
             each.retries,
             each.gaps,
-            each.failure or "",
+            each.failure or each.trouble or "",
         )
         for each in snapshot.partitions
         if each.state is not PartitionState.RELEASED

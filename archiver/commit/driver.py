@@ -5,12 +5,15 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from archiver.commit import operations as op
+from archiver.failures import Next, Situation, what_next
 from archiver.logs import LogEvent, log
 from blockgz_runtime.store.writer import Store
 from index_format.errors import BlockgzError
 from index_format.records import Record
 
 R = TypeVar("R")
+Wait = Callable[[int, BlockgzError | str], None]
+"""Backs off, by how often something failed and what did; raises ShuttingDown to end a protocol."""
 
 
 class LogReader(Protocol):
@@ -37,13 +40,19 @@ class Driver:
     """Carries out the operations of one partition's protocols."""
 
     def __init__(
-        self, store: Store, log: LogReader, wait: Callable[[int, str], None], still_assigned: Callable[[], bool]
+        self,
+        store: Store,
+        log: LogReader,
+        wait: Wait,
+        still_assigned: Callable[[], bool],
+        situation: Callable[[], Situation] = lambda: Situation.BOUNDED,
     ) -> None:
-        """`wait(attempt, cause)` backs off; it raises ShuttingDown to end the protocol."""
+        """`situation` says whether failures are tried again now."""
         self._store = store
         self._log = log
         self._wait = wait
         self._still_assigned = still_assigned
+        self._situation = situation
 
     def run(self, protocol: op.Protocol[R]) -> R:
         """The protocol's result; what it raises, this raises."""
@@ -70,8 +79,10 @@ class Driver:
                 return self._store.put_if_absent(key, body, attempt)
             case op.CompareAndSwap(key, body, expected):
                 return self._store.compare_and_swap(key, body, expected)
-            case op.Wait(attempt, cause):
-                return self._wait(attempt, cause)
+            case op.Wait(attempt, cause, error):
+                if error is not None and what_next(error, self._situation()) is not Next.AGAIN:
+                    raise error
+                return self._wait(attempt, error or cause)
             case op.NewToken():
                 return str(uuid.uuid4())
             case op.StillAssigned():

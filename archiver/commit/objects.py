@@ -6,9 +6,11 @@ from typing import NamedTuple, TypeVar
 
 from archiver.commit.operations import CompareAndSwap, Get, Head, NewToken, Protocol, PutIfAbsent, Wait, retrying
 from archiver.errors import Fenced
-from blockgz_runtime.errors import StoreError, StoreUnavailable, StoreUnfit
+from archiver.failures import passing
+from blockgz_runtime.errors import StoreError, StoreUnfit
 from blockgz_runtime.store.writer import Body, ContentTag, ObjectHead, StoredObject, in_parts
 from index_format import marker as markers
+from index_format.errors import BlockgzError
 from index_format.keys import Conflict
 from index_format.marker import Marker
 
@@ -65,16 +67,17 @@ def _store_at(key: str, body: Body, attempt: str) -> Protocol[bool]:
             if head is not None:
                 return head.attempt == attempt
         was_asked, is_asked = is_asked, True
-        cause = f"the store says both that {key} is taken and that it is not there"
+        cause, failure = f"the store says both that {key} is taken and that it is not there", None
         try:
             if (yield PutIfAbsent(key, body, attempt)):
                 return True
             if not was_asked:
                 continue
-        except StoreUnavailable as error:
+        except BlockgzError as error:
+            failure = passing(error)
             cause = error.what
         tries += 1
-        yield Wait(tries, cause)
+        yield Wait(tries, cause, failure)
 
 
 def read_marker(key: str) -> Protocol[Held | None]:
@@ -93,13 +96,14 @@ def swap_marker(key: str, marker: Marker, expected: ContentTag | None) -> Protoc
     body = markers.encode(marker)
     tries = refusals = 0
     while True:
-        cause = "the store refused a swap from its own etag"
+        cause, failure = "the store refused a swap from its own etag", None
         try:
             etag: ContentTag | None = yield CompareAndSwap(key, body, expected)
             if etag is not None:
                 return Held(marker, etag)
             refusals += 1
-        except StoreUnavailable as error:
+        except BlockgzError as error:
+            failure = passing(error)
             cause = error.what
         current = yield from read_marker(key)
         if current is not None and current.marker.nonce == marker.nonce:
@@ -123,7 +127,7 @@ def swap_marker(key: str, marker: Marker, expected: ContentTag | None) -> Protoc
                 remedy="use a store with working conditional writes",
             )
         tries += 1
-        yield Wait(tries, cause)
+        yield Wait(tries, cause, failure)
 
 
 def until_swapped(attempt: Callable[[], Protocol[R]]) -> Protocol[R]:

@@ -1,11 +1,12 @@
 """What a protocol may ask for; the driver answers with the operation's result or throws the store's error in."""
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from blockgz_runtime.errors import BrokerUnreachable, StoreUnavailable
+from archiver.failures import passing
 from blockgz_runtime.store.writer import Body, ContentTag
+from index_format.errors import BlockgzError
 
 R = TypeVar("R")
 Protocol = Generator["Operation", Any, R]
@@ -46,10 +47,14 @@ class CompareAndSwap:
 
 @dataclass(frozen=True)
 class Wait:
-    """Back off before another try; answer: None. `attempt` counts from 1. The driver may throw ShuttingDown in."""
+    """Back off before another try; answer: None. `attempt` counts from 1. The driver may throw ShuttingDown in.
+
+    `error` is what failed, if anything did; the driver throws it in where nobody is to try that again now.
+    """
 
     attempt: int
     cause: str
+    error: BlockgzError | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -104,11 +109,12 @@ Operation = (
 
 
 def retrying(operation: Operation) -> Protocol[Any]:
-    """Retries until store or broker answers; only for operations that read."""
+    """Retries what may pass (see archiver.failures) until store or broker answers; only for operations that read."""
     attempt = 0
     while True:
         try:
             return (yield operation)
-        except (StoreUnavailable, BrokerUnreachable) as error:
-            attempt += 1
-            yield Wait(attempt, error.what)
+        except BlockgzError as failure:
+            error = passing(failure)
+        attempt += 1
+        yield Wait(attempt, error.what, error)

@@ -173,6 +173,8 @@ class KafkaSource:
         self._batching = Batching(batching_bytes, clock)
         self._poll_seconds = poll_seconds
         self._at_once = FIRST_MESSAGES_A_POLL
+        self._refusal: BlockgzError | None = None
+        """What the group said, until the next poll."""
         self._beside_value = 0
         """Bytes of a record beside its value, as measured last: a message tells the length of its value alone."""
 
@@ -245,8 +247,12 @@ class KafkaSource:
         """What arrived and was worth a batch, in offset order per partition; waits for at most `poll_seconds`.
 
         Raises MemberRefused where the group has no place for this consumer any more; only a new one may join again.
-        Raises AccessDenied where the group may not be joined at all.
+        Raises AccessDenied where the group may not be joined now; the client goes on asking. Both are told by the poll
+        after the one that met them, so that what came with them is not lost.
         """
+        if self._refusal is not None:
+            refusal, self._refusal = self._refusal, None
+            raise refusal
         messages: list[Message] = self._consumer.consume(self._at_once, self._poll_seconds)
         num_bytes = sum(map(len, messages)) + (MESSAGE_FOOTPRINT + self._beside_value) * len(messages)
         self._batching.count(len(messages), num_bytes)
@@ -270,17 +276,19 @@ class KafkaSource:
     def _told(self, message: Message, error: KafkaError) -> Iterable[Event]:
         """What a message that is no record brings about, behind the records before it."""
         if error.code() == KafkaError._FATAL:
-            raise MemberRefused(
+            self._refusal = MemberRefused(
                 "the consumer group refuses this process",
                 why=error.str(),
                 remedy="give every process a --group-instance-id of its own",
             )
+            return ()
         if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-            raise AccessDenied(
+            self._refusal = AccessDenied(
                 "the consumer group may not be joined",
                 why=error.str(),
                 remedy="grant Read on the group of --group-id to this user, or give another one",
             )
+            return ()
         if message.topic() is None or error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):
             return ()
         partition = (message.topic(), message.partition())

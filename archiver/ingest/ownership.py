@@ -12,11 +12,12 @@ from functools import partial
 from typing import NamedTuple
 
 from archiver.commit.commit import PartitionIdentity
-from archiver.commit.driver import Driver, LogReader, NoLog
+from archiver.commit.driver import Driver, LogReader, NoLog, Wait
 from archiver.commit.objects import Held, read_marker
 from archiver.commit.recovery import Claimed, TakeoverPolicy, name_successors, take_over
 from archiver.config.model import RunConfig
-from archiver.errors import AssignmentLost, Fenced, TopicChanged, TopicGone
+from archiver.errors import AssignmentLost, Fenced, TopicGone
+from archiver.failures import Next, Situation, what_next
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkSettings
 from archiver.ingest.kafka_source import Event, Partition
@@ -25,8 +26,8 @@ from archiver.ingest.partition_state import ArchivingState, Flush, PartitionCoun
 from archiver.ingest.roll_policy import RollReason
 from archiver.ingest.topics import TopicDirectory
 from archiver.logs import LogEvent, log
-from blockgz_runtime.errors import BrokerUnreachable, BufferFailed, PartitionUnavailable, StoreUnavailable
-from blockgz_runtime.store.retry import LONGEST_BACKOFF_SECONDS, backoff_seconds
+from blockgz_runtime.errors import PartitionUnavailable
+from blockgz_runtime.store.retry import backoff_seconds
 from blockgz_runtime.store.writer import Store
 from index_format.errors import BlockgzError
 from index_format.keys import LAYOUTS, TopicFolder
@@ -35,8 +36,6 @@ HEARTBEAT_SECONDS = 3.0
 """A fenced writer waits this long before it claims again: by then a zombie has learnt that it is none."""
 RESTARTS_IN_A_ROW = 5
 """So often a partition is taken over again after a passing failure before `--once` gives up on it."""
-PASSING = (BrokerUnreachable, BufferFailed, PartitionUnavailable, StoreUnavailable, TopicGone)
-"""Failures after which a partition is taken over again."""
 
 
 @dataclass
@@ -55,7 +54,7 @@ class PartitionReport:
     newest_ms: int | None = None
     """The timestamp up to which the archive holds records, as of the last owner's end."""
     failure: BlockgzError | None = None
-    waits_for: BlockgzError | None = None
+    trouble: "Trouble | None" = None
     """What failed in passing since the partition was last claimed."""
     lost_offsets: int = 0
     """Offsets that claims recorded as gaps, because the log had deleted them."""
@@ -66,10 +65,21 @@ class PartitionReport:
     fenced: int = 0
     """Times another writer took the partition over while this one worked."""
 
+    @property
+    def waits_for(self) -> BlockgzError | None:
+        return self.trouble.error if self.trouble is not None else None
+
     def add(self, archiver: PartitionArchiver) -> None:
         self.counts += archiver.state.counts
         marker = archiver.state.marker
         self.next_offset, self.newest_ms = marker.next_offset, marker.newest_timestamp
+
+
+class Trouble(NamedTuple):
+    """A failure that is tried again: it is over once the partition has more commits."""
+
+    error: BlockgzError
+    commits: int
 
 
 class PartitionState(StrEnum):
@@ -96,6 +106,8 @@ class PartitionView(NamedTuple):
     report: PartitionReport
     counts: PartitionCounts
     archiving: ArchivingState | None
+    trouble: Trouble | None
+    """What failed last, while it is tried again."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +119,7 @@ class ArchivingContext:
     topics: TopicDirectory
     log_of: Callable[[Partition], LogReader]
     writer: str
-    back_off: Callable[[int, str], None]
+    back_off: Wait
     """Waits before another try at the store; raises ShuttingDown when the run ends meanwhile."""
     clock: Callable[[], float]
     takers: Executor
@@ -136,6 +148,9 @@ class Ownership:
         self._ending: set[Partition] = set()
         self._retry_at: dict[Partition, float] = {}
         self._tries: dict[Partition, int] = {}
+        self._refused: dict[Partition, BlockgzError] = {}
+        """Claims that were refused before any succeeded."""
+        self._has_claimed = False
         self._ending_guard = threading.Lock()
         self.reports: dict[Partition, PartitionReport] = {}
         """What was done to every partition that was ever this process's."""
@@ -155,6 +170,13 @@ class Ownership:
         return set(self._assigned)
 
     @property
+    def situation(self) -> Situation:
+        """In which failures meet this process; see archiver.failures."""
+        if self._context.config.once:
+            return Situation.BOUNDED
+        return Situation.SERVING if self._has_claimed else Situation.STARTING
+
+    @property
     def is_over(self) -> bool:
         """Whether nothing is left to do: every partition is drained, given up or stopped."""
         return not (self._claims or self._active or self._retry_at or self._leaving)
@@ -168,7 +190,9 @@ class Ownership:
         partition, archiver = report.partition, self._active.get(report.partition)
         if archiver is not None:
             archiving = archiver.state
-            return PartitionView(PartitionState.ARCHIVING, report, report.counts + archiving.counts, archiving)
+            counts, trouble = report.counts + archiving.counts, report.trouble
+            is_over = trouble is None or trouble.commits < archiving.counts.commits
+            return PartitionView(PartitionState.ARCHIVING, report, counts, archiving, None if is_over else trouble)
         if isinstance(report.failure or report.waits_for, TopicGone):
             state = PartitionState.GONE
         elif partition not in self._assigned:
@@ -181,18 +205,22 @@ class Ownership:
             state = PartitionState.DONE
         else:
             state = PartitionState.CLAIMING
-        return PartitionView(state, report, report.counts, None)
+        is_tried_again = state in (PartitionState.CLAIMING, PartitionState.WAITING)
+        return PartitionView(state, report, report.counts, None, report.trouble if is_tried_again else None)
 
     def acquire(self, partition: Partition, end_offset: int | None = None, high_watermark: int | None = None) -> None:
         """Start to take the partition over; see `begin`."""
         self._assigned.add(partition)
         report = self.reports.setdefault(partition, PartitionReport(partition))
         report.end_offset, report.high_watermark = end_offset, high_watermark
-        report.failure = report.waits_for = None
+        report.failure = report.trouble = None
         self._start_claim(partition)
 
     def begin(self) -> dict[Partition, int]:
-        """Partitions whose claim succeeded since the last call, each with the offset to consume from."""
+        """Partitions whose claim succeeded since the last call, each with the offset to consume from.
+
+        Raises what refused the claims of a service where it refused them all: nothing is archived then.
+        """
         positions: dict[Partition, int] = {}
         for partition in [partition for partition, claim in self._claims.items() if claim.done()]:
             claim = self._claims.pop(partition)
@@ -203,13 +231,26 @@ class Ownership:
             except BlockgzError as error:
                 self._failed(partition, error)
                 continue
+            self._has_claimed = True
+            self.reports[partition].trouble = None
             _announce(identity, claimed)
-            self.reports[partition].waits_for = None
             if claimed.gap is not None:
                 self.reports[partition].lost_offsets += claimed.gap.end - claimed.gap.start
             positions[partition] = claimed.position
             self._active[partition] = self._archiver(partition, identity, claimed)
+        self._settle_refused()
         return positions
+
+    def _settle_refused(self) -> None:
+        """Refusals before the first claim: taken for passing once another claim succeeded, else the process's end."""
+        if not self._refused or (self._claims and not self._has_claimed):
+            return
+        refused = [(partition, error) for partition, error in self._refused.items() if partition in self._assigned]
+        self._refused = {}
+        if refused and not self._has_claimed:
+            raise refused[0][1]
+        for partition, error in refused:
+            self._failed(partition, error)
 
     def offer(self, event: Event) -> None:
         """Hand an event to its partition; one of a partition that is not active is dropped."""
@@ -304,7 +345,11 @@ class Ownership:
     def _note_uncommitted(self, partition: Partition, state: ArchivingState) -> None:
         """Log a last chunk that is not committed; a failure that the next owner will meet too is the run's."""
         error = state.failure
-        if error is not None and not self._is_passing(error):
+        trouble = self.reports[partition].trouble
+        if error is None and trouble is not None and trouble.commits == state.counts.commits and not state.is_idle:
+            error = trouble.error
+        at_its_start = Situation.BOUNDED if self._context.config.once else Situation.STARTING
+        if error is not None and what_next(error, at_its_start) is Next.STOP:
             self._stopped(partition, error)
         elif error is not None or not state.is_idle:
             cause = "the grace time ended" if error is None else error.what
@@ -327,7 +372,14 @@ class Ownership:
             """A topic that was created again since is another one, whatever its offsets look like."""
             return partition in self._assigned and context.topics.is_same(topic, topic_id)
 
-        driver = Driver(context.store, context.log_of(partition), self._back_off(partition), may_claim)
+        # A claim that is refused waits its turn as every one that failed; here it would hold a thread.
+        driver = Driver(
+            context.store,
+            context.log_of(partition),
+            self._back_off(partition),
+            may_claim,
+            lambda: Situation.STARTING,
+        )
         adopts = topic_id is not None and not context.topics.has_id(folder)
         if adopts:
             self._adopt_archived(driver.run(read_marker(keys.marker)), folder, topic_id)
@@ -348,15 +400,30 @@ class Ownership:
                 f"topic {folder.topic!r} was created again", why=f"its id is {topic_id}, the archive's is {archived}"
             )
 
-    def _back_off(self, partition: Partition) -> Callable[[int, str], None]:
-        def back_off(attempt: int, cause: str) -> None:
+    def _back_off(self, partition: Partition) -> Wait:
+        def back_off(attempt: int, cause: BlockgzError | str) -> None:
             if partition not in self._assigned and partition not in self._leaving:
-                raise AssignmentLost("the partition was given up meanwhile", why=cause)
+                raise AssignmentLost("the partition was given up meanwhile", why=str(cause))
             self.reports[partition].retries += 1
-            log.warning(LogEvent.RETRY, topic=partition[0], partition=partition[1], attempt=attempt, cause=cause)
+            if isinstance(cause, BlockgzError):
+                self._note_trouble(partition, cause)
+            log.warning(
+                LogEvent.RETRY,
+                topic=partition[0],
+                partition=partition[1],
+                attempt=attempt,
+                cause=str(cause),
+                why=cause.why if isinstance(cause, BlockgzError) else "",
+            )
             self._context.back_off(attempt, cause)
 
         return back_off
+
+    def _note_trouble(self, partition: Partition, error: BlockgzError) -> None:
+        leaving = self._leaving.get(partition)
+        archiver = leaving.archiver if leaving else self._active.get(partition)
+        commits = archiver.state.counts.commits if archiver is not None else 0
+        self.reports[partition].trouble = Trouble(error, commits)
 
     def _archiver(self, partition: Partition, identity: PartitionIdentity, claimed: Claimed) -> PartitionArchiver:
         context = self._context
@@ -365,7 +432,7 @@ class Ownership:
             claimed,
             ChunkSettings.of(context.config),
             buffer=context.buffer,
-            driver=Driver(context.store, NoLog(), self._back_off(partition), lambda: True),
+            driver=Driver(context.store, NoLog(), self._back_off(partition), lambda: True, lambda: self.situation),
             topic_id_now=partial(context.topics.current_id, partition[0]),
             builders=context.builders,
             committers=context.committers,
@@ -378,10 +445,14 @@ class Ownership:
         tries = self._tries[partition] = self._tries.get(partition, 0) + 1
         report = self.reports[partition]
         report.fenced += isinstance(error, Fenced)
+        situation = self.situation
+        if situation is Situation.STARTING and self._passes_later(error):
+            self._refused[partition] = error
+            return
         once = self._context.config.once
-        report.waits_for = error
-        if self._is_passing(error) and not (once and tries > RESTARTS_IN_A_ROW):
+        if what_next(error, situation) is not Next.STOP and not (once and tries > RESTARTS_IN_A_ROW):
             report.restarts += 1
+            self._note_trouble(partition, error)
             log.warning(
                 LogEvent.RESTART,
                 topic=partition[0],
@@ -391,16 +462,14 @@ class Ownership:
                 why=error.why,
             )
             least = HEARTBEAT_SECONDS if isinstance(error, Fenced) else 0.0
-            delay = min(LONGEST_BACKOFF_SECONDS, least + backoff_seconds(tries))
-            self._retry_at[partition] = self._context.clock() + delay
+            self._retry_at[partition] = self._context.clock() + least + backoff_seconds(tries, error)
             return
         self._stopped(partition, error)
 
-    def _is_passing(self, error: BlockgzError) -> bool:
-        owned_by_group = not self._context.config.once
-        return isinstance(error, PASSING) or (
-            owned_by_group and isinstance(error, Fenced | AssignmentLost | TopicChanged)
-        )
+    def _passes_later(self, error: BlockgzError) -> bool:
+        """Whether only a service that has claimed a partition takes this for passing."""
+        now, later = what_next(error, Situation.STARTING), what_next(error, Situation.SERVING)
+        return now is Next.STOP and later is not Next.STOP
 
     def _stopped(self, partition: Partition, error: BlockgzError) -> None:
         log.error(LogEvent.STOPPED, topic=partition[0], partition=partition[1], cause=error.what, why=error.why)

@@ -15,6 +15,7 @@ from importlib.metadata import version
 from archiver.commit.archive import open_archive
 from archiver.config.model import RunConfig
 from archiver.errors import MemberRefused
+from archiver.failures import Next, Situation, what_next
 from archiver.ingest.assignment import WHOLE, Assignment, Drain, DrainShare, GroupMember
 from archiver.ingest.backpressure import Budgets, Fetching, MemoryPlan
 from archiver.ingest.buffer import BufferFolder
@@ -34,11 +35,13 @@ from archiver.ingest.topics import (
 )
 from archiver.logs import LogEvent, log
 from archiver.monitor.snapshot import ServiceSnapshot, partition_snapshots
+from blockgz_runtime.errors import AccessDenied
 from blockgz_runtime.process import give_back
 from blockgz_runtime.store.probe import probe
 from blockgz_runtime.store.retry import StoreBackoff, retry_while_busy
 from blockgz_runtime.store.writer import Store
 from blockgz_runtime.topic_patterns import TopicSelection
+from index_format.errors import BlockgzError
 from index_format.identity import ArchiveInfo
 
 TAKEOVERS_AT_ONCE = 8
@@ -175,6 +178,10 @@ class ArchiverService:
                     self._step(ownership, assignment, schedule)
                 except MemberRefused as refusal:
                     assignment.refused(refusal)
+                except AccessDenied as denial:
+                    if what_next(denial, ownership.situation) is Next.STOP:
+                        raise
+                    log.warning(LogEvent.DENIED, cause=denial.what, why=denial.why)
         except Exception as error:
             self.failure = error  # known while the flush goes on, which may not end in time
             raise
@@ -224,9 +231,10 @@ class ArchiverService:
         if self._config.single_writer:
             log.warning(LogEvent.SINGLE_WRITER, store=self._store.url, given_up=GIVEN_UP)
         else:
-            retry_while_busy(partial(probe, self._store, multipart=self._store.url.startswith("s3:")), self._stopping)
+            is_multipart = self._store.url.startswith("s3:")
+            retry_while_busy(partial(probe, self._store, multipart=is_multipart), self._stopping, _passes_at_once)
         opened = partial(open_archive, self._store, layout=self._config.layout, cluster_id=cluster_id.result())
-        return retry_while_busy(opened, self._stopping)
+        return retry_while_busy(opened, self._stopping, _passes_at_once)
 
     def _assignment_of(self, ownership: Ownership, topics: Sequence[str]) -> Assignment:
         if self._config.once:
@@ -276,3 +284,7 @@ class ArchiverService:
             pool.shutdown(wait=True, cancel_futures=True)
         self._log.close()
         self._buffer.close()
+
+
+def _passes_at_once(error: BaseException) -> bool:
+    return isinstance(error, BlockgzError) and what_next(error, Situation.OPENING) is Next.AGAIN

@@ -25,6 +25,9 @@ class PartitionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     state: PartitionState
     failure: str | None = None
+    """Why it stopped."""
+    trouble: str | None = None
+    """What failed last, while it is tried again."""
     epoch: int | None = None
     durable_offset: int | None = None
     """Up to here the archive holds the partition."""
@@ -118,6 +121,7 @@ def _partition(view: PartitionView, bounds: LogBounds | None, now: float, wall_m
         partition=number,
         state=view.state,
         failure=report.failure.what if report.failure is not None else None,
+        trouble=view.trouble.error.reason if view.trouble is not None else None,
         records=counts.records,
         stored_bytes=counts.stored_bytes,
         chunks=counts.chunks,

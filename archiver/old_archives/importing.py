@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from archiver.commit.archive import find_incarnation, open_archive
 from archiver.commit.commit import PartitionIdentity, commit_chunk, commit_progress
-from archiver.commit.driver import Driver
+from archiver.commit.driver import Driver, Wait
 from archiver.commit.objects import Held
 from archiver.commit.operations import LogBounds
 from archiver.commit.recovery import Claimed, TakeoverPolicy, take_over
@@ -116,7 +116,7 @@ def import_partition(
     target: Store,
     settings: ImportSettings,
     buffer: BufferFolder,
-    wait: Callable[[int, str], None],
+    wait: Wait,
     on_records: Callable[[int], None],
 ) -> ImportReport:
     """Import what the target does not hold yet; `on_records` gets how many more are committed.

@@ -17,7 +17,9 @@ from blockgz_runtime.errors import (
     ObjectMissing,
     ObjectTruncated,
     StoreError,
+    StoreFull,
     StoreUnavailable,
+    SyncFailed,
 )
 from blockgz_runtime.store.address import LocalAddress
 from blockgz_runtime.store.writer import (
@@ -32,6 +34,15 @@ from blockgz_runtime.store.writer import (
 )
 from index_format.errors import TooLarge
 
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_PASSING = (
+    *(errno.EIO, errno.ESTALE, errno.ENOLCK, errno.EAGAIN, errno.EBUSY, errno.EINTR),
+    *(errno.ETIMEDOUT, errno.ENOTCONN, errno.ECONNABORTED, errno.ECONNREFUSED, errno.ECONNRESET),
+    *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH),
+    *(errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM),
+)
+"""Disks, mounts and this machine's own limits: what may have passed when it is tried again."""
 LOCK_DEADLINE_SECONDS = 10.0
 LOCK_PAUSE_SECONDS = 0.02
 
@@ -104,13 +115,17 @@ class LocalReader:
 
 
 class LocalStore:
-    """An archive in a folder of a local or POSIX-conforming network file system."""
+    """An archive in a folder, where link, rename and flock are those of one machine.
+
+    On a network file system, flock must hold between all machines (NFS 4 does), or one machine at a time may write.
+    """
 
     prefix = ""
 
     def __init__(self, root: Path, *, lock_deadline_seconds: float = LOCK_DEADLINE_SECONDS) -> None:
         self._root = root
         self._lock_deadline = lock_deadline_seconds
+        self._sync_failed = False
         with _file_errors(root):
             self._make_folder(root)
 
@@ -141,7 +156,7 @@ class LocalStore:
                     os.link(scratch, path)
                 except FileExistsError:
                     return False
-            sync_folder(path.parent)
+            self._sync_folder(path.parent)
         return True
 
     def compare_and_swap(self, key: str, body: bytes, expected: ContentTag | None) -> ContentTag | None:
@@ -154,7 +169,7 @@ class LocalStore:
                 if (current.etag if current else None) != expected:
                     return None
                 scratch.rename(path)
-                sync_folder(path.parent)
+                self._sync_folder(path.parent)
         return _content_tag(body)
 
     def list(self, prefix: str) -> Iterator[ListedObject]:
@@ -233,12 +248,23 @@ class LocalStore:
         """The body in a synced file on the target's file system, gone afterwards."""
         with scratch_file(path) as scratch:
             if isinstance(body, FileBody):
-                body.check_size()
-                _link_or_copy(body.path, scratch)
+                self._fill(scratch, body)
             else:
                 scratch.write_bytes(body)
-            sync_file(scratch)
+            with self._syncing(scratch):
+                sync_file(scratch)
             yield scratch
+
+    def _fill(self, scratch: Path, body: FileBody) -> None:
+        body.check_size()
+        if not self._sync_failed:
+            _link_or_copy(body.path, scratch)
+            return
+        # A file whose fsync failed once may be synced with success ever after, although its bytes never reach the disk.
+        with body.reading(), body.path.open("rb") as source, scratch.open("xb") as target:
+            shutil.copyfileobj(source, target)
+        with scratch.open("rb") as copied:
+            body.check_content(hashlib.file_digest(copied, "sha256").hexdigest())
 
     def _make_folder(self, folder: Path) -> None:
         """Create the folder and its parents, each made durable in its own parent."""
@@ -248,7 +274,29 @@ class LocalStore:
             folder = folder.parent
         for child in reversed(missing):
             child.mkdir(exist_ok=True)
-            sync_folder(child.parent)
+            try:
+                self._sync_folder(child.parent)
+            except SyncFailed:
+                with suppress(OSError):
+                    child.rmdir()  # made and synced anew with the next try
+                raise
+
+    def _sync_folder(self, folder: Path) -> None:
+        with self._syncing(folder):
+            sync_folder(folder)
+
+    @contextmanager
+    def _syncing(self, path: Path) -> Iterator[None]:
+        """Raises SyncFailed for what a failed fsync raises; files are copied and not linked from then on."""
+        try:
+            yield
+        except OSError as error:
+            self._sync_failed = True
+            raise SyncFailed(
+                f"{path} cannot be synced",
+                why=error.strerror or str(error),
+                remedy="check the disk; what was written is read again before anything else is",
+            ) from error
 
 
 def _files(root: Path, prefix: str) -> Iterator[tuple[str, Path]]:
@@ -324,18 +372,18 @@ def _lock(path: Path, deadline_seconds: float) -> Iterator[None]:
 
 @contextmanager
 def _file_errors(path: Path, done: str = "written", failure: type[StoreError] = StoreError) -> Iterator[None]:
-    """Raises the operating system's errors as those of a store."""
+    """Raises the operating system's errors as those of a store; `failure` is that of errors that do not pass."""
     try:
         yield
-    except PermissionError as error:
-        raise AccessDenied(
-            f"{error.filename or path} may not be {done}",
-            why=error.strerror or str(error),
-            remedy="check its owner and its mode, or choose another --archive",
-        ) from error
     except OSError as error:
-        raise failure(
-            f"{path} cannot be {done}",
-            why=error.strerror or str(error),
-            remedy="check the disk or the mount, and free space on it",
+        why = error.strerror or str(error)
+        if error.errno in _DENIED:
+            raise AccessDenied(
+                f"{error.filename or path} may not be {done}",
+                why=why,
+                remedy="check its owner and its mode, or choose another --archive",
+            ) from error
+        kind = StoreFull if error.errno in _FULL else StoreUnavailable if error.errno in _PASSING else failure
+        raise kind(
+            f"{path} cannot be {done}", why=why, remedy="check the disk or the mount, and free space on it"
         ) from error

@@ -8,17 +8,20 @@ from typing import TypeVar
 
 from tenacity import (
     Retrying,
-    retry_if_exception_type,
+    retry_if_exception,
     sleep_using_event,
     stop_after_delay,
     stop_when_event_set,
     wait_random_exponential,
 )
 
-from blockgz_runtime.errors import ShuttingDown, StoreBusy, StoreUnavailable
+from blockgz_runtime.errors import AccessDenied, BufferFull, ShuttingDown, StoreFull, StoreUnavailable
+from index_format.errors import BlockgzError
 
 FIRST_BACKOFF_SECONDS = 0.2
 LONGEST_BACKOFF_SECONDS = 30.0
+LONGEST_REFUSAL_SECONDS = 300.0
+"""What waits for a person: asking more often would only fill logs."""
 TRIES_OF_COMMANDS = 8
 BUSY_SECONDS = 60.0
 """So long a store may say that it is overloaded before a run gives up that could not begin yet."""
@@ -26,10 +29,15 @@ BUSY_SECONDS = 60.0
 T = TypeVar("T")
 
 
-def backoff_seconds(attempt: int) -> float:
-    """The longest wait after that many failures: it doubles up to LONGEST_BACKOFF_SECONDS."""
+def backoff_seconds(attempt: int, cause: BlockgzError | str = "") -> float:
+    """The longest wait after that many failures: it doubles up to LONGEST_BACKOFF_SECONDS.
+
+    After a refusal and on a full disk, up to LONGEST_REFUSAL_SECONDS.
+    """
+    is_refusal = isinstance(cause, AccessDenied | StoreFull | BufferFull)
     doublings = min(attempt, 20)  # an outage of hours has more attempts than a float has exponents
-    return min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * float(2**doublings))
+    longest = LONGEST_REFUSAL_SECONDS if is_refusal else LONGEST_BACKOFF_SECONDS
+    return min(longest, FIRST_BACKOFF_SECONDS * float(2**doublings))
 
 
 @dataclass(frozen=True)
@@ -41,16 +49,16 @@ class StoreBackoff:
     tries: int | None
     """So many failures in a row are borne; None: any number."""
 
-    def __call__(self, attempt: int, cause: str) -> None:
+    def __call__(self, attempt: int, cause: BlockgzError | str) -> None:
         """Wait with full jitter; raises ShuttingDown when the run ends meanwhile, StoreUnavailable after `tries`."""
         if self.tries is not None and attempt > self.tries:
             raise StoreUnavailable(
                 f"{self.store_url} failed {attempt} times in a row",
-                why=cause,
+                why=str(cause),
                 remedy="run it again once the store answers: it resumes where it ended",
             )
-        if self.abandoned.wait(random.uniform(0, backoff_seconds(attempt))):
-            raise ShuttingDown("the run ended before the store answered", why=cause)
+        if self.abandoned.wait(random.uniform(0, backoff_seconds(attempt, cause))):
+            raise ShuttingDown("the run ended before the store answered", why=str(cause))
 
 
 def bounded_backoff(store_url: str) -> StoreBackoff:
@@ -58,10 +66,10 @@ def bounded_backoff(store_url: str) -> StoreBackoff:
     return StoreBackoff(store_url, threading.Event(), TRIES_OF_COMMANDS)
 
 
-def retry_while_busy(action: Callable[[], T], ended: threading.Event) -> T:
+def retry_while_busy(action: Callable[[], T], ended: threading.Event, is_busy: Callable[[BaseException], bool]) -> T:
     """What `action` returns, tried again while the store is busy, until BUSY_SECONDS are over or the run is to end."""
     trials = Retrying(
-        retry=retry_if_exception_type(StoreBusy),
+        retry=retry_if_exception(is_busy),
         stop=stop_after_delay(BUSY_SECONDS) | stop_when_event_set(ended),
         wait=wait_random_exponential(FIRST_BACKOFF_SECONDS, max=LONGEST_BACKOFF_SECONDS),
         sleep=sleep_using_event(ended),

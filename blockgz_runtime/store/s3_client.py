@@ -11,15 +11,20 @@ from botocore.exceptions import (
     CredentialRetrievalError,
     HTTPClientError,
     IncompleteReadError,
+    LoginError,
+    MetadataRetrievalError,
+    NoAuthTokenError,
     NoCredentialsError,
     NoRegionError,
     ParamValidationError,
     PartialCredentialsError,
+    SSOError,
     TokenRetrievalError,
 )
+from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
-from blockgz_runtime.errors import AccessDenied, StoreBusy, StoreError, StoreUnavailable, UsageError
+from blockgz_runtime.errors import AccessDenied, StoreBusy, StoreError, StoreFull, StoreUnavailable, UsageError
 from blockgz_runtime.store.address import S3Address
 from index_format.errors import BlockgzError
 
@@ -37,17 +42,45 @@ MISSING = _codes("404 NoSuchKey")
 CONDITION_FAILED = _codes("412 PreconditionFailed")
 CONFLICT = _codes("409 ConditionalRequestConflict")
 PAST_THE_END = _codes("416 InvalidRange")
-_DENIED = _codes(
-    "401 403 AccessDenied AllAccessDisabled ExpiredToken Forbidden InvalidAccessKeyId InvalidToken "
-    "SignatureDoesNotMatch TokenRefreshRequired XAdminUserNotFound"
+_STALE = _codes(
+    "ExpiredToken ExpiredTokenException InvalidAccessKeyId InvalidClientTokenId InvalidIdentityToken InvalidToken "
+    "SignatureDoesNotMatch TokenRefreshRequired UnrecognizedClientException XAdminUserNotFound"
 )
-_TRANSIENT = _codes(
-    "408 429 500 502 503 504 InternalError OperationAborted RequestTimeout RequestTimeTooSkewed ServiceUnavailable "
-    "SlowDown Throttling ThrottlingException TooManyRequests"
+_SKEWED = _codes("RequestExpired RequestInTheFuture RequestTimeTooSkewed")
+_KEY = "KMS."
+"""Begins the codes of the service that keeps the bucket's key; their status is 400."""
+_KEY_BUSY = _codes(
+    "KMS.DependencyTimeoutException KMS.InternalException KMS.KMSInternalException KMS.KeyUnavailableException "
+    "KMS.LimitExceededException KMS.ThrottlingException"
 )
+_DENIED = _codes("401 403 AccessDenied AllAccessDisabled Forbidden")
+_BUSY = _codes(
+    "408 429 500 502 503 504 BadDigest BandwidthLimitExceeded IDPCommunicationError IncompleteBody InternalError "
+    "OperationAborted "
+    "PriorRequestNotComplete RequestLimitExceeded RequestThrottled RequestThrottledException RequestTimeout "
+    "RequestTimeoutException ServiceUnavailable SlowDown ThrottledException Throttling ThrottlingException "
+    "TooManyRequests TooManyRequestsException XAmzContentSHA256Mismatch"
+)
+_FULL = _codes("507 InsufficientStorage QuotaExceeded XMinioAdminBucketQuotaExceeded XMinioStorageFull")
 _ELSEWHERE = _codes("301 307 AuthorizationHeaderMalformed PermanentRedirect")
-_NO_CREDENTIALS = (CredentialRetrievalError, NoCredentialsError, PartialCredentialsError, TokenRetrievalError)
-_NO_ANSWER = (ConnectionError, HTTPClientError, HTTPError, IncompleteReadError, TimeoutError)
+_NO_CREDENTIALS = (
+    CredentialRetrievalError,
+    LoginError,
+    MetadataRetrievalError,
+    NoAuthTokenError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    SSOError,
+    TokenRetrievalError,
+)
+_NO_ANSWER = (
+    ConnectionError,
+    HTTPClientError,
+    HTTPError,
+    IncompleteReadError,
+    ResponseParserError,
+    TimeoutError,
+)
 
 
 def client_options(endpoint_url: str | None, *, connections: int, attempts: int) -> dict[str, Any]:
@@ -111,9 +144,13 @@ def s3_errors(
         raise _refusal(error, address, key, permissions) from error
     except BotoCoreError as error:
         raise StoreError(f"{address}: the request for {key!r} failed", why=str(error)) from error
+    except RuntimeError as error:
+        if "credentials" not in str(error):  # botocore has no class for new ones that have expired already
+            raise
+        raise _without_credentials(error) from error
 
 
-def _without_credentials(error: BotoCoreError) -> AccessDenied:
+def _without_credentials(error: Exception) -> AccessDenied:
     return AccessDenied(
         "no usable AWS credentials were found",
         why=str(error),
@@ -122,27 +159,42 @@ def _without_credentials(error: BotoCoreError) -> AccessDenied:
 
 
 def _refusal(error: ClientError, address: S3Address, key: str, permissions: str) -> BlockgzError:
-    status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
-    code = error_code(error) or status
-    answers = {code, status}
-    if code == "NoSuchBucket":
-        return StoreError(
-            f"there is no bucket {address.bucket!r}",
-            why=str(error),
-            remedy=f"create it (aws s3 mb s3://{address.bucket}) or correct --archive",
-        )
-    if answers & _DENIED:
-        return AccessDenied(
-            f"access to {address}/{key} was denied",
-            why=f"{error}; a missing object answers like this too where s3:ListBucket is not granted",
-            remedy=f"grant {permissions} on bucket {address.bucket} to these credentials, or use others",
-        )
-    if answers & _ELSEWHERE:
-        return UsageError(
-            f"bucket {address.bucket} is in another region", why=str(error), remedy="give its region with --region"
-        )
-    if answers & _TRANSIENT:
-        return StoreBusy(f"{address} answered {code}", why=str(error), remedy="try again later")
+    """The first of code and status that says enough: S3 answers with 403 to a clock that is wrong, too."""
+    metadata = error.response.get("ResponseMetadata", {})
+    for answer in (error_code(error), str(metadata.get("HTTPStatusCode", ""))):
+        refusal = _refusal_of(answer, error, address, key, permissions)
+        if refusal is not None:
+            return refusal
     return StoreError(
         f"{address}/{key}: the request was refused", why=str(error), remedy="check --archive and --endpoint-url"
     )
+
+
+def _refusal_of(answer: str, error: ClientError, address: S3Address, key: str, permissions: str) -> BlockgzError | None:
+    why = str(error)
+    if answer == "NoSuchBucket":
+        return StoreError(
+            f"there is no bucket {address.bucket!r}",
+            why=why,
+            remedy=f"create it (aws s3 mb s3://{address.bucket}) or correct --archive",
+        )
+    if answer in _BUSY | _KEY_BUSY:
+        return StoreBusy(f"{address} answered {answer}", why=why, remedy="try again later")
+    if answer in _FULL:
+        return StoreFull(f"{address} is full", why=why, remedy="free space, or raise the quota")
+    if answer in _ELSEWHERE:
+        return UsageError(
+            f"bucket {address.bucket} is in another region", why=why, remedy="give its region with --region"
+        )
+    if answer in _SKEWED:
+        remedy = "set this machine's clock (NTP)"
+    elif answer in _STALE:
+        remedy = "renew the credentials, or use others"
+    elif answer.startswith(_KEY):
+        remedy = f"check the key of bucket {address.bucket}, and that these credentials may use it"
+    elif answer in _DENIED:
+        why += "; a missing object answers like this too where s3:ListBucket is not granted"
+        remedy = f"grant {permissions} on bucket {address.bucket} to these credentials, or use others"
+    else:
+        return None
+    return AccessDenied(f"access to {address}/{key} was denied", why=why, remedy=remedy)

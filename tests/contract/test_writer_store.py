@@ -19,7 +19,16 @@ from typing import Any, NamedTuple, NoReturn
 import boto3
 import pytest
 
-from blockgz_runtime.errors import AccessDenied, BufferFailed, StoreBusy, StoreError, StoreUnavailable, UsageError
+from blockgz_runtime.errors import (
+    AccessDenied,
+    BufferFailed,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+    SyncFailed,
+    UsageError,
+)
 from blockgz_runtime.store import local
 from blockgz_runtime.store.local import LocalStore
 from blockgz_runtime.store.opening import default_buffer_root, open_store
@@ -329,23 +338,75 @@ def test_every_new_folder_is_made_durable_in_its_parent(tmp_path: Path, monkeypa
     assert synced == [created[-1]]
 
 
+def broken_disk(_: Path) -> NoReturn:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
 @pytest.mark.parametrize("seam", ["sync_file", "sync_folder"])
 def test_a_failed_fsync_ends_the_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seam: str) -> None:
     store = LocalStore(tmp_path)
-
-    def fail(path: Path) -> NoReturn:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(local, seam, fail)
+    monkeypatch.setattr(local, seam, broken_disk)
     for write in (
         lambda: store.put_if_absent("x", b"1", "attempt"),
         lambda: store.compare_and_swap("marker", b"1", None),
     ):
-        with pytest.raises(StoreError) as caught:
+        with pytest.raises(SyncFailed, match="cannot be synced"):
             write()
-        assert type(caught.value) is StoreError, "not one that is worth a retry"
     if seam == "sync_file":
         assert everything(tmp_path) <= {".marker.lock"}
+
+
+def test_a_file_whose_fsync_failed_is_copied_when_it_is_offered_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body, store = file_body(tmp_path / "body", b"content"), LocalStore(tmp_path / "archive")
+    with monkeypatch.context() as broken:
+        broken.setattr(local, "sync_file", broken_disk)
+        with pytest.raises(SyncFailed):
+            store.put_if_absent("x", body, "attempt")
+    assert store.put_if_absent("x", body, "attempt") and body_of(store, "x") == b"content"
+    assert (tmp_path / "archive" / "x").stat().st_ino != body.path.stat().st_ino
+    with pytest.raises(BufferFailed):
+        store.put_if_absent("y", body._replace(sha256="0" * 64), "attempt")
+
+
+def test_a_folder_whose_fsync_failed_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, synced = LocalStore(tmp_path), list[Path]()
+    with monkeypatch.context() as broken:
+        broken.setattr(local, "sync_folder", broken_disk)
+        with pytest.raises(SyncFailed):
+            store.put_if_absent("a/x", b"1", "attempt")
+    monkeypatch.setattr(local, "sync_folder", synced.append)
+    store.put_if_absent("a/x", b"1", "attempt")
+    assert synced == [tmp_path, tmp_path / "a"]
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ENOSPC, StoreFull),
+        (errno.EDQUOT, StoreFull),
+        (errno.ESTALE, StoreUnavailable),
+        (errno.EIO, StoreUnavailable),
+        (errno.ETIMEDOUT, StoreUnavailable),
+        (errno.EMFILE, StoreUnavailable),
+        (errno.EROFS, AccessDenied),
+        (errno.EACCES, AccessDenied),
+        (errno.ENAMETOOLONG, StoreError),
+    ],
+)
+def test_what_a_file_system_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
+) -> None:
+    store = LocalStore(tmp_path)
+
+    def fail(*_: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(kind) as caught:
+        store.compare_and_swap("marker", b"1", None)
+    assert type(caught.value) is kind and os.strerror(number) in str(caught.value.why)
 
 
 def test_a_full_disk(tmp_path: Path) -> None:

@@ -1,14 +1,14 @@
 """The marker of a current archive, made again from the indexes that are there."""
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from archiver.commit.archive import TOPIC_OBJECT
 from archiver.commit.commit import fold_tail
-from archiver.commit.driver import Driver, NoLog
+from archiver.commit.driver import Driver, NoLog, Wait
 from archiver.commit.objects import Held, swap_marker
 from archiver.commit.operations import NewToken, Protocol
 from archiver.maintain.repair.chunk_indexes import (
@@ -76,9 +76,6 @@ def store_marker(
         )
     marker = replace(marker, tail_hash=facts.tail_hash, successor=facts.successor)
     return (yield from swap_marker(keys.marker, marker, expected))
-
-
-Wait = Callable[[int, str], None]
 
 
 def plan_marker(store: ToolStore, target: RepairTarget, group_id: str, max_block_bytes: int, wait: Wait) -> RepairPlan:

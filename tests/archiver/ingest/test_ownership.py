@@ -1,5 +1,6 @@
 """Giving partitions up: what could not be committed is told, and what `--once` left."""
 
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -15,9 +16,11 @@ from archiver.cli.run import run_exit_code
 from archiver.config.model import RunConfig
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.kafka_source import Fetched
-from archiver.ingest.ownership import ArchivingContext, Ownership
+from archiver.ingest.ownership import ArchivingContext, Ownership, PartitionState
+from archiver.ingest.partition_state import Flush
+from archiver.ingest.roll_policy import RollReason
 from blockgz_runtime.errors import AccessDenied, BufferFailed
-from blockgz_runtime.store.writer import Body
+from blockgz_runtime.store.writer import Body, StoredObject
 from index_format.errors import BlockgzError
 from index_format.keys import TopicFolder
 from index_format.records import batch_from_records
@@ -57,27 +60,32 @@ def claimed(
     store: MemoryStore, buffer: BufferFolder, pool: ThreadPoolExecutor, end_offset: int | None = None
 ) -> Ownership:
     """An owner of PARTITION, which is being archived."""
+    ownership = owner(store, buffer, pool)
+    ownership.acquire(PARTITION, end_offset)
+    wait_for(ownership.begin)
+    return ownership
+
+
+def owner(store: MemoryStore, buffer: BufferFolder, pool: ThreadPoolExecutor, *, once: bool = False) -> Ownership:
+    """An owner of no partition yet."""
     topics: Any = SimpleNamespace(
         locate=lambda topic: (None, TopicFolder(topic)), is_same=lambda *_: True, current_id=lambda _: None
     )
     context = ArchivingContext(
-        config=RunConfig(archive="./archive", bootstrap_servers="b:9092", topics=("orders",)),
+        config=RunConfig(archive="./archive", bootstrap_servers="b:9092", topics=("orders",), once=once),
         archive_id="a",
         store=store,
         buffer=buffer,
         topics=topics,
         log_of=lambda _: MemoryLog([]),
         writer="w",
-        back_off=lambda *_: None,
+        back_off=lambda *_: time.sleep(0.001),
         clock=time.monotonic,
         takers=pool,
         builders=pool,
         committers=pool,
     )
-    ownership = Ownership(context)
-    ownership.acquire(PARTITION, end_offset)
-    wait_for(ownership.begin)
-    return ownership
+    return Ownership(context)
 
 
 def wait_for(condition: Callable[[], object]) -> None:
@@ -99,7 +107,7 @@ def test_a_last_chunk_that_could_not_be_committed(
 ) -> None:
     ownership = claimed(RefusingStore(refusal), buffer, pool)
     ownership.offer(Fetched(PARTITION, batch_from_records(records(range(3))), None, 100))
-    ownership.give_up([PARTITION], 10, lambda: time.sleep(0.001))
+    ownership.give_up([PARTITION], 0.5 if isinstance(refusal, AccessDenied) else 10, lambda: time.sleep(0.001))
     report = ownership.reports[PARTITION]
     assert report.counts.records == (0 if refusal else 3)
     assert (report.failure is refusal) == (is_the_runs or refusal is None)
@@ -140,3 +148,80 @@ class TestDraining:
     def test_not_even_begun(self) -> None:
         assert run_exit_code(RunResult([], (), {signal.SIGTERM}), once=True) == 143
         assert run_exit_code(RunResult([], ()), once=True) == 3
+
+
+class DenyingStore(MemoryStore):
+    """Denies what touches keys that contain `denied`; None denies nothing."""
+
+    denied: str | None = None
+
+    def get(self, key: str) -> StoredObject | None:
+        self._check(key)
+        return super().get(key)
+
+    def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:
+        self._check(key)
+        return super().put_if_absent(key, body, attempt)
+
+    def compare_and_swap(self, key: str, body: bytes, expected: str | None) -> str | None:
+        self._check(key)
+        return super().compare_and_swap(key, body, expected)
+
+    def _check(self, key: str) -> None:
+        if self.denied is not None and self.denied in key:
+            raise AccessDenied("access was denied", why="403")
+
+
+class TestRefusals:
+    def test_a_running_service_waits_shows_it_and_loses_nothing(
+        self, pool: ThreadPoolExecutor, buffer: BufferFolder
+    ) -> None:
+        store = DenyingStore()
+        ownership = claimed(store, buffer, pool)
+        store.denied = ""
+        ownership.offer(Fetched(PARTITION, batch_from_records(records(range(3))), None, 100))
+        archiver = ownership.active[PARTITION]
+        archiver.offer(Flush(RollReason.FLUSH))
+        wait_for(lambda: ownership.reports[PARTITION].retries > 3)
+        assert ownership.review() == [], "it is archived still"
+        (view,) = ownership.views()
+        assert view.state is PartitionState.ARCHIVING
+        assert view.trouble is not None and view.trouble.error.reason == "access was denied: 403"
+        store.denied = None
+        wait_for(lambda: archiver.state.is_idle)
+        (view,) = ownership.views()
+        assert (archiver.state.committed, archiver.state.marker.epoch, view.trouble) == (3, 1, None)
+        ownership.give_up([PARTITION], 1, lambda: time.sleep(0.001))
+
+    def test_where_all_first_claims_are_refused_the_service_ends(
+        self, pool: ThreadPoolExecutor, buffer: BufferFolder
+    ) -> None:
+        store = DenyingStore()
+        store.denied = "orders"
+        ownership = owner(store, buffer, pool)
+        ownership.acquire(PARTITION)
+        with pytest.raises(AccessDenied):
+            wait_for(ownership.begin)
+
+    def test_with_once_the_refused_partition_stops(self, pool: ThreadPoolExecutor, buffer: BufferFolder) -> None:
+        store = DenyingStore()
+        store.denied = "orders"
+        ownership = owner(store, buffer, pool, once=True)
+        ownership.acquire(PARTITION, 3)
+        wait_for(lambda: (ownership.begin(), ownership.is_over)[1])
+        assert run_exit_code(RunResult(list(ownership.reports.values()), ()), once=True) == 12
+
+    def test_a_refused_claim_is_tried_again_once_another_succeeded(
+        self, pool: ThreadPoolExecutor, buffer: BufferFolder
+    ) -> None:
+        store, other = DenyingStore(), ("letters", 0)
+        store.denied = "orders"
+        ownership = owner(store, buffer, pool)
+        ownership.acquire(PARTITION)
+        ownership.acquire(other)
+        wait_for(ownership.begin)
+        wait_for(lambda: (ownership.begin(), ownership.reports[PARTITION].restarts)[1])
+        assert [view.state for view in ownership.views()] == [PartitionState.WAITING, PartitionState.ARCHIVING]
+        store.denied = None
+        wait_for(lambda: (ownership.tick(math.inf), ownership.begin(), PARTITION in ownership.active)[2])
+        ownership.lose([PARTITION, other])

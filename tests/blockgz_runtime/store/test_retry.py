@@ -2,22 +2,30 @@ import threading
 
 import pytest
 
-from blockgz_runtime.errors import ShuttingDown, StoreBusy, StoreUnavailable
+from blockgz_runtime.errors import AccessDenied, BufferFull, ShuttingDown, StoreBusy, StoreFull, StoreUnavailable
 from blockgz_runtime.store.retry import (
     FIRST_BACKOFF_SECONDS,
     LONGEST_BACKOFF_SECONDS,
+    LONGEST_REFUSAL_SECONDS,
     TRIES_OF_COMMANDS,
     StoreBackoff,
     backoff_seconds,
     bounded_backoff,
     retry_while_busy,
 )
+from index_format.errors import BlockgzError
 
 
 def test_waits_double_up_to_the_longest_however_long_an_outage_lasts() -> None:
     waits = [backoff_seconds(attempt) for attempt in (0, 1, 2, 7, 8, 10**6)]
     assert waits[:4] == [FIRST_BACKOFF_SECONDS * factor for factor in (1, 2, 4, 128)]
     assert waits[4:] == [LONGEST_BACKOFF_SECONDS] * 2
+
+
+@pytest.mark.parametrize("cause", [AccessDenied("403"), StoreFull("507"), BufferFull("no space")])
+def test_what_waits_for_a_person_is_tried_again_every_few_minutes(cause: BlockgzError) -> None:
+    assert backoff_seconds(3, cause) == backoff_seconds(3, "no answer") == 8 * FIRST_BACKOFF_SECONDS
+    assert backoff_seconds(10**6, cause) == LONGEST_REFUSAL_SECONDS >= 120
 
 
 def test_a_run_that_ends_cuts_a_wait_short() -> None:
@@ -43,6 +51,10 @@ def test_a_command_gives_up_and_says_that_it_can_be_run_again(monkeypatch: pytes
     assert (caught.value.why, "run it again" in caught.value.remedy) == ("no answer", True)
 
 
+def is_busy(error: BaseException) -> bool:
+    return isinstance(error, StoreBusy)
+
+
 class BusyStore:
     """Says that it is busy so many times."""
 
@@ -60,14 +72,14 @@ class BusyStore:
 
 def test_a_store_that_is_busy_at_the_start_is_asked_again() -> None:
     store = BusyStore(2, StoreBusy("s3://bucket answered 429"))
-    assert retry_while_busy(store, threading.Event()) == "answer"
+    assert retry_while_busy(store, threading.Event(), is_busy) == "answer"
     assert store.asked == 3
 
 
 def test_a_store_that_is_not_there_is_told_at_once() -> None:
     store = BusyStore(1, StoreUnavailable("s3://bucket does not answer"))
     with pytest.raises(StoreUnavailable, match="does not answer"):
-        retry_while_busy(store, threading.Event())
+        retry_while_busy(store, threading.Event(), is_busy)
     assert store.asked == 1
 
 
@@ -75,4 +87,4 @@ def test_an_order_to_end_is_heeded_while_the_store_is_busy() -> None:
     ended = threading.Event()
     ended.set()
     with pytest.raises(StoreBusy):
-        retry_while_busy(BusyStore(10**6, StoreBusy("s3://bucket answered 429")), ended)
+        retry_while_busy(BusyStore(10**6, StoreBusy("s3://bucket answered 429")), ended, is_busy)

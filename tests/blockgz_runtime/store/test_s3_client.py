@@ -9,10 +9,12 @@ from botocore.exceptions import (
     CredentialRetrievalError,
     NoRegionError,
     ProfileNotFound,
+    UnauthorizedSSOTokenError,
     UnknownServiceError,
 )
+from botocore.parsers import ResponseParserError
 
-from blockgz_runtime.errors import AccessDenied, StoreBusy, StoreError, StoreUnavailable, UsageError
+from blockgz_runtime.errors import AccessDenied, StoreBusy, StoreError, StoreFull, StoreUnavailable, UsageError
 from blockgz_runtime.store.address import S3Address
 from blockgz_runtime.store.s3_client import client_options, s3_errors, setup_errors
 
@@ -39,6 +41,20 @@ def answer(code: str, status: int) -> ClientError:
         ("", 401, AccessDenied),
         ("AuthorizationHeaderMalformed", 400, UsageError),
         ("PermanentRedirect", 301, UsageError),
+        ("RequestTimeTooSkewed", 403, AccessDenied),
+        ("SignatureDoesNotMatch", 403, AccessDenied),
+        ("403", 403, AccessDenied),
+        ("KMS.DisabledException", 400, AccessDenied),
+        ("KMS.KMSInvalidStateException", 400, AccessDenied),
+        ("KMS.ThrottlingException", 400, StoreBusy),
+        ("KMS.KMSInternalException", 500, StoreBusy),
+        ("RequestTimeout", 400, StoreBusy),
+        ("InternalError", 500, StoreBusy),
+        ("OfItsOwn", 503, StoreBusy),
+        ("OfItsOwn", 403, AccessDenied),
+        ("XMinioStorageFull", 507, StoreFull),
+        ("NotImplemented", 501, StoreError),
+        ("NoSuchBucket", 404, StoreError),
         ("SlowDown", 503, StoreBusy),
         ("", 502, StoreBusy),
         ("InvalidRequest", 400, StoreError),
@@ -49,9 +65,22 @@ def test_answers(code: str, status: int, kind: type[Exception]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("code", "remedy"),
+    [("RequestTimeTooSkewed", "clock"), ("ExpiredToken", "renew"), ("KMS.DisabledException", "key"), ("403", "grant")],
+)
+def test_what_to_do_about_a_refusal(code: str, remedy: str) -> None:
+    caught = raised(answer(code, 403))
+    assert isinstance(caught, AccessDenied) and remedy in caught.remedy
+
+
+@pytest.mark.parametrize(
     ("error", "kind"),
     [
         (CredentialRetrievalError(provider="none", error_msg="it failed"), AccessDenied),
+        (UnauthorizedSSOTokenError(), AccessDenied),
+        (RuntimeError("the refreshed credentials are still expired."), AccessDenied),
+        (RuntimeError("cannot schedule new futures"), RuntimeError),
+        (ResponseParserError("invalid XML received"), StoreUnavailable),
         (NoRegionError(), UsageError),
         (TimeoutError(), StoreUnavailable),
         (aiohttp.ServerDisconnectedError(), StoreUnavailable),
