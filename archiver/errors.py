@@ -13,6 +13,7 @@
     SalvageRefused        1   what a dead writer left cannot take the place of a gap
     UnreadableRecord      1   a record that the client cannot hand over
     UnencodableRecord     1   a record that the chosen record format cannot hold
+    DeadLetterRefused     1   a record that cannot be archived, and that the topic for such records cannot hold
     WorkerLost            1   a process of `--once --workers` that died before it reported
     ServiceUnreachable    1   no running archiver answers at an address
 """
@@ -75,6 +76,10 @@ class UnencodableRecord(BlockgzError):
             remedy="use --record-format json, which holds every record, or --on-bad-record skip to record a gap",
         )
         self.offset = offset
+
+
+class DeadLetterRefused(BlockgzError):
+    """A record that cannot be archived, and that the topic for such records cannot hold either."""
 
 
 class WorkerLost(BlockgzError):

@@ -331,6 +331,33 @@ class TestContents:
         check_equal(checked.records, [*expected, Record(4, 7, CREATE_TIME, None, b"good", ())])
         explained(site.replayer("get", f"{topic_name}:0:3", check=4), "skipped")
 
+    def test_what_cannot_be_archived_is_in_its_topic_before_it_is_left_out(self, site: Site, topic_name: str) -> None:
+        dead = f"{topic_name}.dead"
+        create_topic(site.bootstrap, topic_name)
+        produce(site.bootstrap, topic_name, numbered(0, 3))
+        bad = NewRecord(b"bad", key=b"k", timestamp=7, headers=((raw_header_key(b"\xff\xfe"), b"v"),))
+        produce(site.bootstrap, topic_name, [bad, NewRecord(b"good", timestamp=8)])
+        flags = ("--on-bad-record", "dlq", "--dlq-topic", dead)
+        explained(site.run(topic_name, "--once", *flags, check=2), f"no topic '{dead}'")
+        explained(site.run(f"{topic_name}*", "--once", *flags, check=2), "would be archived itself")
+
+        create_topic(site.bootstrap, dead, config={"max.message.bytes": "100"})
+        explained(site.run(topic_name, "--once", *flags, check=1), f"raise max.message.bytes of topic {dead}")
+        assert site.marker(topic_name)["next_offset"] in (None, 3), "nothing is left out that its topic does not have"
+
+        alter_topic(site.bootstrap, dead, {"max.message.bytes": "100000"})
+        (partition,) = site.once(topic_name, *flags)["partitions"]
+        assert (partition["skipped"], partition["next_offset"]) == (1, 5)
+        checked = site.checked(topic_name)
+        assert checked.gaps == [Gap(3, 4, "skipped")]
+        assert [record.value for record in checked.records] == [b"0", b"1", b"2", b"good"]
+        (record,) = read(site.bootstrap, dead)
+        assert (record.key, record.value, record.timestamp) == (b"k", b"bad", 7)
+        context = {name: value for name, value in record.headers if name.startswith("__connect.errors.")}
+        assert context["__connect.errors.topic"] == topic_name.encode()
+        assert (context["__connect.errors.partition"], context["__connect.errors.offset"]) == (b"0", b"3")
+        assert context["__connect.errors.exception.class.name"] == b"archiver.errors.UnreadableRecord"
+
     def test_only_a_record_that_cannot_be_read(self, site: Site, topic_name: str) -> None:
         create_topic(site.bootstrap, topic_name)
         produce(site.bootstrap, topic_name, [NewRecord(b"bad", headers=((raw_header_key(b"\x80"), b"v"),))])

@@ -44,6 +44,7 @@ def importers(*libraries: str) -> set[Path]:
 KAFKA = (
     "archiver/demo/clusters.py",
     "archiver/doctor",
+    "archiver/ingest/dead_letters.py",
     "archiver/ingest/kafka_cluster.py",
     "archiver/ingest/kafka_settings.py",
     "archiver/ingest/kafka_source.py",

@@ -58,6 +58,13 @@ def _milliseconds(text: str) -> str | None:
     return None if text.startswith("-") else f"{text}ms"
 
 
+def _bad_records(tolerance: str) -> str:
+    policies = {"none": "stop", "all": "skip"}
+    if tolerance not in policies:
+        raise ValueError("it is none or all")
+    return policies[tolerance]
+
+
 ALIASES: Mapping[str, Alias] = {
     "bootstrap.servers": Alias("bootstrap_servers"),
     "topics.regex": Alias("topics", lambda text: f"~{text}", "the expression is Python's, which is nearly Java's"),
@@ -74,6 +81,13 @@ ALIASES: Mapping[str, Alias] = {
         "chunks end at this age, not at multiples of it on the wall clock; -1 leaves chunk_interval's default",
     ),
     "tasks.max": Alias("workers"),
+    "errors.tolerance": Alias(
+        "on_bad_record",
+        _bad_records,
+        "none is stop, all is skip, or dlq with errors.deadletterqueue.topic.name; it is about records that cannot be "
+        "archived",
+    ),
+    "errors.deadletterqueue.topic.name": Alias("dlq_topic", lambda text: text or None),
 }
 BUCKETS = ("s3.bucket", "s3.bucket.name")
 PREFIXES = ("s3.prefix", "topics.dir")
@@ -95,6 +109,8 @@ NOT_USED: Mapping[str, str] = {
     "behavior.on.null.values": "null values are archived as null",
     "store.kafka.keys": "keys are always archived",
     "store.kafka.headers": "headers are always archived",
+    "errors.deadletterqueue.topic.replication.factor": "the topic has to be there",
+    "errors.deadletterqueue.context.headers.enable": "the context headers are always written",
     "s3.compression.type": "chunks are always compressed; set codec",
 }
 """Settings without an equal that change nothing about what is archived: left out, with this note."""
@@ -107,8 +123,6 @@ REFUSED: Mapping[str, str] = {
     "aws.access.key.id": "credentials come from AWS's own chain: AWS_ACCESS_KEY_ID, a profile, or a role",
     "aws.secret.access.key": "credentials come from AWS's own chain: AWS_SECRET_ACCESS_KEY, a profile, or a role",
     "s3.credentials.provider.class": "credentials come from AWS's own chain: environment, a profile, or a role",
-    "errors.tolerance": "what to do about records that cannot be archived is on_bad_record: stop or skip",
-    "errors.deadletterqueue.topic.name": "what to do about records that cannot be archived is on_bad_record",
 }
 """Settings without an equal that would change what is archived: an error with this reason."""
 

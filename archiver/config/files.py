@@ -78,7 +78,10 @@ class _SettingsReader:
             raise _unknown(entry)
 
     def finish(self) -> None:
-        """Put bucket and prefix together."""
+        """Put together what Connect sets by two names."""
+        policy, dlq = self.settings.get("on_bad_record"), self.settings.get("dlq_topic")
+        if policy and dlq and policy.origin.alias and policy.value == "skip":
+            self.settings["on_bad_record"] = Setting("dlq", policy.origin)
         bucket, prefix = self._address.get("bucket"), self._address.get("prefix")
         if bucket is not None:
             path = _text(prefix).strip("/") if prefix else ""

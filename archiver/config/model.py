@@ -26,6 +26,7 @@ from blockgz_runtime.kafka.secrets import is_secret
 from blockgz_runtime.store.address import parse_address
 from blockgz_runtime.topic_patterns import TopicSelection
 from blockgz_runtime.units import parse_duration, parse_size
+from index_format.keys import check_topic
 
 NONE = "none"
 """What stands for no bound where a field allows it."""
@@ -144,8 +145,10 @@ class RunConfig(BaseModel):
     """Time to flush and commit at shutdown, or when partitions leave."""
     on_gap: Literal["record", "stop"] = "record"
     """What to do about records lost to retention: record the gap and continue, or stop the partition."""
-    on_bad_record: Literal["stop", "skip"] = "stop"
-    """What to do about a record that cannot be archived: stop the partition, or record a gap and continue."""
+    on_bad_record: Literal["stop", "skip", "dlq"] = "stop"
+    """What to do about a record that cannot be archived: stop the partition, record a gap, or that and send it on."""
+    dlq_topic: str | None = Field(None, min_length=1)
+    """Topic that takes records that cannot be archived, with Kafka Connect's context headers, for on_bad_record dlq."""
     single_writer: bool = False
     """Trust that only one process writes: the store is not probed for conditional writes."""
     takeover: bool = False
@@ -176,6 +179,11 @@ class RunConfig(BaseModel):
             raise ValueError(f"{error.what}: {error.why}") from error
         return value
 
+    @field_validator("dlq_topic")
+    @classmethod
+    def _check_topic(cls, value: str | None) -> str | None:
+        return value if value is None else check_topic(value)
+
     @field_validator("kafka", mode="before")
     @classmethod
     def _check_kafka(cls, value: Any) -> Any:
@@ -201,7 +209,24 @@ class RunConfig(BaseModel):
             raise _together(
                 ("gzip_library", "gzip_level"), "ISA-L has the gzip levels 0 to 3", "set gzip_library to zlib for more"
             )
+        if self.on_bad_record == "dlq" and self.dlq_topic is None:
+            raise _together(
+                ("on_bad_record", "dlq_topic"),
+                "records that cannot be archived have no topic to go to",
+                "set dlq_topic, or on_bad_record to skip",
+            )
+        if self.dead_letter_topic and TopicSelection(self.topics, self.exclude)([self.dead_letter_topic]):
+            raise _together(
+                ("topics", "dlq_topic"),
+                "the topic for records that cannot be archived would be archived itself",
+                "name another topic, or exclude this one",
+            )
         return self
+
+    @property
+    def dead_letter_topic(self) -> str | None:
+        """The topic that takes records that cannot be archived, where that is the policy."""
+        return self.dlq_topic if self.on_bad_record == "dlq" else None
 
     @property
     def compression_library(self) -> str:

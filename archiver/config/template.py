@@ -19,6 +19,7 @@ EXAMPLES = {
     "region": "eu-central-1",
     "gzip_level": "1",
     "buffer_dir": "/var/lib/blockgz/buffer",
+    "dlq_topic": "orders-dead",
     "http": "127.0.0.1:9404",
 }
 """Values for fields without a default that could be written."""

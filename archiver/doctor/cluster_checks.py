@@ -15,6 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from archiver.config.model import RunConfig
 from archiver.doctor.findings import Finding, Verdict, listed
 from archiver.doctor.judging import (
+    judge_dead_letters,
     judge_group_permissions,
     judge_newest,
     judge_open_files,
@@ -79,6 +80,10 @@ class ClusterChecks:
         allowed = self._access.topic_operations(self._selected) if self._selected else {}
         yield from judge_topic_permissions(allowed)
         yield judge_group_permissions(self._config.group_id, self._access.group_operations(self._config.group_id))
+        dlq = self._config.dead_letter_topic
+        if dlq is not None:
+            is_there = dlq in self._known
+            yield judge_dead_letters(dlq, is_there, self._access.topic_operations([dlq])[dlq] if is_there else None)
 
     def retention(self) -> Iterator[Finding]:
         """Whether records live long enough to be archived."""

@@ -13,6 +13,8 @@ NEEDED_OF_TOPICS = frozenset({"DESCRIBE", "READ"})
 
 NEEDED_OF_GROUP = frozenset({"READ"})
 
+NEEDED_OF_DEAD_LETTERS = frozenset({"DESCRIBE", "WRITE"})
+
 CLOCK_WARNING_SECONDS = 60.0
 
 CLOCK_REFUSED_SECONDS = 900.0
@@ -76,6 +78,19 @@ def judge_group_permissions(group_id: str, allowed: frozenset[str] | None) -> Fi
         return Finding("group ACL", Verdict.OK, f"READ is allowed on group {group_id}")
     remedy = f"grant READ on group {group_id} to this user, or choose another --group-id"
     return Finding("group ACL", Verdict.FAIL, f"READ is not allowed on group {group_id}", remedy)
+
+
+def judge_dead_letters(topic: str, is_there: bool, allowed: frozenset[str] | None) -> Finding:
+    """Whether records that cannot be archived can be sent on to their topic."""
+    check = "dead letters"
+    if not is_there:
+        return Finding(check, Verdict.FAIL, f"there is no topic {topic}", "create it, or correct --dlq-topic")
+    if allowed is None:
+        return Finding(check, Verdict.WARN, f"the broker does not tell what is allowed on {topic}")
+    if allowed >= NEEDED_OF_DEAD_LETTERS:
+        return Finding(check, Verdict.OK, f"WRITE is allowed on {topic}")
+    remedy = f"grant DESCRIBE and WRITE on topic {topic} to this user"
+    return Finding(check, Verdict.FAIL, f"WRITE is not allowed on {topic}", remedy)
 
 
 def judge_topics(described: Mapping[str, TopicDescription], chunk_interval: float) -> Iterator[Finding]:

@@ -45,7 +45,7 @@ class ChunkSettings:
             chunk_span_ms=None if config.chunk_span is None else round(config.chunk_span * 1000),
         )
         compressor = COMPRESSORS[config.compression_library](config.compression_level)
-        skips = config.on_bad_record == "skip"
+        skips = config.on_bad_record != "stop"
         return cls(record_format(config.record_format), compressor, config.block_bytes, limits, skips)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 from pydantic import SecretStr
 
 from archiver.config.model import RunConfig
@@ -20,6 +20,11 @@ FETCH_WAIT_MS_OF_ONCE = 20
 """A fetch that waits for records at the ends of some logs holds up partitions that are begun meanwhile: by librdkafka's
 default for half a second, which is for those who follow."""
 CLIENT_ID = "blockgz-archiver"
+DEAD_LETTER_TIMEOUT_MS = 10_000
+DEAD_LETTER_QUEUE_KBYTES = 32 * 1024
+
+Client = Callable[[dict[str, Any]], Any]
+"""A kind of client, made of its settings."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,20 @@ def consumer_settings(config: RunConfig, *, queue_bytes: int) -> dict[str, Any]:
     }
 
 
+def dead_letter_settings(config: RunConfig) -> dict[str, Any]:
+    """The producer of records that cannot be archived: what it says is written, every replica in sync has."""
+    return {
+        "message.timeout.ms": DEAD_LETTER_TIMEOUT_MS,
+        "queue.buffering.max.kbytes": DEAD_LETTER_QUEUE_KBYTES,
+        # The broker decides what is too large for it; this only keeps librdkafka from deciding before.
+        "message.max.bytes": 1_000_000_000,
+        "partitioner": "murmur2_random",
+        **cluster_settings(config),
+        "acks": "all",
+        "enable.idempotence": True,
+    }
+
+
 def _group_settings(config: RunConfig) -> dict[str, Any]:
     static = {"group.instance.id": config.group_instance_id} if config.group_instance_id else {}
     if config.group_protocol == "consumer":
@@ -87,17 +106,23 @@ def check_settings(config: RunConfig, named: Callable[[str], str]) -> None:
 
     `named` says how the user knows one of them. A secret that cannot be looked up here is taken to be right.
     """
-    settings = consumer_settings(config, queue_bytes=config.memory)
+    _check(Consumer, consumer_settings(config, queue_bytes=config.memory), config, named)
+    if config.dead_letter_topic is not None:
+        _check(Producer, dead_letter_settings(config), config, named)
+
+
+def _check(kind: Client, settings: dict[str, Any], config: RunConfig, named: Callable[[str], str]) -> None:
     del settings["bootstrap.servers"]
     lost = [name for name, value in settings.items() if isinstance(value, SecretStr) and not _is_there(value)]
     settings |= dict.fromkeys(lost, "unknown")
     if lost:
         settings = {name: value for name, value in settings.items() if not name.startswith("ssl.key")}
-    refusal = _refusal(settings)
+    refusal = _refusal(kind, settings)
     if refusal is None:
         return
     for name in config.kafka:
-        if name in settings and _refusal({other: value for other, value in settings.items() if other != name}) is None:
+        others = {other: value for other, value in settings.items() if other != name}
+        if name in settings and _refusal(kind, others) is None:
             raise UsageError(
                 f"{named(name)}: librdkafka refuses it, or what belongs to it",
                 why=refusal.why,
@@ -114,9 +139,9 @@ def _is_there(value: SecretStr) -> bool:
     return True
 
 
-def _refusal(settings: dict[str, Any]) -> UsageError | None:
+def _refusal(kind: Client, settings: dict[str, Any]) -> UsageError | None:
     try:
-        make_client(Consumer, settings).close()
+        make_client(kind, settings).close()
     except UsageError as refusal:
         return refusal
     return None

@@ -13,9 +13,18 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from archiver.errors import MemberRefused, UnreadableRecord
 from blockgz_runtime.errors import AccessDenied, PartitionUnavailable
 from blockgz_runtime.kafka.connection import kafka_failure
-from blockgz_runtime.kafka.messages import Message, Readable, batch_of, consecutive, readable_runs, rising_runs
+from blockgz_runtime.kafka.messages import (
+    Message,
+    Readable,
+    batch_of,
+    consecutive,
+    readable_runs,
+    record_without_headers,
+    rising_runs,
+)
 from blockgz_runtime.kafka.settings import make_client
 from index_format.errors import BlockgzError
+from index_format.records import Record
 
 SECONDS_A_PARTITION = 0.002
 """A batch takes about a tenth of that to be handed over and encoded, its records apart: a tenth of a core at most."""
@@ -127,8 +136,13 @@ class Unreadable:
     """A record that the client cannot hand over."""
 
     partition: Partition
-    offset: int
+    record: Record
+    """Without its headers."""
     error: UnreadableRecord
+
+    @property
+    def offset(self) -> int:
+        return self.record.offset
 
 
 @dataclass(frozen=True)
@@ -325,13 +339,13 @@ def _fetched(partition: Partition, batched: Batched) -> list[Event]:
                 part = batch.slice(start, stop - start)
                 events.append(Fetched(partition, part, epoch, part.nbytes + BATCH_FOOTPRINT))
         else:
-            offset = run.message.offset()
+            record = record_without_headers(run.message)
             error = UnreadableRecord(
-                f"the record at {name_of(partition)}:{offset} cannot be read by the Kafka client",
+                f"the record at {name_of(partition)}:{record.offset} cannot be read by the Kafka client",
                 why=f"a header key is not UTF-8 ({run.error})",
                 remedy="--on-bad-record skip archives the others and records a gap",
             )
-            events.append(Unreadable(partition, offset, error))
+            events.append(Unreadable(partition, record, error))
     if batched.end is not None:
         events.append(EndReached(partition, batched.end))
     return events

@@ -20,6 +20,7 @@ from archiver.errors import AssignmentLost, Fenced, TopicGone
 from archiver.failures import Next, Situation, what_next
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkSettings
+from archiver.ingest.dead_letters import DeadLetterTopic
 from archiver.ingest.kafka_source import Event, Partition
 from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.partition_state import ArchivingState, Flush, PartitionCounts, Tick
@@ -125,6 +126,8 @@ class ArchivingContext:
     takers: Executor
     builders: Executor
     committers: Executor
+    dead_letters: DeadLetterTopic | None = None
+    """Takes records that cannot be archived, where that is the policy."""
 
 
 class Leaving(NamedTuple):
@@ -438,6 +441,7 @@ class Ownership:
             committers=context.committers,
             clock=context.clock,
             end_offset=self.reports[partition].end_offset,
+            dead_letters=context.dead_letters.letters_of(partition) if context.dead_letters else None,
         )
 
     def _failed(self, partition: Partition, error: BlockgzError) -> None:

@@ -19,6 +19,7 @@ from archiver.commit.recovery import Claimed
 from archiver.errors import Diverged, TopicChanged, UnencodableRecord
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, part_below
+from archiver.ingest.dead_letters import DeadLetter, DeadLetters
 from archiver.ingest.identity import Verdict, verdict
 from archiver.ingest.kafka_source import EndReached, Fetched, Partition, PartitionFailed, Unreadable
 from archiver.ingest.partition_state import (
@@ -62,10 +63,11 @@ class PartitionArchiver:
         committers: Executor,
         clock: Callable[[], float],
         end_offset: int | None,
+        dead_letters: DeadLetters | None = None,
     ) -> None:
         """`topic_id_now` asks the cluster, None where it does not tell; see TopicIds.
 
-        `end_offset`: archive nothing at or above it; None follows the log.
+        `end_offset`: archive nothing at or above it; None follows the log. `dead_letters` take skipped records.
         """
         self._identity = identity
         self._settings = settings
@@ -75,6 +77,7 @@ class PartitionArchiver:
         self._builders = builders
         self._committers = committers
         self._clock = clock
+        self._dead_letters = dead_letters
         self._guard = threading.Lock()
         marker = claimed.held.marker
         self._state = ArchivingState(
@@ -196,6 +199,8 @@ class PartitionArchiver:
         self._change(ArchivingState.taken, fetched)
 
     def _add(self, chunk: ChunkBuilder, batch: pa.RecordBatch, leader_epoch: int | None) -> None:
+        if self._dead_letters is not None:
+            self._dead_letters.send_objected(batch, self._settings.record_format)
         skipped_before = chunk.skipped
         chunk.add(batch, leader_epoch, self._clock())
         position = batch.column("offset")[batch.num_rows - 1].as_py() + 1
@@ -206,6 +211,8 @@ class PartitionArchiver:
         if not self._state.wants(record.offset):
             self._change(ArchivingState.passed, record.offset)
         elif self._settings.bad_records_are_skipped:
+            if self._dead_letters is not None:
+                self._dead_letters.send(DeadLetter(record.record, record.error))
             self._open_chunk().skip(record.offset)
             self._change(ArchivingState.added, record.offset + 1, 1)
         else:
@@ -270,23 +277,34 @@ class PartitionArchiver:
 
     def _commit_confirmed(self, commit: PendingCommit) -> None:
         """Commit what is known to be of the topic that was claimed, and count what is dropped."""
-        confirmed, content, kept = self._state.confirmed, commit.content, 0
         in_hand = self._state.num_uncommitted
-        if isinstance(content, FinishedChunk):
-            part = part_below(confirmed, content, self._identity.codec, self._settings, self._buffer.new_file())
-            if part is not None:
-                builder, finished = part
-                try:
-                    self._carry_out(finished)
-                finally:
-                    builder.discard()
-                kept = builder.facts.num_records
-        dropped = in_hand - kept
+        dropped = in_hand - self._carry_out_below(self._state.confirmed, commit.content)
         if dropped:
             self._change(ArchivingState.counted, PartitionCounts(dropped_unconfirmed=dropped))
             log.warning(LogEvent.TOPIC_CHANGED, topic=self._name[0], partition=self._name[1], records=dropped)
 
+    def _carry_out_below(self, offset: int, content: FinishedChunk | CommitProgress) -> int:
+        """Commit the records below an offset; gives their number."""
+        if isinstance(content, CommitProgress):
+            return 0
+        part = part_below(offset, content, self._identity.codec, self._settings, self._buffer.new_file())
+        if part is None:
+            return 0
+        builder, finished = part
+        try:
+            self._carry_out(finished)
+        finally:
+            builder.discard()
+        return builder.facts.num_records
+
     def _carry_out(self, content: FinishedChunk | CommitProgress) -> None:
+        """Commit, but nothing above a record that is left out and that the topic of dead letters does not have."""
+        if self._dead_letters is not None:
+            try:
+                self._dead_letters.settle(content.next_offset)
+            except BlockgzError:
+                self._carry_out_below(self._dead_letters.first_open(content.next_offset) or 0, content)
+                raise
         held, begun = self.held, self._clock()
         match content:
             case FinishedChunk():

@@ -19,6 +19,7 @@ from archiver.failures import Next, Situation, what_next
 from archiver.ingest.assignment import WHOLE, Assignment, Drain, DrainShare, GroupMember
 from archiver.ingest.backpressure import Budgets, Fetching, MemoryPlan
 from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.dead_letters import DeadLetterTopic
 from archiver.ingest.identity import IdWatch, TopicIds
 from archiver.ingest.kafka_cluster import SINGLE_READS, KafkaCluster, KafkaLog, PartitionLog, Watermarks
 from archiver.ingest.kafka_settings import cluster_settings, consumer_settings
@@ -96,6 +97,7 @@ class ArchiverService:
             self._pause_briefly,
         )
         self._log = KafkaLog(settings | SINGLE_READS)
+        self._dead_letters = DeadLetterTopic(config) if config.dead_letter_topic else None
         self._takers = ThreadPoolExecutor(TAKEOVERS_AT_ONCE, thread_name_prefix="take-over")
         self._builders = ThreadPoolExecutor(BUILDERS, thread_name_prefix="build")
         self._committers = ThreadPoolExecutor(COMMITTERS, thread_name_prefix="commit")
@@ -215,6 +217,9 @@ class ArchiverService:
         """The topics to archive now; raises NoSuchTopic where none of the named ones is there, or nothing to drain."""
         known = self._cluster.topics()
         topics = selected_topics(self._selection, known)
+        dead_letters = self._config.dead_letter_topic
+        if dead_letters is not None and dead_letters not in known:
+            raise no_such_topic(f"topic {dead_letters!r} for records that cannot be archived", known)
         if self._config.once and not topics:
             raise no_such_topic(f"topic like {', '.join(self._config.topics)}", known)
         if self._drain_share.number == 0:  # of several workers one says so
@@ -266,6 +271,7 @@ class ArchiverService:
             takers=self._takers,
             builders=self._builders,
             committers=self._committers,
+            dead_letters=self._dead_letters,
         )
 
     def _assigned(self) -> set[Partition]:
@@ -280,6 +286,8 @@ class ArchiverService:
         self._store.abandon_uploads()
         self._watermarks.close()
         self._fetching.close()
+        if self._dead_letters is not None:
+            self._dead_letters.close()
         for pool in (self._takers, self._builders, self._committers):
             pool.shutdown(wait=True, cancel_futures=True)
         self._log.close()

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Message as KafkaMessage
 
-from index_format.records import batch_from_columns
+from index_format.records import Record, batch_from_columns
 
 NO_TIMESTAMP = -1
 Message = Any
@@ -96,6 +96,14 @@ def batch_of(run: Readable) -> pa.RecordBatch:
         list(map(KafkaMessage.key, messages)),
         list(map(KafkaMessage.value, messages)),
         run.headers,
+    )
+
+
+def record_without_headers(message: Message) -> Record:
+    """A refused message as far as the client hands it over."""
+    kind, timestamp = message.timestamp()
+    return Record(
+        message.offset(), timestamp if kind else NO_TIMESTAMP, kind - 1, message.key(), message.value(), headers=()
     )
 
 

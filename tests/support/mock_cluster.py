@@ -30,14 +30,21 @@ class MockCluster:
         self.bootstrap_servers = f"{broker.host}:{broker.port}"
         self._producer = Producer({"bootstrap.servers": self.bootstrap_servers, "logger": _silent})
 
+        self._library = ctypes.CDLL(cimpl.__file__)
+        self._library.rd_kafka_handle_mock_cluster.restype = ctypes.c_void_p
+        client = ctypes.c_void_p.from_address(id(self._host) + object.__basicsize__)
+        self._cluster = ctypes.c_void_p(self._library.rd_kafka_handle_mock_cluster(client))
+
     def refuse(self, request: int, error: int, times: int) -> None:
         """Answer so many of the next requests of that kind with an error; see rdkafka_mock.h."""
-        library = ctypes.CDLL(cimpl.__file__)
-        library.rd_kafka_handle_mock_cluster.restype = ctypes.c_void_p
-        client = ctypes.c_void_p.from_address(id(self._host) + object.__basicsize__)
-        cluster = ctypes.c_void_p(library.rd_kafka_handle_mock_cluster(client))
-        errors = [ctypes.c_int(error)] * times
-        library.rd_kafka_mock_push_request_errors(cluster, ctypes.c_int16(request), ctypes.c_size_t(times), *errors)
+        errors = (ctypes.c_int * times)(*[error] * times)
+        self._library.rd_kafka_mock_push_request_errors_array(
+            self._cluster, ctypes.c_int16(request), ctypes.c_size_t(times), errors
+        )
+
+    def refuse_no_more(self, request: int) -> None:
+        """Answer requests of that kind again, whatever was still to be refused."""
+        self._library.rd_kafka_mock_clear_request_errors(self._cluster, ctypes.c_int16(request))
 
     def create_topic(self, topic: str) -> None:
         """A topic of four empty partitions."""

@@ -12,6 +12,7 @@ from archiver.commit.recovery import take_over
 from archiver.errors import UnreadableRecord
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkSettings
+from archiver.ingest.dead_letters import DeadLetters
 from archiver.ingest.kafka_source import Fetched, Unreadable
 from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.partition_state import Flush
@@ -91,6 +92,7 @@ class Bench:
         low: int = 0,
         skip: bool = False,
         topic_id: str | None = "id-1",
+        dead_letters: DeadLetters | None = None,
         **limits: Any,
     ) -> PartitionArchiver:
         """The partition, taken over anew."""
@@ -115,6 +117,7 @@ class Bench:
             committers=self.committers,
             clock=lambda: self.now,
             end_offset=end_offset,
+            dead_letters=dead_letters,
         )
         self.made.append(archiver)
         return archiver
@@ -166,4 +169,5 @@ def some(*offsets: int, leader_epoch: int | None = 0) -> Fetched:
 
 
 def unreadable(offset: int) -> Unreadable:
-    return Unreadable(PARTITION, offset, UnreadableRecord(f"the record at {offset} cannot be read", why="test"))
+    (record,) = records([offset])
+    return Unreadable(PARTITION, record, UnreadableRecord(f"the record at {offset} cannot be read", why="test"))

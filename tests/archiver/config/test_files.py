@@ -71,6 +71,9 @@ class TestConnectNames:
             ("rotate.interval.ms", "60000", "chunk_span", "60000ms"),
             ("rotate.schedule.interval.ms", "90000", "chunk_interval", "90000ms"),
             ("tasks.max", "4", "workers", "4"),
+            ("errors.tolerance", "none", "on_bad_record", "stop"),
+            ("errors.tolerance", "all", "on_bad_record", "skip"),
+            ("errors.deadletterqueue.topic.name", "dead", "dlq_topic", "dead"),
             ("bootstrap.servers", "h:9092", "bootstrap_servers", "h:9092"),
             ("s3.bucket", "b-1", "archive", "s3://b-1"),
             ("s3.bucket.name", "b-1", "archive", "s3://b-1"),
@@ -79,6 +82,18 @@ class TestConnectNames:
     )
     def test_what_has_an_equal(self, name: str, value: str, field: str, taken: str) -> None:
         assert values(connect(**{name: value})) == {field: taken}
+
+    @pytest.mark.parametrize(
+        ("tolerance", "topic", "taken"),
+        [
+            ("all", "dead", {"on_bad_record": "dlq", "dlq_topic": "dead"}),
+            ("all", "", {"on_bad_record": "skip"}),
+            ("none", "dead", {"on_bad_record": "stop", "dlq_topic": "dead"}),
+        ],
+    )
+    def test_what_becomes_of_bad_records(self, tolerance: str, topic: str, taken: dict[str, str]) -> None:
+        names = {"errors.tolerance": tolerance, "errors.deadletterqueue.topic.name": topic}
+        assert values(connect(**names)) == taken
 
     @pytest.mark.parametrize("prefix", ["kafka/backup", "/kafka/backup/"])
     def test_bucket_and_prefix_make_an_address(self, prefix: str) -> None:

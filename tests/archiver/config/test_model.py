@@ -70,6 +70,7 @@ def test_http_addresses(address: str) -> None:
         ("http", "localhost:65536"),
         ("log_format", "xml"),
         ("gzip_level", 10),
+        ("dlq_topic", "a/b"),
         ("kafka", {"debug": None}),
         ("kafka", "debug"),
         ("no_such_field", 1),
@@ -80,11 +81,28 @@ def test_what_cannot_be(field: str, value: object) -> None:
         RunConfig(**REQUIRED | {field: value})
 
 
-@pytest.mark.parametrize("values", [{"layout": "seed"}, {"gzip_level": 4}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"layout": "seed"},
+        {"gzip_level": 4},
+        {"on_bad_record": "dlq"},
+        {"on_bad_record": "dlq", "dlq_topic": "orders"},
+        {"on_bad_record": "dlq", "dlq_topic": "orders-dead", "exclude": "dead"},
+    ],
+)
 def test_what_does_not_go_together(values: dict[str, object]) -> None:
     with pytest.raises(ValidationError) as caught:
-        RunConfig(**REQUIRED, **values)
+        RunConfig(**REQUIRED | {"topics": ("orders*",)}, **values)
     assert caught.value.errors()[0]["type"] == "together"
+
+
+@pytest.mark.parametrize("exclude", ["*-dead", "~.*-(dead|test)"])
+def test_a_topic_of_bad_records_that_is_left_out(exclude: str) -> None:
+    config = RunConfig(
+        **REQUIRED | {"topics": "orders*"}, on_bad_record="dlq", dlq_topic="orders-dead", exclude=exclude
+    )
+    assert config.dlq_topic == "orders-dead"
 
 
 @pytest.mark.parametrize("name", KAFKA_RESERVED)

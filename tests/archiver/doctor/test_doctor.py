@@ -11,6 +11,7 @@ from archiver.doctor.findings import Finding, Verdict, worst
 from archiver.doctor.judging import (
     FILES,
     judge_clock,
+    judge_dead_letters,
     judge_group_permissions,
     judge_identity,
     judge_newest,
@@ -87,6 +88,10 @@ def test_topic_permissions(allowed: dict[str, frozenset[str] | None], expected: 
         (judge_group_permissions("g", frozenset({"READ"})), OK),
         (judge_group_permissions("g", frozenset({"DESCRIBE"})), FAIL),
         (judge_group_permissions("g", None), WARN),
+        (judge_dead_letters("dead", True, frozenset({"DESCRIBE", "WRITE"})), OK),
+        (judge_dead_letters("dead", True, frozenset({"DESCRIBE", "READ"})), FAIL),
+        (judge_dead_letters("dead", True, None), WARN),
+        (judge_dead_letters("dead", False, None), FAIL),
         (judge_topic_ids("id"), OK),
         (judge_topic_ids(None), WARN),
         (judge_protocols(frozenset({"classic", "consumer"})), OK),

@@ -1,0 +1,210 @@
+"""Records that cannot be archived, produced to a topic with the headers of Kafka Connect's dead letter queues.
+
+Names and formats of the headers: org.apache.kafka.connect.runtime.errors.DeadLetterQueueReporter.
+"""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from archiver.config.model import RunConfig
+from archiver.errors import DeadLetterRefused, UnencodableRecord
+from archiver.ingest.kafka_settings import dead_letter_settings
+from archiver.ingest.kafka_source import Partition
+from blockgz_runtime.errors import AccessDenied, BrokerUnreachable, ShuttingDown
+from blockgz_runtime.kafka.connection import DENIED
+from blockgz_runtime.kafka.settings import make_client
+from index_format.errors import BlockgzError
+from index_format.record_formats import RecordFormat
+from index_format.records import Record, record_at
+
+PREFIX = "__connect.errors."
+POLL_SECONDS = 0.1
+CLOSE_SECONDS = 2.0
+TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
+
+
+class DeadLetter(NamedTuple):
+    """A record that cannot be archived, and why."""
+
+    record: Record
+    """Without its headers where the client cannot hand them over."""
+    error: BlockgzError
+
+
+def context_headers(partition: Partition, connector: str, letter: DeadLetter) -> list[tuple[str, bytes]]:
+    """What Connect's sinks say of such a record; `connector` stands for the connector's name.
+
+    There is neither a task's number nor a stack trace to tell.
+    """
+    of_format = isinstance(letter.error, UnencodableRecord)
+    failed = type(letter.error)
+    values = {
+        "topic": partition[0],
+        "partition": partition[1],
+        "offset": letter.record.offset,
+        "connector.name": connector,
+        "stage": "TASK_PUT" if of_format else "HEADER_CONVERTER",
+        "class.name": "archiver.ingest.chunk_builder.ChunkBuilder" if of_format else "confluent_kafka.Message",
+        "exception.class.name": f"{failed.__module__}.{failed.__qualname__}",
+        "exception.message": letter.error.reason,
+    }
+    return [(PREFIX + name, str(value).encode()) for name, value in values.items()]
+
+
+class DeadLetterTopic:
+    """The producer of a process, made when the first record comes. Safe for use by several threads."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._settings = dead_letter_settings(config)
+        self._connector = config.group_id
+        self.topic = str(config.dead_letter_topic)
+        self._guard = threading.Lock()
+        self._producer: Producer | None = None
+        self._closed = threading.Event()
+
+    def letters_of(self, partition: Partition) -> "DeadLetters":
+        return DeadLetters(self, partition)
+
+    def produce(self, partition: Partition, letter: DeadLetter, on_delivery: Callable[[Any, Any], None]) -> None:
+        """Hand a record to the producer, and wait for room in its queue. Raises as `DeadLetters.send`."""
+        record = letter.record
+        headers: list[Any] = [*record.headers, *context_headers(partition, self._connector, letter)]
+        timestamp = max(record.timestamp, 0)  # which means now; a record without one has -1
+        while True:
+            self.raise_if_closed()
+            try:
+                self._client().produce(
+                    self.topic,
+                    record.value,
+                    record.key,
+                    on_delivery=on_delivery,
+                    timestamp=timestamp,
+                    headers=headers,
+                )
+                return
+            except BufferError as error:
+                if len(self._client()) == 0:
+                    raise DeadLetterRefused(
+                        f"a record that cannot be archived does not fit in the queue for topic {self.topic}",
+                        why="queue.buffering.max.kbytes is smaller",
+                        remedy="raise it: -X queue.buffering.max.kbytes=1048576",
+                    ) from error
+                self.poll(POLL_SECONDS)
+            except KafkaException as error:
+                if error.args[0].code() in (KafkaError._FATAL, *DENIED):
+                    self._drop_client()  # it would refuse for minutes what the broker takes by then
+                raise self.failure(error.args[0]) from error
+
+    def poll(self, seconds: float) -> None:
+        """Serve delivery reports, those of other partitions as well."""
+        producer = self._producer
+        if producer is not None:
+            producer.poll(seconds)
+
+    def failure(self, error: KafkaError) -> BlockgzError:
+        """What a record that was not taken means for its partition."""
+        what = f"topic {self.topic} did not take a record that cannot be archived"
+        if error.code() in DENIED:
+            return AccessDenied(what, why=error.str(), remedy=f"grant Write on topic {self.topic} to this user")
+        if error.code() in TOO_LARGE:
+            return DeadLetterRefused(what, why=error.str(), remedy=f"raise max.message.bytes of topic {self.topic}")
+        return BrokerUnreachable(what, why=error.str(), remedy=f"check that topic {self.topic} can be written")
+
+    def raise_if_closed(self) -> None:
+        if self._closed.is_set():
+            raise ShuttingDown(f"the run ended before topic {self.topic} took a record that cannot be archived")
+
+    def close(self) -> None:
+        """What is not acknowledged by now is not waited for: no chunk that leaves it out was committed."""
+        self._closed.set()
+        self._drop_client()
+
+    def _client(self) -> Producer:
+        with self._guard:
+            if self._producer is None:
+                self._producer = make_client(Producer, self._settings)
+            return self._producer
+
+    def _drop_client(self) -> None:
+        with self._guard:
+            producer, self._producer = self._producer, None
+        if producer is not None:
+            # After a fatal error the client leaves a Python exception behind in purge.
+            with suppress(KafkaException, SystemError):
+                producer.purge()
+                producer.flush(CLOSE_SECONDS)
+
+
+class DeadLetters:
+    """The records of one partition. `send` belongs to its builder's thread, the others to its committer's."""
+
+    def __init__(self, topic: DeadLetterTopic, partition: Partition) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._sent: dict[int, DeadLetter] = {}
+        """By offset: handed to the producer and not acknowledged."""
+        self._refused: dict[int, tuple[DeadLetter, KafkaError]] = {}
+        """By offset: not taken, and why; sent again by the next `settle`."""
+        self._failure: KafkaError | None = None
+        """Why one of them was not taken, until `send` raises it: nothing piles up while the topic takes nothing."""
+
+    def send(self, letter: DeadLetter) -> None:
+        """Produce a record, without waiting for its acknowledgement.
+
+        Raises BrokerUnreachable, AccessDenied or DeadLetterRefused where the topic did not take it or one before it.
+        """
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise self._topic.failure(failure)
+        self._send(letter)
+        self._topic.poll(0)
+
+    def send_objected(self, batch: pa.RecordBatch, record_format: RecordFormat) -> None:
+        """Produce the records of a batch that the record format cannot hold. Raises as `send`."""
+        for row, reason in record_format.objections(batch).items():
+            record = record_at(batch, row)
+            error = UnencodableRecord(record.offset, f"record format {record_format.name} {reason}")
+            self.send(DeadLetter(record, error))
+
+    def settle(self, end: int) -> None:
+        """Wait until all that was sent of offsets below `end` is acknowledged; what was not taken is sent again.
+
+        Raises as `send`, and ShuttingDown when the run ends.
+        """
+        for offset in [offset for offset in list(self._refused) if offset < end]:
+            letter, error = self._refused.pop(offset)
+            try:
+                self._send(letter)
+            except BlockgzError:
+                self._refused[offset] = letter, error
+                raise
+        while (first := self.first_open(end)) is not None:
+            if first in self._refused:
+                raise self._topic.failure(self._refused[first][1])
+            self._topic.raise_if_closed()
+            self._topic.poll(POLL_SECONDS)
+
+    def first_open(self, end: int) -> int | None:
+        """The lowest offset below `end` of a record that was sent and is not acknowledged."""
+        return min((offset for offset in (*self._sent, *self._refused) if offset < end), default=None)
+
+    def _send(self, letter: DeadLetter) -> None:
+        offset = letter.record.offset
+
+        def on_delivery(error: KafkaError | None, _: object) -> None:
+            if error is not None:
+                self._refused[offset] = letter, error
+                self._failure = error
+            del self._sent[offset]  # only now: at any time it stands in one of both
+
+        self._sent[offset] = letter
+        try:
+            self._topic.produce(self._partition, letter, on_delivery)
+        except BlockgzError:
+            del self._sent[offset]
+            raise
