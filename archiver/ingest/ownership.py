@@ -120,8 +120,8 @@ class ArchivingContext:
     topics: TopicDirectory
     log_of: Callable[[Partition], LogReader]
     writer: str
-    back_off: Wait
-    """Waits before another try at the store; raises ShuttingDown when the run ends meanwhile."""
+    back_off: Callable[[int, BlockgzError | str, threading.Event], None]
+    """Waits before another try at the store; see StoreBackoff."""
     clock: Callable[[], float]
     takers: Executor
     builders: Executor
@@ -151,6 +151,8 @@ class Ownership:
         self._ending: set[Partition] = set()
         self._retry_at: dict[Partition, float] = {}
         self._tries: dict[Partition, int] = {}
+        self._hurried: dict[Partition, threading.Event] = {}
+        """Set once a partition is given up: what waits for another try is to try soon."""
         self._refused: dict[Partition, BlockgzError] = {}
         """Claims that were refused before any succeeded."""
         self._has_claimed = False
@@ -214,6 +216,7 @@ class Ownership:
     def acquire(self, partition: Partition, end_offset: int | None = None, high_watermark: int | None = None) -> None:
         """Start to take the partition over; see `begin`."""
         self._assigned.add(partition)
+        self._hurried[partition] = threading.Event()
         report = self.reports.setdefault(partition, PartitionReport(partition))
         report.end_offset, report.high_watermark = end_offset, high_watermark
         report.failure = report.trouble = None
@@ -326,6 +329,7 @@ class Ownership:
         until = self._context.clock() + seconds
         for partition in partitions:
             self._assigned.discard(partition)
+            self._hurried.setdefault(partition, threading.Event()).set()
             self._retry_at.pop(partition, None)
             if partition in self._active:
                 with self._ending_guard:
@@ -404,6 +408,8 @@ class Ownership:
             )
 
     def _back_off(self, partition: Partition) -> Wait:
+        hurried = self._hurried[partition]
+
         def back_off(attempt: int, cause: BlockgzError | str) -> None:
             if partition not in self._assigned and partition not in self._leaving:
                 raise AssignmentLost("the partition was given up meanwhile", why=str(cause))
@@ -418,7 +424,7 @@ class Ownership:
                 cause=str(cause),
                 why=cause.why if isinstance(cause, BlockgzError) else "",
             )
-            self._context.back_off(attempt, cause)
+            self._context.back_off(attempt, cause, hurried)
 
         return back_off
 

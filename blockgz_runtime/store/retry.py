@@ -22,6 +22,8 @@ FIRST_BACKOFF_SECONDS = 0.2
 LONGEST_BACKOFF_SECONDS = 30.0
 LONGEST_REFUSAL_SECONDS = 300.0
 """What waits for a person: asking more often would only fill logs."""
+HURRIED_SECONDS = 1.0
+"""The longest wait where a grace runs out meanwhile."""
 TRIES_OF_COMMANDS = 8
 BUSY_SECONDS = 60.0
 """So long a store may say that it is overloaded before a run gives up that could not begin yet."""
@@ -49,15 +51,21 @@ class StoreBackoff:
     tries: int | None
     """So many failures in a row are borne; None: any number."""
 
-    def __call__(self, attempt: int, cause: BlockgzError | str) -> None:
-        """Wait with full jitter; raises ShuttingDown when the run ends meanwhile, StoreUnavailable after `tries`."""
+    def __call__(self, attempt: int, cause: BlockgzError | str, hurried: threading.Event | None = None) -> None:
+        """Wait with full jitter; raises ShuttingDown when the run ends meanwhile, StoreUnavailable after `tries`.
+
+        `hurried` cuts this wait and later ones short, to HURRIED_SECONDS; who sets `abandoned` sets it as well.
+        """
         if self.tries is not None and attempt > self.tries:
             raise StoreUnavailable(
                 f"{self.store_url} failed {attempt} times in a row",
                 why=str(cause),
                 remedy="run it again once the store answers: it resumes where it ended",
             )
-        if self.abandoned.wait(random.uniform(0, backoff_seconds(attempt, cause))):
+        seconds = random.uniform(0, backoff_seconds(attempt, cause))
+        if hurried is not None:
+            seconds = min(seconds, HURRIED_SECONDS) if hurried.wait(seconds) else 0.0
+        if self.abandoned.wait(seconds):
             raise ShuttingDown("the run ended before the store answered", why=str(cause))
 
 

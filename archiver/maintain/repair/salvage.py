@@ -6,7 +6,7 @@ The log is not read: it has those records no more, and nothing above the gap cha
 import hashlib
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +16,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from archiver.commit.commit import FinishedChunk, PartitionIdentity
-from archiver.commit.driver import Driver, NoLog
+from archiver.commit.driver import Driver, NoLog, Wait
 from archiver.commit.insertion import insert_chunk
 from archiver.errors import SalvageRefused
 from archiver.maintain.garbage import Chain, Found, gaps_met, may_meet_a_gap
@@ -35,7 +35,6 @@ from index_format.records import TIMESTAMP_TYPE_IDS, Record, record_at, record_h
 from index_format.seek import blocks_between
 
 LEVEL_OF_CUT_BLOCKS = 2
-Wait = Callable[[int, str], None]
 
 
 @dataclass(frozen=True)

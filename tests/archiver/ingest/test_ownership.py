@@ -2,6 +2,7 @@
 
 import math
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from archiver.ingest.ownership import ArchivingContext, Ownership, PartitionStat
 from archiver.ingest.partition_state import Flush
 from archiver.ingest.roll_policy import RollReason
 from blockgz_runtime.errors import AccessDenied, BufferFailed
+from blockgz_runtime.store.retry import StoreBackoff
 from blockgz_runtime.store.writer import Body, StoredObject
 from index_format.errors import BlockgzError
 from index_format.keys import TopicFolder
@@ -66,7 +68,9 @@ def claimed(
     return ownership
 
 
-def owner(store: MemoryStore, buffer: BufferFolder, pool: ThreadPoolExecutor, *, once: bool = False) -> Ownership:
+def owner(
+    store: MemoryStore, buffer: BufferFolder, pool: ThreadPoolExecutor, *, once: bool = False, back_off: Any = None
+) -> Ownership:
     """An owner of no partition yet."""
     topics: Any = SimpleNamespace(
         locate=lambda topic: (None, TopicFolder(topic)), is_same=lambda *_: True, current_id=lambda _: None
@@ -79,7 +83,7 @@ def owner(store: MemoryStore, buffer: BufferFolder, pool: ThreadPoolExecutor, *,
         topics=topics,
         log_of=lambda _: MemoryLog([]),
         writer="w",
-        back_off=lambda *_: time.sleep(0.001),
+        back_off=back_off or (lambda *_: time.sleep(0.001)),
         clock=time.monotonic,
         takers=pool,
         builders=pool,
@@ -192,6 +196,23 @@ class TestRefusals:
         (view,) = ownership.views()
         assert (archiver.state.committed, archiver.state.marker.epoch, view.trouble) == (3, 1, None)
         ownership.give_up([PARTITION], 1, lambda: time.sleep(0.001))
+
+    def test_a_wait_of_minutes_does_not_outlast_the_grace(
+        self, pool: ThreadPoolExecutor, buffer: BufferFolder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("blockgz_runtime.store.retry.FIRST_BACKOFF_SECONDS", 60.0)
+        monkeypatch.setattr("blockgz_runtime.store.retry.random.uniform", lambda _, longest: longest)
+        store = DenyingStore()
+        ownership = owner(store, buffer, pool, back_off=StoreBackoff("memory:", threading.Event(), None))
+        ownership.acquire(PARTITION)
+        wait_for(ownership.begin)
+        store.denied = ""
+        ownership.offer(Fetched(PARTITION, batch_from_records(records(range(3))), None, 100))
+        ownership.active[PARTITION].offer(Flush(RollReason.FLUSH))
+        wait_for(lambda: ownership.reports[PARTITION].retries)
+        store.denied = None
+        ownership.give_up([PARTITION], 10, lambda: time.sleep(0.001))
+        assert ownership.reports[PARTITION].next_offset == 3
 
     def test_where_all_first_claims_are_refused_the_service_ends(
         self, pool: ThreadPoolExecutor, buffer: BufferFolder

@@ -5,6 +5,7 @@ import pytest
 from blockgz_runtime.errors import AccessDenied, BufferFull, ShuttingDown, StoreBusy, StoreFull, StoreUnavailable
 from blockgz_runtime.store.retry import (
     FIRST_BACKOFF_SECONDS,
+    HURRIED_SECONDS,
     LONGEST_BACKOFF_SECONDS,
     LONGEST_REFUSAL_SECONDS,
     TRIES_OF_COMMANDS,
@@ -34,6 +35,31 @@ def test_a_run_that_ends_cuts_a_wait_short() -> None:
     with pytest.raises(ShuttingDown) as caught:
         StoreBackoff("s3://bucket", abandoned, None)(10**6, "no answer")
     assert caught.value.why == "no answer"
+
+
+def test_who_has_little_time_left_tries_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blockgz_runtime.store.retry.random.uniform", lambda _, longest: longest)
+    hurried, waits = threading.Event(), list[float]()
+    waiting = threading.Thread(
+        target=lambda: StoreBackoff("s3://bucket", NotAbandoned(waits), None)(10**6, "no answer", hurried)
+    )
+    waiting.start()
+    hurried.set()
+    waiting.join(5)
+    assert not waiting.is_alive() and waits == [HURRIED_SECONDS]
+
+
+class NotAbandoned(threading.Event):
+    """Notes how long it is waited for, and does not take that long."""
+
+    def __init__(self, waits: list[float]) -> None:
+        super().__init__()
+        self.waits = waits
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.waits.append(timeout)
+        return False
 
 
 def test_a_bounded_run_gives_up() -> None:
