@@ -43,9 +43,10 @@ CONDITION_FAILED = _codes("412 PreconditionFailed")
 CONFLICT = _codes("409 ConditionalRequestConflict")
 PAST_THE_END = _codes("416 InvalidRange")
 _STALE = _codes(
-    "ExpiredToken ExpiredTokenException InvalidAccessKeyId InvalidClientTokenId InvalidIdentityToken InvalidToken "
+    "400 ExpiredToken ExpiredTokenException InvalidAccessKeyId InvalidClientTokenId InvalidIdentityToken InvalidToken "
     "SignatureDoesNotMatch TokenRefreshRequired UnrecognizedClientException XAdminUserNotFound"
 )
+"""Here 400 is the code of an answer without a body, as HEAD gets it for a token that has expired."""
 _SKEWED = _codes("RequestExpired RequestInTheFuture RequestTimeTooSkewed")
 _KEY = "KMS."
 """Begins the codes of the service that keeps the bucket's key; their status is 400."""
@@ -160,8 +161,8 @@ def _without_credentials(error: Exception) -> AccessDenied:
 
 def _refusal(error: ClientError, address: S3Address, key: str, permissions: str) -> BlockgzError:
     """The first of code and status that says enough: S3 answers with 403 to a clock that is wrong, too."""
-    metadata = error.response.get("ResponseMetadata", {})
-    for answer in (error_code(error), str(metadata.get("HTTPStatusCode", ""))):
+    status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
+    for answer in (error_code(error), "" if status == "400" else status):
         refusal = _refusal_of(answer, error, address, key, permissions)
         if refusal is not None:
             return refusal

@@ -4,11 +4,14 @@ If-None-Match and If-Match are those of RFC 9110 as S3 documents them for PutObj
 """
 
 import hashlib
+import math
 import threading
+import time
 from collections.abc import Iterator, Set
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
@@ -17,7 +20,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from s3transfer.utils import ReadFileChunk
 
-from blockgz_runtime.errors import ShuttingDown, StoreError, StoreUnavailable
+from blockgz_runtime.errors import AccessDenied, ShuttingDown, StoreError, StoreUnavailable
 from blockgz_runtime.store.address import S3Address
 from blockgz_runtime.store.s3_client import (
     CONDITION_FAILED,
@@ -42,6 +45,7 @@ from blockgz_runtime.store.writer import (
     StoredObject,
     in_parts,
 )
+from index_format.errors import BlockgzError
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
@@ -53,6 +57,7 @@ PARTS_AT_ONCE = 4
 WHOLE_BYTES = 1024 * 1024
 """A larger body is sent from its file: botocore holds one that is given as bytes twice over."""
 MAX_CONNECTIONS = 32
+RENEWED_SECONDS = 30.0
 PERMISSIONS = "s3:GetObject, s3:PutObject and s3:ListBucket"
 
 
@@ -72,13 +77,11 @@ class S3Store:
         self._bucket = bucket
         self.prefix = prefix
         self._address = S3Address(bucket, prefix)
-        with setup_errors(endpoint_url):
-            self._client: S3Client = boto3.session.Session().client(
-                "s3",
-                endpoint_url=endpoint_url,
-                region_name=region,
-                config=Config(**client_options(endpoint_url, connections=MAX_CONNECTIONS, attempts=attempts)),
-            )
+        self._new_client = partial(_client, endpoint_url, region, attempts)
+        self._latest_client = self._new_client()
+        self._guard = threading.Lock()
+        self._is_refused = False
+        self._renewed_at = -math.inf
         self._parts = ThreadPoolExecutor(PARTS_AT_ONCE, thread_name_prefix="upload-part")
         self._abandoned = threading.Event()
 
@@ -240,8 +243,36 @@ class S3Store:
         with self._errors(prefix):
             yield from paginator.paginate(Bucket=self._bucket, Prefix=self.prefix + prefix, **options)
 
-    def _errors(self, key: str) -> AbstractContextManager[None]:
-        return s3_errors(self._address, key, PERMISSIONS)
+    @property
+    def _client(self) -> "S3Client":
+        """The client; after a refusal a new one, now and then: it reads credentials that were replaced in files."""
+        with self._guard:
+            now = time.monotonic()
+            if self._is_refused and now - self._renewed_at >= RENEWED_SECONDS:
+                self._is_refused, self._renewed_at = False, now
+                with suppress(BlockgzError):
+                    self._latest_client = self._new_client()
+            return self._latest_client
+
+    @contextmanager
+    def _errors(self, key: str) -> Iterator[None]:
+        try:
+            with s3_errors(self._address, key, PERMISSIONS):
+                yield
+        except AccessDenied:
+            self._is_refused = True
+            raise
+
+
+def _client(endpoint_url: str | None, region: str | None, attempts: int) -> "S3Client":
+    """Raises as `setup_errors` does; takes about a second."""
+    with setup_errors(endpoint_url):
+        return boto3.session.Session().client(
+            "s3",
+            endpoint_url=endpoint_url,
+            region_name=region,
+            config=Config(**client_options(endpoint_url, connections=MAX_CONNECTIONS, attempts=attempts)),
+        )
 
 
 class _PassingOver:

@@ -27,6 +27,8 @@ class Fault(Enum):
     ERROR_BEFORE = "500 before"
     ERROR_AFTER = "500 after"
     THROTTLE = "503"
+    DENIED = "403"
+    EXPIRED = "400 ExpiredToken"
     LATE = "late"
     """Answered with 503, and carried out when `deliver_late` is called."""
     TWICE = "twice"
@@ -45,6 +47,8 @@ _UNHEARD: dict[Fault, Answer | None] = {
     Fault.RESET_BEFORE: None,
     Fault.ERROR_BEFORE: _INTERNAL_ERROR,
     Fault.THROTTLE: _SLOW_DOWN,
+    Fault.DENIED: error_answer(403, "AccessDenied"),
+    Fault.EXPIRED: error_answer(400, "ExpiredToken"),
     Fault.LATE: _SLOW_DOWN,
 }
 """The answers to requests that the server does not hear, or not yet."""

@@ -37,6 +37,7 @@ def answer(code: str, status: int) -> ClientError:
     [
         ("TokenRefreshRequired", 400, AccessDenied),
         ("ExpiredToken", 400, AccessDenied),
+        ("400", 400, AccessDenied),
         ("XAdminUserNotFound", 403, AccessDenied),
         ("", 401, AccessDenied),
         ("AuthorizationHeaderMalformed", 400, UsageError),

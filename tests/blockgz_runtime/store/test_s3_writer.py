@@ -1,6 +1,7 @@
 """The archiver's S3 store behind a proxy that loses, delays and doubles requests: writes end in one object or none."""
 
 import hashlib
+import math
 import random
 import uuid
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ import pytest
 
 from archiver.commit.driver import Driver
 from archiver.commit.objects import store_once
-from blockgz_runtime.errors import BufferFailed, ShuttingDown, StoreUnavailable
+from blockgz_runtime.errors import AccessDenied, BufferFailed, ShuttingDown, StoreUnavailable
 from blockgz_runtime.store import s3_writer as s3_store
 from blockgz_runtime.store import writer as store_writer
 from blockgz_runtime.store.s3_writer import S3Store, _check_file
@@ -22,6 +23,7 @@ from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
 
 PART = 64 * 1024
 AFTER_IT_WAS_APPLIED = [Fault.RESET_AFTER, Fault.ERROR_AFTER, Fault.TWICE, Fault.TWICE_LATE]
+UNBEARABLE = (Fault.HELD, Fault.DENIED, Fault.EXPIRED)
 BEFORE_IT_WAS_APPLIED = [Fault.RESET_BEFORE, Fault.ERROR_BEFORE, Fault.THROTTLE, Fault.LATE]
 
 
@@ -178,7 +180,7 @@ def test_a_swap_survives_whatever_happens_to_its_requests(store: S3Store, proxy:
     """Each swap names the version before: what arrives late or twice changes nothing."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
-    weights = {fault: 1.0 for fault in Fault if fault is not Fault.HELD} | {Fault.NONE: 8.0}
+    weights = {fault: 1.0 for fault in Fault if fault not in UNBEARABLE} | {Fault.NONE: 8.0}
     faulty = seeded(seed, weights)
     proxy.decide = lambda request: faulty(request) if request.operation == "PutObject" else Fault.NONE
     etag: str | None = None
@@ -210,3 +212,42 @@ def test_a_buffer_file_that_cannot_be_read_back_is_the_buffers_failure(store: S3
     with pytest.raises(BufferFailed):
         _check_file(folder)
     assert store.head("x") is None
+
+
+class TestRefusals:
+    def test_a_token_that_expired_is_replaced_by_the_one_in_its_file(
+        self, proxy: FaultProxy, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        profile = tmp_path / "credentials"
+        profile.write_text("[default]\naws_access_key_id = OLD\naws_secret_access_key = secret\n")
+        for name in CREDENTIALS:
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(profile))
+        monkeypatch.setattr(s3_store, "RENEWED_SECONDS", 0.0)
+        store = S3Store(bucket.name, "", endpoint_url=proxy.endpoint_url, region="us-east-1", attempts=1)
+        proxy.decide = lambda request: Fault.EXPIRED if "OLD" in request.headers["authorization"] else Fault.NONE
+        for ask in (lambda: store.get("x"), lambda: store.head("x")):
+            with pytest.raises(AccessDenied) as caught:
+                ask()
+            assert "renew" in caught.value.remedy
+        profile.write_text(profile.read_text().replace("OLD", "NEW"))
+        assert store.get("x") is None
+        store.close()
+
+    def test_a_client_is_not_made_anew_for_each_refusal(
+        self, store: S3Store, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        clients = list[str]()
+
+        def new_client() -> object:
+            clients.append("new")
+            return store._latest_client
+
+        monkeypatch.setattr(store, "_new_client", new_client)
+        monkeypatch.setattr(store, "_renewed_at", -math.inf)
+        proxy.decide = lambda _: Fault.DENIED
+        for _ in range(3):
+            with pytest.raises(AccessDenied):
+                store.get("x")
+        proxy.decide = no_fault
+        assert store.get("x") is None and clients == ["new"]
