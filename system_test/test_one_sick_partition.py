@@ -9,6 +9,7 @@ from pathlib import Path
 from archiver.config.model import RunConfig
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.service import ArchiverService
+from archiver.monitor.server import health, readiness
 from archiver.monitor.snapshot import ServiceSnapshot
 from blockgz_runtime.store.local import LocalStore
 from blockgz_runtime.store.writer import Body, ContentTag
@@ -87,5 +88,11 @@ def test_the_others_are_archived_and_the_stuck_one_is_named(tmp_path: Path) -> N
             for number in range(PARTITIONS):
                 mock.produce("orders", number, records(range(1000), value_bytes=VALUE_BYTES))
             until(service, archived(total), "the healthy partitions are archived")
+        told = until(service, lambda seen: bool(seen.stuck), "the sick one is stuck")
+        assert readiness(told) is not None and f"orders:{SICK}: paused for 10 s" in str(readiness(told)), readiness(
+            told
+        )
+        assert told.stuck == 1 and health(told) is None and not told.paused
         store.is_well.set()
         until(service, lambda seen: all(each.records == TOTAL for each in seen.partitions), "the sick one catches up")
+        assert readiness(until(service, lambda seen: not seen.stuck, "nothing is stuck")) is None

@@ -146,17 +146,21 @@ def _seen_in_service(address: str, selection: TopicSelection | None) -> Seen:
             each.lag_records,
             _seconds(each.lag_seconds),
             each.retention_headroom,
+            each.unstable_records,
             _seconds(each.open_chunk_seconds),
+            _seconds(each.commit_age_seconds),
+            _seconds(each.fetch_age_seconds),
+            "yes" if each.is_paused else "",
             each.records,
             each.retries,
             each.gaps,
-            each.failure or each.trouble or "",
+            each.failure or each.trouble or each.stuck or "",
         )
         for each in snapshot.partitions
         if each.state is not PartitionState.RELEASED
     ]
-    columns = ["topic", "partition", "state", "durable offset", "lag", "lag s", "headroom", "open chunk s"]
-    columns += ["records", "retries", "gaps", "failure"]
+    columns = ["topic", "partition", "state", "durable offset", "lag", "lag s", "headroom", "unstable", "open chunk s"]
+    columns += ["commit s ago", "fetch s ago", "paused", "records", "retries", "gaps", "note"]
     problems = [text for text in (health(snapshot), readiness(snapshot)) if text is not None]
     heading = f"archiver of {snapshot.archive}: {'; '.join(problems) or 'ready'}"
     return Seen(snapshot, heading, columns, rows, bool(snapshot.in_state(PartitionState.STOPPED)))

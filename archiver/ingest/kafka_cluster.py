@@ -85,6 +85,15 @@ class KafkaCluster:
             raise kafka_failure(failures[0], f"the bounds of the logs at {self._bootstrap} cannot be read")
         return {partition: LogBounds(*found) for partition, found in bounds.items()}
 
+    def watermarks(self, partitions: Collection[Partition], isolation_level: str) -> dict[Partition, "LogEnds"]:
+        """The logs' bounds and high watermarks; as `bounds` apart from that.
+
+        High watermarks are asked first: between two answers a log only grows, which is to look like no transaction.
+        """
+        high = self.bounds(partitions, "read_uncommitted")
+        bounds = high if isolation_level == "read_uncommitted" else self.bounds(partitions, isolation_level)
+        return {each: LogEnds(bounds[each], high[each].high) for each in bounds.keys() & high.keys()}
+
     def describe(self, topics: Sequence[str]) -> dict[str, TopicDescription]:
         """What is known of these topics; those that the cluster does not have are left out.
 
@@ -186,27 +195,45 @@ WATERMARK_SECONDS = 30.0
 FIRST_LOOK_SECONDS = 1.0
 """Until a partition is assigned it costs nothing to look for one."""
 
-AskBounds = Callable[[Collection[Partition]], Mapping[Partition, LogBounds]]
+
+class LogEnds(NamedTuple):
+    """Where a log begins and ends."""
+
+    bounds: LogBounds
+    """Up to the last stable offset under read_committed."""
+    high_watermark: int
+
+
+class LogView(NamedTuple):
+    """What is known of a log; None where no broker answers for it."""
+
+    bounds: LogBounds | None = None
+    high_watermark: int | None = None
+    earlier_end: int | None = None
+    """Where the log ended when it was asked the time before, WATERMARK_SECONDS earlier."""
+
+
+AskEnds = Callable[[Collection[Partition]], Mapping[Partition, LogEnds]]
 
 
 class Watermarks:
     """The newest answers; scrapes read them and never ask."""
 
     def __init__(
-        self, partitions: Callable[[], Collection[Partition]], ask: AskBounds, clock: Callable[[], float]
+        self, partitions: Callable[[], Collection[Partition]], ask: AskEnds, clock: Callable[[], float]
     ) -> None:
         """`partitions` gives those to ask about; `ask` answers, or leaves out what nobody answers for."""
         self._partitions = partitions
         self._ask = ask
         self._clock = clock
-        self._bounds: Mapping[Partition, LogBounds] = {}
+        self._logs: Mapping[Partition, LogView] = {}
         self._asked_at: float | None = None
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watermarks", daemon=True)
 
     @property
-    def bounds(self) -> Mapping[Partition, LogBounds]:
-        return self._bounds
+    def logs(self) -> Mapping[Partition, LogView]:
+        return self._logs
 
     @property
     def age_seconds(self) -> float | None:
@@ -227,13 +254,15 @@ class Watermarks:
         if not partitions:
             return
         try:
-            self._bounds = self._ask(partitions)
+            ends = self._ask(partitions)
         except BlockgzError as error:
             log.warning(LogEvent.WATERMARKS_UNKNOWN, cause=error.what, why=error.why)
             return
-        if self._bounds:
+        before = {partition: each.bounds.high for partition, each in self._logs.items() if each.bounds}
+        self._logs = {partition: LogView(*each, before.get(partition)) for partition, each in ends.items()}
+        if ends:
             self._asked_at = self._clock()
 
     def _run(self) -> None:
-        while not self._ending.wait(WATERMARK_SECONDS if self._bounds else FIRST_LOOK_SECONDS):
+        while not self._ending.wait(WATERMARK_SECONDS if self._logs else FIRST_LOOK_SECONDS):
             self.refresh()

@@ -312,7 +312,7 @@ class PartitionArchiver:
             case CommitProgress(next_offset, gaps):
                 swapped = self._driver.run(commit_progress(self._identity, held, next_offset, gaps))
         counts = counts_of_commit(held.marker, swapped.marker, self._clock() - begun)
-        self._change(ArchivingState.swapped, RestingMarker.of(swapped), counts)
+        self._change(ArchivingState.swapped, RestingMarker.of(swapped), counts, self._clock())
         if counts.chunks:
             log.info(
                 LogEvent.COMMITTED,

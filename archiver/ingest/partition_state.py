@@ -113,6 +113,8 @@ class ArchivingState:
     chain_end: int | None
     """Where the next chunk starts once all that is pending is committed; None before the first one."""
     progressed_at: float
+    committed_at: float | None = None
+    """When this writer swapped the marker last, but for the claim."""
     chunk: ChunkBuilder | None = None
     pending: tuple[PendingCommit, ...] = ()
     """The first one is being committed."""
@@ -173,6 +175,11 @@ class ArchivingState:
     def oldest_uncommitted_ms(self) -> int | None:
         """The timestamp of the first record that was taken into a chunk and is not committed."""
         return self.chunks[0].first_timestamp if self.chunks else None
+
+    @property
+    def taken_at(self) -> float | None:
+        """When the first record was taken into a chunk that is not committed; None where there is none."""
+        return next((chunk.facts.opened_at for chunk in self.chunks if chunk.facts.num_records), None)
 
     @property
     def is_idle(self) -> bool:
@@ -273,8 +280,8 @@ class ArchivingState:
         failure = state.failure or (None if state.is_closed else state.stops_with)
         return replace(state, has_committer=False, failure=failure), None
 
-    def swapped(self, marker: RestingMarker, counts: PartitionCounts) -> "ArchivingState":
-        return replace(self, marker=marker, pending=self.pending[1:]).counted(counts)
+    def swapped(self, marker: RestingMarker, counts: PartitionCounts, now: float) -> "ArchivingState":
+        return replace(self, marker=marker, pending=self.pending[1:], committed_at=now).counted(counts)
 
     def stopping(self, error: BlockgzError) -> "ArchivingState":
         """Failed once everything that waits is committed."""

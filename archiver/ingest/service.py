@@ -35,7 +35,7 @@ from archiver.ingest.topics import (
     selected_topics,
 )
 from archiver.logs import LogEvent, log
-from archiver.monitor.snapshot import ServiceSnapshot, partition_snapshots
+from archiver.monitor.snapshot import ServiceSnapshot, partition_snapshots, progress_seconds
 from blockgz_runtime.errors import AccessDenied
 from blockgz_runtime.process import give_back
 from blockgz_runtime.store.probe import probe
@@ -102,7 +102,7 @@ class ArchiverService:
         self._builders = ThreadPoolExecutor(BUILDERS, thread_name_prefix="build")
         self._committers = ThreadPoolExecutor(COMMITTERS, thread_name_prefix="commit")
         self._watermarks = Watermarks(
-            self._assigned, lambda each: self._cluster.bounds(each, config.isolation_level), clock
+            self._assigned, lambda each: self._cluster.watermarks(each, config.isolation_level), clock
         )
         self._ownership: Ownership | None = None
         self._assignment: Assignment | None = None
@@ -122,7 +122,7 @@ class ArchiverService:
         """What there is to tell of this process now. Safe to call from any thread, asks nobody."""
         views = self._ownership.views() if self._ownership else []
         active = [view.archiving for view in views if view.archiving is not None]
-        now = self._clock()
+        now, progress_bound = self._clock(), progress_seconds(self._config.chunk_interval)
         return ServiceSnapshot(
             version=version("blockgz"),
             archive=self._store.url,
@@ -136,7 +136,15 @@ class ArchiverService:
             buffer_budget=self._config.buffer_bytes,
             buffer_bytes=self._buffer.used_bytes,
             watermarks_age_seconds=self._watermarks.age_seconds,
-            partitions=partition_snapshots(views, self._watermarks.bounds, now=now, wall_ms=round(time.time() * 1000)),
+            progress_seconds=progress_bound,
+            partitions=partition_snapshots(
+                views,
+                self._watermarks.logs,
+                self._fetching.state_of,
+                now=now,
+                wall_ms=round(time.time() * 1000),
+                progress_seconds=progress_bound,
+            ),
         )
 
     def stop(self) -> None:

@@ -19,12 +19,16 @@ from prometheus_client.exposition import choose_encoder
 from archiver.errors import ServiceUnreachable
 from archiver.logs import LogEvent, log
 from archiver.monitor.metrics import make_registry
-from archiver.monitor.snapshot import ServiceSnapshot
+from archiver.monitor.snapshot import UNOWNED, ServiceSnapshot
 from blockgz_runtime.errors import UsageError
 
 PATHS = ("/metrics", "/healthz", "/readyz", "/status")
 REQUEST_SECONDS = 10.0
 MAX_STATUS_BYTES = 256 * 1024 * 1024
+NAMED = 5
+"""So many partitions an answer names."""
+STALE_SECONDS = 300.0
+"""Without an answer about the logs for so long, nobody knows whether there are records to archive."""
 END_SECONDS = 0.1
 """How long it may take to notice that the server ends."""
 
@@ -94,7 +98,20 @@ def readiness(snapshot: ServiceSnapshot) -> str | None:
     """Why the process does not archive all that is its own; None where it does."""
     if not snapshot.joined:
         return "not a member of the consumer group yet"
-    return f"{snapshot.unowned} of {snapshot.assigned} partitions are not archived" if snapshot.unowned else None
+    partitions, age = snapshot.partitions, snapshot.watermarks_age_seconds
+    unowned = [f"{each.name} is {each.state.value}" for each in partitions if each.state in UNOWNED]
+    stuck = [f"{each.name}: {each.stuck}" for each in partitions if each.stuck is not None]
+    objections = {
+        f"{snapshot.unowned} of {snapshot.assigned} partitions are not archived: {_some(unowned)}": bool(unowned),
+        f"{snapshot.stuck} of {snapshot.assigned} partitions make no progress: {_some(stuck)}": bool(stuck),
+        "fetching is paused, because memory or buffer are full": snapshot.paused,
+        f"no broker told where the logs end for {age or 0:.0f} s": age is not None and age >= STALE_SECONDS,
+    }
+    return "; ".join(text for text, holds in objections.items() if holds) or None
+
+
+def _some(texts: list[str]) -> str:
+    return ", ".join([*texts[:NAMED], *(["…"] if len(texts) > NAMED else [])])
 
 
 def _verdict(objection: str | None) -> Response:

@@ -3,18 +3,23 @@
 Sizes in bytes, times in seconds, ages as of the snapshot. None: not known, or nothing there to tell of.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from archiver.commit.operations import LogBounds
-from archiver.ingest.kafka_source import Partition
+from archiver.ingest.backpressure import STALL_SECONDS, FetchState
+from archiver.ingest.kafka_cluster import LogView
+from archiver.ingest.kafka_source import Partition, name_of
 from archiver.ingest.ownership import PartitionState, PartitionView
+from archiver.ingest.partition_state import ArchivingState
 
 LIVE_SECONDS = 60.0
 """A main loop that took no step for so long hangs."""
+PROGRESS_INTERVALS = 3
+LEAST_PROGRESS_SECONDS = 60.0
 UNOWNED = (PartitionState.CLAIMING, PartitionState.WAITING, PartitionState.STOPPED)
 
 
@@ -35,6 +40,11 @@ class PartitionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Up to here records were read."""
     log_start_offset: int | None = None
     log_end_offset: int | None = None
+    high_watermark: int | None = None
+    unstable_records: int | None = None
+    """Offsets from the last stable one to the high watermark: an open transaction, and all that came after it."""
+    unfetched_records: int | None = None
+    """Offsets of the log as it ended half a minute ago that were not fetched since."""
     lag_records: int | None = None
     """Offsets from the durable one to the log's end; holes count."""
     lag_seconds: float | None = None
@@ -43,6 +53,16 @@ class PartitionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Offsets that retention may still delete before it reaches what is not archived."""
     open_chunk_seconds: float | None = None
     open_chunk_bytes: int = 0
+    uncommitted_seconds: float | None = None
+    """Since the first of the records that are not committed was taken into a chunk."""
+    commit_age_seconds: float | None = None
+    """Since this process committed last."""
+    fetch_age_seconds: float | None = None
+    """Since records came, or the answer that there are no more."""
+    paused_seconds: float | None = None
+    """Since the partition was paused alone."""
+    stuck: str | None = None
+    """Why it makes no progress, though this process archives it; see `why_stuck`."""
     gaps: int = 0
     """Gaps that the marker lists."""
     records: int = 0
@@ -58,9 +78,17 @@ class PartitionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     dropped_duplicates: int = 0
 
     @property
+    def name(self) -> str:
+        return name_of((self.topic, self.partition))
+
+    @property
     def marker_gaps(self) -> int | None:
         """The gaps; None where no marker was read."""
         return self.gaps if self.epoch else None
+
+    @property
+    def is_paused(self) -> bool:
+        return self.paused_seconds is not None
 
 
 class ServiceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +109,8 @@ class ServiceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     buffer_budget: int
     buffer_bytes: int
     watermarks_age_seconds: float | None
+    progress_seconds: float
+    """A partition that makes no progress for so long is stuck."""
     partitions: tuple[PartitionSnapshot, ...]
 
     def in_state(self, *states: PartitionState) -> int:
@@ -89,7 +119,7 @@ class ServiceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def assigned(self) -> int:
         """Partitions that are this process's now."""
-        return len(self.partitions) - self.in_state(PartitionState.RELEASED)
+        return len(self.partitions) - self.in_state(PartitionState.RELEASED, PartitionState.GONE)
 
     @property
     def stopped(self) -> int:
@@ -101,19 +131,61 @@ class ServiceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         return self.in_state(*UNOWNED)
 
     @property
+    def stuck(self) -> int:
+        """Partitions that are being archived and make no progress."""
+        return sum(partition.stuck is not None for partition in self.partitions)
+
+    @property
     def is_live(self) -> bool:
         return self.heartbeat_age_seconds <= LIVE_SECONDS
 
 
 def partition_snapshots(
-    views: Iterable[PartitionView], bounds: Mapping[Partition, LogBounds], *, now: float, wall_ms: int
+    views: Iterable[PartitionView],
+    logs: Mapping[Partition, LogView],
+    fetch_state: Callable[[Partition, float], FetchState],
+    *,
+    now: float,
+    wall_ms: int,
+    progress_seconds: float,
 ) -> tuple[PartitionSnapshot, ...]:
     """The partitions in order; `now` is of the archivers' monotonic clock, `wall_ms` the time of day."""
-    ordered = sorted(views, key=lambda view: view.report.partition)
-    return tuple(_partition(view, bounds.get(view.report.partition), now, wall_ms) for view in ordered)
+    found = []
+    for view in sorted(views, key=lambda view: view.report.partition):
+        partition = view.report.partition
+        seen = _partition(view, logs.get(partition, LogView()), fetch_state(partition, now), now, wall_ms)
+        found.append(replace(seen, stuck=why_stuck(seen, progress_seconds, logs_answer=bool(logs))))
+    return tuple(found)
 
 
-def _partition(view: PartitionView, bounds: LogBounds | None, now: float, wall_ms: int) -> PartitionSnapshot:
+def progress_seconds(chunk_interval_seconds: float) -> float:
+    """How long a partition may make no progress before it is stuck."""
+    return max(LEAST_PROGRESS_SECONDS, PROGRESS_INTERVALS * chunk_interval_seconds)
+
+
+def why_stuck(partition: PartitionSnapshot, progress_seconds: float, *, logs_answer: bool) -> str | None:
+    """Why a partition that is being archived makes no progress; None where it does, or has nothing to do.
+
+    `logs_answer`: whether the brokers tell where the logs end, be it only of others.
+    """
+    paused, uncommitted = partition.paused_seconds or 0.0, partition.uncommitted_seconds or 0.0
+    fetch_age = partition.fetch_age_seconds or 0.0
+    fetches_nothing = fetch_age >= progress_seconds
+    reasons = {
+        f"paused for {paused:.0f} s, because its commit does not end": paused >= STALL_SECONDS,
+        f"records wait to be committed for {uncommitted:.0f} s": uncommitted >= progress_seconds,
+        f"nothing was fetched for {fetch_age:.0f} s, though there are records": fetches_nothing
+        and bool(partition.unfetched_records),
+        f"nothing was fetched for {fetch_age:.0f} s, and no broker answers for its log": fetches_nothing
+        and partition.log_end_offset is None
+        and logs_answer,
+    }
+    if partition.state is not PartitionState.ARCHIVING:
+        return None
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def _partition(view: PartitionView, log: LogView, fetch: FetchState, now: float, wall_ms: int) -> PartitionSnapshot:
     report, counts, archiving = view.report, view.counts, view.archiving
     topic, number = report.partition
     snapshot = PartitionSnapshot(
@@ -146,11 +218,23 @@ def _partition(view: PartitionView, bounds: LogBounds | None, now: float, wall_m
             epoch=marker.epoch,
             position=archiving.position,
             gaps=marker.num_gaps,
-            open_chunk_seconds=None if chunk is None else now - chunk.opened_at,
+            open_chunk_seconds=_since(chunk.opened_at if chunk else None, now),
             open_chunk_bytes=0 if chunk is None else chunk.compressed_bytes,
+            uncommitted_seconds=_since(archiving.taken_at, now),
+            commit_age_seconds=_since(archiving.committed_at, now),
+            fetch_age_seconds=fetch.fetched,
+            paused_seconds=fetch.paused,
+            unfetched_records=_unfetched(archiving, log.earlier_end),
         )
-    if bounds is not None:
-        snapshot = replace(snapshot, log_start_offset=bounds.low, log_end_offset=bounds.high)
+    bounds = log.bounds
+    if bounds is not None and log.high_watermark is not None:
+        snapshot = replace(
+            snapshot,
+            log_start_offset=bounds.low,
+            log_end_offset=bounds.high,
+            high_watermark=log.high_watermark,
+            unstable_records=max(0, log.high_watermark - bounds.high),
+        )
     return replace(
         snapshot,
         durable_offset=reach.durable,
@@ -158,6 +242,16 @@ def _partition(view: PartitionView, bounds: LogBounds | None, now: float, wall_m
         lag_seconds=lag_seconds(reach, bounds, wall_ms),
         retention_headroom=None if bounds is None or reach.durable is None else reach.durable - bounds.low,
     )
+
+
+def _since(moment: float | None, now: float) -> float | None:
+    return None if moment is None else now - moment
+
+
+def _unfetched(archiving: ArchivingState, earlier_end: int | None) -> int | None:
+    if earlier_end is None:
+        return None
+    return 0 if archiving.is_drained else max(0, earlier_end - archiving.position)
 
 
 class Reach(NamedTuple):

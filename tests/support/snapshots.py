@@ -8,19 +8,26 @@ def partition(number: int, state: PartitionState = PartitionState.ARCHIVING, **v
     return PartitionSnapshot(topic="orders", partition=number, state=state, **values)  # type: ignore[arg-type]
 
 
-def service(*partitions: PartitionSnapshot, joined: bool = True, heartbeat_age: float = 0.5) -> ServiceSnapshot:
+def service(
+    *partitions: PartitionSnapshot,
+    joined: bool = True,
+    heartbeat_age: float = 0.5,
+    paused: bool = False,
+    watermarks_age: float | None = None,
+) -> ServiceSnapshot:
     return ServiceSnapshot(
         version="1.2.3",
         archive="file:///archive",
         group_id="group",
         joined=joined,
         heartbeat_age_seconds=heartbeat_age,
-        paused=False,
+        paused=paused,
         memory_budget=1000,
         waiting_bytes=10,
         open_block_bytes=20,
         buffer_budget=2000,
         buffer_bytes=30,
-        watermarks_age_seconds=None,
+        watermarks_age_seconds=watermarks_age,
+        progress_seconds=900.0,
         partitions=partitions,
     )

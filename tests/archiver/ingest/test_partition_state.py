@@ -80,7 +80,7 @@ def test_a_bad_record_is_the_failure_once_what_lies_before_it_is_committed() -> 
     assert state().stopping(error).failure is error
     committing = state(pending=(PROGRESS,), has_committer=True).stopping(error)
     assert committing.failure is None and committing.is_over
-    done, commit = committing.swapped(committing.marker, committing.counts).next_commit()
+    done, commit = committing.swapped(committing.marker, committing.counts, 5.0).next_commit()
     assert (done.failure, done.is_idle, commit) == (error, True, None)
 
 

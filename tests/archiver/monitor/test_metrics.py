@@ -2,16 +2,18 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from archiver.commit.operations import LogBounds
+from archiver.ingest.backpressure import STALL_SECONDS
 from archiver.ingest.ownership import PartitionState
 from archiver.monitor.metrics import make_registry
 from archiver.monitor.server import readiness
-from archiver.monitor.snapshot import LIVE_SECONDS, Reach, lag_records, lag_seconds
+from archiver.monitor.snapshot import LIVE_SECONDS, Reach, lag_records, lag_seconds, progress_seconds, why_stuck
 from tests.support.snapshots import partition, service
 
 PAGE = (Path(__file__).parents[3] / "docs/operations.md").read_text()
@@ -38,7 +40,7 @@ def test_values_come_from_one_snapshot_at_the_time_of_the_scrape() -> None:
     def take() -> object:
         taken.append(1)
         return service(
-            partition(0, durable_offset=90, lag_records=10, records=90, retries=2),
+            partition(0, durable_offset=90, lag_records=10, records=90, retries=2, unstable_records=4, stuck="x"),
             partition(1, PartitionState.CLAIMING),
             partition(2, PartitionState.STOPPED, failure="the log diverged"),
             partition(3, PartitionState.RELEASED, records=7),
@@ -58,6 +60,9 @@ def test_values_come_from_one_snapshot_at_the_time_of_the_scrape() -> None:
     assert samples["blockgz_retries_total", "0", "orders"] == 2
     assert samples["blockgz_archived_records_total", "3", "orders"] == 7, "a counter outlives the ownership"
     assert ("blockgz_lag_records", "1", "orders") not in samples, "what is not known is not 0"
+    assert samples["blockgz_unstable_records", "0", "orders"] == 4
+    assert samples["blockgz_partition_paused", "0", "orders"] == 0
+    assert samples["blockgz_stuck_partitions",] == 1
     assert samples["blockgz_assigned_partitions",] == 3
     assert samples["blockgz_unowned_partitions",] == 2
     assert samples["blockgz_stopped_partitions",] == 1
@@ -112,3 +117,48 @@ BOUNDS = LogBounds(10, 100)
 def test_lag(reach: Reach, bounds: LogBounds | None, records: int | None, seconds: float | None) -> None:
     assert lag_records(reach, bounds) == records
     assert lag_seconds(reach, bounds, NOW_MS) == seconds
+
+
+PROGRESS = progress_seconds(chunk_interval_seconds=300)
+
+
+def test_short_chunks_leave_a_minute() -> None:
+    assert (progress_seconds(300), progress_seconds(1)) == (900, 60)
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        ({}, None),
+        ({"paused_seconds": STALL_SECONDS - 1}, None),
+        ({"paused_seconds": STALL_SECONDS + 5}, "paused for 15 s, because its commit does not end"),
+        ({"uncommitted_seconds": PROGRESS - 1, "commit_age_seconds": 10**6}, None),
+        ({"uncommitted_seconds": PROGRESS}, "records wait to be committed for 900 s"),
+        ({"fetch_age_seconds": 10**6, "log_end_offset": 5, "unfetched_records": 0}, None),
+        ({"fetch_age_seconds": PROGRESS - 1, "unfetched_records": 7}, None),
+        (
+            {"fetch_age_seconds": PROGRESS, "log_end_offset": 5, "unfetched_records": 7},
+            "nothing was fetched for 900 s, though there are records",
+        ),
+        ({"fetch_age_seconds": PROGRESS}, "nothing was fetched for 900 s, and no broker answers for its log"),
+    ],
+    ids=[
+        "just claimed",
+        "a commit that takes long",
+        "a commit that hangs",
+        "a chunk that takes long",
+        "an old chunk",
+        "nothing is produced",
+        "records came a moment ago",
+        "records are not fetched",
+        "no leader",
+    ],
+)
+def test_a_partition_without_progress_is_stuck(found: dict[str, Any], why: str | None) -> None:
+    assert why_stuck(partition(0, **found), PROGRESS, logs_answer=True) == why
+    elsewhere = partition(0, PartitionState.RELEASED, **found)
+    assert why_stuck(elsewhere, PROGRESS, logs_answer=True) is None
+
+
+def test_where_no_broker_tells_ends_at_all_no_partition_is_blamed() -> None:
+    assert why_stuck(partition(0, fetch_age_seconds=PROGRESS), PROGRESS, logs_answer=False) is None

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from archiver.errors import ServiceUnreachable
 from archiver.ingest.ownership import PartitionState
 from archiver.monitor.metrics import make_registry
-from archiver.monitor.server import StatusServer, service_snapshot, serving
+from archiver.monitor.server import STALE_SECONDS, StatusServer, service_snapshot, serving
 from archiver.monitor.snapshot import LIVE_SECONDS, ServiceSnapshot
 from blockgz_runtime.errors import UsageError
 from tests.support.snapshots import partition, service
@@ -56,12 +56,21 @@ def test_metrics() -> None:
 def test_health_and_readiness() -> None:
     late = service(heartbeat_age=LIVE_SECONDS + 40)
     waiting = service(partition(0), partition(1, PartitionState.WAITING))
-    with served(service(), late, service(), service(joined=False), waiting) as url:
+    stuck = service(partition(0), *(partition(number, stuck="it is paused") for number in range(1, 8)), paused=True)
+    silent = service(partition(0), watermarks_age=STALE_SECONDS)
+    with served(service(), late, service(), service(joined=False), waiting, stuck, stuck, silent) as url:
         assert get(f"{url}/healthz") == (200, "text/plain", "ok\n")
         assert get(f"{url}/healthz") == (503, "text/plain", "the main loop took no step for 100 s\n")
         assert get(f"{url}/readyz") == (200, "text/plain", "ok\n")
         assert get(f"{url}/readyz") == (503, "text/plain", "not a member of the consumer group yet\n")
-        assert get(f"{url}/readyz") == (503, "text/plain", "1 of 2 partitions are not archived\n")
+        assert get(f"{url}/readyz") == (503, "text/plain", "1 of 2 partitions are not archived: orders:1 is waiting\n")
+        named = ", ".join(f"orders:{number}: it is paused" for number in range(1, 6))
+        told = (
+            f"7 of 8 partitions make no progress: {named}, …; fetching is paused, because memory or buffer are full\n"
+        )
+        assert get(f"{url}/readyz") == (503, "text/plain", told)
+        assert get(f"{url}/healthz")[0] == 200, "a restart would not help"
+        assert get(f"{url}/readyz") == (503, "text/plain", "no broker told where the logs end for 300 s\n")
 
 
 def test_status_is_the_snapshot() -> None:
