@@ -99,8 +99,12 @@ def readiness(snapshot: ServiceSnapshot) -> str | None:
     if not snapshot.joined:
         return "not a member of the consumer group yet"
     partitions, age = snapshot.partitions, snapshot.watermarks_age_seconds
-    unowned = [f"{each.name} is {each.state.value}" for each in partitions if each.state in UNOWNED]
-    stuck = [f"{each.name}: {each.stuck}" for each in partitions if each.stuck is not None]
+    unowned = [
+        f"{each.name} is {each.state.value}{_in_brackets(each.failure or each.trouble)}"
+        for each in partitions
+        if each.state in UNOWNED
+    ]
+    stuck = [f"{each.name}: {each.stuck}{_in_brackets(each.trouble)}" for each in partitions if each.stuck is not None]
     objections = {
         f"{snapshot.unowned} of {snapshot.assigned} partitions are not archived: {_some(unowned)}": bool(unowned),
         f"{snapshot.stuck} of {snapshot.assigned} partitions make no progress: {_some(stuck)}": bool(stuck),
@@ -108,6 +112,10 @@ def readiness(snapshot: ServiceSnapshot) -> str | None:
         f"no broker told where the logs end for {age or 0:.0f} s": age is not None and age >= STALE_SECONDS,
     }
     return "; ".join(text for text, holds in objections.items() if holds) or None
+
+
+def _in_brackets(cause: str | None) -> str:
+    return f" ({cause})" if cause else ""
 
 
 def _some(texts: list[str]) -> str:

@@ -171,8 +171,17 @@ def test_lag_to_the_high_watermark(tmp_path: Path) -> None:
 
 def snapshot() -> ServiceSnapshot:
     return service(
-        partition(0, durable_offset=1042, lag_records=3, lag_seconds=4.4),
-        partition(1, PartitionState.CLAIMING),
+        partition(
+            0,
+            durable_offset=1042,
+            lag_records=3,
+            lag_seconds=4.4,
+            unstable_records=17,
+            commit_age_seconds=61.2,
+            fetch_age_seconds=1.1,
+            paused_seconds=3.0,
+        ),
+        partition(1, PartitionState.CLAIMING, trouble="the store does not answer"),
         partition(2, PartitionState.RELEASED),
     )
 
@@ -182,8 +191,10 @@ def test_of_a_running_archiver(unused_address: str) -> None:
         result = run("--http", unused_address)
         assert result.exit_code == 0, result.output
         heading, _, first, second = result.stdout.splitlines()
-        assert heading == "archiver of file:///archive: 1 of 2 partitions are not archived"
+        unowned = "1 of 2 partitions are not archived: orders:1 is claiming (the store does not answer)"
+        assert heading == f"archiver of file:///archive: {unowned}"
         assert first.split()[:6] == ["orders", "0", "archiving", "1,042", "3", "4"]
+        assert first.split()[6:12] == ["-", "17", "-", "61", "1", "yes"]
         assert second.split()[:4] == ["orders", "1", "claiming", "-"]
         assert json.loads(run("--http", unused_address, "--json").stdout)["group_id"] == "group"
         assert json.loads(run("--http", unused_address, "--json", "users").stdout)["partitions"] == []
