@@ -46,6 +46,7 @@ KAFKA = (
     "archiver/doctor",
     "archiver/ingest/dead_letters.py",
     "archiver/ingest/kafka_cluster.py",
+    "archiver/ingest/kafka_log.py",
     "archiver/ingest/kafka_settings.py",
     "archiver/ingest/kafka_source.py",
     "blockgz_runtime/kafka",

@@ -19,8 +19,8 @@ Wait = Callable[[int, BlockgzError | str], None]
 class LogReader(Protocol):
     """What recovery asks of the partition's log."""
 
-    def bounds(self) -> op.LogBounds:
-        """The log's bounds now."""
+    def bounds(self, at_least: int) -> op.LogBounds:
+        """The log's bounds; as they are now where those that were known end below `at_least`."""
 
     def record_at(self, offset: int) -> Record | None:
         """The record at that offset, or None where the log has none there any more."""
@@ -29,7 +29,7 @@ class LogReader(Protocol):
 class NoLog:
     """In the place of a log that nobody reads: it may hold anything, so that nothing is compared with the archive."""
 
-    def bounds(self) -> op.LogBounds:
+    def bounds(self, at_least: int) -> op.LogBounds:  # noqa: ARG002
         return op.LogBounds(0, 2**63 - 1)
 
     def record_at(self, offset: int) -> Record | None:  # noqa: ARG002
@@ -89,7 +89,7 @@ class Driver:
                 return self._still_assigned()
             case op.CourtesyFailed(key, cause):
                 return log.warning(LogEvent.COURTESY_FAILED, key=key, cause=cause)
-            case op.ReadLogBounds():
-                return self._log.bounds()
+            case op.ReadLogBounds(at_least):
+                return self._log.bounds(at_least)
             case op.ReadLogRecord(offset):
                 return self._log.record_at(offset)

@@ -84,7 +84,9 @@ class LogBounds(NamedTuple):
 
 @dataclass(frozen=True)
 class ReadLogBounds:
-    """Answer: LogBounds of the partition."""
+    """Answer: LogBounds of the partition; not such as were known before where those end below `at_least`."""
+
+    at_least: int = 0
 
 
 @dataclass(frozen=True)

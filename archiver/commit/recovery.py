@@ -69,7 +69,8 @@ def take_over(identity: PartitionIdentity, writer: str, policy: TakeoverPolicy) 
 
 def _take_over_once(identity: PartitionIdentity, writer: str, policy: TakeoverPolicy) -> Protocol[Claimed]:
     held = yield from read_own(identity, policy)
-    bounds: LogBounds = yield from retrying(ReadLogBounds())
+    archived = held.marker.next_offset if held else None
+    bounds: LogBounds = yield from retrying(ReadLogBounds(archived or 0))
     newest = yield from _newest_archived(held.marker if held else None, bounds)
     yield from _check_assignment(identity)
     gap = None

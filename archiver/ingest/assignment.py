@@ -3,21 +3,27 @@
 import math
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
+from archiver.commit.operations import LogBounds
 from archiver.config.model import RunConfig
 from archiver.errors import MemberRefused
 from archiver.ingest.backpressure import Fetching
-from archiver.ingest.kafka_cluster import SINGLE_READS, KafkaCluster, KafkaLog
-from archiver.ingest.kafka_settings import consumer_settings
+from archiver.ingest.kafka_cluster import KafkaCluster
+from archiver.ingest.kafka_log import BoundsOrFailure
 from archiver.ingest.kafka_source import Partition
 from archiver.ingest.ownership import Ownership
 from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.topics import TopicWatch
 from archiver.logs import LogEvent, log
+from blockgz_runtime.errors import AccessDenied
+from index_format.errors import BlockgzError
 
 GROUP_COMMIT_SECONDS = 5.0
 REJOIN_SECONDS = 1.0
+ASKS_FOR_ENDS = 10
+ASK_AGAIN_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,8 @@ class DrainShare:
 
 
 WHOLE = DrainShare(0, 1)
+Ends = list[tuple[Partition, BoundsOrFailure, BoundsOrFailure]]
+"""Of each partition the bounds of what may be read now, and up to the high watermark."""
 
 
 class Drain:
@@ -43,49 +51,84 @@ class Drain:
         self,
         config: RunConfig,
         cluster: KafkaCluster,
-        log: KafkaLog,
         ownership: Ownership,
         topics: Sequence[str],
         share: DrainShare,
         rest: Callable[[], None],
+        executor: Executor,
     ) -> None:
-        """`log` tells the ends; `rest` waits for a moment."""
+        """`rest` waits for a moment; `executor` asks again for ends that nobody told at the start."""
         self._config = config
         self._cluster = cluster
-        self._log = log
         self._ownership = ownership
         self._topics = topics
         self._share = share
         self._rest = rest
+        self._executor = executor
+        self._without_end: Mapping[Partition, BlockgzError] = {}
+        self._asked: Future[Ends] | None = None
+        self._tries = 0
+        self._ask_at = -math.inf
         self.joined = False
 
     @property
     def is_over(self) -> bool:
-        return self._ownership.is_over
+        return not self._without_end and self._ownership.is_over
 
     def start(self) -> None:
-        uncommitted = KafkaLog(
-            consumer_settings(self._config, queue_bytes=0) | SINGLE_READS | {"isolation.level": "read_uncommitted"}
-        )
         known = self._cluster.topics()
-        for partition in ((topic, number) for topic in self._topics for number in range(known[topic])):
-            if self._share.holds(partition):
-                # In this order: on a topic that is written to, an end that is asked for first lies below the other.
-                high = uncommitted.bounds(partition).high
-                end = self._log.bounds(partition).high
-                self._ownership.acquire(partition, end, max(end, high))
-        uncommitted.close()
+        every = ((topic, number) for topic in self._topics for number in range(known[topic]))
+        self._acquire(self._ends([partition for partition in every if self._share.holds(partition)]))
         self.joined = True
 
     def tick(self, now: float) -> None:
-        """Nothing changes with time."""
+        """Ask again for ends of logs that nobody told; after ASKS_FOR_ENDS times their partitions are left."""
+        if not self._without_end:
+            return
+        if self._asked is None:
+            if now < self._ask_at:
+                return
+            self._ask_at = now + ASK_AGAIN_SECONDS
+            self._tries += 1
+            self._asked = self._executor.submit(self._ends, list(self._without_end))
+        elif self._asked.done():
+            asked, self._asked = self._asked, None
+            self._acquire(asked.result())
+            if self._tries >= ASKS_FOR_ENDS:
+                self._leave()
 
     def refused(self, refusal: MemberRefused) -> None:
         """No group was joined, so that another try would be refused too."""
         raise refusal
 
     def give_up(self, partitions: Sequence[Partition]) -> None:
+        self._leave()
         self._ownership.give_up(partitions, self._config.grace, self._rest)
+
+    def _ends(self, partitions: Collection[Partition]) -> Ends:
+        # In this order: on a topic that is written to, an end that is asked for first lies below the other.
+        highs = self._cluster.ask_bounds(partitions, "read_uncommitted")
+        ends = self._cluster.ask_bounds(partitions, self._config.isolation_level)
+        return [(partition, ends[partition], highs[partition]) for partition in partitions]
+
+    def _acquire(self, ends: Ends) -> None:
+        without_end: dict[Partition, BlockgzError] = {}
+        for partition, end, high in ends:
+            if isinstance(end, LogBounds) and isinstance(high, LogBounds):
+                self._ownership.acquire(partition, end.high, max(end.high, high.high))
+                continue
+            failure = end if isinstance(end, BlockgzError) else high
+            assert isinstance(failure, BlockgzError)
+            if isinstance(failure, AccessDenied):
+                self._ownership.refuse(partition, failure)
+            else:
+                without_end[partition] = failure
+        self._without_end = without_end
+
+    def _leave(self) -> None:
+        for partition, error in self._without_end.items():
+            self._ownership.refuse(partition, error)
+        self._without_end = {}
 
 
 class GroupMember:

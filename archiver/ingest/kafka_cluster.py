@@ -2,14 +2,13 @@
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
 from archiver.commit.operations import LogBounds
+from archiver.ingest.kafka_log import BoundsOrFailure
 from archiver.ingest.kafka_source import Partition, name_of
 from archiver.logs import LogEvent, log
 from blockgz_runtime.kafka.admin import (
@@ -21,20 +20,9 @@ from blockgz_runtime.kafka.admin import (
     log_bounds,
     topic_ids,
 )
-from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS, ConnectionErrors, cluster_metadata, kafka_failure
-from blockgz_runtime.kafka.messages import Readable, batch_of
+from blockgz_runtime.kafka.connection import ConnectionErrors, cluster_metadata, kafka_failure
 from blockgz_runtime.kafka.settings import make_client
 from index_format.errors import BlockgzError
-from index_format.records import Record, iter_records
-
-SINGLE_READS = {
-    "queued.min.messages": 1,
-    "queued.max.messages.kbytes": 1024,
-    "fetch.message.max.bytes": 64 * 1024,
-    "fetch.wait.max.ms": 10,
-}
-"""For KafkaLog: one record is wanted, and a fetch that waits at the end of one log would hold up the look-up in the
-next."""
 
 MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 
@@ -81,9 +69,24 @@ class KafkaCluster:
         if not self._was_reached:
             self._known_topics()
         bounds, failures = log_bounds(self.admin, partitions, isolation_level)
-        if failures and not bounds and failures[0].code() not in MISSING:
-            raise kafka_failure(failures[0], f"the bounds of the logs at {self._bootstrap} cannot be read")
+        reason = next(iter(failures.values()), None)
+        if reason is not None and not bounds and reason.code() not in MISSING:
+            raise kafka_failure(reason, f"the bounds of the logs at {self._bootstrap} cannot be read")
         return {partition: LogBounds(*found) for partition, found in bounds.items()}
+
+    def ask_bounds(self, partitions: Collection[Partition], isolation_level: str) -> dict[Partition, BoundsOrFailure]:
+        """The same, but where there is no answer for a partition its failure; raises nothing."""
+        try:
+            if not self._was_reached:
+                self._known_topics()
+            bounds, failures = log_bounds(self.admin, partitions, isolation_level)
+        except BlockgzError as error:
+            return dict.fromkeys(partitions, error)
+        answers: dict[Partition, BoundsOrFailure] = {
+            partition: kafka_failure(error, f"the bounds of {name_of(partition)} cannot be read")
+            for partition, error in failures.items()
+        }
+        return answers | {partition: LogBounds(*found) for partition, found in bounds.items()}
 
     def watermarks(self, partitions: Collection[Partition], isolation_level: str) -> dict[Partition, "LogEnds"]:
         """The logs' bounds and high watermarks; as `bounds` apart from that.
@@ -121,74 +124,6 @@ def _config(answer: Any) -> tuple[dict[str, str] | None, dict[str, str] | None]:
     own = {entry.name: entry.value for entry in told if entry.source in OF_THE_TOPIC}
     defaults = {entry.name: entry.value for entry in told if entry.name not in own}
     return dict(sorted(own.items())), dict(sorted(defaults.items()))
-
-
-class KafkaLog:
-    """Bounds and single records of logs, for recovery; many threads may ask, one question is answered at a time."""
-
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        """Raises UsageError for settings that librdkafka refuses."""
-        self._consumer: Consumer = make_client(Consumer, dict(settings))
-        self._guard = threading.Lock()
-
-    def bounds(self, partition: Partition) -> LogBounds:
-        """The log's low watermark and its end: the last stable offset under read_committed."""
-        try:
-            with self._guard:
-                low, high = self._consumer.get_watermark_offsets(
-                    TopicPartition(*partition), timeout=BROKER_DEADLINE_SECONDS, cached=False
-                )
-        except KafkaException as error:
-            if error.args[0].code() in (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC):
-                self._refresh(partition[0])
-            raise kafka_failure(error.args[0], f"the bounds of {name_of(partition)} cannot be read") from error
-        return LogBounds(low, high)
-
-    def record_at(self, partition: Partition, offset: int) -> Record | None:
-        """The record at that offset, or None where the log holds none there any more."""
-        with self._guard:
-            self._consumer.assign([TopicPartition(*partition, offset)])
-            try:
-                return self._first_record(partition, offset)
-            finally:
-                self._consumer.unassign()
-
-    def close(self) -> None:
-        self._consumer.close()
-
-    def _refresh(self, topic: str) -> None:
-        """Have librdkafka look at the topic again: it was told of fewer partitions, or of none."""
-        with suppress(KafkaException), self._guard:
-            self._consumer.list_topics(topic, timeout=BROKER_DEADLINE_SECONDS)
-
-    def _first_record(self, partition: Partition, offset: int) -> Record | None:
-        what = f"the record at {name_of(partition)}:{offset} cannot be read"
-        while True:
-            messages = self._consumer.consume(1, BROKER_DEADLINE_SECONDS)
-            if not messages:
-                raise kafka_failure(KafkaError(KafkaError._TIMED_OUT), what)
-            error = messages[0].error()
-            if error is None:
-                batch = batch_of(Readable(messages, [messages[0].headers()]))
-                return next(iter_records(batch)) if messages[0].offset() == offset else None
-            if error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
-                return None
-            if error.code() not in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):
-                raise kafka_failure(error, what)
-
-
-@dataclass(frozen=True)
-class PartitionLog:
-    """One partition's log for the protocols."""
-
-    log: KafkaLog
-    partition: Partition
-
-    def bounds(self) -> LogBounds:
-        return self.log.bounds(self.partition)
-
-    def record_at(self, offset: int) -> Record | None:
-        return self.log.record_at(self.partition, offset)
 
 
 WATERMARK_SECONDS = 30.0

@@ -14,14 +14,16 @@ from typing import NamedTuple
 from archiver.commit.commit import PartitionIdentity
 from archiver.commit.driver import Driver, LogReader, NoLog, Wait
 from archiver.commit.objects import Held, read_marker
+from archiver.commit.operations import LogBounds
 from archiver.commit.recovery import Claimed, TakeoverPolicy, name_successors, take_over
 from archiver.config.model import RunConfig
 from archiver.errors import AssignmentLost, Fenced, TopicGone
 from archiver.failures import Next, Situation, what_next
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkSettings
+from archiver.ingest.claim_queue import ClaimQueue
 from archiver.ingest.dead_letters import DeadLetterTopic
-from archiver.ingest.kafka_source import Event, Partition
+from archiver.ingest.kafka_source import Event, Partition, name_of
 from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.partition_state import ArchivingState, Flush, PartitionCounts, Tick
 from archiver.ingest.roll_policy import RollReason
@@ -37,6 +39,8 @@ HEARTBEAT_SECONDS = 3.0
 """A fenced writer waits this long before it claims again: by then a zombie has learnt that it is none."""
 RESTARTS_IN_A_ROW = 5
 """So often a partition is taken over again after a passing failure before `--once` gives up on it."""
+CLAIMS_IN_A_ROW = 30
+"""The same of claims that fail."""
 
 
 @dataclass
@@ -118,12 +122,13 @@ class ArchivingContext:
     store: Store
     buffer: BufferFolder
     topics: TopicDirectory
-    log_of: Callable[[Partition], LogReader]
+    log_of: Callable[[Partition, LogBounds], LogReader]
+    """The log of a partition, whose bounds were asked for before."""
     writer: str
     back_off: Callable[[int, BlockgzError | str, threading.Event], None]
     """Waits before another try at the store; see StoreBackoff."""
     clock: Callable[[], float]
-    takers: Executor
+    claims: ClaimQueue[tuple[PartitionIdentity, Claimed]]
     builders: Executor
     committers: Executor
     dead_letters: DeadLetterTopic | None = None
@@ -222,11 +227,18 @@ class Ownership:
         report.failure = report.trouble = None
         self._start_claim(partition)
 
+    def refuse(self, partition: Partition, error: BlockgzError) -> None:
+        """Leave a partition that cannot even be claimed with what kept it from that."""
+        self._assigned.add(partition)
+        self.reports.setdefault(partition, PartitionReport(partition))
+        self._stopped(partition, error)
+
     def begin(self) -> dict[Partition, int]:
         """Partitions whose claim succeeded since the last call, each with the offset to consume from.
 
         Raises what refused the claims of a service where it refused them all: nothing is archived then.
         """
+        self._context.claims.ask()
         positions: dict[Partition, int] = {}
         for partition in [partition for partition, claim in self._claims.items() if claim.done()]:
             claim = self._claims.pop(partition)
@@ -235,7 +247,7 @@ class Ownership:
             try:
                 identity, claimed = claim.result()
             except BlockgzError as error:
-                self._failed(partition, error)
+                self._failed(partition, error, CLAIMS_IN_A_ROW)
                 continue
             self._has_claimed = True
             self.reports[partition].trouble = None
@@ -366,9 +378,9 @@ class Ownership:
         if partition in self._leaving or partition in self._claims:
             self._retry_at[partition] = self._context.clock()
         else:
-            self._claims[partition] = self._context.takers.submit(self._claim, partition)
+            self._claims[partition] = self._context.claims.submit(partition, self._claim)
 
-    def _claim(self, partition: Partition) -> tuple[PartitionIdentity, Claimed]:
+    def _claim(self, partition: Partition, bounds: LogBounds) -> tuple[PartitionIdentity, Claimed]:
         """Runs in a thread of its own."""
         context, (topic, number) = self._context, partition
         config = context.config
@@ -379,14 +391,14 @@ class Ownership:
             """A topic that was created again since is another one, whatever its offsets look like."""
             return partition in self._assigned and context.topics.is_same(topic, topic_id)
 
-        # A claim that is refused waits its turn as every one that failed; here it would hold a thread.
-        driver = Driver(
-            context.store,
-            context.log_of(partition),
-            self._back_off(partition),
-            may_claim,
-            lambda: Situation.STARTING,
-        )
+        def put_off(_attempt: int, cause: BlockgzError | str) -> None:
+            """A claim waits its turn as every one that failed; here it would hold a thread."""
+            if isinstance(cause, BlockgzError):
+                raise cause
+            raise PartitionUnavailable(f"{name_of(partition)} cannot be claimed yet", why=cause)
+
+        log_reader = context.log_of(partition, bounds)
+        driver = Driver(context.store, log_reader, put_off, may_claim, lambda: Situation.STARTING)
         adopts = topic_id is not None and not context.topics.has_id(folder)
         if adopts:
             self._adopt_archived(driver.run(read_marker(keys.marker)), folder, topic_id)
@@ -450,7 +462,7 @@ class Ownership:
             dead_letters=context.dead_letters.letters_of(partition) if context.dead_letters else None,
         )
 
-    def _failed(self, partition: Partition, error: BlockgzError) -> None:
+    def _failed(self, partition: Partition, error: BlockgzError, most_tries: int = RESTARTS_IN_A_ROW) -> None:
         """Take the partition over again where that may help, else leave it with its failure."""
         tries = self._tries[partition] = self._tries.get(partition, 0) + 1
         report = self.reports[partition]
@@ -460,7 +472,7 @@ class Ownership:
             self._refused[partition] = error
             return
         once = self._context.config.once
-        if what_next(error, situation) is not Next.STOP and not (once and tries > RESTARTS_IN_A_ROW):
+        if what_next(error, situation) is not Next.STOP and not (once and tries > most_tries):
             report.restarts += 1
             self._note_trouble(partition, error)
             log.warning(

@@ -7,7 +7,7 @@ how much is fetched (backpressure), what topics there are (topics). The service 
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import version
@@ -19,9 +19,11 @@ from archiver.failures import Next, Situation, what_next
 from archiver.ingest.assignment import WHOLE, Assignment, Drain, DrainShare, GroupMember
 from archiver.ingest.backpressure import Budgets, Fetching, MemoryPlan
 from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.claim_queue import ClaimQueue
 from archiver.ingest.dead_letters import DeadLetterTopic
 from archiver.ingest.identity import IdWatch, TopicIds
-from archiver.ingest.kafka_cluster import SINGLE_READS, KafkaCluster, KafkaLog, PartitionLog, Watermarks
+from archiver.ingest.kafka_cluster import KafkaCluster, Watermarks
+from archiver.ingest.kafka_log import BoundsOrFailure, PartitionLog, RecordReader
 from archiver.ingest.kafka_settings import cluster_settings, consumer_settings
 from archiver.ingest.kafka_source import POLL_SECONDS, Fetched, KafkaSource, Partition
 from archiver.ingest.ownership import ArchivingContext, Ownership, PartitionReport
@@ -36,6 +38,7 @@ from archiver.ingest.topics import (
 )
 from archiver.logs import LogEvent, log
 from archiver.monitor.snapshot import ServiceSnapshot, partition_snapshots, progress_seconds
+from blockgz_runtime.elastic_pool import ElasticPool
 from blockgz_runtime.errors import AccessDenied
 from blockgz_runtime.process import give_back
 from blockgz_runtime.store.probe import probe
@@ -45,9 +48,11 @@ from blockgz_runtime.topic_patterns import TopicSelection
 from index_format.errors import BlockgzError
 from index_format.identity import ArchiveInfo
 
-TAKEOVERS_AT_ONCE = 8
+QUESTIONS_AT_ONCE = 4
+"""One of each kind: topics, their configurations, the ends of logs, the cluster's id."""
+CLAIMS_AT_ONCE = 32
 BUILDERS = 2
-COMMITTERS = 4
+COMMITS_AT_ONCE = 32
 TICK_SECONDS = 0.5
 PAUSE_SECONDS = 0.005
 GIVE_BACK_SECONDS = 10.0
@@ -96,11 +101,12 @@ class ArchiverService:
             clock,
             self._pause_briefly,
         )
-        self._log = KafkaLog(settings | SINGLE_READS)
+        self._records = RecordReader(settings)
         self._dead_letters = DeadLetterTopic(config) if config.dead_letter_topic else None
-        self._takers = ThreadPoolExecutor(TAKEOVERS_AT_ONCE, thread_name_prefix="take-over")
+        self._asking = ThreadPoolExecutor(QUESTIONS_AT_ONCE, thread_name_prefix="ask")
+        self._takers = ElasticPool(CLAIMS_AT_ONCE, "claim")
         self._builders = ThreadPoolExecutor(BUILDERS, thread_name_prefix="build")
-        self._committers = ThreadPoolExecutor(COMMITTERS, thread_name_prefix="commit")
+        self._committers = ElasticPool(COMMITS_AT_ONCE, "commit")
         self._watermarks = Watermarks(
             self._assigned, lambda each: self._cluster.watermarks(each, config.isolation_level), clock
         )
@@ -172,7 +178,7 @@ class ArchiverService:
         ids = TopicIds(self._cluster.topic_ids, lambda: {topic for topic, _ in self._assigned()})
         directory = TopicDirectory(self._store, ids, archive)
         configs = TopicConfigs(self._store, archive.layout, directory.locate, self._cluster.describe)
-        schedule = TopicConfigSchedule(configs, self._takers)
+        schedule = TopicConfigSchedule(configs, self._asking)
         ownership = self._ownership = Ownership(self._context(archive, directory))
         if self._config.http is not None:
             self._watermarks.start()
@@ -240,7 +246,7 @@ class ArchiverService:
         return known
 
     def _open_archive(self) -> ArchiveInfo:
-        cluster_id = self._takers.submit(self._cluster.cluster_id)
+        cluster_id = self._asking.submit(self._cluster.cluster_id)
         if self._config.single_writer:
             log.warning(LogEvent.SINGLE_WRITER, store=self._store.url, given_up=GIVEN_UP)
         else:
@@ -252,12 +258,12 @@ class ArchiverService:
     def _assignment_of(self, ownership: Ownership, topics: Sequence[str]) -> Assignment:
         if self._config.once:
             return Drain(
-                self._config, self._cluster, self._log, ownership, topics, self._drain_share, self._pause_briefly
+                self._config, self._cluster, ownership, topics, self._drain_share, self._pause_briefly, self._asking
             )
         watch = TopicWatch(
             self._selection,
             self._known_topics,
-            self._takers,
+            self._asking,
             every_seconds=self._config.topic_refresh,
             now=self._clock(),
         )
@@ -272,15 +278,18 @@ class ArchiverService:
             store=self._store,
             buffer=self._buffer,
             topics=topics,
-            log_of=lambda partition: PartitionLog(self._log, partition),
+            log_of=lambda partition, known: PartitionLog(partition, known, self._ask_bounds, self._records),
             writer=str(uuid.uuid4()),
             back_off=StoreBackoff(self._store.url, self._abandoned, TRIES_OF_ONCE if self._config.once else None),
             clock=self._clock,
-            takers=self._takers,
+            claims=ClaimQueue(self._ask_bounds, self._takers),
             builders=self._builders,
             committers=self._committers,
             dead_letters=self._dead_letters,
         )
+
+    def _ask_bounds(self, partitions: Collection[Partition]) -> Mapping[Partition, BoundsOrFailure]:
+        return self._cluster.ask_bounds(partitions, self._config.isolation_level)
 
     def _assigned(self) -> set[Partition]:
         return self._ownership.assigned if self._ownership else set()
@@ -296,9 +305,9 @@ class ArchiverService:
         self._fetching.close()
         if self._dead_letters is not None:
             self._dead_letters.close()
-        for pool in (self._takers, self._builders, self._committers):
+        self._records.close()
+        for pool in (self._asking, self._takers, self._builders, self._committers):
             pool.shutdown(wait=True, cancel_futures=True)
-        self._log.close()
         self._buffer.close()
 
 

@@ -185,7 +185,7 @@ class TopicDirectory:
         self._ids = ids
         self._archive = archive
         self._clock = clock
-        self._guard = threading.Lock()
+        self._asking: dict[str, threading.Lock] = {}
         self._known: dict[str, tuple[float, str | None, TopicFolder]] = {}
         self._with_id: set[TopicFolder] = set()
 
@@ -195,7 +195,7 @@ class TopicDirectory:
         A topic that was deleted and created again gets a folder of its own. Raises TopicGone where the cluster does not
         have it, and the errors of the store.
         """
-        with self._guard:
+        with self._asking.setdefault(topic, threading.Lock()):  # one that nobody answers for holds up no other
             known = self._known.get(topic)
             if known is None or self._clock() - known[0] > FRESH_SECONDS:
                 answers = self._ids.now(topic)

@@ -67,7 +67,7 @@ class OldLog:
         self._reader = reader
         self._partition = partition
 
-    def bounds(self) -> LogBounds:
+    def bounds(self, at_least: int = 0) -> LogBounds:  # noqa: ARG002
         return LogBounds(self._partition.start_offset, self._partition.next_offset)
 
     def record_at(self, offset: int) -> Record | None:

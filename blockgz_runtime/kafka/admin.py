@@ -74,8 +74,8 @@ def ask_configs(admin: AdminClient, topics: Iterable[str]) -> dict[str, Any]:
 
 def log_bounds(
     admin: AdminClient, partitions: Iterable[tuple[str, int]], isolation_level: str
-) -> tuple[dict[tuple[str, int], tuple[int, int]], list[KafkaError]]:
-    """The offsets [low, end) of each log, and why those of others are left out.
+) -> tuple[dict[tuple[str, int], tuple[int, int]], dict[tuple[str, int], KafkaError]]:
+    """The offsets [low, end) of each log, and why those of others cannot be told.
 
     The end is the last stable offset under `read_committed`, the high watermark under `read_uncommitted`.
     """
@@ -90,11 +90,11 @@ def log_bounds(
         if wanted
     ]
     bounds: dict[tuple[str, int], tuple[int, int]] = {}
-    failures: list[KafkaError] = []
+    failures: dict[tuple[str, int], KafkaError] = {}
     for place in wanted:
         try:
             low, end = (answers[place].result().offset for answers in asked)
             bounds[place.topic, place.partition] = low, end
         except KafkaException as error:
-            failures.append(error.args[0])
+            failures[place.topic, place.partition] = error.args[0]
     return bounds, failures

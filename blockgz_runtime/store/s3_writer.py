@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator, Set
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -20,6 +20,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from s3transfer.utils import ReadFileChunk
 
+from blockgz_runtime.elastic_pool import ElasticPool
 from blockgz_runtime.errors import AccessDenied, ShuttingDown, StoreError, StoreUnavailable
 from blockgz_runtime.store.address import S3Address
 from blockgz_runtime.store.s3_client import (
@@ -82,7 +83,7 @@ class S3Store:
         self._guard = threading.Lock()
         self._is_refused = False
         self._renewed_at = -math.inf
-        self._parts = ThreadPoolExecutor(PARTS_AT_ONCE, thread_name_prefix="upload-part")
+        self._parts = ElasticPool(PARTS_AT_ONCE, "upload-part")
         self._abandoned = threading.Event()
 
     @property

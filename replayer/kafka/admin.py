@@ -130,8 +130,8 @@ class KafkaAdmin:
         """The readable offsets of each partition; raises BrokerUnreachable or AccessDenied."""
         wanted = ((topic, partition) for partition in sorted(partitions))
         bounds, failures = log_bounds(self._admin, wanted, isolation_level)
-        if failures:
-            raise kafka_failure(failures[0], f"the bounds of topic {topic!r} cannot be read")
+        for failure in failures.values():
+            raise kafka_failure(failure, f"the bounds of topic {topic!r} cannot be read")
         return {partition: Watermarks(*found) for (_, partition), found in bounds.items()}
 
     def groups(self) -> frozenset[str]:

@@ -165,7 +165,7 @@ class MemoryLog:
         self.low = low
         self.high = high if high is not None else (records[-1].offset + 1 if records else low)
 
-    def bounds(self) -> LogBounds:
+    def bounds(self, at_least: int = 0) -> LogBounds:
         """See LogReader."""
         return LogBounds(self.low, self.high)
 

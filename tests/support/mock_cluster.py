@@ -46,6 +46,11 @@ class MockCluster:
         """Answer requests of that kind again, whatever was still to be refused."""
         self._library.rd_kafka_mock_clear_request_errors(self._cluster, ctypes.c_int16(request))
 
+    def leaderless(self, topic: str, partition: int) -> None:
+        """Take the partition's leader away."""
+        nobody = ctypes.c_int32(-1)
+        assert not self._library.rd_kafka_mock_partition_set_leader(self._cluster, topic.encode(), partition, nobody)
+
     def create_topic(self, topic: str) -> None:
         """A topic of four empty partitions."""
         self._producer.list_topics(topic, timeout=10)

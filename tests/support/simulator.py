@@ -183,8 +183,8 @@ class Actor:
                 return str(uuid.UUID(int=self._tokens.getrandbits(128)))
             case op.StillAssigned():
                 return True
-            case op.ReadLogBounds():
-                return self._log.bounds()
+            case op.ReadLogBounds(at_least):
+                return self._log.bounds(at_least)
             case op.ReadLogRecord(offset):
                 return self._log.record_at(offset)
             case _:

@@ -264,6 +264,22 @@ def test_gap_before_is_none_where_the_log_holds_the_position(position: int | Non
     assert gap_before(marker, op.LogBounds(0, 8), IDENTITY) is None
 
 
+def test_bounds_that_are_older_than_the_archive_are_no_divergence(store: MemoryStore) -> None:
+    class AskedBefore(MemoryLog):
+        """Its bounds were asked for as it ended at offset 3; the writer that was ahead archived more since."""
+
+        def bounds(self, at_least: int = 0) -> op.LogBounds:
+            return op.LogBounds(0, 3) if at_least <= 3 else super().bounds()
+
+    archived = run(archive_all(IDENTITY, MemoryLog(ROWS), "first", lambda: 2), store, MemoryLog(ROWS))
+    assert archived.marker.next_offset == 8
+    claimed = claim(store, AskedBefore(ROWS))
+    assert claimed.position == 8 and not claimed.tail_was_compacted
+    changed = [*ROWS[:-1], ROWS[-1]._replace(value=b"another")]
+    with pytest.raises(Diverged, match="is not the one that was archived"):
+        claim(store, AskedBefore(changed))
+
+
 def test_a_lost_race_for_the_claim_starts_again_and_wins(store: MemoryStore) -> None:
     log = MemoryLog(ROWS)
     slow = Actor("slow", take_over(IDENTITY, "slow", POLICY), store, log, random.Random(1))

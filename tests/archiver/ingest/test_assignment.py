@@ -1,43 +1,110 @@
 """Where `--once` ends."""
 
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from archiver.commit.operations import LogBounds
 from archiver.config.model import RunConfig
-from archiver.ingest.assignment import WHOLE, Drain
-from archiver.ingest.kafka_cluster import KafkaCluster, KafkaLog
-from archiver.ingest.kafka_settings import consumer_settings
+from archiver.ingest.assignment import ASK_AGAIN_SECONDS, ASKS_FOR_ENDS, WHOLE, Drain
+from archiver.ingest.kafka_cluster import KafkaCluster
+from archiver.ingest.kafka_log import BoundsOrFailure
 from archiver.ingest.kafka_source import Partition
+from blockgz_runtime.errors import AccessDenied, PartitionUnavailable
+from index_format.errors import BlockgzError
 from tests.support.archives import records
 from tests.support.mock_cluster import MockCluster
+
+CONFIG = RunConfig(archive="./unused", bootstrap_servers="b:9092", topics=("orders",), once=True)
 
 
 class Acquired:
     """Stands for the partitions of the process."""
 
+    is_over = True
+
     def __init__(self) -> None:
         self.ends: dict[Partition, tuple[int, int]] = {}
+        self.refused: dict[Partition, BlockgzError] = {}
 
     def acquire(self, partition: Partition, end: int, high: int) -> None:
         self.ends[partition] = end, high
 
+    def refuse(self, partition: Partition, error: BlockgzError) -> None:
+        self.refused[partition] = error
+
+    def give_up(self, *_: object) -> None: ...
+
+
+def drain(cluster: Any, acquired: Any, executor: ThreadPoolExecutor) -> Drain:
+    return Drain(CONFIG, cluster, acquired, ["orders"], WHOLE, lambda: None, executor)
+
 
 def test_a_topic_that_is_written_to_has_no_open_transaction() -> None:
-    cluster = MockCluster()
-    cluster.create_topic("orders")
-    config = RunConfig(archive="./unused", bootstrap_servers=cluster.bootstrap_servers, topics=("orders",), once=True)
+    mock = MockCluster()
+    mock.create_topic("orders")
 
-    class BusyLog(KafkaLog):
-        """Of a topic that grows with every question."""
+    class BusyCluster(KafkaCluster):
+        """With a topic that grows with every question."""
 
-        def bounds(self, partition: Partition) -> Any:
-            found = super().bounds(partition)
-            cluster.produce("orders", partition[1], records(range(2)))
+        def ask_bounds(
+            self, partitions: Collection[Partition], isolation_level: str
+        ) -> dict[Partition, BoundsOrFailure]:
+            found = super().ask_bounds(partitions, isolation_level)
+            for _, number in partitions:
+                mock.produce("orders", number, records(range(2)))
             return found
 
-    log, acquired = BusyLog(consumer_settings(config, queue_bytes=0)), Acquired()
-    known: Any = KafkaCluster({"bootstrap.servers": cluster.bootstrap_servers})
-    owner: Any = acquired
-    Drain(config, known, log, owner, ["orders"], WHOLE, lambda: None).start()
-    log.close()
+    acquired = Acquired()
+    with ThreadPoolExecutor(1) as executor:
+        drain(BusyCluster({"bootstrap.servers": mock.bootstrap_servers}), acquired, executor).start()
     assert len(acquired.ends) == 4
     assert all(high <= end for end, high in acquired.ends.values()), acquired.ends
+
+
+class ScriptedCluster:
+    """One topic, of which three partitions are asked about in vain."""
+
+    def __init__(self) -> None:
+        self.answers: dict[Partition, BoundsOrFailure] = {
+            ("orders", 0): LogBounds(0, 10),
+            ("orders", 1): PartitionUnavailable("no leader"),
+            ("orders", 2): AccessDenied("no"),
+            ("orders", 3): PartitionUnavailable("no leader"),
+        }
+        self.asked: list[Collection[Partition]] = []
+
+    def topics(self) -> dict[str, int]:
+        return {"orders": 4}
+
+    def ask_bounds(self, partitions: Collection[Partition], _: str) -> dict[Partition, BoundsOrFailure]:
+        self.asked.append(partitions)
+        return {partition: self.answers[partition] for partition in partitions}
+
+
+def test_partitions_without_a_leader_are_asked_for_again_and_left_in_the_end() -> None:
+    cluster, acquired, now = ScriptedCluster(), Acquired(), 0.0
+    with ThreadPoolExecutor(1) as executor:
+        drained = drain(cluster, acquired, executor)
+        drained.start()
+        assert (acquired.ends, list(acquired.refused)) == ({("orders", 0): (10, 10)}, [("orders", 2)])
+        assert len(cluster.asked) == 2, "every end was asked for at once"
+        cluster.answers["orders", 3] = LogBounds(0, 7)
+        for _ in range(3 * ASKS_FOR_ENDS):
+            assert not drained.is_over or now > ASK_AGAIN_SECONDS * (ASKS_FOR_ENDS - 1)
+            drained.tick(now)
+            executor.submit(int).result()  # the question before it is answered
+            now += ASK_AGAIN_SECONDS
+        assert drained.is_over
+    assert acquired.ends == {("orders", 0): (10, 10), ("orders", 3): (7, 7)}
+    assert sorted(acquired.refused) == [("orders", 1), ("orders", 2)]
+    assert len(cluster.asked) == 2 * (1 + ASKS_FOR_ENDS)
+
+
+def test_ended_before_an_end_is_known() -> None:
+    cluster, acquired = ScriptedCluster(), Acquired()
+    with ThreadPoolExecutor(1) as executor:
+        drained = drain(cluster, acquired, executor)
+        drained.start()
+        drained.give_up([])
+    assert sorted(acquired.refused) == [("orders", 1), ("orders", 2), ("orders", 3)]

@@ -14,8 +14,10 @@ import pytest
 
 from archiver.cli.archiving import RunResult
 from archiver.cli.run import run_exit_code
+from archiver.commit.operations import LogBounds
 from archiver.config.model import RunConfig
 from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.claim_queue import ClaimQueue
 from archiver.ingest.kafka_source import Fetched
 from archiver.ingest.ownership import ArchivingContext, Ownership, PartitionState
 from archiver.ingest.partition_state import Flush
@@ -81,11 +83,11 @@ def owner(
         store=store,
         buffer=buffer,
         topics=topics,
-        log_of=lambda _: MemoryLog([]),
+        log_of=lambda *_: MemoryLog([]),
         writer="w",
         back_off=back_off or (lambda *_: time.sleep(0.001)),
         clock=time.monotonic,
-        takers=pool,
+        claims=ClaimQueue(lambda partitions: dict.fromkeys(partitions, LogBounds(0, 0)), pool),
         builders=pool,
         committers=pool,
     )

@@ -1,0 +1,99 @@
+"""Threads for work that waits for a broker or a store, of which any piece may hang."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+STALLED_SECONDS = 5.0
+"""A task that takes longer waits for something that may never answer."""
+GROW_SECONDS = 1.0
+MOST_THREADS = 512
+
+
+class _Task(NamedTuple):
+    future: Future[Any]
+    call: Callable[[], Any]
+
+    def carry_out(self) -> None:
+        if self.future.set_running_or_notify_cancel():
+            try:
+                self.future.set_result(self.call())
+            except BaseException as error:
+                self.future.set_exception(error)
+
+
+class ElasticPool(Executor):
+    """Carries out so many tasks at once, not counting those that stall: the others do not wait for them.
+
+    A thread ends once no task waits. Beyond MOST_THREADS tasks wait all the same.
+    """
+
+    def __init__(self, tasks_at_once: int, name: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._tasks_at_once = tasks_at_once
+        self._name = name
+        self._clock = clock
+        self._guard = threading.Lock()
+        self._waiting: deque[_Task] = deque()
+        self._begun: dict[threading.Thread, float] = {}
+        """When each thread began its task."""
+        self._growing: threading.Timer | None = None
+        self._is_shut = False
+
+    def submit(self, function: Callable[P, R], /, *args: P.args, **named: P.kwargs) -> Future[R]:
+        future: Future[R] = Future()
+        with self._guard:
+            if self._is_shut:
+                raise RuntimeError(f"the pool {self._name!r} is shut down")
+            self._waiting.append(_Task(future, partial(function, *args, **named)))
+        self.grow()
+        return future
+
+    def grow(self) -> None:
+        """Begin tasks that wait, as far as they may begin now. The pool calls this itself, every GROW_SECONDS."""
+        with self._guard:
+            while self._waiting and self._may_begin():
+                thread = threading.Thread(target=self._work, name=self._name, args=(self._waiting.popleft(),))
+                thread.daemon = True  # one that hangs for ever does not keep the process
+                self._begun[thread] = self._clock()
+                thread.start()
+            if self._waiting and (self._growing is None or not self._growing.is_alive()):
+                self._growing = threading.Timer(GROW_SECONDS, self._grow_again)
+                self._growing.daemon = True
+                self._growing.start()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more tasks; `wait` for those that were taken, except the cancelled."""
+        with self._guard:
+            self._is_shut = True
+            if cancel_futures:
+                while self._waiting:
+                    self._waiting.popleft().future.cancel()
+        while wait and (threads := list(self._begun)):
+            threads[0].join()
+
+    def _grow_again(self) -> None:
+        with self._guard:
+            self._growing = None
+        self.grow()
+
+    def _may_begin(self) -> bool:
+        stalled_since = self._clock() - STALLED_SECONDS
+        moving = sum(begun > stalled_since for begun in self._begun.values())
+        return moving < self._tasks_at_once and len(self._begun) < MOST_THREADS
+
+    def _work(self, task: _Task | None) -> None:
+        thread = threading.current_thread()
+        while task is not None:
+            task.carry_out()
+            with self._guard:
+                del self._begun[thread]
+                task = self._waiting.popleft() if self._waiting and self._may_begin() else None
+                if task is not None:
+                    self._begun[thread] = self._clock()

@@ -1,0 +1,117 @@
+"""Bounds and single records of logs, on librdkafka's mock cluster."""
+
+import time
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from archiver.commit.operations import LogBounds
+from archiver.config.model import RunConfig
+from archiver.ingest.kafka_cluster import KafkaCluster
+from archiver.ingest.kafka_log import BoundsOrFailure, PartitionLog, RecordReader
+from archiver.ingest.kafka_settings import consumer_settings
+from archiver.ingest.kafka_source import Partition
+from blockgz_runtime.errors import BrokerUnreachable, PartitionUnavailable, ShuttingDown
+from tests.support.archives import records
+from tests.support.mock_cluster import MockCluster
+
+ROWS = records(range(20))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> MockCluster:
+    cluster = MockCluster()
+    for number in range(4):
+        cluster.produce("orders", number, ROWS)
+    cluster.create_topic("sick")
+    for number in range(4):
+        cluster.produce("sick", number, ROWS[:1])
+        cluster.leaderless("sick", number)
+    return cluster
+
+
+@pytest.fixture
+def reader(cluster: MockCluster) -> Iterator[RecordReader]:
+    config = RunConfig(archive="./unused", bootstrap_servers=cluster.bootstrap_servers, topics=("orders",))
+    reader = RecordReader(consumer_settings(config, queue_bytes=2**20))
+    yield reader
+    reader.close()
+
+
+def test_records_of_many_logs_at_once(reader: RecordReader) -> None:
+    with ThreadPoolExecutor(4) as askers:
+        for offset in range(len(ROWS)):
+            found = askers.map(lambda number, at=offset: reader.record_at(("orders", number), at), range(4))
+            assert list(found) == [ROWS[offset]] * 4
+
+
+def test_no_record_there(reader: RecordReader) -> None:
+    assert reader.record_at(("orders", 0), 20) is None, "the log's end"
+    assert reader.record_at(("orders", 0), 1000) is None, "above it"
+    found = reader.record_at(("orders", 0), 19)
+    assert found is not None and found.offset == 19
+
+
+def test_a_partition_without_a_leader_meets_its_own_deadline_and_holds_up_nobody(reader: RecordReader) -> None:
+    with ThreadPoolExecutor(4) as askers:
+        sick = [askers.submit(reader.record_at, ("sick", number), 0, 1.0) for number in range(4)]
+        began = time.monotonic()
+        for number in range(4):
+            assert reader.record_at(("orders", number), 3) == ROWS[3]
+        assert not any(each.done() for each in sick), f"they took {time.monotonic() - began:.1f} s"
+        for each in sick:
+            with pytest.raises(BrokerUnreachable, match="the record at sick:"):
+                each.result(10)
+        second = askers.submit(reader.record_at, ("sick", 0), 0, 1.0)
+        with pytest.raises(BrokerUnreachable):
+            second.result(10)
+
+
+def test_two_readers_of_one_partition(reader: RecordReader) -> None:
+    with ThreadPoolExecutor(2) as askers:
+        outcomes = [askers.submit(reader.record_at, ("sick", 1), 0, 0.5).exception for _ in range(2)]
+        assert {type(outcome(10)) for outcome in outcomes} == {BrokerUnreachable, PartitionUnavailable}
+
+
+def test_whoever_waits_at_the_end_is_told(cluster: MockCluster) -> None:
+    config = RunConfig(archive="./unused", bootstrap_servers=cluster.bootstrap_servers, topics=("orders",))
+    reader = RecordReader(consumer_settings(config, queue_bytes=2**20))
+    with ThreadPoolExecutor(1) as askers:
+        waiting = askers.submit(reader.record_at, ("sick", 0), 0)
+        while not reader._wanted:
+            assert not waiting.done()
+        reader.close()
+        assert isinstance(waiting.exception(10), ShuttingDown)
+    with pytest.raises(ShuttingDown):
+        reader.record_at(("orders", 0), 0)
+
+
+def test_bounds_in_one_question(cluster: MockCluster) -> None:
+    asked = KafkaCluster({"bootstrap.servers": cluster.bootstrap_servers})
+    both = [(topic, number) for topic in ("orders", "sick") for number in range(4)]
+    began = time.monotonic()
+    answers = asked.ask_bounds(both, "read_committed")
+    assert time.monotonic() - began < 5
+    assert [answers["orders", number] for number in range(4)] == [LogBounds(0, 20)] * 4
+    sick = [answers["sick", number] for number in range(4)]
+    assert all(isinstance(each, PartitionUnavailable | BrokerUnreachable) for each in sick)
+    nobody = KafkaCluster({"bootstrap.servers": "127.0.0.1:1"})
+    assert isinstance(nobody.ask_bounds([("orders", 0)], "read_committed")["orders", 0], BrokerUnreachable)
+
+
+def test_bounds_that_are_too_old_are_asked_again() -> None:
+    asked: list[Collection[Partition]] = []
+    answers: list[BoundsOrFailure] = [LogBounds(0, 30), PartitionUnavailable("no leader")]
+
+    def ask(partitions: Collection[Partition]) -> dict[Partition, BoundsOrFailure]:
+        asked.append(partitions)
+        return {("orders", 0): answers.pop(0)}
+
+    nothing: Any = None
+    log = PartitionLog(("orders", 0), LogBounds(0, 20), ask, nothing)
+    assert log.bounds(20) == LogBounds(0, 20) and not asked
+    assert log.bounds(21) == LogBounds(0, 30) and asked == [[("orders", 0)]]
+    with pytest.raises(PartitionUnavailable):
+        log.bounds(21)
