@@ -170,10 +170,12 @@ class GroupMember:
             self._informed_at = now
             self._inform(self._ownership.active)
         topics = self._watch.topics(now)
-        if topics and topics != self._topics:
+        if topics is None or topics == self._topics:
+            return
+        self._tell_gone(set(self._topics) - set(topics))
+        self._topics = topics
+        if topics:
             log.info(LogEvent.SUBSCRIBED, topics=",".join(topics))
-            self._tell_gone(set(self._topics) - set(topics))
-            self._topics = topics
             self._fetching.subscribe(topics, self)
 
     def _tell_gone(self, topics: Collection[str]) -> None:

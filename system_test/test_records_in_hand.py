@@ -1,0 +1,128 @@
+"""The days a backup is bought for: what an archiver had fetched is archived, whatever happened to topic or cluster."""
+
+import json
+import signal
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from system_test.conftest import required_parts
+from system_test.support.archiving import Site, folder_site
+from system_test.support.environment import free_port
+from system_test.support.kafka_broker import KafkaBroker
+from system_test.support.programs import Running
+from system_test.support.topics import NewRecord, create_topic, delete_records, delete_topic, produce
+
+LONG = ("--chunk-interval", "10m")
+RECORDS = 500
+
+
+@pytest.fixture
+def own_broker() -> Iterator[KafkaBroker]:
+    """One that the test may kill."""
+    with required_parts():
+        broker = KafkaBroker()
+    with broker:
+        yield broker
+
+
+class Service:
+    """A running archiver and its status page."""
+
+    def __init__(self, site: Site, topic: str, *arguments: str) -> None:
+        self.topic = topic
+        self.address = f"127.0.0.1:{free_port()}"
+        self.program: Running = site.start(topic, "--group-id", topic, "--http", self.address, *arguments)
+
+    def status(self) -> list[dict[str, Any]]:
+        try:
+            with urllib.request.urlopen(f"http://{self.address}/status", timeout=5) as answer:
+                partitions: list[dict[str, Any]] = json.load(answer)["partitions"]
+        except OSError:
+            return []
+        return partitions
+
+    def wait_position(self, position: int) -> None:
+        """Until records below `position` are in hand."""
+        self.program.wait_for(
+            lambda: any((each["position"] or 0) >= position for each in self.status()), 40, f"position {position}"
+        )
+
+
+def fill(broker: KafkaBroker, topic: str, start: int, stop: int) -> None:
+    produce(broker.bootstrap, topic, [NewRecord(b"value %d" % number) for number in range(start, stop)])
+
+
+def assert_archived(site: Site, topic: str, offsets: range) -> None:
+    records = {record.offset: record for record in site.checked(topic).records}
+    assert [records[offset].value for offset in offsets] == [b"value %d" % offset for offset in offsets]
+    site.replayer("verify", topic, "--deep", "--records")
+
+
+def test_a_topic_deleted_while_its_records_are_in_hand(broker: KafkaBroker, topic_name: str, tmp_path: Path) -> None:
+    site = folder_site(broker.bootstrap, tmp_path / "archive")
+    create_topic(broker.bootstrap, topic_name, 1)
+    fill(broker, topic_name, 0, RECORDS)
+    service = Service(site, topic_name, *LONG, "--topic-refresh", "1s", "-X", "topic.metadata.refresh.interval.ms=1000")
+    with service.program as program:
+        service.wait_position(RECORDS)
+        delete_topic(broker.bootstrap, topic_name)
+        program.wait_for(
+            lambda: [each["state"] for each in service.status()] == ["gone"], 60, "the status says that it is gone"
+        )
+        done = program.terminate(60)
+    assert_archived(site, topic_name, range(RECORDS))
+    done.expect(3)
+    assert "gone" in done.stderr
+
+
+def test_a_cluster_that_is_gone(own_broker: KafkaBroker, topic_name: str, tmp_path: Path) -> None:
+    site = folder_site(own_broker.bootstrap, tmp_path / "archive")
+    create_topic(own_broker.bootstrap, topic_name, 1)
+    fill(own_broker, topic_name, 0, RECORDS)
+    service = Service(site, topic_name, *LONG)
+    with service.program as program:
+        service.wait_position(RECORDS)
+        own_broker.kill()
+        done = program.terminate(60)
+    assert_archived(site, topic_name, range(RECORDS))
+    done.expect(0)
+
+
+def test_commits_go_on_while_the_cluster_is_gone(own_broker: KafkaBroker, topic_name: str, tmp_path: Path) -> None:
+    site = folder_site(own_broker.bootstrap, tmp_path / "archive")
+    create_topic(own_broker.bootstrap, topic_name, 1)
+    fill(own_broker, topic_name, 0, RECORDS)
+    service = Service(site, topic_name, "--chunk-interval", "15s")
+    with service.program as program:
+        service.wait_position(RECORDS)
+        own_broker.kill()
+        program.wait_for(lambda: site.marker(topic_name)["next_offset"] == RECORDS, 60, "the chunk is committed")
+        program.kill()
+    assert_archived(site, topic_name, range(RECORDS))
+
+
+def test_retention_that_passes_the_consumer(broker: KafkaBroker, topic_name: str, tmp_path: Path) -> None:
+    site = folder_site(broker.bootstrap, tmp_path / "archive")
+    create_topic(broker.bootstrap, topic_name, 1)
+    fill(broker, topic_name, 0, RECORDS)
+    service = Service(site, topic_name, *LONG)
+    with service.program as program:
+        service.wait_position(RECORDS)
+        program.signal(signal.SIGSTOP)
+        # The fetch that is under way brings the first batch of these; nothing brings the last before it is deleted.
+        for start in range(RECORDS, 2 * RECORDS, 50):
+            fill(broker, topic_name, start, start + 50)
+        delete_records(broker.bootstrap, topic_name, 2 * RECORDS - 50)
+        program.signal(signal.SIGCONT)
+        service.wait_position(2 * RECORDS)
+        program.terminate(60).expect(0)
+    checked = site.checked(topic_name)
+    (gap,) = checked.gaps
+    start, end = gap.start, gap.end
+    assert RECORDS <= start < end == 2 * RECORDS - 50, "the gap is just what nobody fetched"
+    assert_archived(site, topic_name, range(start))
+    assert_archived(site, topic_name, range(end, 2 * RECORDS))
