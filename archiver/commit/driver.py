@@ -50,9 +50,9 @@ class Driver:
         """`situation` says whether failures are tried again now."""
         self._store = store
         self._log = log
-        self._wait = wait
         self._still_assigned = still_assigned
-        self._situation = situation
+        self.situation = situation
+        self.wait = wait
 
     def run(self, protocol: op.Protocol[R]) -> R:
         """The protocol's result; what it raises, this raises."""
@@ -80,9 +80,9 @@ class Driver:
             case op.CompareAndSwap(key, body, expected):
                 return self._store.compare_and_swap(key, body, expected)
             case op.Wait(attempt, cause, error):
-                if error is not None and what_next(error, self._situation()) is not Next.AGAIN:
+                if error is not None and what_next(error, self.situation()) is not Next.AGAIN:
                     raise error
-                return self._wait(attempt, error or cause)
+                return self.wait(attempt, error or cause)
             case op.NewToken():
                 return str(uuid.uuid4())
             case op.StillAssigned():

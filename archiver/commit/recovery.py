@@ -19,7 +19,7 @@ from archiver.commit.operations import (
     retrying,
 )
 from archiver.config.model import RunConfig
-from archiver.errors import AssignmentLost, Diverged, GapRefused, OwnedByAnother
+from archiver.errors import AssignmentLost, Diverged, Fenced, GapRefused, OwnedByAnother
 from blockgz_runtime.errors import BrokerUnreachable, StoreError, UsageError
 from blockgz_runtime.store.writer import StoredObject
 from index_format import marker as markers
@@ -114,6 +114,21 @@ def _judged_with_id(identity: PartitionIdentity, marker: Marker, error: Diverged
         why=f"the archive knows it, and the log may be another topic's: {error.what}",
         remedy="nothing to do: the partition is taken over once the cluster tells the id",
     )
+
+
+def reclaim(identity: PartitionIdentity, writer: str) -> Protocol[Held]:
+    """Claim a partition anew that this writer holds, after a write that may not last.
+
+    What stands there is read and written again under a higher epoch. The log is not looked at: nobody else wrote since.
+    Raises Fenced where another writer claimed the partition.
+    """
+    held = yield from read_marker(identity.keys.marker)
+    if held is None or held.marker.writer != writer:
+        raise Fenced(f"another writer took over {identity.keys.marker}")
+    group, level = held.marker.group_id, held.marker.isolation_level
+    nonce: str = yield NewToken()
+    claim = markers.claimed(held.marker, writer=writer, nonce=nonce, group_id=group, isolation_level=level)
+    return (yield from swap_marker(identity.keys.marker, claim, held.etag))
 
 
 def read_own(identity: PartitionIdentity, policy: TakeoverPolicy) -> Protocol[Held | None]:

@@ -324,17 +324,20 @@ class Ownership:
 
         A newer owner wins by its claim. Where nothing in the store keeps writers apart, nothing is written.
         """
-        config = self._context.config
-        self._leave(partitions, 0.0 if config.single_writer else config.grace)
+        config, lost = self._context.config, list(partitions)
+        for partition in lost:
+            if partition in self._active:
+                self._active[partition].may_claim = False
+        self._leave(lost, 0.0 if config.single_writer else config.grace)
 
     def gone(self, topics: Collection[str]) -> None:
         """The cluster does not have these topics any more."""
-        for (topic, number), report in self.reports.items():
-            if topic in topics:
+        for (topic, _), report in self.reports.items():
+            if topic in topics and report.failure is None:
                 report.failure = TopicGone(
                     f"topic {topic!r} is gone",
-                    why=f"the cluster has no topic of that name; partition {number} is archived up to "
-                    f"{report.next_offset}",
+                    why="the cluster has no topic of that name; what was fetched of it is archived",
+                    remedy="nothing to do where it was deleted on purpose; it is archived again once it is back",
                 )
 
     def _leave(self, partitions: Iterable[Partition], seconds: float) -> None:

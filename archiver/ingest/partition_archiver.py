@@ -15,8 +15,9 @@ import pyarrow as pa
 from archiver.commit.commit import FinishedChunk, PartitionIdentity, commit_chunk, commit_progress
 from archiver.commit.driver import Driver
 from archiver.commit.objects import Held, RestingMarker
-from archiver.commit.recovery import Claimed
-from archiver.errors import Diverged, TopicChanged, UnencodableRecord
+from archiver.commit.recovery import Claimed, reclaim
+from archiver.errors import Diverged, Fenced, TopicChanged, UnencodableRecord
+from archiver.failures import Next, what_next
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, part_below
 from archiver.ingest.dead_letters import DeadLetter, DeadLetters
@@ -41,6 +42,7 @@ from archiver.ingest.partition_state import (
 )
 from archiver.ingest.roll_policy import rows_that_fit
 from archiver.logs import LogEvent, log
+from blockgz_runtime.errors import SyncFailed
 from index_format.errors import BlockgzError
 
 P = ParamSpec("P")
@@ -78,6 +80,8 @@ class PartitionArchiver:
         self._committers = committers
         self._clock = clock
         self._dead_letters = dead_letters
+        self.may_claim = True
+        """False once the partition was lost: what is in hand is offered to the store, as long as nobody else claims."""
         self._guard = threading.Lock()
         marker = claimed.held.marker
         self._state = ArchivingState(
@@ -306,11 +310,7 @@ class PartitionArchiver:
                 self._carry_out_below(self._dead_letters.first_open(content.next_offset) or 0, content)
                 raise
         held, begun = self.held, self._clock()
-        match content:
-            case FinishedChunk():
-                swapped = self._driver.run(commit_chunk(self._identity, held, content))
-            case CommitProgress(next_offset, gaps):
-                swapped = self._driver.run(commit_progress(self._identity, held, next_offset, gaps))
+        swapped = self._swapped(held, content)
         counts = counts_of_commit(held.marker, swapped.marker, self._clock() - begun)
         self._change(ArchivingState.swapped, RestingMarker.of(swapped), counts, self._clock())
         if counts.chunks:
@@ -323,6 +323,32 @@ class PartitionArchiver:
                 stored_bytes=counts.stored_bytes,
                 seconds=round(counts.commit_seconds, 3),
             )
+
+    def _swapped(self, held: Held, content: FinishedChunk | CommitProgress) -> Held:
+        """The marker after the commit.
+
+        A write that may not last costs the claim, not the chunk: it is offered again where the new claim stands at its
+        start.
+        """
+        begins_at, tries = held.marker.next_offset, 0
+        while True:
+            try:
+                if tries:
+                    held = self._driver.run(reclaim(self._identity, held.marker.writer))
+                if held.marker.next_offset == content.next_offset:
+                    return held
+                if held.marker.next_offset != begins_at:
+                    raise Fenced(f"{self._identity} was archived further by another writer")
+                match content:
+                    case FinishedChunk():
+                        return self._driver.run(commit_chunk(self._identity, held, content))
+                    case CommitProgress(next_offset, gaps):
+                        return self._driver.run(commit_progress(self._identity, held, next_offset, gaps))
+            except SyncFailed as error:
+                if what_next(error, self._driver.situation()) is not Next.CLAIM or not self.may_claim:
+                    raise
+                tries += 1
+                self._driver.wait(tries, error)
 
     @property
     def _name(self) -> Partition:

@@ -10,6 +10,7 @@ from typing import Any
 from archiver.commit.driver import Driver
 from archiver.commit.recovery import take_over
 from archiver.errors import UnreadableRecord
+from archiver.failures import Situation
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkSettings
 from archiver.ingest.dead_letters import DeadLetters
@@ -97,7 +98,9 @@ class Bench:
     ) -> PartitionArchiver:
         """The partition, taken over anew."""
         self.identity = identity_of(layout, partition=partition, topic_id=topic_id)
-        self.driver = Driver(self.store, MemoryLog([], low=low, high=10**6), self._wait, lambda: True)
+        self.driver = Driver(
+            self.store, MemoryLog([], low=low, high=10**6), self._wait, lambda: True, lambda: Situation.SERVING
+        )
         archiver = PartitionArchiver(
             self.identity,
             self.driver.run(take_over(self.identity, f"writer-{len(self.made)}", POLICY)),

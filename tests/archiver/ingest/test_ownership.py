@@ -16,6 +16,7 @@ from archiver.cli.archiving import RunResult
 from archiver.cli.run import run_exit_code
 from archiver.commit.operations import LogBounds
 from archiver.config.model import RunConfig
+from archiver.errors import TopicGone
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.claim_queue import ClaimQueue
 from archiver.ingest.kafka_source import Fetched
@@ -27,6 +28,7 @@ from blockgz_runtime.store.retry import StoreBackoff
 from blockgz_runtime.store.writer import Body, StoredObject
 from index_format.errors import BlockgzError
 from index_format.keys import TopicFolder
+from index_format.marker import decode_marker
 from index_format.records import batch_from_records
 from tests.support.archives import records
 from tests.support.memory_store import MemoryLog, MemoryStore
@@ -71,19 +73,19 @@ def claimed(
 
 
 def owner(
-    store: MemoryStore, buffer: BufferFolder, pool: ThreadPoolExecutor, *, once: bool = False, back_off: Any = None
+    store: MemoryStore, buffer: BufferFolder, pool: ThreadPoolExecutor, back_off: Any = None, **settings: Any
 ) -> Ownership:
     """An owner of no partition yet."""
     topics: Any = SimpleNamespace(
         locate=lambda topic: (None, TopicFolder(topic)), is_same=lambda *_: True, current_id=lambda _: None
     )
     context = ArchivingContext(
-        config=RunConfig(archive="./archive", bootstrap_servers="b:9092", topics=("orders",), once=once),
+        config=RunConfig(archive="./archive", bootstrap_servers="b:9092", topics=("orders",), **settings),
         archive_id="a",
         store=store,
         buffer=buffer,
         topics=topics,
-        log_of=lambda *_: MemoryLog([]),
+        log_of=lambda *_: MemoryLog([], high=10**6),
         writer="w",
         back_off=back_off or (lambda *_: time.sleep(0.001)),
         clock=time.monotonic,
@@ -118,6 +120,102 @@ def test_a_last_chunk_that_could_not_be_committed(
     assert report.counts.records == (0 if refusal else 3)
     assert (report.failure is refusal) == (is_the_runs or refusal is None)
     assert bool(caplog.messages) == (refusal is not None), "nobody hears of it"
+
+
+class GatedStore(MemoryStore):
+    """Chunks are stored once the gate opens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+
+    def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:
+        assert self.gate.wait(10)
+        return super().put_if_absent(key, body, attempt)
+
+
+def next_offset(store: MemoryStore) -> int | None:
+    return decode_marker(store.objects["topic=orders/partition=00000/last_chunk_index.json"].body).next_offset
+
+
+class TestLosing:
+    """The group went on without this process."""
+
+    def test_what_was_fetched_is_archived_before_the_partition_is_claimed_again(
+        self, pool: ThreadPoolExecutor, buffer: BufferFolder
+    ) -> None:
+        store = GatedStore()
+        ownership = claimed(store, buffer, pool)
+        ownership.offer(Fetched(PARTITION, batch_from_records(records(range(3))), None, 100))
+        ownership.lose([PARTITION])
+        assert ownership.assigned == set() and ownership.active == {} and not ownership.is_over
+        ownership.acquire(PARTITION)
+        for _ in range(3):
+            ownership.tick(math.inf)
+            assert ownership.begin() == {}, "claimed while the chunk in hand was under way"
+        assert next_offset(store) is None
+        store.gate.set()
+        wait_for(lambda: not ownership.review() and not ownership.in_hand)
+        assert next_offset(store) == 3
+        ownership.tick(math.inf)
+        wait_for(lambda: ownership.begin() == {PARTITION: 3})
+        assert ownership.reports[PARTITION].counts.records == 3
+
+    def test_a_newer_owner_wins(self, pool: ThreadPoolExecutor, buffer: BufferFolder) -> None:
+        store = GatedStore()
+        ownership = claimed(store, buffer, pool)
+        ownership.offer(Fetched(PARTITION, batch_from_records(records(range(3))), None, 100))
+        ownership.lose([PARTITION])
+        newer = claimed(store, buffer, pool)
+        store.gate.set()
+        wait_for(lambda: not ownership.review() and not ownership.in_hand)
+        assert next_offset(store) is None
+        newer.offer(Fetched(PARTITION, batch_from_records(records(range(2))), None, 100))
+        newer.give_up([PARTITION], 10, lambda: time.sleep(0.001))
+        assert next_offset(store) == 2
+
+    def test_it_ends_with_the_grace(self, pool: ThreadPoolExecutor, buffer: BufferFolder) -> None:
+        store = GatedStore()
+        ownership = owner(store, buffer, pool, grace=0.05)
+        ownership.acquire(PARTITION)
+        wait_for(ownership.begin)
+        ownership.offer(Fetched(PARTITION, batch_from_records(records(range(3))), None, 100))
+        ownership.lose([PARTITION])
+        wait_for(lambda: not ownership.review() and not ownership.in_hand)
+        assert next_offset(store) is None
+        store.gate.set()
+
+    def test_the_end_of_the_run_waits_for_it(self, pool: ThreadPoolExecutor, buffer: BufferFolder) -> None:
+        store = GatedStore()
+        ownership = claimed(store, buffer, pool)
+        ownership.offer(Fetched(PARTITION, batch_from_records(records(range(3))), None, 100))
+        ownership.lose([PARTITION])
+        ownership.give_up([PARTITION], 10, store.gate.set)
+        assert next_offset(store) == 3
+
+    def test_nothing_is_written_where_the_store_keeps_no_writers_apart(
+        self, pool: ThreadPoolExecutor, buffer: BufferFolder
+    ) -> None:
+        store = MemoryStore()
+        ownership = owner(store, buffer, pool, single_writer=True)
+        ownership.acquire(PARTITION)
+        wait_for(ownership.begin)
+        before = store.bodies()
+        ownership.offer(Fetched(PARTITION, batch_from_records(records(range(3))), None, 100))
+        ownership.lose([PARTITION])
+        assert not ownership.in_hand
+        pool.shutdown()
+        assert store.bodies() == before and buffer.used_bytes == 0
+
+
+def test_a_topic_that_is_gone_is_the_partitions_failure(pool: ThreadPoolExecutor, buffer: BufferFolder) -> None:
+    ownership = claimed(MemoryStore(), buffer, pool)
+    ownership.offer(Fetched(PARTITION, batch_from_records(records(range(3))), None, 100))
+    ownership.give_up([PARTITION], 10, lambda: time.sleep(0.001))
+    ownership.gone({"orders"})
+    assert isinstance(ownership.reports[PARTITION].failure, TopicGone)
+    assert [view.state for view in ownership.views()] == [PartitionState.GONE]
+    assert run_exit_code(RunResult(list(ownership.reports.values()), (), {signal.SIGTERM}), once=False) == 3
 
 
 class TestDraining:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from archiver.errors import TopicChanged
+from archiver.errors import Fenced, TopicChanged
 from archiver.ingest.kafka_source import PartitionFailed
-from blockgz_runtime.errors import PartitionUnavailable
+from blockgz_runtime.errors import PartitionUnavailable, SyncFailed
 from index_format.records import iter_records
-from tests.support.partition_bench import FLUSH, PARTITION, Bench, some, unreadable, until
+from tests.support.partition_bench import FLUSH, PARTITION, Bench, GatedStore, some, unreadable, until
 
 GONE = PartitionUnavailable("orders:3 cannot be read", why="unknown topic or partition")
 
@@ -146,3 +146,61 @@ def test_an_id_that_was_not_known_is_learnt_by_another_claim(bench: Bench) -> No
     assert isinstance(archiver.state.failure, TopicChanged) and bench.offsets() == [0, 1]
     again = bench.archiver()
     assert again.held.marker.topic_id == "id-1"
+
+
+class UnsyncedStore(GatedStore):
+    """Some swaps are done, or not, and then its fsync fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failing: list[bool] = []
+        """Of the next swaps, whether each is done."""
+
+    def compare_and_swap(self, key: str, body: bytes, expected: str | None) -> str | None:
+        if self.failing:
+            if self.failing.pop(0):
+                super().compare_and_swap(key, body, expected)
+            raise SyncFailed("fsync failed")
+        return super().compare_and_swap(key, body, expected)
+
+
+@pytest.mark.parametrize("failing", [[True], [False], [True, True], [False, True], [False, False]])
+def test_a_write_that_may_not_last_costs_the_claim_and_not_the_chunk(bench: Bench, failing: list[bool]) -> None:
+    store = bench.store = UnsyncedStore()
+    archiver = bench.archiver()
+    archiver.offer(some(0, 1, 2))
+    store.failing = list(failing)
+    archiver.offer(FLUSH)
+    bench.settle()
+    assert archiver.state.failure is None and bench.offsets() == [0, 1, 2]
+    assert archiver.held.marker.epoch == 2 + failing[1:].count(True)
+    archiver.offer(some(3))
+    archiver.offer(FLUSH)
+    bench.settle()
+    assert bench.offsets() == [0, 1, 2, 3]
+
+
+def test_after_another_writers_claim_such_a_chunk_is_dropped(bench: Bench) -> None:
+    store = bench.store = UnsyncedStore()
+    first = bench.archiver()
+    first.offer(some(0, 1))
+    second = bench.archiver()
+    store.failing = [False]
+    first.offer(FLUSH)
+    until(lambda: first.state.is_idle, "the first writer is idle")
+    assert isinstance(first.state.failure, Fenced)
+    second.offer(some(0, 1))
+    second.offer(FLUSH)
+    bench.settle()
+    assert bench.offsets() == [0, 1]
+
+
+def test_a_partition_that_was_lost_is_not_claimed_again_to_commit_it(bench: Bench) -> None:
+    store = bench.store = UnsyncedStore()
+    archiver = bench.archiver()
+    archiver.offer(some(0, 1))
+    archiver.may_claim = False
+    store.failing = [False]
+    archiver.offer(FLUSH)
+    bench.settle()
+    assert isinstance(archiver.state.failure, SyncFailed) and bench.offsets() == []
