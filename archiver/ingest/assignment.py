@@ -77,7 +77,7 @@ class Drain:
 
     def start(self) -> None:
         known = self._cluster.topics()
-        every = ((topic, number) for topic in self._topics for number in range(known[topic]))
+        every = ((topic, number) for topic in self._topics for number in range(known.get(topic, 0)))
         self._acquire(self._ends([partition for partition in every if self._share.holds(partition)]))
         self.joined = True
 

@@ -6,7 +6,7 @@ All methods belong to the consumer thread. Claims run in threads of their own; s
 import threading
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from typing import NamedTuple
@@ -411,7 +411,8 @@ class Ownership:
         claimed = driver.run(take_over(identity, context.writer, TakeoverPolicy.of(config)))
         if adopts and topic_id is not None:
             context.topics.adopt(folder, topic_id)
-        return identity, claimed
+        # Where the cluster does not tell the id now, the archive's own is what later answers are compared with.
+        return replace(identity, topic_id=claimed.held.marker.topic_id), claimed
 
     def _adopt_archived(self, held: Held | None, folder: TopicFolder, topic_id: str | None) -> None:
         """A marker that names the topic speaks for its folder, which does not say it yet."""

@@ -265,7 +265,7 @@ class PartitionArchiver:
         if content.next_offset > state.confirmed:
             match self._verdict():
                 case Verdict.SAME:
-                    self._change(ArchivingState.confirmed_to, content.next_offset)
+                    self._change(ArchivingState.confirmed_to, state.fetched)  # before the question began
                 case Verdict.UNKNOWN:
                     log.warning(
                         LogEvent.UNCONFIRMED,

@@ -175,8 +175,8 @@ class ArchiverService:
     def _run(self) -> None:
         topics = self._select()
         archive = self._open_archive()
-        ids = TopicIds(self._cluster.topic_ids, lambda: {topic for topic, _ in self._assigned()})
-        directory = TopicDirectory(self._store, ids, archive)
+        ids = TopicIds(self._cluster.topic_ids, lambda: {topic for topic, _ in self._assigned()}, self._clock)
+        directory = TopicDirectory(self._store, ids, archive, self._clock)
         configs = TopicConfigs(self._store, archive.layout, directory.locate, self._cluster.describe)
         schedule = TopicConfigSchedule(configs, self._asking)
         ownership = self._ownership = Ownership(self._context(archive, directory))

@@ -63,21 +63,33 @@ def buffer(tmp_path: Path) -> Iterator[BufferFolder]:
 
 
 def claimed(
-    store: MemoryStore, buffer: BufferFolder, pool: ThreadPoolExecutor, end_offset: int | None = None
+    store: MemoryStore,
+    buffer: BufferFolder,
+    pool: ThreadPoolExecutor,
+    end_offset: int | None = None,
+    topic_id: str | None = None,
 ) -> Ownership:
     """An owner of PARTITION, which is being archived."""
-    ownership = owner(store, buffer, pool)
+    ownership = owner(store, buffer, pool, topic_id=topic_id)
     ownership.acquire(PARTITION, end_offset)
     wait_for(ownership.begin)
     return ownership
 
 
 def owner(
-    store: MemoryStore, buffer: BufferFolder, pool: ThreadPoolExecutor, back_off: Any = None, **settings: Any
+    store: MemoryStore,
+    buffer: BufferFolder,
+    pool: ThreadPoolExecutor,
+    back_off: Any = None,
+    topic_id: str | None = None,
+    **settings: Any,
 ) -> Ownership:
     """An owner of no partition yet."""
     topics: Any = SimpleNamespace(
-        locate=lambda topic: (None, TopicFolder(topic)), is_same=lambda *_: True, current_id=lambda _: None
+        locate=lambda topic: (topic_id, TopicFolder(topic)),
+        is_same=lambda *_: True,
+        current_id=lambda _: topic_id,
+        has_id=lambda _: True,
     )
     context = ArchivingContext(
         config=RunConfig(archive="./archive", bootstrap_servers="b:9092", topics=("orders",), **settings),
@@ -346,3 +358,11 @@ class TestRefusals:
         store.denied = None
         wait_for(lambda: (ownership.tick(math.inf), ownership.begin(), PARTITION in ownership.active)[2])
         ownership.lose([PARTITION, other])
+
+
+def test_an_id_that_is_not_told_is_the_archives(pool: ThreadPoolExecutor, buffer: BufferFolder) -> None:
+    """Otherwise nothing would be compared, and a topic that was created again be archived into the old one's folder."""
+    store = MemoryStore()
+    for topic_id in ("id-1", None):
+        ownership = claimed(store, buffer, pool, topic_id=topic_id)
+        assert ownership.active[PARTITION]._identity.topic_id == "id-1"

@@ -57,6 +57,18 @@ def test_records_are_committed_unless_the_topic_is_known_to_be_another(
     assert archiver.state.confirmed == (3 if told else 0)
 
 
+def test_an_answer_confirms_all_that_was_fetched_before_it(bench: Bench) -> None:
+    archiver = bench.archiver(chunk_records=2)
+    bench.topic_id = "id-1"
+    archiver.offer(some(0, 1, 2, 3, 4))
+    bench.settle()
+    assert bench.offsets() == [0, 1, 2, 3]
+    bench.topic_id = "id-2"
+    archiver.offer(FLUSH)
+    bench.settle()
+    assert bench.offsets() == [0, 1, 2, 3, 4]
+
+
 class TestCreatedAgain:
     def test_what_was_confirmed_is_archived_and_the_rest_dropped(self, bench: Bench) -> None:
         archiver = bench.archiver()
