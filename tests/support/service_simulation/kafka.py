@@ -1,0 +1,312 @@
+"""Clients of the simulated cluster: a consumer below the real KafkaSource and KafkaLog, and an admin's questions."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from archiver.commit.operations import LogBounds
+from archiver.ingest.kafka_cluster import TopicDescription
+from blockgz_runtime.errors import BrokerUnreachable
+from blockgz_runtime.kafka.admin import TopicIdAnswers
+from tests.support.service_simulation.group import Group, Member
+from tests.support.service_simulation.logs import Cluster, Log, Partition
+from tests.support.service_simulation.virtual_time import NOW
+
+BROKER_SECONDS = 10.0
+FACTS_SECONDS = 3.0
+BASE_MS = 1_760_000_000_000
+
+
+class Kafka:
+    """One cluster and its group, and what clients were told."""
+
+    def __init__(self, cluster: Cluster, group: Group) -> None:
+        self.cluster = cluster
+        self.group = group
+        self.ids_told: dict[tuple[str, str], float] = {}
+        """Host and topic id -> when the question was asked that was last answered with that id."""
+        self.versions_seen: dict[tuple[str, Partition], tuple[str, int]] = {}
+        """Host and partition -> the topic id and version of the log that was looked at last."""
+
+    def request(self, what: str) -> str:
+        """Somebody asks the cluster: takes a moment; gives the host."""
+        hub = NOW.hub
+        hub.note_request(what)
+        task = hub.current
+        assert task is not None
+        hub.sleep(0.002 + 0.018 * hub.rng.random())
+        return task.host.name
+
+    def wait_for_answer(self, host: str, seconds: float) -> bool:
+        """Whether the cluster answers the host within that time; takes it all where it does not."""
+        cluster, hub = self.cluster, NOW.hub
+        if cluster.answers(host):
+            return True
+        hub.sleep(min(seconds, max(0.0, cluster.answers_at(host) - hub.now)))
+        return cluster.answers(host)
+
+    def saw(self, host: str, partition: Partition, log: Log) -> None:
+        self.versions_seen[host, partition] = (log.topic_id, log.version)
+
+
+@dataclass
+class Position:
+    offset: int
+    topic_id: str
+    version: int
+    told_end: int | None = None
+    is_broken: bool = False
+    """An error was told; nothing is fetched until it is assigned anew."""
+    was_missing: bool = False
+
+
+class SimulatedConsumer:
+    """What the archiver uses of confluent_kafka.Consumer."""
+
+    def __init__(self, kafka: Kafka, settings: Mapping[str, Any]) -> None:
+        task = NOW.hub.current
+        assert task is not None
+        self._host = task.host.name
+        self._kafka = kafka
+        self._is_committed_only = settings.get("isolation.level") != "read_uncommitted"
+        self._positions: dict[Partition, Position] = {}
+        self._paused: set[Partition] = set()
+        self._member: Member | None = None
+
+    def subscribe(
+        self, topics: Sequence[str], on_assign: Any = None, on_revoke: Any = None, on_lost: Any = None
+    ) -> None:
+        def told(callback: Callable[..., None]) -> Callable[[Sequence[Partition]], None]:
+            return lambda partitions: callback(self, [TopicPartition(*each) for each in partitions])
+
+        if self._member is None:
+            member = Member(self._host, frozenset(topics), told(on_assign), told(on_revoke), told(on_lost))
+            self._member = member
+            self._kafka.group.join(member)
+        else:
+            self._member.topics = frozenset(topics)
+            self._kafka.group.rebalance()
+
+    def incremental_assign(self, partitions: Sequence[TopicPartition]) -> None:
+        for each in partitions:
+            self._place(each)
+
+    def incremental_unassign(self, partitions: Sequence[TopicPartition]) -> None:
+        for each in partitions:
+            self._positions.pop((each.topic, each.partition), None)
+            self._paused.discard((each.topic, each.partition))
+
+    def assign(self, partitions: Sequence[TopicPartition]) -> None:
+        self._positions.clear()
+        self._paused.clear()
+        self.incremental_assign(partitions)
+
+    def unassign(self) -> None:
+        self._positions.clear()
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        self._paused.update((each.topic, each.partition) for each in partitions)
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        self._paused.difference_update((each.topic, each.partition) for each in partitions)
+
+    def commit(self, *, offsets: Sequence[TopicPartition], asynchronous: bool = True) -> None:
+        for each in offsets:
+            self._kafka.group.committed[each.topic, each.partition] = (each.offset, each.metadata)
+
+    def committed(self, partitions: Sequence[TopicPartition], timeout: float = BROKER_SECONDS) -> list[TopicPartition]:
+        host = self._kafka.request("committed")
+        if not self._kafka.wait_for_answer(host, timeout):
+            fail(KafkaError._TIMED_OUT)
+        found = [(each, self._kafka.group.committed.get((each.topic, each.partition))) for each in partitions]
+        return [TopicPartition(each.topic, each.partition, *(known or (-1001, None))) for each, known in found]
+
+    def poll(self, timeout: float = 0) -> None:
+        """Only for callbacks, of which there are none."""
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
+        host = self._kafka.request("list_topics")
+        if not self._kafka.wait_for_answer(host, timeout):
+            fail(KafkaError._TRANSPORT)
+        return SimpleNamespace(topics=dict(self._kafka.cluster.topics))
+
+    def get_watermark_offsets(self, place: TopicPartition, timeout: float, cached: bool) -> tuple[int, int]:
+        host, partition = self._kafka.request("get_watermark_offsets"), (place.topic, place.partition)
+        if not self._kafka.wait_for_answer(host, timeout):
+            fail(KafkaError._TIMED_OUT)
+        log = self._kafka.cluster.log(partition)
+        if log is None:
+            fail(KafkaError._UNKNOWN_PARTITION)
+        if not log.has_leader:
+            NOW.hub.sleep(timeout)
+            fail(KafkaError._TIMED_OUT)
+        self._kafka.saw(host, partition, log)
+        return log.low, self._end(log)
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
+        hub, kafka = NOW.hub, self._kafka
+        until = hub.now + timeout
+        while True:
+            is_answered = kafka.cluster.answers(self._host)
+            if self._member is not None:
+                if (code := self._member.refusal) is not None:
+                    hub.sleep(max(timeout, 0.1))
+                    return [Message(topic="", partition=-1, error=refusal(code))]
+                if kafka.group.serve(self._member, is_answered=is_answered):
+                    continue
+            messages = self._gather(num_messages) if is_answered else []
+            if messages or hub.now >= until:
+                return messages
+            assert hub.current is not None
+            kafka.cluster.waiting.append(hub.current)
+            hub.park(until - hub.now)
+
+    def close(self) -> None:
+        if self._member is not None:
+            if self._kafka.cluster.answers(self._host):
+                self._kafka.group.leave(self._member)
+            else:
+                NOW.hub.call_at(NOW.hub.now + 12.0, lambda: self._kafka.group.expire(self._host))
+            self._member = None
+        self._positions.clear()
+
+    def memberid(self) -> str:
+        return self._host
+
+    def _place(self, place: TopicPartition) -> None:
+        partition = (place.topic, place.partition)
+        log = self._kafka.cluster.log(partition)
+        seen = self._kafka.versions_seen.get((self._host, partition))
+        topic_id, version = seen or ((log.topic_id, log.version) if log else ("", 0))
+        self._positions[partition] = Position(place.offset, topic_id, version)
+        self._paused.discard(partition)
+
+    def _end(self, log: Log) -> int:
+        return log.stable_end if self._is_committed_only else log.high
+
+    def _gather(self, most: int) -> list[Message]:
+        messages: list[Message] = []
+        places = list(self._positions.items())
+        NOW.hub.rng.shuffle(places)
+        for partition, position in places:
+            if len(messages) >= most:
+                break
+            if partition not in self._paused and not position.is_broken:
+                messages += self._messages_of(partition, position, min(40, most - len(messages)))
+        return messages
+
+    def _messages_of(self, partition: Partition, position: Position, most: int) -> list[Message]:
+        log = self._kafka.cluster.log(partition)
+        if log is None:
+            if position.was_missing:
+                return []
+            position.was_missing = True
+            return [error_at(partition, KafkaError.UNKNOWN_TOPIC_OR_PART)]
+        position.was_missing = False
+        if log.has_leader and (code := trouble_of(log, position)) is not None:
+            position.is_broken = True
+            return [error_at(partition, code)]
+        return self._read(partition, position, log, most) if log.has_leader else []
+
+    def _read(self, partition: Partition, position: Position, log: Log, most: int) -> list[Message]:
+        position.topic_id, position.version = log.topic_id, log.version
+        entries = log.from_offset(position.offset, most)
+        if entries:
+            position.offset, position.told_end = entries[-1].offset + 1, None
+            return [message_of(partition, entry) for entry in entries]
+        end = self._end(log)
+        if position.told_end == end or end < position.offset:
+            return []
+        position.offset, position.told_end = end, end
+        return [Message(topic=partition[0], partition=partition[1], offset=end, error=KafkaError(EOF))]
+
+
+EOF = KafkaError._PARTITION_EOF
+
+
+def trouble_of(log: Log, position: Position) -> int | None:
+    """What a broker answers instead of records."""
+    if position.topic_id == log.topic_id and any(end < position.offset for end in log.truncations[position.version :]):
+        return int(KafkaError._LOG_TRUNCATION)
+    if not log.low <= position.offset <= log.high:
+        return int(KafkaError._AUTO_OFFSET_RESET)
+    return None
+
+
+def message_of(partition: Partition, entry: Any) -> Message:
+    return Message(
+        topic=partition[0],
+        partition=partition[1],
+        offset=entry.offset,
+        key=None,
+        value=entry.value,
+        timestamp=(1, BASE_MS + int(entry.appended_at * 1000)),
+        leader_epoch=entry.epoch,
+    )
+
+
+def error_at(partition: Partition, code: int) -> Message:
+    return Message(topic=partition[0], partition=partition[1], offset=-1001, error=KafkaError(code))
+
+
+def refusal(code: int) -> KafkaError:
+    return KafkaError(code, "simulated", code == KafkaError._FATAL)
+
+
+def fail(code: int) -> NoReturn:
+    raise KafkaException(KafkaError(code))
+
+
+class SimulatedCluster:
+    """What the archiver uses of KafkaCluster."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._kafka = kafka
+
+    def topics(self) -> dict[str, int]:
+        self._reach("topics")
+        return {name: len(topic.logs) for name, topic in self._kafka.cluster.topics.items()}
+
+    def cluster_id(self) -> str | None:
+        host = self._kafka.request("cluster_id")
+        return "cluster" if self._kafka.wait_for_answer(host, FACTS_SECONDS) else None
+
+    def topic_ids(self, topics: Collection[str]) -> TopicIdAnswers:
+        asked_at, cluster = NOW.hub.now, self._kafka.cluster
+        host = self._kafka.request("topic_ids")
+        if not self._kafka.wait_for_answer(host, FACTS_SECONDS):
+            return TopicIdAnswers({}, frozenset())
+        if any(cluster.id_hiccups.get(scope, -1.0) > NOW.hub.now for scope in (None, host)):
+            NOW.hub.sleep(FACTS_SECONDS)
+            return TopicIdAnswers({}, frozenset())
+        ids = {topic: cluster.topics[topic].topic_id for topic in topics if topic in cluster.topics}
+        for topic_id in ids.values():
+            self._kafka.ids_told[host, topic_id] = asked_at
+        return TopicIdAnswers(ids if cluster.tells_ids else {}, frozenset(set(topics) - set(ids)))
+
+    def bounds(self, partitions: Iterable[Partition], isolation_level: str) -> dict[Partition, LogBounds]:
+        host = self._reach("bounds")
+        found, is_stuck = {}, False
+        for partition in partitions:
+            log = self._kafka.cluster.log(partition)
+            if log is not None and log.has_leader:
+                self._kafka.saw(host, partition, log)
+                found[partition] = LogBounds(log.low, log.stable_end)
+            is_stuck = is_stuck or (log is not None and not log.has_leader)
+        if is_stuck:
+            NOW.hub.sleep(BROKER_SECONDS)
+        return found
+
+    def describe(self, topics: Collection[str]) -> dict[str, TopicDescription]:
+        self._reach("describe")
+        known = self._kafka.cluster.topics
+        return {topic: TopicDescription(len(known[topic].logs), 1, {}, {}) for topic in topics if topic in known}
+
+    def _reach(self, what: str) -> str:
+        host = self._kafka.request(what)
+        if not self._kafka.wait_for_answer(host, BROKER_SECONDS):
+            raise BrokerUnreachable("cannot reach a Kafka broker")
+        return host
