@@ -104,9 +104,9 @@ class ArchiverService:
         self._records = RecordReader(settings)
         self._dead_letters = DeadLetterTopic(config) if config.dead_letter_topic else None
         self._asking = ThreadPoolExecutor(QUESTIONS_AT_ONCE, thread_name_prefix="ask")
-        self._takers = ElasticPool(CLAIMS_AT_ONCE, "claim")
+        self._takers = ElasticPool(CLAIMS_AT_ONCE, "claim", clock)
         self._builders = ThreadPoolExecutor(BUILDERS, thread_name_prefix="build")
-        self._committers = ElasticPool(COMMITS_AT_ONCE, "commit")
+        self._committers = ElasticPool(COMMITS_AT_ONCE, "commit", clock)
         self._watermarks = Watermarks(
             self._assigned, lambda each: self._cluster.watermarks(each, config.isolation_level), clock
         )

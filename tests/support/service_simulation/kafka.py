@@ -1,6 +1,6 @@
 """Clients of the simulated cluster: a consumer below the real KafkaSource and KafkaLog, and an admin's questions."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -9,7 +9,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from archiver.commit.operations import LogBounds
 from archiver.ingest.kafka_cluster import TopicDescription
-from blockgz_runtime.errors import BrokerUnreachable
+from archiver.ingest.kafka_log import BoundsOrFailure
+from blockgz_runtime.errors import BrokerUnreachable, PartitionUnavailable
 from blockgz_runtime.kafka.admin import TopicIdAnswers
 from tests.support.service_simulation.group import Group, Member
 from tests.support.service_simulation.logs import Cluster, Log, Partition
@@ -64,7 +65,11 @@ class Position:
 
 
 class SimulatedConsumer:
-    """What the archiver uses of confluent_kafka.Consumer."""
+    """What the archiver uses of confluent_kafka.Consumer.
+
+    One that consumes notices that its log was truncated since the bounds were asked for; one that reads single records
+    is asked for an offset of the log as it is.
+    """
 
     def __init__(self, kafka: Kafka, settings: Mapping[str, Any]) -> None:
         task = NOW.hub.current
@@ -72,6 +77,7 @@ class SimulatedConsumer:
         self._host = task.host.name
         self._kafka = kafka
         self._is_committed_only = settings.get("isolation.level") != "read_uncommitted"
+        self._consumes = "queued.min.messages" not in settings
         self._positions: dict[Partition, Position] = {}
         self._paused: set[Partition] = set()
         self._member: Member | None = None
@@ -124,27 +130,14 @@ class SimulatedConsumer:
         found = [(each, self._kafka.group.committed.get((each.topic, each.partition))) for each in partitions]
         return [TopicPartition(each.topic, each.partition, *(known or (-1001, None))) for each, known in found]
 
-    def poll(self, timeout: float = 0) -> None:
-        """Only for callbacks, of which there are none."""
+    def poll(self, timeout: float = 0) -> Message | None:
+        return next(iter(self.consume(1, timeout)), None)
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         host = self._kafka.request("list_topics")
         if not self._kafka.wait_for_answer(host, timeout):
             fail(KafkaError._TRANSPORT)
         return SimpleNamespace(topics=dict(self._kafka.cluster.topics))
-
-    def get_watermark_offsets(self, place: TopicPartition, timeout: float, cached: bool) -> tuple[int, int]:
-        host, partition = self._kafka.request("get_watermark_offsets"), (place.topic, place.partition)
-        if not self._kafka.wait_for_answer(host, timeout):
-            fail(KafkaError._TIMED_OUT)
-        log = self._kafka.cluster.log(partition)
-        if log is None:
-            fail(KafkaError._UNKNOWN_PARTITION)
-        if not log.has_leader:
-            NOW.hub.sleep(timeout)
-            fail(KafkaError._TIMED_OUT)
-        self._kafka.saw(host, partition, log)
-        return log.low, self._end(log)
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         hub, kafka = NOW.hub, self._kafka
@@ -179,7 +172,7 @@ class SimulatedConsumer:
     def _place(self, place: TopicPartition) -> None:
         partition = (place.topic, place.partition)
         log = self._kafka.cluster.log(partition)
-        seen = self._kafka.versions_seen.get((self._host, partition))
+        seen = self._kafka.versions_seen.get((self._host, partition)) if self._consumes else None
         topic_id, version = seen or ((log.topic_id, log.version) if log else ("", 0))
         self._positions[partition] = Position(place.offset, topic_id, version)
         self._paused.discard(partition)
@@ -287,18 +280,25 @@ class SimulatedCluster:
             self._kafka.ids_told[host, topic_id] = asked_at
         return TopicIdAnswers(ids if cluster.tells_ids else {}, frozenset(set(topics) - set(ids)))
 
-    def bounds(self, partitions: Iterable[Partition], isolation_level: str) -> dict[Partition, LogBounds]:
-        host = self._reach("bounds")
-        found, is_stuck = {}, False
+    def ask_bounds(self, partitions: Collection[Partition], isolation_level: str) -> dict[Partition, BoundsOrFailure]:
+        try:
+            host = self._reach("bounds")
+        except BrokerUnreachable as error:
+            return dict.fromkeys(partitions, error)
+        answers: dict[Partition, BoundsOrFailure] = {}
         for partition in partitions:
             log = self._kafka.cluster.log(partition)
-            if log is not None and log.has_leader:
+            if log is None:
+                answers[partition] = PartitionUnavailable(f"{partition} is unknown")
+            elif log.has_leader:
                 self._kafka.saw(host, partition, log)
-                found[partition] = LogBounds(log.low, log.stable_end)
-            is_stuck = is_stuck or (log is not None and not log.has_leader)
-        if is_stuck:
+                end = log.stable_end if isolation_level == "read_committed" else log.high
+                answers[partition] = LogBounds(log.low, end)
+            else:
+                answers[partition] = BrokerUnreachable(f"{partition} has no leader")
+        if any(isinstance(answer, BrokerUnreachable) for answer in answers.values()):
             NOW.hub.sleep(BROKER_SECONDS)
-        return found
+        return answers
 
     def describe(self, topics: Collection[str]) -> dict[str, TopicDescription]:
         self._reach("describe")

@@ -27,7 +27,7 @@ class Host:
 
 
 class Task:
-    __slots__ = ("body", "host", "locks", "ticket")
+    __slots__ = ("body", "host", "locks", "thread", "ticket")
 
     def __init__(self, host: Host, body: greenlet.greenlet) -> None:
         self.host = host
@@ -35,6 +35,8 @@ class Task:
         self.ticket = 0
         """Of the newest wait: a wake-up of an older one is stale."""
         self.locks: list[Lock] = []
+        self.thread: Any = None
+        """What current_thread gives."""
 
 
 class Hub:
@@ -320,7 +322,7 @@ class Thread:
         task = NOW.hub.current
         assert task is not None
         self._is_started = True
-        NOW.hub.spawn(task.host, self._live)
+        NOW.hub.spawn(task.host, self._live).thread = self
 
     def run(self) -> None:
         if self._work is not None:
@@ -337,6 +339,28 @@ class Thread:
             self.run()
         finally:
             self._ended.set()
+
+
+class Timer(Thread):
+    def __init__(self, interval: float, function: Callable[..., Any], args: Any = (), kwargs: Any = None) -> None:
+        super().__init__(target=function, args=args, kwargs=kwargs)
+        self._interval = interval
+        self._cancelled = Event()
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+
+    def run(self) -> None:
+        if not self._cancelled.wait(self._interval):
+            super().run()
+
+
+def current_thread() -> Any:
+    task = NOW.hub.current
+    assert task is not None
+    if task.thread is None:
+        task.thread = Thread(name=task.host.name)
+    return task.thread
 
 
 class Future:

@@ -35,6 +35,7 @@ LEAVE_SECONDS = 4.0
 RESTART_SECONDS = 3.0
 POLL_SECONDS = 1.0
 TICK_SECONDS = 2.0
+RECORD_SECONDS = 0.2
 KEPT_LINES = 3000
 
 
@@ -196,7 +197,10 @@ class RecordingLog:
 def replacements() -> list[tuple[Any, Any]]:
     """What stands in for what, by identity."""
     shadows = {
-        threading: {name: getattr(virtual, name) for name in ("Condition", "Event", "Lock", "RLock", "Thread")},
+        threading: {
+            name: getattr(virtual, name)
+            for name in ("Condition", "Event", "Lock", "RLock", "Thread", "Timer", "current_thread")
+        },
         time: {"monotonic": virtual.monotonic, "time": virtual.wall, "sleep": virtual.sleep},
         uuid: {"uuid4": virtual.seeded_uuid},
         random: {"uniform": virtual.uniform},
@@ -221,13 +225,9 @@ SPECIAL: list[tuple[str, str, Any]] = [
     ("archiver.ingest.service", "POLL_SECONDS", POLL_SECONDS),
     ("archiver.ingest.service", "TICK_SECONDS", TICK_SECONDS),
     ("archiver.ingest.kafka_source", "make_client", make_client),
-    ("archiver.ingest.kafka_cluster", "make_client", make_client),
+    ("archiver.ingest.kafka_log", "make_client", make_client),
+    ("archiver.ingest.kafka_log", "POLL_SECONDS", RECORD_SECONDS),
     ("archiver.ingest.service", "consumer_settings", lambda config, **_: {"isolation.level": config.isolation_level}),
-    (
-        "archiver.ingest.assignment",
-        "consumer_settings",
-        lambda config, **_: {"isolation.level": config.isolation_level},
-    ),
 ]
 
 
