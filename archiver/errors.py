@@ -6,6 +6,7 @@
     ├── Fenced           11   another writer claimed it while this one worked
     ├── MemberRefused    11   the consumer group refuses this process, because another process has its member id
     ├── AssignmentLost   11   the consumer group took it away before it was claimed
+    ├── GroupOfAnother   11   another archive commits offsets of the consumer group
     └── TopicChanged     11   its topic was created again since it was claimed
     TopicGone             3   the topic was deleted while it was archived (a NoSuchTopic)
     Diverged              1   the log no longer agrees with the archive; nothing is written
@@ -34,6 +35,10 @@ class Fenced(OwnedByAnother):
 
 class MemberRefused(OwnedByAnother):
     """The consumer group refuses this process as long as another one has its static member id."""
+
+
+class GroupOfAnother(OwnedByAnother):
+    """Another archive commits offsets of the consumer group, so that the two would share the partitions."""
 
 
 class AssignmentLost(OwnedByAnother):

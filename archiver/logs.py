@@ -28,6 +28,7 @@ class LogEvent(StrEnum):
     DENIED = "denied"
     DROPPED = "dropped"
     GAP = "gap"
+    GROUP_UNKNOWN = "group_unknown"
     LISTENING = "listening"
     LOST = "lost"
     PARTITION_PAUSED = "partition_paused"

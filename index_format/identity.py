@@ -7,6 +7,9 @@ import msgspec
 from index_format import objects
 from index_format.objects import Count, Name, Sealed, Word
 
+FORMER_GROUP = "blockgz-archiver"
+"""The group of archives that name none."""
+
 
 @objects.stored
 class ArchiveInfo(Sealed, frozen=True, kw_only=True):
@@ -17,6 +20,12 @@ class ArchiveInfo(Sealed, frozen=True, kw_only=True):
     archive_id: Name
     cluster_id: str | None
     layout: Word
+    group_id: Name | msgspec.UnsetType | None = msgspec.UNSET
+    """The consumer group of its writers; archives of earlier writers do not name it."""
+
+    def group(self, chosen: str | None = None) -> str:
+        """The consumer group in force: the one that was chosen, or the archive's own."""
+        return chosen or self.group_id or FORMER_GROUP
 
 
 @objects.stored

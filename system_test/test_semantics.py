@@ -422,7 +422,7 @@ class TestIdentity:
         site.once(topic_name)
         before = snapshot(tmp_path / "archive")
         refused = site.run(topic_name, "--once", "--group-id", "second", check=11)
-        explained(refused, "blockgz-archiver", "second", "--takeover")
+        explained(refused, site.marker(topic_name)["group_id"], "second", "--takeover")
         assert snapshot(tmp_path / "archive") == before
         site.once(topic_name, "--group-id", "second", "--takeover")
         assert site.marker(topic_name)["group_id"] == "second"

@@ -293,10 +293,11 @@ def test_the_service_and_the_sink_go_on_where_the_other_ended(spark: SparkSessio
     data = from_kafka(spark, site, topic_name)
     with pytest.raises(PySparkException) as caught:
         save(data, site)
-    assert "use groupId blockgz-archiver, or takeover once" in str(caught.value)
+    group = site.marker(topic_name)["group_id"]
+    assert f"use groupId {group}, or takeover once" in str(caught.value)
     with pytest.raises(PySparkException, match="isolationLevel read_committed"):
-        save(data, site, groupId="blockgz-archiver", isolationLevel="read_uncommitted")
-    save(data, site, groupId="blockgz-archiver")
+        save(data, site, groupId=group, isolationLevel="read_uncommitted")
+    save(data, site, groupId=group)
     produce(site.bootstrap, topic_name, [NewRecord(b"%d" % n) for n in range(100, 150)])
     site.once(topic_name)
     assert len(site.exact(topic_name).records) == 150

@@ -6,8 +6,7 @@ from typing import Any
 import click
 import orjson
 
-from archiver.commit.archive import layout_of
-from archiver.config.model import RunConfig
+from archiver.commit.archive import archive_info, layout_of
 from archiver.maintain.repair.chunk_indexes import plan_indexes
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.old_objects import plan_old_indexes, plan_old_markers
@@ -24,8 +23,6 @@ from blockgz_runtime.store.retry import bounded_backoff
 from blockgz_runtime.store.writer import ToolStore
 from index_format.ancestor.keys import has_current_objects
 from index_format.ancestor.payloads import OldFormat
-
-DEFAULT_GROUP = str(RunConfig.model_fields["group_id"].default)
 
 
 @click.group(
@@ -77,9 +74,9 @@ def index(**options: Any) -> int:
     )
 )
 @click.argument("places", nargs=-1, required=True, metavar="TOPIC[:P]...")
-@click.option("--group-id", default=DEFAULT_GROUP, show_default=True, help="The group that archives it from then on.")
+@click.option("--group-id", help="The group that archives it from then on; where none is given, the archive's own.")
 @_options
-def marker(*, places: tuple[str, ...], group_id: str, **options: Any) -> int:
+def marker(*, places: tuple[str, ...], group_id: str | None, **options: Any) -> int:
     """Make a lost or damaged marker again from the indexes of its partition.
 
     A marker that leads to chunks is left alone. An archiver that still works on the partition is fenced: it takes the
@@ -88,7 +85,8 @@ def marker(*, places: tuple[str, ...], group_id: str, **options: Any) -> int:
     _no_keys("a marker is a partition's", places)
 
     def plan_one(store: ToolStore, target: RepairTarget, max_block_bytes: int) -> RepairPlan:
-        return plan_marker(store, target, group_id, max_block_bytes, bounded_backoff(store.url))
+        group = archive_info(store, target.keys.layout).group(group_id)
+        return plan_marker(store, target, group, max_block_bytes, bounded_backoff(store.url))
 
     return _repair(plan_old_markers, plan_one, places=places, **options)
 

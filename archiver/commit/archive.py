@@ -13,6 +13,7 @@ from index_format.identity import ArchiveInfo, TopicInfo
 from index_format.keys import LAYOUTS, TopicFolder, archive_key, topic_home
 
 TOPIC_OBJECT = "_topic.json"
+GROUP_PREFIX = "blockgz-"
 
 T = TypeVar("T", ArchiveInfo, TopicInfo)
 
@@ -30,7 +31,10 @@ def open_archive(store: Store, *, layout: str, cluster_id: str | None) -> Archiv
                 remedy=f"use --layout {other}, or another --archive",
             )
     key = archive_key(layout)
-    fresh = ArchiveInfo(archive_id=str(uuid.uuid4()), cluster_id=cluster_id, layout=layout)
+    archive_id = str(uuid.uuid4())
+    # A group of its own: two archives of one cluster must not share the partitions of a topic.
+    group = f"{GROUP_PREFIX}{archive_id[:8]}"
+    fresh = ArchiveInfo(archive_id=archive_id, cluster_id=cluster_id, layout=layout, group_id=group)
     info = _settle(store, key, objects.encode(fresh), ArchiveInfo)
     if None not in (cluster_id, info.cluster_id) and cluster_id != info.cluster_id:
         raise Diverged(

@@ -35,7 +35,7 @@ class PartitionIdentity:
         cls, config: RunConfig, keys: PartitionKeys, archive_id: str, topic_id: str | None, key_prefix: str
     ) -> "PartitionIdentity":
         """As the settings have it."""
-        group, level = config.group_id, config.isolation_level
+        group, level = config.group, config.isolation_level
         return cls(keys, archive_id, topic_id, group, config.record_format, config.codec, level, key_prefix)
 
     @property

@@ -26,6 +26,7 @@ from blockgz_runtime.kafka.secrets import is_secret
 from blockgz_runtime.store.address import parse_address
 from blockgz_runtime.topic_patterns import TopicSelection
 from blockgz_runtime.units import parse_duration, parse_size
+from index_format.identity import FORMER_GROUP, ArchiveInfo
 from index_format.keys import check_topic
 
 NONE = "none"
@@ -97,8 +98,8 @@ class RunConfig(BaseModel):
     """Drain to the last stable offsets taken at the start, then exit."""
     exclude: Patterns = ()
     """Topics to leave out: names, globs or ~regex."""
-    group_id: str = Field("blockgz-archiver", min_length=1)
-    """Consumer group that owns the archive."""
+    group_id: str | None = Field(None, min_length=1)
+    """Consumer group that owns the archive; where none is given, the one that the archive names."""
     group_protocol: Literal["classic", "consumer"] = "classic"
     """Rebalance protocol of the group; consumer is KIP-848."""
     group_instance_id: str | None = Field(None, min_length=1)
@@ -152,7 +153,7 @@ class RunConfig(BaseModel):
     single_writer: bool = False
     """Trust that only one process writes: the store is not probed for conditional writes."""
     takeover: bool = False
-    """Claim partitions that another group archives."""
+    """Claim partitions that another group archives, in a group that another archive may have used."""
     topic_refresh: Seconds = Field(30, gt=0)
     """How often to look for topics that came or went."""
     workers: int = Field(1, ge=1, le=256)
@@ -227,6 +228,15 @@ class RunConfig(BaseModel):
     def dead_letter_topic(self) -> str | None:
         """The topic that takes records that cannot be archived, where that is the policy."""
         return self.dlq_topic if self.on_bad_record == "dlq" else None
+
+    @property
+    def group(self) -> str:
+        """The consumer group in force, once `of_archive` looked it up."""
+        return self.group_id or FORMER_GROUP
+
+    def of_archive(self, archive: ArchiveInfo) -> "RunConfig":
+        """The same, with the group that the archive names where none was chosen."""
+        return self.model_copy(update={"group_id": archive.group(self.group_id)})
 
     @property
     def compression_library(self) -> str:

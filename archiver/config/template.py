@@ -14,6 +14,7 @@ EXAMPLES = {
     "exclude": "['test-*']",
     "kafka": "{security.protocol: SASL_SSL, sasl.mechanism: SCRAM-SHA-512, sasl.username: archiver, "
     "sasl.password: '${env:KAFKA_PASSWORD}'}",
+    "group_id": "archive-of-orders",
     "group_instance_id": "archiver-1",
     "endpoint_url": "http://localhost:9000",
     "region": "eu-central-1",

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from archiver.config.model import RunConfig
 from archiver.doctor.cluster_checks import ClusterChecks
 from archiver.doctor.findings import Finding, Verdict, carefully
-from archiver.doctor.machine_checks import check_buffer, check_store, check_versions
+from archiver.doctor.machine_checks import check_buffer, check_store, check_versions, found_archive
+from index_format.errors import BlockgzError
 
 
 def examine(config: RunConfig, wall: Callable[[], float] = time.time) -> Iterator[Finding]:
@@ -21,6 +22,7 @@ def examine(config: RunConfig, wall: Callable[[], float] = time.time) -> Iterato
     for name, check in (
         ("topics", kafka.topics),
         ("permissions", kafka.permissions),
+        ("group", lambda: _group(config, kafka)),
         ("retention", kafka.retention),
         ("timestamps", lambda: kafka.timestamps(wall())),
     ):
@@ -31,3 +33,12 @@ def examine(config: RunConfig, wall: Callable[[], float] = time.time) -> Iterato
     yield from carefully("open files", kafka.open_files)
     yield from carefully("buffer", lambda: check_buffer(config))
     yield from carefully("store", lambda: check_store(config, wall, kafka.cluster_id))
+
+
+def _group(config: RunConfig, kafka: ClusterChecks) -> Iterator[Finding]:
+    try:
+        archive = found_archive(config)
+    except BlockgzError as error:
+        yield Finding("group", Verdict.WARN, f"could not be checked, as the archive names it: {error.what}")
+        return
+    yield from kafka.group(archive)

@@ -15,7 +15,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from archiver.config.model import RunConfig
 from archiver.doctor.findings import Finding, Verdict, listed
 from archiver.doctor.judging import (
+    NEW_GROUP,
     judge_dead_letters,
+    judge_group_owners,
     judge_group_permissions,
     judge_newest,
     judge_open_files,
@@ -30,6 +32,7 @@ from archiver.ingest.kafka_source import Partition
 from blockgz_runtime.kafka.admin import answered
 from blockgz_runtime.kafka.connection import DENIED
 from blockgz_runtime.topic_patterns import TopicSelection
+from index_format.identity import ArchiveInfo
 
 DEADLINE_SECONDS = 5.0
 MAX_TIMESTAMP: Any = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
@@ -76,14 +79,23 @@ class ClusterChecks:
             yield Finding("topics", Verdict.WARN, "none is selected so far", "check TOPIC and --exclude")
 
     def permissions(self) -> Iterator[Finding]:
-        """Whether topics and group may be read."""
+        """Whether topics may be read."""
         allowed = self._access.topic_operations(self._selected) if self._selected else {}
         yield from judge_topic_permissions(allowed)
-        yield judge_group_permissions(self._config.group_id, self._access.group_operations(self._config.group_id))
         dlq = self._config.dead_letter_topic
         if dlq is not None:
             is_there = dlq in self._known
             yield judge_dead_letters(dlq, is_there, self._access.topic_operations([dlq])[dlq] if is_there else None)
+
+    def group(self, archive: ArchiveInfo | None) -> Iterator[Finding]:
+        """Whether the consumer group may be joined, and is no other archive's."""
+        group_id = self._config.group_id if archive is None else archive.group(self._config.group_id)
+        if group_id is None:
+            yield NEW_GROUP
+            return
+        yield judge_group_permissions(group_id, self._access.group_operations(group_id))
+        owners = self._cluster.committed_metadata(group_id, self._selected)
+        yield judge_group_owners(group_id, archive, owners, takeover=self._config.takeover)
 
     def retention(self) -> Iterator[Finding]:
         """Whether records live long enough to be archived."""

@@ -4,8 +4,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from archiver.doctor.findings import SHOWN, Finding, Verdict, listed
+from archiver.commit.archive import GROUP_PREFIX
+from archiver.doctor.findings import SHOWN, Finding, Verdict, failed, listed
+from archiver.errors import GroupOfAnother
+from archiver.ingest.group_offsets import refuse_other_archive
 from archiver.ingest.kafka_cluster import TopicDescription
+from archiver.ingest.kafka_source import Partition
 from blockgz_runtime.units import format_duration, format_size
 from index_format.identity import ArchiveInfo
 
@@ -91,6 +95,27 @@ def judge_dead_letters(topic: str, is_there: bool, allowed: frozenset[str] | Non
         return Finding(check, Verdict.OK, f"WRITE is allowed on {topic}")
     remedy = f"grant DESCRIBE and WRITE on topic {topic} to this user"
     return Finding(check, Verdict.FAIL, f"WRITE is not allowed on {topic}", remedy)
+
+
+NEW_GROUP = Finding(
+    "group ACL",
+    Verdict.WARN,
+    f"could not be checked: the first run names the group, {GROUP_PREFIX} and a part of the new archive's id",
+    f"where ACLs are in force, grant READ on groups with the prefix {GROUP_PREFIX}, or give --group-id",
+)
+
+
+def judge_group_owners(
+    group_id: str, archive: ArchiveInfo | None, owners: Mapping[Partition, str], *, takeover: bool
+) -> Finding:
+    """Whether another archive commits offsets of the group; `owners` holds archive ids."""
+    try:
+        refuse_other_archive(group_id, archive.archive_id if archive else None, owners)
+    except GroupOfAnother as error:
+        if takeover:
+            return Finding("group", Verdict.WARN, f"{error.what}; --takeover trusts that it no longer does")
+        return failed("group", error)
+    return Finding("group", Verdict.OK, f"no other archive uses group {group_id}")
 
 
 def judge_topics(described: Mapping[str, TopicDescription], chunk_interval: float) -> Iterator[Finding]:

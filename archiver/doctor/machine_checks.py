@@ -86,12 +86,23 @@ def _conditional_writes(config: RunConfig, store: ToolStore) -> Iterator[Finding
 
 
 def _identity(config: RunConfig, store: ToolStore, cluster_id: str | None) -> Iterator[Finding]:
-    found = {}
-    for layout in LAYOUTS:
-        stored = store.get(archive_key(layout))
-        if stored is not None:
-            found[layout] = objects.decode(stored.body, ArchiveInfo, archive_key(layout))
-    yield judge_identity(found, config.layout, cluster_id)
+    yield judge_identity(_identities(store), config.layout, cluster_id)
+
+
+def found_archive(config: RunConfig) -> ArchiveInfo | None:
+    """What the archive says of itself, None where there is none yet; raises the errors of the store."""
+    with _opened(config) as store:
+        return next(iter(_identities(store).values()), None)
+
+
+def _identities(store: ToolStore) -> dict[str, ArchiveInfo]:
+    """By layout."""
+    stored = {layout: store.get(archive_key(layout)) for layout in LAYOUTS}
+    return {
+        layout: objects.decode(each.body, ArchiveInfo, archive_key(layout))
+        for layout, each in stored.items()
+        if each is not None
+    }
 
 
 def _uploads(store: ToolStore) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from archiver.commit.operations import LogBounds
 from archiver.config.model import RunConfig
 from archiver.errors import MemberRefused
 from archiver.ingest.backpressure import Fetching
+from archiver.ingest.group_offsets import GroupOffsets
 from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.ingest.kafka_log import BoundsOrFailure
 from archiver.ingest.kafka_source import Partition
@@ -141,12 +142,14 @@ class GroupMember:
         fetching: Fetching,
         topics: Sequence[str],
         watch: TopicWatch,
+        offsets: GroupOffsets,
         *,
         rest: Callable[[], None],
         wait: Callable[[float], object],
     ) -> None:
         """`rest` waits for a moment, `wait` for so many seconds or until the process stops."""
         self._config = config
+        self._offsets = offsets
         self._ownership = ownership
         self._fetching = fetching
         self._topics = topics
@@ -162,12 +165,17 @@ class GroupMember:
         return False
 
     def start(self) -> None:
+        """Raises GroupOfAnother, unless the group is taken over."""
+        if not self._config.takeover:
+            self._offsets.check(self._topics)
         self._fetching.subscribe(self._topics, self)
 
     def tick(self, now: float) -> None:
         """Tell the group how far its partitions are; subscribe to topics that came or went."""
         if now - self._informed_at >= GROUP_COMMIT_SECONDS:
             self._informed_at = now
+            if not self._config.takeover:
+                self._offsets.check_again(self._topics, now)
             self._inform(self._ownership.active)
         topics = self._watch.topics(now)
         if topics is None or topics == self._topics:

@@ -7,6 +7,7 @@ the consumer is left unpolled for a moment, then paused and polled, which keeps 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from archiver.ingest.buffer import BufferFolder
@@ -251,12 +252,16 @@ class Fetching:
         self._budgets = budgets
         self._clock = clock
         self._rest = rest
-        self._source = connect()
         self._mode = FetchMode.FETCH
         self._had_capacity_at = clock()
         self._paused_at: dict[Partition, float] = {}
         """Partitions that are paused alone."""
         self._fetched_at: dict[Partition, float] = {}
+
+    @cached_property
+    def _source(self) -> KafkaSource:
+        """Connected when it is first used: the group is known once the archive was opened."""
+        return self._connect()
 
     @property
     def is_paused(self) -> bool:
@@ -325,7 +330,8 @@ class Fetching:
 
     def close(self) -> None:
         """Leave the group; nothing is consumed any more."""
-        self._source.close()
+        if "_source" in vars(self):
+            self._source.close()
 
     def _take_turns(self, loads: Mapping[Partition, PartitionLoad], now: float) -> None:
         """Pause partitions alone that hold more than their share; resume those that no longer do."""

@@ -61,7 +61,7 @@ class DeadLetterTopic:
 
     def __init__(self, config: RunConfig) -> None:
         self._settings = dead_letter_settings(config)
-        self._connector = config.group_id
+        self._connector = config.group
         self.topic = str(config.dead_letter_topic)
         self._guard = threading.Lock()
         self._producer: Producer | None = None

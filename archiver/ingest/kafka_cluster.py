@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from archiver.commit.operations import LogBounds
@@ -20,7 +20,7 @@ from blockgz_runtime.kafka.admin import (
     log_bounds,
     topic_ids,
 )
-from blockgz_runtime.kafka.connection import ConnectionErrors, cluster_metadata, kafka_failure
+from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS, ConnectionErrors, cluster_metadata, kafka_failure
 from blockgz_runtime.kafka.settings import make_client
 from index_format.errors import BlockgzError
 
@@ -96,6 +96,25 @@ class KafkaCluster:
         high = self.bounds(partitions, "read_uncommitted")
         bounds = high if isolation_level == "read_uncommitted" else self.bounds(partitions, isolation_level)
         return {each: LogEnds(bounds[each], high[each].high) for each in bounds.keys() & high.keys()}
+
+    def committed_metadata(self, group_id: str, topics: Sequence[str]) -> dict[Partition, str]:
+        """What the group's committed offsets of these topics say in their metadata, where they say anything.
+
+        Raises BrokerUnreachable, AccessDenied or PartitionUnavailable.
+        """
+        known = self._known_topics()
+        partitions = [
+            TopicPartition(topic, number) for topic in topics if topic in known for number in known[topic].partitions
+        ]
+        if not partitions:
+            return {}
+        wanted = [ConsumerGroupTopicPartitions(group_id, partitions)]
+        try:
+            (answer,) = self.admin.list_consumer_group_offsets(wanted, request_timeout=BROKER_DEADLINE_SECONDS).values()
+            committed = answer.result().topic_partitions
+        except KafkaException as error:
+            raise kafka_failure(error.args[0], f"the offsets of consumer group {group_id!r} cannot be read") from error
+        return {(each.topic, each.partition): each.metadata for each in committed if each.metadata}
 
     def describe(self, topics: Sequence[str]) -> dict[str, TopicDescription]:
         """What is known of these topics; those that the cluster does not have are left out.

@@ -71,7 +71,7 @@ def consumer_settings(config: RunConfig, *, queue_bytes: int) -> dict[str, Any]:
         "topic.metadata.refresh.interval.ms": 30_000,
         **_group_settings(config),
         **cluster_settings(config),
-        "group.id": config.group_id,
+        "group.id": config.group,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "error",

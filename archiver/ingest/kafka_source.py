@@ -178,14 +178,19 @@ class KafkaSource:
         batching_bytes: int,
         clock: Callable[[], float] = time.monotonic,
         poll_seconds: float = POLL_SECONDS,
+        metadata: str = "",
     ) -> None:
-        """`batching_bytes` bounds what is batched into batches. Raises UsageError for settings that are refused."""
+        """`batching_bytes` bounds what is batched into batches; `metadata` goes along with committed offsets.
+
+        Raises UsageError for settings that are refused.
+        """
         self._consumer: Consumer = make_client(Consumer, dict(settings))
         self._consuming: set[Partition] = set()
         self._paused: set[Partition] = set()
         """Also partitions that are not consumed: librdkafka keeps them paused when it is given them again."""
         self._batching = Batching(batching_bytes, clock)
         self._poll_seconds = poll_seconds
+        self._metadata = metadata
         self._at_once = FIRST_MESSAGES_A_POLL
         self._refusal: BlockgzError | None = None
         """What the group said, until the next poll."""
@@ -244,7 +249,8 @@ class KafkaSource:
         """Tell the group how far the archive is, for lag tools; advisory, not waited for."""
         with suppress(KafkaException):  # such as after a fatal error
             self._consumer.commit(
-                offsets=[TopicPartition(*partition, at) for partition, at in positions.items()], asynchronous=True
+                offsets=[TopicPartition(*partition, at, self._metadata) for partition, at in positions.items()],
+                asynchronous=True,
             )
 
     def batched(self, partitions: Iterable[Partition]) -> list[Event]:

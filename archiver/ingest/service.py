@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import version
+from typing import Any
 
 from archiver.commit.archive import open_archive
 from archiver.config.model import RunConfig
@@ -21,6 +22,7 @@ from archiver.ingest.backpressure import Budgets, Fetching, MemoryPlan
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.claim_queue import ClaimQueue
 from archiver.ingest.dead_letters import DeadLetterTopic
+from archiver.ingest.group_offsets import GroupOffsets
 from archiver.ingest.identity import IdWatch, TopicIds
 from archiver.ingest.kafka_cluster import KafkaCluster, Watermarks
 from archiver.ingest.kafka_log import BoundsOrFailure, PartitionLog, RecordReader
@@ -91,18 +93,19 @@ class ArchiverService:
         """What `run` raises, while it still ends."""
         self._abandoned = threading.Event()
         self._cluster = KafkaCluster(cluster_settings(config))
-        memory = MemoryPlan(config.memory)
-        settings = consumer_settings(config, queue_bytes=memory.queue_bytes)
+        memory = self._memory = MemoryPlan(config.memory)
         poll_seconds = POLL_SECONDS_OF_ONCE if config.once else POLL_SECONDS
         self._budgets = Budgets(memory, buffer, config.buffer_bytes)
         self._fetching = Fetching(
-            lambda: KafkaSource(settings, memory.batching_bytes, clock, poll_seconds),
+            lambda: KafkaSource(
+                self._consumer_settings(), memory.batching_bytes, clock, poll_seconds, self._archive_id
+            ),
             self._budgets,
             clock,
             self._pause_briefly,
         )
-        self._records = RecordReader(settings)
-        self._dead_letters = DeadLetterTopic(config) if config.dead_letter_topic else None
+        self._records = RecordReader(self._consumer_settings())
+        self._dead_letters: DeadLetterTopic | None = None
         self._asking = ThreadPoolExecutor(QUESTIONS_AT_ONCE, thread_name_prefix="ask")
         self._takers = ElasticPool(CLAIMS_AT_ONCE, "claim", clock)
         self._builders = ThreadPoolExecutor(BUILDERS, thread_name_prefix="build")
@@ -110,6 +113,7 @@ class ArchiverService:
         self._watermarks = Watermarks(
             self._assigned, lambda each: self._cluster.watermarks(each, config.isolation_level), clock
         )
+        self._archive_id = ""
         self._ownership: Ownership | None = None
         self._assignment: Assignment | None = None
         self._ticked_at = self._stepped_at = self._gave_back_at = clock()
@@ -175,6 +179,9 @@ class ArchiverService:
     def _run(self) -> None:
         topics = self._select()
         archive = self._open_archive()
+        config = self._config = self._config.of_archive(archive)
+        self._archive_id = archive.archive_id
+        self._dead_letters = DeadLetterTopic(config) if config.dead_letter_topic else None
         ids = TopicIds(self._cluster.topic_ids, lambda: {topic for topic, _ in self._assigned()}, self._clock)
         directory = TopicDirectory(self._store, ids, archive, self._clock)
         configs = TopicConfigs(self._store, archive.layout, directory.locate, self._cluster.describe)
@@ -267,8 +274,17 @@ class ArchiverService:
             every_seconds=self._config.topic_refresh,
             now=self._clock(),
         )
+        ask = partial(self._cluster.committed_metadata, self._config.group)
+        offsets = GroupOffsets(self._config.group, self._archive_id, ask, self._asking)
         return GroupMember(
-            self._config, ownership, self._fetching, topics, watch, rest=self._pause_briefly, wait=self._stopping.wait
+            self._config,
+            ownership,
+            self._fetching,
+            topics,
+            watch,
+            offsets,
+            rest=self._pause_briefly,
+            wait=self._stopping.wait,
         )
 
     def _context(self, archive: ArchiveInfo, topics: TopicDirectory) -> ArchivingContext:
@@ -290,6 +306,9 @@ class ArchiverService:
 
     def _ask_bounds(self, partitions: Collection[Partition]) -> Mapping[Partition, BoundsOrFailure]:
         return self._cluster.ask_bounds(partitions, self._config.isolation_level)
+
+    def _consumer_settings(self) -> dict[str, Any]:
+        return consumer_settings(self._config, queue_bytes=self._memory.queue_bytes)
 
     def _assigned(self) -> set[Partition]:
         return self._ownership.assigned if self._ownership else set()

@@ -96,7 +96,8 @@ class ServiceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     version: str
     archive: str
-    group_id: str
+    group_id: str | None
+    """None until the archive was opened, where it is the one that names it."""
     joined: bool
     """Whether the group has told this process its partitions; with `--once` whether they were listed."""
     heartbeat_age_seconds: float

@@ -9,9 +9,12 @@ from unittest.mock import ANY
 import pytest
 
 from archiver.commit.archive import find_incarnation, open_archive
+from archiver.config.model import RunConfig
 from archiver.errors import Diverged
 from blockgz_runtime.errors import UsageError
+from index_format import objects
 from index_format.errors import MalformedObject, UnsupportedVersion
+from index_format.identity import ArchiveInfo
 from index_format.keys import TopicFolder
 from tests.support.memory_store import MemoryStore
 
@@ -29,6 +32,7 @@ def test_a_new_archive_is_settled_once(layout: str) -> None:
         "archive_id": info.archive_id,
         "cluster_id": "cluster-1",
         "layout": layout,
+        "group_id": f"blockgz-{info.archive_id[:8]}",
         "crc32": ANY,
     }
     assert open_archive(store, layout=layout, cluster_id="cluster-1") == info
@@ -117,3 +121,16 @@ def test_a_damaged_identity_is_refused(body: bytes, error: type[Exception], open
         store.put_if_absent(key, body.replace(b"archive", b"topic") if "topic=" in key else body, "damage")
     with pytest.raises(error):
         open_it(store)
+
+
+def test_the_group_in_force() -> None:
+    """The chosen one, else the archive's own; archives of earlier writers name none."""
+    former = b'{"format":"block-gzip-archive","version":1,"archive_id":"a","cluster_id":null,"layout":"topic"}'
+    named = former.replace(b'"topic"}', b'"topic","group_id":"blockgz-a"}')
+    config = RunConfig(archive="./archive", bootstrap_servers="broker:9092", topics=("orders",))
+    chosen = RunConfig(archive="./archive", bootstrap_servers="broker:9092", topics=("orders",), group_id="mine")
+    nameless = named.replace(b'"blockgz-a"', b"null")
+    for body, expected in ((former, "blockgz-archiver"), (nameless, "blockgz-archiver"), (named, "blockgz-a")):
+        info = objects.decode(body, ArchiveInfo, "_archive.json")
+        assert config.of_archive(info).group == expected
+        assert chosen.of_archive(info).group == "mine"

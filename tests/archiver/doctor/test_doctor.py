@@ -12,6 +12,7 @@ from archiver.doctor.judging import (
     FILES,
     judge_clock,
     judge_dead_letters,
+    judge_group_owners,
     judge_group_permissions,
     judge_identity,
     judge_newest,
@@ -124,6 +125,27 @@ def test_an_archive_of_another_layout_or_cluster_is_refused(
 ) -> None:
     found = {"topic": ArchiveInfo(archive_id="a", cluster_id="c", layout="topic")}
     assert judge_identity(found, layout, cluster_id).verdict is expected
+
+
+@pytest.mark.parametrize(
+    ("owners", "takeover", "expected"),
+    [
+        ({}, False, OK),
+        ({("orders", 0): "a"}, False, OK),
+        ({("orders", 0): "b"}, False, FAIL),
+        ({("orders", 0): "b"}, True, WARN),
+    ],
+)
+def test_a_group_in_which_another_archive_commits(
+    owners: dict[tuple[str, int], str], takeover: bool, expected: Verdict
+) -> None:
+    archive = ArchiveInfo(archive_id="a", cluster_id=None, layout="topic")
+    assert judge_group_owners("g", archive, owners, takeover=takeover).verdict is expected
+
+
+def test_a_new_archive_in_the_group_of_another() -> None:
+    assert judge_group_owners("g", None, {("orders", 0): "b"}, takeover=False).verdict is FAIL
+    assert judge_group_owners("g", None, {}, takeover=False).verdict is OK
 
 
 def test_the_worst_verdict_counts() -> None:

@@ -168,6 +168,7 @@ def test_a_partition_over_its_share_is_paused_alone_until_it_is_not() -> None:
         fetching.poll(LOADS)
         return journal.since()
 
+    assert step() == ["connect", "poll"], "the group is known by then"
     assert step(pause={PARTITION}) == ["pause 3", "poll"], "the others are fetched"
     step()
     assert journal.paused == {PARTITION}

@@ -1,32 +1,11 @@
 from collections.abc import Collection
-from concurrent.futures import Executor, Future
-from typing import Any
 
 import pytest
 
 from archiver.ingest.topics import MissingTopics, TopicWatch, selected_topics
 from blockgz_runtime.errors import BrokerUnreachable, NoSuchTopic
 from blockgz_runtime.topic_patterns import TopicSelection
-
-
-class Later(Executor):
-    """Carries out what was submitted when it is told to."""
-
-    def __init__(self) -> None:
-        self.submitted: list[tuple[Future[Any], Any]] = []
-
-    def submit(self, function: Any, /, *_: Any, **__: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        self.submitted.append((future, function))
-        return future
-
-    def carry_out(self) -> None:
-        while self.submitted:
-            future, function = self.submitted.pop()
-            try:
-                future.set_result(function())
-            except BrokerUnreachable as error:
-                future.set_exception(error)
+from tests.support.executors import Later
 
 
 def test_topics_are_looked_up_again_when_it_is_time() -> None:

@@ -1,0 +1,67 @@
+"""Whose a consumer group is: the metadata of its committed offsets names the archive."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+
+from archiver.errors import GroupOfAnother
+from archiver.ingest.kafka_source import Partition, name_of
+from archiver.logs import LogEvent, log
+from index_format.errors import BlockgzError
+
+ASK_SECONDS = 30.0
+
+AskOwners = Callable[[Sequence[str]], Mapping[Partition, str]]
+"""What the group's committed offsets of these topics say in their metadata, where they say anything."""
+
+
+class GroupOffsets:
+    """Refuses a group in which another archive commits; all methods belong to the consumer thread.
+
+    Two archives of one group would share the partitions of a topic, and neither would hold all of it.
+    """
+
+    def __init__(self, group_id: str, archive_id: str, ask: AskOwners, executor: Executor) -> None:
+        """`ask` raises a BlockgzError where nobody answers; `executor` runs it while the process archives."""
+        self._group_id = group_id
+        self._archive_id = archive_id
+        self._ask = ask
+        self._executor = executor
+        self._asked_at: float | None = None
+        self._asking: Future[Mapping[Partition, str]] | None = None
+
+    def check(self, topics: Sequence[str]) -> None:
+        """Ask and wait for the answer; raises GroupOfAnother. Without an answer `check_again` asks soon."""
+        self._take(lambda: self._ask(topics))
+
+    def check_again(self, topics: Sequence[str], now: float) -> None:
+        """Ask now and then, and wait for nothing; raises GroupOfAnother once the answer is there."""
+        if self._asking is not None and self._asking.done():
+            asked, self._asking = self._asking, None
+            self._take(asked.result)
+        if self._asking is None and (self._asked_at is None or now - self._asked_at >= ASK_SECONDS):
+            self._asked_at = now
+            self._asking = self._executor.submit(self._ask, topics)
+
+    def _take(self, owners: Callable[[], Mapping[Partition, str]]) -> None:
+        try:
+            refuse_other_archive(self._group_id, self._archive_id, owners())
+        except GroupOfAnother:
+            raise
+        except BlockgzError as error:
+            log.warning(LogEvent.GROUP_UNKNOWN, group=self._group_id, cause=error.what, why=error.why)
+
+
+def refuse_other_archive(group_id: str, archive_id: str | None, owners: Mapping[Partition, str]) -> None:
+    """Raises GroupOfAnother where an offset was committed by another archive; `owners` holds archive ids.
+
+    `archive_id` is None before the archive is made.
+    """
+    for partition, owner in sorted(owners.items()):
+        if owner != archive_id:
+            raise GroupOfAnother(
+                f"another archive uses consumer group {group_id!r}",
+                why=f"the group's offset of {name_of(partition)} was committed by archive {owner}, this one is "
+                f"{archive_id or 'new'}: in one group each would get a part of the partitions",
+                remedy="give this archive a --group-id of its own, with --takeover once if it holds these topics "
+                "already; or stop the other archive's processes and start with --takeover",
+            )
