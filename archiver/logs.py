@@ -5,9 +5,14 @@ its keys stand in docs/operations.md.
 """
 
 import logging
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TextIO
 
+from blockgz_runtime.kafka import LOGGER
 from blockgz_runtime.process import refused
 
 with refused("rich"):  # which it would have for tracebacks in colours, the tenth part of a start
@@ -23,9 +28,11 @@ class LogEvent(StrEnum):
     ABANDONED = "abandoned"
     ASSIGNED = "assigned"
     CLAIMED = "claimed"
+    CLIENT_LOG = "client_log"
     COMMITTED = "committed"
     COURTESY_FAILED = "courtesy_failed"
     DENIED = "denied"
+    DESCRIBE_DENIED = "describe_denied"
     DROPPED = "dropped"
     GAP = "gap"
     GROUP_UNKNOWN = "group_unknown"
@@ -78,10 +85,75 @@ def log_to(stream: TextIO, *, level: int, log_format: str) -> None:
             ],
         )
     )
-    logger = logging.getLogger(NAME)
-    logger.handlers[:] = [handler]
-    logger.setLevel(level)
-    logger.propagate = False
+    # librdkafka logs details only where `debug` among the user's settings asks for them.
+    details = logging.DEBUG if level <= logging.INFO else level
+    for name, listener, least in ((NAME, handler, level), (LOGGER, ClientLog(), details)):
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [listener]
+        logger.setLevel(least)
+        logger.propagate = False
+
+
+FIRST_QUIET_SECONDS = 60.0
+LONGEST_QUIET_SECONDS = 3600.0
+MOST_LINES = 1000
+"""So many different lines are remembered."""
+
+
+@dataclass
+class Repeats:
+    """How often a line came again."""
+
+    quiet_until: float
+    quiet_seconds: float = FIRST_QUIET_SECONDS
+    left_out: int = 0
+
+    def again(self, now: float) -> int | None:
+        """How many were left out before this one; None to leave this one out too.
+
+        A line that keeps coming is logged after a minute, then after twice as long each time, up to an hour.
+        """
+        if now < self.quiet_until:
+            self.left_out += 1
+            return None
+        is_new = now >= self.quiet_until + self.quiet_seconds
+        self.quiet_seconds = FIRST_QUIET_SECONDS if is_new else min(2 * self.quiet_seconds, LONGEST_QUIET_SECONDS)
+        self.quiet_until = now + self.quiet_seconds
+        left_out, self.left_out = self.left_out, 0
+        return left_out
+
+
+class ClientLog(logging.Handler):
+    """Logs what Kafka clients log, as events; a broker that is down is not logged twenty times a second."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._seen: dict[str, Repeats] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Takes a line in parts: kind, client, text."""
+        parts = record.args if isinstance(record.args, tuple) and len(record.args) == 3 else ("", "", record.msg)
+        kind, client, text = map(str, parts)
+        text = _THREAD.sub("", text)
+        if record.levelno < logging.WARNING:
+            log.info(LogEvent.CLIENT_LOG, client=client, kind=kind, text=text)
+            return
+        now, broker = self._clock(), _BROKER.match(text)
+        alike = (broker[0] if broker else "") + _NUMBER.sub("", text)
+        seen = self._seen.get(alike)
+        repeated = 0 if seen is None else seen.again(now)
+        if seen is None:
+            if len(self._seen) >= MOST_LINES:
+                del self._seen[next(iter(self._seen))]
+            self._seen[alike] = Repeats(now + FIRST_QUIET_SECONDS)
+        if repeated is not None:
+            log.warning(LogEvent.CLIENT_LOG, client=client, kind=kind, text=text, repeated=repeated)
+
+
+_THREAD = re.compile(r"^\[thrd:[^]]*\]: ")
+_BROKER = re.compile(r"\S+:\d+/\S+: ")
+_NUMBER = re.compile(r"\d+")
 
 
 HEADING = ("timestamp", "level", "event")

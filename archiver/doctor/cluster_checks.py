@@ -61,7 +61,8 @@ class ClusterChecks:
         yield Finding("broker", Verdict.OK, where)
         sample = next(iter(known), None)
         if sample is not None:
-            yield judge_topic_ids(self._cluster.topic_ids([sample]).ids.get(sample))
+            answers = self._cluster.topic_ids([sample])
+            yield judge_topic_ids(answers.ids.get(sample), is_denied=sample in answers.denied)
         if self._config.group_protocol == "consumer":
             yield judge_protocols(self._access.rebalance_protocols())
 
@@ -158,7 +159,8 @@ class KafkaAccess:
         if not wanted:
             return None
         answers = self._admin.list_offsets(wanted, request_timeout=DEADLINE_SECONDS).values()
-        found = [each.timestamp for each in map(answered, answers) if each is not None]
+        told = (answered(each, "the newest timestamps cannot be asked for") for each in answers)
+        found = [each.timestamp for each in told if each is not None]
         return max((timestamp for timestamp in found if timestamp is not None and timestamp >= 0), default=None)
 
 

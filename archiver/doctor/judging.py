@@ -33,8 +33,10 @@ FILES = 256
 FILES_A_BROKER = 8
 
 
-def judge_topic_ids(topic_id: str | None) -> Finding:
+def judge_topic_ids(topic_id: str | None, *, is_denied: bool = False) -> Finding:
     """Whether a topic that is deleted and created again will be recognised."""
+    if is_denied:
+        return Finding("broker api", Verdict.WARN, "topics may not be described", "grant Describe on the topics")
     if topic_id is not None:
         return Finding("broker api", Verdict.OK, "tells topic ids: a topic that is created again is recognised")
     return Finding(

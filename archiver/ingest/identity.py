@@ -85,7 +85,7 @@ class TopicIds:
 
     def _answers(self, topics: Collection[str]) -> TopicIdAnswers:
         answers = self._ask(topics) if topics else NOTHING_TOLD
-        is_silent = bool(topics) and not (answers.ids or answers.missing)
+        is_silent = bool(topics) and not (answers.ids or answers.missing or answers.denied)
         self._silent_until = self._clock() + SILENT_SECONDS if is_silent else None
         return answers
 

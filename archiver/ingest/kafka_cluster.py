@@ -11,6 +11,7 @@ from archiver.commit.operations import LogBounds
 from archiver.ingest.kafka_log import BoundsOrFailure
 from archiver.ingest.kafka_source import Partition, name_of
 from archiver.logs import LogEvent, log
+from blockgz_runtime.errors import AccessDenied
 from blockgz_runtime.kafka.admin import (
     FACTS_DEADLINE_SECONDS,
     OF_THE_TOPIC,
@@ -45,6 +46,8 @@ class KafkaCluster:
         self.admin: AdminClient = make_client(AdminClient, {**settings, "error_cb": self._connection_errors})
         self._bootstrap = settings["bootstrap.servers"]
         self._was_reached = False
+        self._denied: set[tuple[str, str]] = set()
+        """What may not be asked for, and of which topic."""
 
     def topics(self) -> dict[str, int]:
         """All topics with their numbers of partitions. Raises BrokerUnreachable or AccessDenied."""
@@ -52,13 +55,17 @@ class KafkaCluster:
         return {name: len(topic.partitions) for name, topic in known.items() if topic.error is None}
 
     def cluster_id(self) -> str | None:
-        """The cluster's id, or None where the broker does not tell it."""
-        cluster = answered(self.admin.describe_cluster(request_timeout=FACTS_DEADLINE_SECONDS))
+        """The cluster's id, or None where the broker does not tell it. Raises AccessDenied."""
+        what = f"the cluster at {self._bootstrap} cannot be described"
+        cluster = answered(self.admin.describe_cluster(request_timeout=FACTS_DEADLINE_SECONDS), what)
         return None if cluster is None else cluster.cluster_id
 
     def topic_ids(self, topics: Collection[str]) -> TopicIdAnswers:
         """The ids of topics, as far as the cluster tells them now."""
-        return topic_ids(self.admin, topics)
+        self.admin.poll(0)  # for what the client has to log
+        answers = topic_ids(self.admin, topics)
+        self._note_denied("id", answers.ids, answers.denied)
+        return answers
 
     def bounds(self, partitions: Iterable[Partition], isolation_level: str) -> dict[Partition, LogBounds]:
         """The logs' bounds, all in a few requests; a partition that nobody answers for is left out.
@@ -122,12 +129,25 @@ class KafkaCluster:
         Raises BrokerUnreachable or AccessDenied.
         """
         known = self._known_topics()
-        described = {}
+        described, denied = {}, {}
         for topic, answer in ask_configs(self.admin, filter(known.__contains__, topics)).items():
             partitions = known[topic].partitions
             replicas = {len(partition.replicas) for partition in partitions.values()}
-            described[topic] = TopicDescription(len(partitions), max(replicas, default=None), *_config(answer))
+            try:
+                entries = answered(answer, f"the configuration of topic {topic!r} cannot be read")
+            except AccessDenied as error:
+                denied[topic], entries = error, None
+            described[topic] = TopicDescription(len(partitions), max(replicas, default=None), *_config(entries))
+        self._note_denied("configuration", described.keys() - denied.keys(), denied)
         return described
+
+    def _note_denied(self, what: str, told: Iterable[str], denied: Mapping[str, AccessDenied]) -> None:
+        """Log that a topic's id or configuration may not be asked for: once, until it may."""
+        self._denied -= {(what, topic) for topic in told}
+        for topic, error in denied.items():
+            if (what, topic) not in self._denied:
+                log.warning(LogEvent.DESCRIBE_DENIED, topic=topic, asked=what, why=error.why)
+                self._denied.add((what, topic))
 
     def _known_topics(self) -> dict[str, Any]:
         metadata = cluster_metadata(self.admin, self._connection_errors, self._bootstrap)
@@ -135,8 +155,7 @@ class KafkaCluster:
         return dict(metadata.topics)
 
 
-def _config(answer: Any) -> tuple[dict[str, str] | None, dict[str, str] | None]:
-    entries = answered(answer)
+def _config(entries: Any) -> tuple[dict[str, str] | None, dict[str, str] | None]:
     if entries is None:
         return None, None
     told = [entry for entry in entries.values() if entry.value is not None and not entry.is_sensitive]

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from archiver.errors import MemberRefused, UnreadableRecord
 from blockgz_runtime.errors import AccessDenied, PartitionUnavailable
-from blockgz_runtime.kafka.connection import kafka_failure
+from blockgz_runtime.kafka.connection import kafka_failure, report
 from blockgz_runtime.kafka.messages import (
     Message,
     Readable,
@@ -102,6 +102,8 @@ BYTES_A_POLL = 2 * 1024**2
 """About so much is taken from librdkafka's queue at a time: the queue fills again meanwhile."""
 POLL_SECONDS = 0.1
 """A poll that does not get as many messages as it asks for takes so long, whatever it gets."""
+LOGGED_ANYWAY = (KafkaError._AUTHENTICATION, KafkaError._RESOLVE, KafkaError._SSL, KafkaError._TRANSPORT)
+"""Of these librdkafka logs a line itself."""
 LEADERS_SECONDS = 2.0
 """So long the leaders are asked for, at most, before anything is fetched; librdkafka keeps asking by itself."""
 
@@ -310,6 +312,8 @@ class KafkaSource:
             )
             return ()
         if message.topic() is None or error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):
+            if error.code() not in LOGGED_ANYWAY:
+                report(error)
             return ()
         partition = (message.topic(), message.partition())
         if error.code() == KafkaError._PARTITION_EOF:

@@ -193,7 +193,7 @@ class TopicDirectory:
         """The topic's id, None where the cluster does not tell it, and its folder.
 
         A topic that was deleted and created again gets a folder of its own. Raises TopicGone where the cluster does not
-        have it, and the errors of the store.
+        have it, AccessDenied where it may not be described, and the errors of the store.
         """
         with self._asking.setdefault(topic, threading.Lock()):  # one that nobody answers for holds up no other
             known = self._known.get(topic)
@@ -205,6 +205,8 @@ class TopicDirectory:
                         why="the cluster has no topic of that name; what was fetched of it is archived",
                         remedy="nothing to do where it was deleted on purpose; it is archived again once it is back",
                     )
+                if topic in answers.denied:
+                    raise answers.denied[topic]
                 topic_id = answers.ids.get(topic)
                 folder = find_incarnation(self._store, layout=self._archive.layout, topic=topic, topic_id=topic_id)
                 known = self._known[topic] = (self._clock(), topic_id, folder)

@@ -1,6 +1,6 @@
 """Questions to a cluster that both programs ask. Answers are librdkafka's futures turned into values."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -12,8 +12,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
     ResourceType,
 )
 
-from blockgz_runtime.errors import PartitionUnavailable
-from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS
+from blockgz_runtime.errors import AccessDenied, PartitionUnavailable
+from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS, DENIED, kafka_failure
 
 FACTS_DEADLINE_SECONDS = 3.0
 """Brokers that do not tell ids or configurations, such as librdkafka's mock, are not waited for."""
@@ -25,43 +25,55 @@ OF_THE_TOPIC = (ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_TOPIC_CO
 """Where a setting comes from that was set for the topic: a member or its number, by the client's version."""
 
 
-def answered(answer: Any) -> Any:
-    """The result of a future; None where the broker gives none."""
+def answered(answer: Any, what: str) -> Any:
+    """The result of a future; None where the broker gives none. Raises AccessDenied, about `what`."""
     try:
         return answer.result()
-    except KafkaException:
+    except KafkaException as error:
+        if error.args[0].code() in DENIED:
+            raise kafka_failure(error.args[0], what) from error
         return None
 
 
 class TopicIdAnswers(NamedTuple):
-    """What a cluster says of topics; of those in neither field nothing is known."""
+    """What a cluster says of topics; of those in no field nothing is known."""
 
     ids: dict[str, str]
     missing: frozenset[str]
     """Topics that the broker which answered does not have."""
+    denied: Mapping[str, AccessDenied] = {}
+    """Topics that may not be described."""
 
 
 def topic_ids(admin: AdminClient, topics: Collection[str]) -> TopicIdAnswers:
     """The ids of topics, asked in one request; empty where no broker answers or none tells ids."""
     answers = admin.describe_topics(TopicCollection(list(topics)), request_timeout=FACTS_DEADLINE_SECONDS)
-    ids, missing = dict[str, str](), set[str]()
+    ids, missing, denied = dict[str, str](), set[str](), dict[str, AccessDenied]()
     for topic, answer in answers.items():
         try:
             told = answer.result().topic_id
         except KafkaException as error:
+            failure = kafka_failure(error.args[0], f"topic {topic!r} cannot be described")
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 missing.add(topic)
+            elif isinstance(failure, AccessDenied):
+                denied[topic] = failure
         else:
             if told is not None:
                 ids[topic] = str(told)
-    return TopicIdAnswers(ids, frozenset(missing))
+    return TopicIdAnswers(ids, frozenset(missing), denied)
 
 
 def topic_id(admin: AdminClient, topic: str) -> str | None:
-    """The topic's id, None where the broker does not tell it. Raises PartitionUnavailable for a missing topic."""
+    """The topic's id, None where the broker does not tell it.
+
+    Raises PartitionUnavailable for a missing topic, AccessDenied for one that may not be described.
+    """
     answers = topic_ids(admin, [topic])
     if topic in answers.missing:
         raise PartitionUnavailable(f"topic {topic!r} cannot be described", why="the broker has no such topic")
+    if topic in answers.denied:
+        raise answers.denied[topic]
     return answers.ids.get(topic)
 
 

@@ -1,11 +1,13 @@
 """Connections to a Kafka cluster: how long a broker is waited for, and librdkafka's errors as ours."""
 
+import logging
 import time
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
 from blockgz_runtime.errors import AccessDenied, BrokerUnreachable, PartitionUnavailable
+from blockgz_runtime.kafka import LOGGER
 from index_format.errors import BlockgzError
 
 BROKER_DEADLINE_SECONDS = 10.0
@@ -28,6 +30,16 @@ UNREACHABLE = {
     KafkaError._UNKNOWN_PARTITION,
     KafkaError._UNKNOWN_TOPIC,
 }
+
+
+_log = logging.getLogger(LOGGER)
+_log.addHandler(logging.NullHandler())
+_log.propagate = False
+
+
+def report(error: KafkaError) -> None:
+    """Log an error that a client reported by itself, as librdkafka logs its own lines: kind, client, text."""
+    _log.error("%s [%s] %s", error.name(), "", error.str())
 
 
 def kafka_failure(error: KafkaError, what: str) -> BlockgzError:
@@ -53,7 +65,8 @@ class ConnectionErrors:
         self.forget()
 
     def __call__(self, error: KafkaError) -> None:
-        """Remembers an error; librdkafka calls this while the client is polled."""
+        """Remembers an error, and logs it; librdkafka calls this while the client is polled."""
+        report(error)
         if error.code() in DENIED:
             self.denied = self.denied or error
         elif error.fatal():

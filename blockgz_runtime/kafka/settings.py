@@ -10,14 +10,11 @@ from confluent_kafka import KafkaError, KafkaException
 from pydantic import SecretStr
 
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.kafka import LOGGER
 from blockgz_runtime.kafka.secrets import Secrets, is_secret, look_up_secrets
 
 RESERVED = {"logger", "error_cb", "on_delivery", "stats_cb", "test.mock.num.brokers"}
 """Settings that belong to the program or to tests."""
-
-_silent = logging.getLogger("blockgz.librdkafka")
-_silent.addHandler(logging.NullHandler())
-_silent.propagate = False
 
 
 def client_settings(properties: Mapping[str, str | SecretStr], client_id: str) -> dict[str, Any]:
@@ -34,7 +31,7 @@ def client_settings(properties: Mapping[str, str | SecretStr], client_id: str) -
         name: SecretStr(value) if isinstance(value, str) and is_secret(name, value) else value
         for name, value in properties.items()
     }
-    return {"client.id": client_id, **covered, "logger": _silent}
+    return {"client.id": client_id, **covered, "logger": logging.getLogger(LOGGER)}
 
 
 def make_client(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any:
@@ -46,6 +43,8 @@ def make_client(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any])
     clear = {**settings, **secrets.values}
     if secrets.hidden and "error_cb" in settings:
         clear["error_cb"] = partial(_report_masked, secrets, settings["error_cb"])
+    if secrets.hidden and "logger" in settings:
+        clear["logger"] = _MaskedLogger(secrets, settings["logger"])
     try:
         return kind(clear)
     except (KafkaException, TypeError, ValueError) as error:
@@ -54,6 +53,17 @@ def make_client(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any])
             why=secrets.mask(error.args[0].str() if isinstance(error, KafkaException) else str(error)),
             remedy="correct -X or kafka in the configuration; the names are librdkafka's own",
         ) from (None if secrets.hidden else error)
+
+
+class _MaskedLogger:
+    """Logs lines without the secrets that librdkafka or the broker repeat in them."""
+
+    def __init__(self, secrets: Secrets, logger: logging.Logger) -> None:
+        self._secrets = secrets
+        self._logger = logger
+
+    def log(self, level: int, message: str, *args: str) -> None:
+        self._logger.log(level, message, *map(self._secrets.mask, args))
 
 
 def _report_masked(secrets: Secrets, report: Callable[[KafkaError], None], error: KafkaError) -> None:

@@ -30,7 +30,7 @@ def _warnings(preflight: Preflight, target: TopicFacts) -> Iterator[str]:
     config = target.config
     if config is None:
         yield (
-            f"the broker does not tell the configuration of {target.name}: "
+            f"the broker does not tell the configuration of {target.name}, or it may not be asked for: "
             "retention, timestamps and sizes are not checked"
         )
     else:

@@ -5,13 +5,18 @@ import io
 import json
 import logging
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from archiver import logs
-from archiver.logs import LogEvent, log, log_to
+from archiver.logs import LONGEST_QUIET_SECONDS, ClientLog, LogEvent, log, log_to
+from blockgz_runtime.kafka import LOGGER
+from blockgz_runtime.kafka.connection import ConnectionErrors
+from blockgz_runtime.kafka.settings import client_settings, make_client
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/operations.md").read_text()
@@ -29,10 +34,11 @@ def calls() -> Iterator[tuple[Path, ast.Call]]:
 
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
-    logger = logging.getLogger(logs.NAME)
-    before = logger.handlers[:], logger.level, logger.propagate
+    loggers = [logging.getLogger(name) for name in (logs.NAME, LOGGER)]
+    before = [(logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
     yield io.StringIO()
-    logger.handlers[:], logger.level, logger.propagate = before[0], before[1], before[2]
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers[:], logger.level, logger.propagate = handlers, level, propagate
 
 
 def test_events_and_keys_are_as_documented() -> None:
@@ -72,3 +78,70 @@ def test_text_lines(stream: io.StringIO) -> None:
     resumed, stopped = stream.getvalue().splitlines()
     assert resumed.split(" ", 1)[1] == "INFO resumed"
     assert stopped.split(" ", 1)[1] == 'ERROR stopped topic=orders partition=3 cause="a b\\nc" why='
+
+
+REFUSED = "b1:9092/1: Connect to ipv4#10.0.0.1:9092 failed: Connection refused (after {}ms in state CONNECT)"
+
+
+def client_logs(text: str, client: str = "archiver#consumer-1", level: int = logging.ERROR) -> logging.LogRecord:
+    parts = ("FAIL", client, text)
+    return logging.LogRecord("librdkafka", level, __file__, 1, "%s [%s] %s", parts, None)
+
+
+def test_a_dead_broker_is_logged_ever_more_seldom(stream: io.StringIO) -> None:
+    log_to(stream, level=logging.WARNING, log_format="json")
+    now = 0.0
+    handler = ClientLog(lambda: now)
+    logged_at = []
+    for second in range(0, 86_400, 10):
+        now = float(second)
+        for client in ("archiver#consumer-1", "archiver#producer-2"):
+            handler.emit(client_logs(f"[thrd:b1:9092/1]: {REFUSED.format(second)}", client))
+        handler.emit(client_logs(REFUSED.format(second)))  # the same as the client's error callback has it
+        logged_at += [second] * len(stream.getvalue().splitlines())
+        if second == 60:
+            (entry,) = map(json.loads, stream.getvalue().splitlines())
+            assert entry | {"timestamp": ""} == {
+                "timestamp": "",
+                "level": "warning",
+                "event": "client_log",
+                "client": "archiver#consumer-1",
+                "kind": "FAIL",
+                "text": REFUSED.format(60),
+                "repeated": 3 * 6 - 1,
+            }
+        stream.truncate(stream.seek(0))
+    assert logged_at[:4] == [0, 60, 180, 420]
+    assert len(logged_at) < 35, "one an hour in the end"
+    now += 3 * LONGEST_QUIET_SECONDS
+    for _ in range(2):
+        handler.emit(client_logs(REFUSED.format(1)))
+    now += 60
+    handler.emit(client_logs(REFUSED.format(1)))
+    assert len(stream.getvalue().splitlines()) == 2, "the next outage is a new one"
+
+
+def test_other_brokers_and_other_lines_are_not_held_back(stream: io.StringIO) -> None:
+    log_to(stream, level=logging.INFO, log_format="text")
+    handler = ClientLog(lambda: 0.0)
+    for text in (REFUSED, REFUSED.replace("b1:", "b2:"), "JoinGroup failed: Broker: Invalid session timeout"):
+        handler.emit(client_logs(text))
+        handler.emit(client_logs(text))
+    handler.emit(client_logs("a detail", level=logging.DEBUG))
+    handler.emit(client_logs("a detail", level=logging.DEBUG))
+    levels = [line.split()[1] for line in stream.getvalue().splitlines()]
+    assert levels == ["WARNING"] * 3 + ["INFO"] * 2
+
+
+def test_clients_log_here(stream: io.StringIO) -> None:
+    log_to(stream, level=logging.WARNING, log_format="text")
+    settings = client_settings({"bootstrap.servers": "127.0.0.1:1"}, "test")
+    errors = ConnectionErrors()
+    client = make_client(AdminClient, {**settings, "error_cb": errors})
+    deadline = time.monotonic() + 10
+    while not errors.all_down:
+        assert time.monotonic() < deadline
+        client.poll(0.1)
+    lines = stream.getvalue().splitlines()
+    assert sum("Connection refused" in line for line in lines) == 1
+    assert sum("brokers are down" in line for line in lines) == 1

@@ -1,9 +1,17 @@
-"""Bounds of logs that are asked for now and then."""
+"""What is asked of a cluster: bounds of logs now and then, configurations that may be denied."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
 
 from archiver.commit.operations import LogBounds
-from archiver.ingest.kafka_cluster import LogEnds, LogView, Watermarks
+from archiver.ingest.kafka_cluster import KafkaCluster, LogEnds, LogView, TopicDescription, Watermarks
 from archiver.ingest.kafka_source import Partition
+from archiver.logs import LogEvent
 from blockgz_runtime.errors import BrokerUnreachable
+from tests.blockgz_runtime.kafka.test_admin import DENIED, future
 
 BOUNDS = LogBounds(10, 100)
 
@@ -31,3 +39,32 @@ def test_watermarks_outlive_a_broker_that_does_not_answer() -> None:
     answers.append({("orders", 0): LogEnds(LogBounds(10, 150), 150)})
     watermarks.refresh()
     assert watermarks.logs == {("orders", 0): LogView(LogBounds(10, 150), 150, earlier_end=100)}
+
+
+class Admin:
+    """A client that may read the configuration of one topic of two."""
+
+    def list_topics(self, timeout: float) -> object:
+        partition = SimpleNamespace(replicas=[1])
+        topics = {name: SimpleNamespace(error=None, partitions={0: partition}) for name in ("orders", "users")}
+        return SimpleNamespace(topics=topics)
+
+    def describe_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, object]:
+        return {each: future(DENIED if each.name == "orders" else {}) for each in resources}
+
+    def poll(self, timeout: float) -> None:
+        """Nothing to serve."""
+
+
+def test_a_configuration_that_may_not_be_read_is_said_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = KafkaCluster({"bootstrap.servers": "127.0.0.1:1"})
+    cluster.admin = Admin()  # type: ignore[assignment]
+    with caplog.at_level("WARNING", "blockgz.archiver"):
+        for _ in range(2):
+            described = cluster.describe(["orders", "users"])
+    assert described == {"orders": TopicDescription(1, 1, None, None), "users": TopicDescription(1, 1, {}, {})}
+    (line,) = caplog.records
+    assert isinstance(line.msg, dict)
+    assert line.msg["event"] is LogEvent.DESCRIBE_DENIED
+    assert (line.msg["topic"], line.msg["asked"]) == ("orders", "configuration")
+    assert line.msg["why"] == KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED).str()

@@ -6,6 +6,7 @@ from archiver.commit.archive import find_incarnation
 from archiver.errors import TopicGone
 from archiver.ingest.identity import TopicIds
 from archiver.ingest.topics import TopicDirectory
+from blockgz_runtime.errors import AccessDenied
 from blockgz_runtime.kafka.admin import TopicIdAnswers
 from index_format.identity import ArchiveInfo
 from index_format.keys import TopicFolder
@@ -33,6 +34,14 @@ def test_a_topic_that_is_not_there_is_gone_and_gets_no_folder() -> None:
     store = MemoryStore()
     with pytest.raises(TopicGone):
         directory(None, missing=True, store=store).locate("orders")
+    assert not store.objects
+
+
+def test_a_topic_that_may_not_be_described_is_denied_and_gets_no_folder() -> None:
+    store = MemoryStore()
+    answers = TopicIdAnswers({}, frozenset(), {"orders": AccessDenied("topic 'orders' cannot be described")})
+    with pytest.raises(AccessDenied, match="cannot be described"):
+        TopicDirectory(store, TopicIds(lambda _: answers, set), ARCHIVE).locate("orders")
     assert not store.objects
 
 

@@ -1,5 +1,6 @@
 """Secrets in settings of Kafka: every command looks them up where a client is made, and none shows them."""
 
+import logging
 import os
 import re
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -175,3 +177,14 @@ def test_parts_of_a_setting_are_secret_too() -> None:
 def test_a_lost_reference_names_its_setting() -> None:
     with pytest.raises(UnresolvedReference, match=r"-X ssl.key.pem: the environment variable LOST is not set"):
         look_up_secrets({"ssl.key.pem": "${env:LOST}"}, {})
+
+
+def test_the_clients_lines_are_logged_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_SECRET", SECRET)
+    settings = client_settings({"bootstrap.servers": "h:1", "sasl.password": "${env:KAFKA_SECRET}"}, "test")
+    made: list[dict[str, Any]] = []
+    make_client(made.append, settings)
+    lines: list[tuple[object, ...]] = []
+    monkeypatch.setattr(settings["logger"], "log", lambda *parts: lines.append(parts))
+    made[0]["logger"].log(logging.ERROR, "%s [%s] %s", "FAIL", "client-1", f"{SECRET} is wrong")
+    assert lines == [(logging.ERROR, "%s [%s] %s", "FAIL", "client-1", f"{MASK} is wrong")]

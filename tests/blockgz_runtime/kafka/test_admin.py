@@ -1,0 +1,57 @@
+"""What questions that may not be asked are taken for."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+from blockgz_runtime.errors import AccessDenied, PartitionUnavailable
+from blockgz_runtime.kafka.admin import answered, topic_id, topic_ids
+
+DENIED = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+TIMED_OUT = KafkaError(KafkaError._TIMED_OUT)
+MISSING = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+
+
+def future(answer: object) -> "Future[object]":
+    made: Future[object] = Future()
+    if isinstance(answer, KafkaError):
+        made.set_exception(KafkaException(answer))
+    else:
+        made.set_result(answer)
+    return made
+
+
+class Admin:
+    """Describes topics by what stands in `answers`."""
+
+    def __init__(self, **answers: object) -> None:
+        self._answers = answers
+
+    def describe_topics(self, topics: TopicCollection, request_timeout: float) -> dict[str, "Future[object]"]:
+        return {topic: future(self._answers[topic]) for topic in topics.topic_names}
+
+
+def test_ids_that_may_not_be_asked_are_denied_and_not_unknown() -> None:
+    told: Any = Admin(told=SimpleNamespace(topic_id="id"), denied=DENIED, silent=TIMED_OUT, gone=MISSING)
+    answers = topic_ids(told, ["told", "denied", "silent", "gone"])
+    assert (answers.ids, answers.missing, set(answers.denied)) == ({"told": "id"}, {"gone"}, {"denied"})
+    assert "'denied' cannot be described" in answers.denied["denied"].what
+    assert answers.denied["denied"].why == "Broker: Topic authorization failed"
+    assert (topic_id(told, "told"), topic_id(told, "silent")) == ("id", None)
+    for topic, error in (("denied", AccessDenied), ("gone", PartitionUnavailable)):
+        with pytest.raises(error):
+            topic_id(told, topic)
+
+
+@pytest.mark.parametrize("answer", [lambda: future(TIMED_OUT), lambda: future(None)])
+def test_what_a_broker_does_not_tell_is_none(answer: Callable[[], "Future[object]"]) -> None:
+    assert answered(answer(), "it cannot be told") is None
+
+
+def test_what_may_not_be_asked_is_denied() -> None:
+    with pytest.raises(AccessDenied, match="it cannot be told"):
+        answered(future(DENIED), "it cannot be told")
