@@ -300,6 +300,11 @@ class SimulatedCluster:
             NOW.hub.sleep(BROKER_SECONDS)
         return answers
 
+    def committed_metadata(self, group_id: str, topics: Collection[str]) -> dict[Partition, str]:
+        self._reach(f"committed {group_id}")
+        committed = self._kafka.group.committed.items()
+        return {partition: metadata for partition, (_, metadata) in committed if partition[0] in topics and metadata}
+
     def describe(self, topics: Collection[str]) -> dict[str, TopicDescription]:
         self._reach("describe")
         known = self._kafka.cluster.topics
