@@ -26,8 +26,8 @@ from blockgz_runtime.store.opening import open_existing_store
 from blockgz_runtime.store.writer import ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
 
-WATERMARK = "read_uncommitted"
-"""The isolation level that sees a log up to its high watermark."""
+ISOLATION_LEVEL = "read_committed"
+"""Of an archiver by default: it reads up to the last stable offset."""
 
 
 @click.command(
@@ -102,10 +102,10 @@ class Seen(NamedTuple):
 
 
 def _seen_in_archive(store: ToolStore, selection: TopicSelection | None, cluster: KafkaCluster | None) -> Seen:
-    """A row a partition; the two columns of the cluster only where one was asked."""
+    """A row a partition; the columns of the cluster only where one was asked."""
     status = read_status(store, selection)
     if cluster is not None:
-        status = with_lag(status, lambda partitions: cluster.bounds(partitions, WATERMARK))
+        status = with_lag(status, lambda partitions: cluster.watermarks(partitions, ISOLATION_LEVEL))
     asked = any(each.high_watermark is not None for each in status.partitions)
     rows = [
         (
@@ -115,7 +115,7 @@ def _seen_in_archive(store: ToolStore, selection: TopicSelection | None, cluster
             each.chunks,
             each.bytes,
             each.next_offset,
-            *((each.high_watermark, each.lag) if asked else ()),
+            *((each.high_watermark, each.lag, each.unstable) if asked else ()),
             each.epoch,
             each.gaps,
             None if each.newest_ms is None else _moment(each.newest_ms),
@@ -125,7 +125,7 @@ def _seen_in_archive(store: ToolStore, selection: TopicSelection | None, cluster
         for each in status.partitions
     ]
     columns = ["topic", "partition", "records", "chunks", "bytes", "next offset"]
-    columns += ["high watermark", "lag"] if asked else []
+    columns += ["high watermark", "lag", "unstable"] if asked else []
     columns += ["epoch", "gaps", "newest record", "writer", "note"]
     troubled = any(each.error is not None for each in status.partitions)
     return Seen(status, f"archive {status.archive_id} at {status.archive}", columns, rows, troubled)

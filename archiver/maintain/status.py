@@ -1,13 +1,13 @@
 """How far an archive is: told by its markers alone, and set against the cluster where one is given."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 from msgspec.structs import replace
 
 from archiver.commit.archive import archive_info, layout_of
-from archiver.commit.operations import LogBounds
+from archiver.ingest.kafka_cluster import LogEnds
 from archiver.ingest.kafka_source import Partition
 from blockgz_runtime.errors import NotInArchive
 from blockgz_runtime.store.writer import StoredObject, ToolStore
@@ -51,6 +51,8 @@ class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
     high_watermark: int | None = None
     lag: int | None = None
     """Offsets from next_offset to the high watermark; null where no cluster told it."""
+    unstable: int | None = None
+    """Offsets from the last stable one to the high watermark: open transactions hold them back."""
     error: str | None = None
 
     @property
@@ -129,18 +131,21 @@ def partition_status(keys: PartitionKeys, stored: StoredObject | None) -> Partit
 
 
 def with_lag(
-    status: ArchiveStatus, ask: Callable[[Iterable[Partition]], Mapping[Partition, LogBounds]]
+    status: ArchiveStatus, ask: Callable[[Collection[Partition]], Mapping[Partition, LogEnds]]
 ) -> ArchiveStatus:
-    """The same with the high watermarks of the partitions that are still archived."""
+    """The same with the high watermarks of the partitions that are still archived.
+
+    `ask` tells where logs end, up to the last stable offset.
+    """
     current = [(each.topic, each.partition) for each in status.partitions if each.is_current]
-    bounds = ask(current)
+    ends = ask(current)
 
     def measured(each: PartitionStatus) -> PartitionStatus:
-        known = bounds.get((each.topic, each.partition)) if each.is_current else None
+        known = ends.get((each.topic, each.partition)) if each.is_current else None
         if known is None:
             return each
-        start = known.low if each.next_offset is None else each.next_offset
-        return replace(each, high_watermark=known.high, lag=max(0, known.high - start))
+        high, start = known.high_watermark, known.bounds.low if each.next_offset is None else each.next_offset
+        return replace(each, high_watermark=high, lag=max(0, high - start), unstable=max(0, high - known.bounds.high))
 
     return replace(status, partitions=tuple(measured(each) for each in status.partitions))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import tempfile
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -74,7 +75,9 @@ class KafkaBroker:
     As a context manager it is started, and in the end stopped and its folder deleted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        """`settings` of the broker, beside those of all tests."""
+        self._settings = _SETTINGS | dict(settings or {})
         self._java = tool("java")
         self._jars = kafka_jars()
         self._folder = tempfile.TemporaryDirectory(prefix="blockgz-kafka-")
@@ -162,7 +165,7 @@ class KafkaBroker:
 
     def _format(self) -> None:
         settings = {
-            **_SETTINGS,
+            **self._settings,
             "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{self._controller_port}",
             "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",

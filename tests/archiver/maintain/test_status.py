@@ -163,10 +163,10 @@ def test_lag_to_the_high_watermark(tmp_path: Path) -> None:
     result = run("-a", str(tmp_path), "-b", mock.bootstrap_servers, "--json")
     assert result.exit_code == 0, result.output
     found = [
-        (each["topic"], each["partition"], each["high_watermark"], each["lag"])
+        (each["topic"], each["partition"], each["high_watermark"], each["lag"], each["unstable"])
         for each in json.loads(result.stdout)["partitions"]
     ]
-    assert found == [("gone", 0, None, None), ("orders", 0, 10, 4), ("orders", 1, 3, 3)]
+    assert found == [("gone", 0, None, None, None), ("orders", 0, 10, 4, 0), ("orders", 1, 3, 3, 0)]
 
 
 def snapshot() -> ServiceSnapshot:
