@@ -60,7 +60,7 @@ TABLE: Mapping[type[BlockgzError], Mapping[Situation, Next]] = {
     AccessDenied: _ATTENDED | {Situation.SERVING: Next.AGAIN},
     StoreFull: _ATTENDED | {Situation.SERVING: Next.AGAIN},
     SyncFailed: _ATTENDED | {Situation.SERVING: Next.CLAIM},
-    BufferFull: dict.fromkeys(_ONCE_OPEN, Next.CLAIM),
+    BufferFull: dict.fromkeys(_ONCE_OPEN, Next.AGAIN),
     BufferFailed: dict.fromkeys(_ONCE_OPEN, Next.READ),
     PartitionUnavailable: dict.fromkeys(_ONCE_OPEN, Next.CLAIM),
     TopicGone: dict.fromkeys(_ONCE_OPEN, Next.CLAIM),

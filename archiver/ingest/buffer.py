@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from blockgz_runtime.errors import BufferFailed
+from blockgz_runtime.errors import BufferFailed, BufferFull
 from blockgz_runtime.store.writer import FileBody
 
 LOCK = ".lock"
@@ -29,20 +29,36 @@ class BufferFile:
         self._path = path
         self._folder = folder
         self._hash = hashlib.sha256()
+        self._is_torn = False
         self.size = 0
 
     def append(self, block: bytes) -> None:
-        """Add one block; raises BufferFailed where the disk does not take it."""
-        # Opened for each block: thousands of open chunks would need as many file descriptors.
-        with buffer_errors(self._path), self._path.open("ab") as file:
-            file.write(block)
+        """Add one block; raises BufferFull where the disk does not take it, after which the same may be tried again."""
+        with buffer_errors(self._path, BufferFull):
+            self._cut()
+            try:
+                # Opened for each block: thousands of open chunks would need as many file descriptors.
+                with self._path.open("ab") as file:
+                    file.write(block)
+            except OSError:
+                self._is_torn = True
+                with suppress(OSError):
+                    self._cut()
+                raise
         self._hash.update(block)
         self.size += len(block)
         self._folder.account(len(block))
 
+    def _cut(self) -> None:
+        """Take away what was written of a block that did not fit."""
+        if self._is_torn and self._path.exists():
+            os.truncate(self._path, self.size)
+        self._is_torn = False
+
     def finish(self) -> FileBody:
         """The whole file, written through to the operating system; raises BufferFailed where bytes are missing."""
         with buffer_errors(self._path):
+            self._cut()
             stored = self._path.stat().st_size
         if stored != self.size:
             raise BufferFailed(f"the buffer file {self._path} has {stored} bytes", why=f"{self.size} were written")
@@ -118,13 +134,13 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def buffer_errors(path: Path) -> Iterator[None]:
-    """A file system's errors as BufferFailed."""
+def buffer_errors(path: Path, kind: type[BufferFailed] = BufferFailed) -> Iterator[None]:
+    """Raises a file system's errors as one of ours."""
     try:
         yield
     except OSError as error:
-        raise BufferFailed(
+        raise kind(
             f"the buffer file {path} cannot be written",
             why=error.strerror or str(error),
-            remedy="free space, or give another --buffer-dir; the open chunk is read from Kafka again",
+            remedy="free space, or give another --buffer-dir",
         ) from error

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -14,6 +15,7 @@ from archiver.config.model import RunConfig
 from archiver.errors import UnencodableRecord
 from archiver.ingest.buffer import BufferFile
 from archiver.ingest.roll_policy import OpenChunkFacts, RollLimits
+from blockgz_runtime.errors import BufferFull
 from index_format.blocks import COMPRESSORS, BlockBuilder, Compressor, RawBlock, decode_block
 from index_format.chunk_index import BlockEntry, Gap
 from index_format.keys import ChunkStart
@@ -49,6 +51,31 @@ class ChunkSettings:
         return cls(record_format(config.record_format), compressor, config.block_bytes, limits, skips)
 
 
+class RecordMark(NamedTuple):
+    """What is kept of a record where a chunk may have to end or to begin."""
+
+    offset: int
+    timestamp: int
+    tail_hash: str
+    leader_epoch: int | None
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch, row: int, leader_epoch: int | None) -> "RecordMark":
+        record = record_at(batch, row)
+        return cls(record.offset, record.timestamp, record_hash(record), leader_epoch)
+
+
+class WaitingBlock(NamedTuple):
+    """A block that the buffer did not take yet."""
+
+    member: bytes
+    entry: BlockEntry
+    """Its place in the data is told once it is written."""
+    first: tuple[int, int]
+    """Offset and timestamp of its first record."""
+    last: RecordMark
+
+
 class ChunkBuilder:
     """Builds one chunk from consecutive records of a partition. Not safe for use by two threads at once."""
 
@@ -68,9 +95,14 @@ class ChunkBuilder:
         self._skipped = 0
         self._timestamp_type = 0
         self._first: tuple[int, int] | None = None
-        self._tail_hash: str | None = None
+        self._open_first: tuple[int, int] = (0, 0)
+        """Offset and timestamp of the open block's first record."""
+        self._last: RecordMark | None = None
         """Of the last record; the record itself may be large, and thousands of chunks are open."""
-        self._leader_epoch: int | None = None
+        self._waiting: list[WaitingBlock] = []
+        self._written_to: RecordMark | None = None
+        """The last record of the blocks in the buffer."""
+        self._full: BufferFull | None = None
         self._num_records = 0
         self._encoded_bytes = 0
         self._last_record_at = opened_at
@@ -89,8 +121,14 @@ class ChunkBuilder:
 
     @property
     def open_block_bytes(self) -> int:
-        """Encoded bytes that wait in memory for their block to fill."""
-        return self._builder.open_bytes if self._builder else 0
+        """Bytes in memory: encoded ones that wait for their block to fill, and blocks that wait for space."""
+        waiting = sum(len(block.member) for block in self._waiting)
+        return waiting + (self._builder.open_bytes if self._builder else 0)
+
+    @property
+    def full(self) -> BufferFull | None:
+        """Why blocks wait in memory for space in the buffer; None while none does."""
+        return self._full
 
     @property
     def first_timestamp(self) -> int | None:
@@ -107,7 +145,7 @@ class ChunkBuilder:
         return self._skipped
 
     def add(self, batch: pa.RecordBatch, leader_epoch: int | None, now: float) -> None:
-        """Append records that came `now`; raises BufferFailed.
+        """Append records that came `now`; all are taken, also where the buffer is `full`.
 
         Raises UnencodableRecord, unless bad ones are skipped, once the records before the first bad one are taken.
         """
@@ -132,10 +170,18 @@ class ChunkBuilder:
             self._timestamp_type = batch.column("timestamp_type")[0].as_py()
             self._builder = BlockBuilder(self._format, self._timestamp_type, self._settings.block_bytes)
             self._first = (batch.column("offset")[0].as_py(), batch.column("timestamp")[0].as_py())
+        offsets, timestamps = batch.column("offset").to_numpy(), batch.column("timestamp").to_numpy()
+        begin = 0 if self._last is None or not self._builder.open_bytes else None
         for block in self._builder.add(batch):
-            self._write(block)
-        self._tail_hash = record_hash(record_at(batch, -1))
-        self._leader_epoch = leader_epoch
+            if begin is not None and begin < len(offsets):
+                self._open_first = (int(offsets[begin]), int(timestamps[begin]))
+            begin = int(np.searchsorted(offsets, block.summary.last_offset, side="right"))
+            last = RecordMark.of(batch, begin - 1, leader_epoch) if begin else self._last
+            assert last is not None
+            self._write(block, last)
+        if begin is not None and begin < len(offsets):
+            self._open_first = (int(offsets[begin]), int(timestamps[begin]))
+        self._last = RecordMark.of(batch, batch.num_rows - 1, leader_epoch)
         self._num_records += batch.num_rows
         self._last_record_at = now
 
@@ -149,14 +195,42 @@ class ChunkBuilder:
     def end_block(self) -> None:
         """Move what waits in memory into the buffer, as a block that is smaller than it could be."""
         block = self._builder.finish() if self._builder else None
-        if block is not None:
-            self._write(block)
+        if block is not None and self._last is not None:
+            self._write(block, self._last)
 
     def finish(self, next_offset: int) -> FinishedChunk:
-        """The complete chunk; only once it holds a record. Raises BufferFailed."""
-        if self._builder is None or self._first is None or self._tail_hash is None:
+        """The complete chunk; only once it holds a record. Raises BufferFull where it is `full`, or BufferFailed."""
+        if self._last is None:
             raise ValueError("a chunk without records cannot be finished")
         self.end_block()
+        if self._full is not None:
+            raise self._full
+        return self._finished(next_offset, self._last)
+
+    def cut(self, buffer: BufferFile) -> "tuple[FinishedChunk, ChunkBuilder] | None":
+        """What is in the buffer as a complete chunk, and the rest as an open one, in `buffer`; None where nothing is.
+
+        Raises BufferFailed.
+        """
+        end = self._written_to
+        if end is None or not self._waiting:
+            return None
+        rest = ChunkBuilder(self._settings, buffer, end.offset + 1, self._opened_at)
+        rest._builder, self._builder = self._builder, None
+        rest._waiting, self._waiting = self._waiting, rest._waiting
+        rest._full, self._full = self._full, None
+        rest._timestamp_type, rest._first = self._timestamp_type, rest._waiting[0].first
+        rest._open_first, rest._last, rest._last_record_at = self._open_first, self._last, self._last_record_at
+        rest._gaps = [gap for gap in self._gaps if gap.start > end.offset]
+        rest._ends_in_gap = self._ends_in_gap and bool(rest._gaps)
+        self._gaps = self._gaps[: len(self._gaps) - len(rest._gaps)]
+        finished = self._finished(end.offset + 1, end)
+        written = sum(block.num_records for block in finished.blocks)
+        rest._num_records, self._num_records = self._num_records - written, written
+        return finished, rest
+
+    def _finished(self, next_offset: int, last: RecordMark) -> FinishedChunk:
+        assert self._first is not None
         first_offset, first_timestamp = self._first
         return FinishedChunk(
             body=self._buffer.finish(),
@@ -168,18 +242,35 @@ class ChunkBuilder:
             ),
             gaps=tuple(self._gaps),
             timestamp_type=TIMESTAMP_TYPES[self._timestamp_type],
-            leader_epoch=self._leader_epoch,
-            tail_hash=self._tail_hash,
+            leader_epoch=last.leader_epoch,
+            tail_hash=last.tail_hash,
         )
 
     def discard(self) -> None:
         self._buffer.discard()
 
-    def _write(self, block: RawBlock) -> None:
+    def _write(self, block: RawBlock, last: RecordMark) -> None:
         member = self._settings.compressor.compress(block.raw)
-        self._encoded_bytes += len(block.raw)
-        self._blocks.extend(msgspec.structs.astuple(block.entry(self._buffer.size, len(member))))
-        self._buffer.append(member)
+        first = (block.summary.first_offset, self._open_first[1])
+        self._waiting.append(WaitingBlock(member, block.entry(0, len(member)), first, last))
+        if self._full is None:
+            self.write_again()
+
+    def write_again(self) -> None:
+        """Write the blocks that wait; those that the buffer does not take wait on, see `full`."""
+        self._full = None
+        while self._waiting:
+            member, entry, _, last = self._waiting[0]
+            at = self._buffer.size
+            try:
+                self._buffer.append(member)
+            except BufferFull as error:
+                self._full = error
+                return
+            self._blocks.extend(msgspec.structs.astuple(msgspec.structs.replace(entry, byte_offset=at)))
+            self._encoded_bytes += entry.byte_length_uncompressed
+            self._written_to = last
+            del self._waiting[0]
 
 
 class Encoding(NamedTuple):

@@ -201,6 +201,8 @@ class Ownership:
         if archiver is not None:
             archiving = archiver.state
             counts, trouble = report.counts + archiving.counts, report.trouble
+            if archiving.full is not None:
+                trouble = Trouble(archiving.full, archiving.counts.commits)
             is_over = trouble is None or trouble.commits < archiving.counts.commits
             return PartitionView(PartitionState.ARCHIVING, report, counts, archiving, None if is_over else trouble)
         if isinstance(report.failure or report.waits_for, TopicGone):
@@ -363,6 +365,8 @@ class Ownership:
                 self.reports[partition].is_drained = state.is_drained and state.is_idle and not state.failure
                 self._note_uncommitted(partition, state)
                 self._end(partition)
+            elif state.full is not None:
+                archiver.offer(Tick(now))
 
     def _note_uncommitted(self, partition: Partition, state: ArchivingState) -> None:
         """Log a last chunk that is not committed; a failure that the next owner will meet too is the run's."""

@@ -4,10 +4,12 @@ The consumer thread offers events and never waits. A worker thread encodes and c
 next chunk is being built.
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
@@ -34,6 +36,7 @@ from archiver.ingest.partition_state import (
     PartitionEvent,
     PendingCommit,
     Tick,
+    WriteAgain,
     counts_of_commit,
     due,
     epoch_fell,
@@ -42,9 +45,12 @@ from archiver.ingest.partition_state import (
 )
 from archiver.ingest.roll_policy import rows_that_fit
 from archiver.logs import LogEvent, log
-from blockgz_runtime.errors import SyncFailed
+from blockgz_runtime.errors import BufferFull, SyncFailed
+from blockgz_runtime.store.retry import backoff_seconds
 from index_format.errors import BlockgzError
 
+FULL_TRIES_OF_ONCE = 5
+"""So often a run that is to end tries to write into a full buffer."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -83,6 +89,8 @@ class PartitionArchiver:
         self.may_claim = True
         """False once the partition was lost: what is in hand is offered to the store, as long as nobody else claims."""
         self._guard = threading.Lock()
+        self._write_again_at = -math.inf
+        self._full_tries = 0
         marker = claimed.held.marker
         self._state = ArchivingState(
             marker=RestingMarker.of(claimed.held),
@@ -108,6 +116,8 @@ class PartitionArchiver:
     def offer(self, event: PartitionEvent) -> None:
         """Hand over an event; never waits. Nothing is taken after a failure or `close`."""
         self._change(ArchivingState.offered, event)
+        if self._state.full is not None and (isinstance(event, Flush) or self._clock() >= self._write_again_at):
+            self._change(ArchivingState.offered, WriteAgain())
         self._start_building()
 
     def told(self, topic_id: str | None, fetched: int) -> None:
@@ -153,17 +163,13 @@ class PartitionArchiver:
         while (event := self._step(ArchivingState.next_event)) is not None:
             with self._failing():
                 self._handle(event)
+                self._make_room()
             self._change(ArchivingState.handled, event)
 
     def _handle(self, event: PartitionEvent) -> None:
         match event:
             case Fetched():
-                try:
-                    self._take(event)
-                except UnencodableRecord as error:
-                    self._stop_at(error.offset, error)
-                except (Diverged, TopicChanged) as error:
-                    self._stop_at(self._state.position, error)
+                self._take_or_stop(event)
             case EndReached(position=position):
                 self._change(ArchivingState.passed, position)
             case Unreadable():
@@ -174,9 +180,20 @@ class PartitionArchiver:
                 self._commit_later(self._step(due, self._settings.limits, now))
             case Flush():
                 self._commit_later(flushed(self._state))
-            case EndBlock():
-                if self._state.chunk is not None:
-                    self._state.chunk.end_block()
+                if self._state.full is not None:
+                    self._change(ArchivingState.postponed, event)
+            case EndBlock() if self._state.chunk is not None:
+                self._state.chunk.end_block()
+            case WriteAgain() if self._state.chunk is not None:
+                self._state.chunk.write_again()
+
+    def _take_or_stop(self, fetched: Fetched) -> None:
+        try:
+            self._take(fetched)
+        except UnencodableRecord as error:
+            self._stop_at(error.offset, error)
+        except (Diverged, TopicChanged) as error:
+            self._stop_at(self._state.position, error)
 
     def _take(self, fetched: Fetched) -> None:
         try:
@@ -200,6 +217,10 @@ class PartitionArchiver:
                 batch = batch.slice(fitting)
             is_full = batch.num_rows and chunk.facts.num_records
             self._commit_later(EndChunk() if is_full else self._step(due, limits, self._clock()))
+            if self._state.full is not None and batch.num_rows:
+                rest = replace(fetched, batch=batch, num_bytes=batch.nbytes)
+                self._change(ArchivingState.postponed, rest)
+                return
         self._change(ArchivingState.taken, fetched)
 
     def _add(self, chunk: ChunkBuilder, batch: pa.RecordBatch, leader_epoch: int | None) -> None:
@@ -226,7 +247,10 @@ class PartitionArchiver:
         """Commit what lies below an offset, then fail."""
         self._change(ArchivingState.passed, offset)
         self._commit_later(flushed(self._state))
-        self._change(ArchivingState.stopping, error)
+        if self._state.full is not None:
+            self._change(ArchivingState.postponed, PartitionFailed(self._name, error))
+        else:
+            self._change(ArchivingState.stopping, error)
 
     def _open_chunk(self) -> ChunkBuilder:
         state = self._state
@@ -238,24 +262,46 @@ class PartitionArchiver:
         return chunk
 
     def _commit_later(self, ending: Ending) -> None:
-        """Hand what ended to the committer, if anything did."""
+        """Hand what ended to the committer, if anything did; a chunk that waits for space in the buffer does not."""
         match ending:
             case EndChunk():
                 chunk = self._state.chunk
                 assert chunk is not None
-                finished = chunk.finish(self._state.position)
-                self._queue(PendingCommit(finished, chunk), finished.next_offset)
+                with suppress(BufferFull):
+                    finished = chunk.finish(self._state.position)
+                    self._queue(PendingCommit(finished, chunk), finished.next_offset)
             case CommitProgress(chain_end=chain_end):
                 self._queue(PendingCommit(ending), chain_end)
 
-    def _queue(self, commit: PendingCommit, chain_end: int | None) -> None:
-        if self._step(ArchivingState.queued, commit, chain_end):
+    def _make_room(self) -> None:
+        """Where the buffer takes no more: commit what the open chunk has in it, which frees that space."""
+        state, chunk = self._state, self._state.chunk
+        if chunk is None or chunk.full is None:
+            self._full_tries = 0
+            return
+        self._full_tries += 1
+        self._write_again_at = self._clock() + backoff_seconds(self._full_tries)
+        topic, partition = self._name
+        full = chunk.full
+        log.warning(
+            LogEvent.RETRY, topic=topic, partition=partition, attempt=self._full_tries, cause=full.what, why=full.why
+        )
+        if state.end_offset is not None and self._full_tries > FULL_TRIES_OF_ONCE:
+            raise full
+        if len(state.pending) < 2 and (parts := chunk.cut(self._buffer.new_file())) is not None:
+            finished, rest = parts
+            self._queue(PendingCommit(finished, chunk), finished.next_offset, rest)
+
+    def _queue(self, commit: PendingCommit, chain_end: int | None, rest: ChunkBuilder | None = None) -> None:
+        if self._step(ArchivingState.queued, commit, chain_end, rest):
             self._committers.submit(self._commit_all)
 
     def _commit_all(self) -> None:
         while (commit := self._step(ArchivingState.next_commit)) is not None:
             with self._failing():
                 self._commit(commit)
+            if self._state.full is not None:  # the commit freed space
+                self._change(ArchivingState.offered, WriteAgain())
             self._start_building()
         self._start_building()
 

@@ -16,6 +16,7 @@ from archiver.errors import Diverged
 from archiver.ingest.chunk_builder import ENTRY_BYTES, ChunkBuilder
 from archiver.ingest.kafka_source import EndReached, Fetched, PartitionFailed, Unreadable, name_of
 from archiver.ingest.roll_policy import OpenChunkFacts, RollLimits, RollReason, roll_reason
+from blockgz_runtime.errors import BufferFull
 from index_format import marker as markers
 from index_format.chunk_index import Gap
 from index_format.errors import BlockgzError
@@ -41,7 +42,12 @@ class EndBlock:
     """Move the open block out of memory, whatever its size."""
 
 
-PartitionEvent = Fetched | EndReached | Unreadable | PartitionFailed | Tick | Flush | EndBlock
+@dataclass(frozen=True)
+class WriteAgain:
+    """Write what waits for space in the buffer."""
+
+
+PartitionEvent = Fetched | EndReached | Unreadable | PartitionFailed | Tick | Flush | EndBlock | WriteAgain
 
 
 @dataclass(frozen=True)
@@ -202,19 +208,26 @@ class ArchivingState:
         return self.is_closed or self.failure is not None or self.stops_with is not None
 
     @property
+    def full(self) -> BufferFull | None:
+        """Why the open chunk waits for space in the buffer; None where it does not."""
+        return self.chunk.full if self.chunk else None
+
+    @property
     def is_blocked(self) -> bool:
-        """Whether no event is handled, because a chunk waits for the commit in flight."""
-        return len(self.pending) >= 2
+        """Whether no event is handled, because a chunk waits for the commit in flight, or for space in the buffer."""
+        return len(self.pending) >= 2 or self.full is not None
 
     @property
     def can_build(self) -> bool:
         """Whether an event waits that may be handled."""
-        return bool(self.inbox) and not self.is_blocked
+        return bool(self.inbox) and (self.inbox[0] == WriteAgain() or not self.is_blocked)
 
     def offered(self, event: PartitionEvent) -> "ArchivingState":
         """With one more event; ticks and orders to end a block do not pile up during an outage."""
         if self.is_over or (isinstance(event, Tick) and self.inbox) or (event == EndBlock() and event in self.inbox):
             return self
+        if event == WriteAgain():
+            return self if event in self.inbox else replace(self, inbox=(event, *self.inbox))
         num_bytes = event.num_bytes if isinstance(event, Fetched) else 0
         fetched = max(self.fetched, _end_of(event))
         return replace(self, inbox=(*self.inbox, event), inbox_bytes=self.inbox_bytes + num_bytes, fetched=fetched)
@@ -234,6 +247,11 @@ class ArchivingState:
     def handled(self, event: PartitionEvent) -> "ArchivingState":
         num_bytes = event.num_bytes if isinstance(event, Fetched) else 0
         return replace(self, inbox_bytes=max(0, self.inbox_bytes - num_bytes))
+
+    def postponed(self, event: PartitionEvent) -> "ArchivingState":
+        """With an event to be handled before all others, once that is possible again; `handled` takes its bytes off."""
+        num_bytes = event.num_bytes if isinstance(event, Fetched) else 0
+        return replace(self, inbox=(event, *self.inbox), inbox_bytes=self.inbox_bytes + num_bytes)
 
     def passed(self, position: int) -> "ArchivingState":
         """With the position raised, never beyond the end offset: what lies there was fetched, but not taken."""
@@ -266,10 +284,12 @@ class ArchivingState:
     def counted(self, more: PartitionCounts) -> "ArchivingState":
         return replace(self, counts=self.counts + more)
 
-    def queued(self, commit: PendingCommit, chain_end: int | None) -> "tuple[ArchivingState, bool]":
-        """With the open chunk ended, and one more commit that waits; whether a committer has to start."""
+    def queued(
+        self, commit: PendingCommit, chain_end: int | None, rest: ChunkBuilder | None = None
+    ) -> "tuple[ArchivingState, bool]":
+        """With the open chunk ended, or cut, and one more commit that waits; whether a committer has to start."""
         pending = (*self.pending, commit)
-        state = replace(self, chunk=None, chain_end=chain_end, pending=pending, has_committer=True)
+        state = replace(self, chunk=rest, chain_end=chain_end, pending=pending, has_committer=True)
         return state, not self.has_committer
 
     def next_commit(self) -> "tuple[ArchivingState, PendingCommit | None]":

@@ -15,7 +15,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from blockgz_runtime.errors import AccessDenied, BufferFull, ShuttingDown, StoreFull, StoreUnavailable
+from blockgz_runtime.errors import AccessDenied, ShuttingDown, StoreFull, StoreUnavailable
 from index_format.errors import BlockgzError
 
 FIRST_BACKOFF_SECONDS = 0.2
@@ -34,9 +34,9 @@ T = TypeVar("T")
 def backoff_seconds(attempt: int, cause: BlockgzError | str = "") -> float:
     """The longest wait after that many failures: it doubles up to LONGEST_BACKOFF_SECONDS.
 
-    After a refusal and on a full disk, up to LONGEST_REFUSAL_SECONDS.
+    After a refusal and on a full store, up to LONGEST_REFUSAL_SECONDS.
     """
-    is_refusal = isinstance(cause, AccessDenied | StoreFull | BufferFull)
+    is_refusal = isinstance(cause, AccessDenied | StoreFull)
     doublings = min(attempt, 20)  # an outage of hours has more attempts than a float has exponents
     longest = LONGEST_REFUSAL_SECONDS if is_refusal else LONGEST_BACKOFF_SECONDS
     return min(longest, FIRST_BACKOFF_SECONDS * float(2**doublings))

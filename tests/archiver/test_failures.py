@@ -46,7 +46,7 @@ OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
         (AccessDenied, STOP, STOP, STOP, AGAIN),
         (StoreFull, STOP, STOP, STOP, AGAIN),
         (SyncFailed, STOP, STOP, STOP, CLAIM),
-        (BufferFull, STOP, CLAIM, CLAIM, CLAIM),
+        (BufferFull, STOP, AGAIN, AGAIN, AGAIN),
         (BufferFailed, STOP, READ, READ, READ),
         (PartitionUnavailable, STOP, CLAIM, CLAIM, CLAIM),
         (TopicGone, STOP, CLAIM, CLAIM, CLAIM),
@@ -90,7 +90,7 @@ class OfItsOwn(StoreUnavailable):
 
 def test_a_kind_is_what_the_nearest_of_its_classes_is() -> None:
     assert what_next(OfItsOwn("down"), Situation.SERVING) is AGAIN
-    assert issubclass(BufferFull, BufferFailed) and what_next(BufferFull("full"), Situation.SERVING) is CLAIM
+    assert issubclass(BufferFull, BufferFailed) and what_next(BufferFull("full"), Situation.SERVING) is AGAIN
 
 
 def test_the_page_on_operations_has_this_table() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from archiver.ingest.buffer import BufferFolder
-from blockgz_runtime.errors import BufferFailed, StoreError
+from blockgz_runtime.errors import BufferFailed, BufferFull, StoreError
 
 OWNER = """
 import sys
@@ -172,6 +172,26 @@ def test_bytes_that_the_disk_does_not_take_are_missed_at_once(tmp_path: Path) ->
             file.append(b"x" * 100)
         file.discard()
     assert buffer.used_bytes == 0
+    buffer.close()
+
+
+def test_a_block_that_fitted_in_part_is_cut_off_and_may_be_written_again(tmp_path: Path) -> None:
+    buffer = BufferFolder(tmp_path)
+    file = buffer.new_file()
+    file.append(b"a" * 60)
+    (path,) = tmp_path.glob("*/*.chunk")
+    with files_no_larger_than(100):
+        with pytest.raises(BufferFull):
+            file.append(b"b" * 60)
+        assert path.read_bytes() == b"a" * 60
+        with path.open("ab") as torn:  # where even cutting failed
+            torn.write(b"b" * 10)
+        file._is_torn = True
+        assert file.finish().size == 60
+    file.append(b"c" * 60)
+    body = file.finish()
+    content = b"a" * 60 + b"c" * 60
+    assert path.read_bytes() == content and body.sha256 == hashlib.sha256(content).hexdigest()
     buffer.close()
 
 

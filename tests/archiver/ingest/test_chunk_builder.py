@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import random
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -13,9 +14,10 @@ import pytest
 
 from archiver.commit.commit import FinishedChunk
 from archiver.errors import UnencodableRecord
-from archiver.ingest.buffer import BufferFolder
+from archiver.ingest.buffer import BufferFile, BufferFolder
 from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings
 from archiver.ingest.roll_policy import RollLimits
+from blockgz_runtime.errors import BufferFull
 from index_format.blocks import IsalCompressor
 from index_format.chunk_index import Gap
 from index_format.keys import ChunkStart
@@ -182,3 +184,93 @@ def test_an_open_chunk_whose_block_ended_holds_no_record_in_memory(builder: Buil
     finally:
         tracemalloc.stop()
     assert held < 2**19
+
+
+class Moody(BufferFile):
+    """Does not take so many of the next blocks."""
+
+    refusals = 0
+
+    def append(self, block: bytes) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise BufferFull("no space")
+        super().append(block)
+
+
+@pytest.mark.parametrize("format_name", ["json", "arrow"])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_chunk_that_is_cut_where_the_buffer_was_full(buffer: BufferFolder, format_name: str, seed: int) -> None:
+    rng = random.Random(seed)
+    rows = records(sorted(rng.sample(range(500), 300)))
+    settings = ChunkSettings(
+        record_format(format_name), IsalCompressor(1), 400, RollLimits(chunk_bytes=10**9, chunk_interval_seconds=60.0)
+    )
+    file = Moody(buffer.new_file()._path, buffer)
+    chunk, finished, begin, epoch = ChunkBuilder(settings, file, rows[0].offset), list[FinishedChunk](), 0, 0
+    while begin < len(rows):
+        size = rng.randint(1, 8)
+        epoch += 1
+        file.refusals = file.refusals or int(rng.random() < 0.2)
+        add(chunk, rows[begin : begin + size], leader_epoch=epoch)
+        begin += size
+        if chunk.full is not None:
+            parts = chunk.cut(another := Moody(buffer.new_file()._path, buffer))
+            if parts is not None:
+                finished.append(parts[0])
+                chunk, file = parts[1], another
+            file.refusals = 0
+            chunk.write_again()
+            assert chunk.full is None
+    file.refusals = 0
+    finished.append(chunk.finish(rows[-1].offset + 1))
+    assert len(finished) > 3
+    by_offset = {row.offset: row for row in rows}
+    for part in finished:
+        first, last = by_offset[part.blocks[0].first_record_offset], by_offset[part.blocks[-1].last_record_offset]
+        assert part.start[1:] == (first.offset, first.timestamp)
+        assert part.tail_hash == record_hash(last)
+        assert part.leader_epoch is not None and part.body.path.stat().st_size == part.blocks[-1].byte_end
+    assert [part.start.position for part in finished[1:]] == [part.next_offset for part in finished[:-1]]
+    assert [part.leader_epoch for part in finished] == sorted(part.leader_epoch or 0 for part in finished)
+    entries = [block for part in finished for block in part.blocks]
+    assert sum(entry.num_records for entry in entries) == len(rows)
+    if format_name == "json":
+        assert [offset for part in finished for offset in stored_offsets(part)] == [row.offset for row in rows]
+
+
+def test_gaps_go_with_the_part_that_they_lie_in(buffer: BufferFolder) -> None:
+    settings = ChunkSettings(
+        record_format("json"), IsalCompressor(1), 150, RollLimits(chunk_bytes=10**9, chunk_interval_seconds=60.0), True
+    )
+    file = Moody(buffer.new_file()._path, buffer)
+    chunk = ChunkBuilder(settings, file, 0)
+    chunk.skip(0)
+    add(chunk, records([1]))
+    chunk.end_block()
+    chunk.skip(2)
+    file.refusals = 1
+    add(chunk, records([3]))
+    chunk.end_block()
+    chunk.skip(4)
+    parts = chunk.cut(buffer.new_file())
+    assert parts is not None
+    short, rest = parts
+    rest.write_again()
+    assert (short.next_offset, short.gaps) == (2, (Gap(0, 1, "skipped"),))
+    assert rest.finish(5).gaps == (Gap(2, 3, "skipped"), Gap(4, 5, "skipped"))
+    assert (chunk.facts.num_records, rest.facts.num_records) == (1, 1)
+
+
+def test_a_full_chunk_is_not_finished(buffer: BufferFolder) -> None:
+    settings = ChunkSettings(
+        record_format("json"), IsalCompressor(1), 400, RollLimits(chunk_bytes=10**9, chunk_interval_seconds=60.0)
+    )
+    file = Moody(buffer.new_file()._path, buffer)
+    chunk = ChunkBuilder(settings, file, 0)
+    file.refusals = 1
+    add(chunk, records([1]))
+    with pytest.raises(BufferFull):
+        chunk.finish(2)
+    assert chunk.cut(buffer.new_file()) is None, "nothing is in the buffer"
+    assert chunk.open_block_bytes > 0

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from blockgz_runtime.errors import AccessDenied, BufferFull, ShuttingDown, StoreBusy, StoreFull, StoreUnavailable
+from blockgz_runtime.errors import AccessDenied, ShuttingDown, StoreBusy, StoreFull, StoreUnavailable
 from blockgz_runtime.store.retry import (
     FIRST_BACKOFF_SECONDS,
     HURRIED_SECONDS,
@@ -23,7 +23,7 @@ def test_waits_double_up_to_the_longest_however_long_an_outage_lasts() -> None:
     assert waits[4:] == [LONGEST_BACKOFF_SECONDS] * 2
 
 
-@pytest.mark.parametrize("cause", [AccessDenied("403"), StoreFull("507"), BufferFull("no space")])
+@pytest.mark.parametrize("cause", [AccessDenied("403"), StoreFull("507")])
 def test_what_waits_for_a_person_is_tried_again_every_few_minutes(cause: BlockgzError) -> None:
     assert backoff_seconds(3, cause) == backoff_seconds(3, "no answer") == 8 * FIRST_BACKOFF_SECONDS
     assert backoff_seconds(10**6, cause) == LONGEST_REFUSAL_SECONDS >= 120
