@@ -196,10 +196,9 @@ class GroupMember:
 
         In the classic one its newest owner is right, so that the refusal is raised: this process is a zombie.
         """
+        self._lose(self._ownership.assigned, refusal.why)
         if self._config.group_protocol == "classic":
-            self.lost(list(self._ownership.assigned))
             raise refusal
-        self.lost(list(self._ownership.assigned))
         self._fetching.close()
         self._wait(REJOIN_SECONDS)
         self._fetching.reconnect()
@@ -224,7 +223,10 @@ class GroupMember:
         self.give_up(partitions)
 
     def lost(self, partitions: Sequence[Partition]) -> None:
-        log.warning(LogEvent.LOST, partitions=len(partitions), cause="the group continued without this process")
+        self._lose(partitions, "the group continued without this process")
+
+    def _lose(self, partitions: Collection[Partition], cause: str) -> None:
+        log.warning(LogEvent.LOST, partitions=len(partitions), cause=cause)
         self.joined = False
         self._hand_over(partitions)
         self._ownership.lose(partitions)
