@@ -168,7 +168,7 @@ class Budgets:
         if not (self._grown or paused):
             return Turns(set(), set())
         share = Share.of(self._memory.waiting_bytes, self._buffer_bytes, len(loads))
-        used, alone = self._buffer.used_bytes, {each: loads[each] for each in paused & loads.keys()}
+        used, alone = self._buffer.used_bytes, {each: loads[each] for each in paused if each in loads}
         is_tight, is_relaxed = used > TIGHT * self._buffer_bytes, used <= RELAXED * self._buffer_bytes
         resume = {
             partition
@@ -210,7 +210,10 @@ def _waiting(loads: Iterable[PartitionLoad]) -> int:
 
 
 STALL_SECONDS = 10.0
-"""The consumer is not polled for so long without capacity; then its partitions are paused and polling resumes."""
+"""The consumer is not polled for so long without capacity; then its partitions are paused and polling resumes.
+
+A partition that is paused alone for so long is said to be.
+"""
 
 
 class FetchMode(Enum):
@@ -256,6 +259,8 @@ class Fetching:
         self._had_capacity_at = clock()
         self._paused_at: dict[Partition, float] = {}
         """Partitions that are paused alone."""
+        self._logged: set[Partition] = set()
+        """Of these the log says that they are paused alone: a pause of a moment is not worth a line."""
         self._fetched_at: dict[Partition, float] = {}
 
     @cached_property
@@ -326,7 +331,8 @@ class Fetching:
         """Replace a consumer that the group refused by a new one, which consumes nothing yet."""
         self._source = self._connect()
         self._mode = FetchMode.FETCH
-        self._paused_at, self._fetched_at = {}, {}
+        self._forget(list(self._paused_at))
+        self._fetched_at = {}
 
     def close(self) -> None:
         """Leave the group; nothing is consumed any more."""
@@ -335,18 +341,21 @@ class Fetching:
 
     def _take_turns(self, loads: Mapping[Partition, PartitionLoad], now: float) -> None:
         """Pause partitions alone that hold more than their share; resume those that no longer do."""
-        self._forget(self.paused - loads.keys())
+        self._forget([each for each in self.paused if each not in loads])
         pause, resume = self._budgets.turns(loads, self.paused)
         self._forget(resume)
         self._paused_at |= dict.fromkeys(pause, now)
         if not self.is_paused:
             self._source.pause(pause)
             self._source.resume(resume)
-        for topic, number in sorted(pause):
-            log.info(LogEvent.PARTITION_PAUSED, topic=topic, partition=number)
-        for topic, number in sorted(resume):
-            log.info(LogEvent.PARTITION_RESUMED, topic=topic, partition=number)
+        for partition, paused_at in self._paused_at.items():
+            if now - paused_at >= STALL_SECONDS and partition not in self._logged:
+                self._logged.add(partition)
+                log.warning(LogEvent.PARTITION_PAUSED, topic=partition[0], partition=partition[1])
 
     def _forget(self, partitions: Iterable[Partition]) -> None:
         for partition in partitions:
             self._paused_at.pop(partition, None)
+            if partition in self._logged:
+                self._logged.discard(partition)
+                log.info(LogEvent.PARTITION_RESUMED, topic=partition[0], partition=partition[1])

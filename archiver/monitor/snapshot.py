@@ -173,7 +173,7 @@ def why_stuck(partition: PartitionSnapshot, progress_seconds: float, *, logs_ans
     fetch_age = partition.fetch_age_seconds or 0.0
     fetches_nothing = fetch_age >= progress_seconds
     reasons = {
-        f"paused for {paused:.0f} s, because its commit does not end": paused >= STALL_SECONDS,
+        f"paused for {paused:.0f} s: its commit does not end, or the buffer takes no more": paused >= STALL_SECONDS,
         f"records wait to be committed for {uncommitted:.0f} s": uncommitted >= progress_seconds,
         f"nothing was fetched for {fetch_age:.0f} s, though there are records": fetches_nothing
         and bool(partition.unfetched_records),

@@ -15,6 +15,7 @@ from archiver.ingest.backpressure import (
     mode_after,
 )
 from archiver.ingest.kafka_source import EndReached, Event, Partition
+from archiver.logs import LogEvent
 
 PARTITION, OTHER = ("orders", 3), ("orders", 4)
 LOADS: Any = {PARTITION: None, OTHER: None}
@@ -207,3 +208,23 @@ def test_the_last_fetch_is_known_of_each_partition() -> None:
     journal.events = [EndReached(PARTITION, 5)]
     fetching.poll(LOADS)
     assert [fetching.state_of(each, journal.now + 1).fetched for each in (PARTITION, OTHER)] == [1.0, 11.0]
+
+
+def test_a_pause_that_lasts_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    journal = Journal()
+    fetching = Fetching(journal.connect, journal, lambda: journal.now, journal.rest)  # type: ignore[arg-type]
+
+    def logged(seconds: float, turns: Turns | None = None) -> list[Any]:
+        caplog.clear()
+        journal.now += seconds
+        journal.next_turns = turns or Turns(set(), set())
+        fetching.poll(LOADS)
+        return [(line.msg["event"], line.msg["partition"]) for line in caplog.records if isinstance(line.msg, dict)]
+
+    with caplog.at_level("INFO", "blockgz.archiver"):
+        assert not logged(0, Turns({PARTITION, OTHER}, set()))
+        assert not logged(STALL_SECONDS - 0.1)
+        assert not logged(0, Turns(set(), {OTHER})), "a pause of a moment is not worth a line"
+        assert logged(0.1) == [(LogEvent.PARTITION_PAUSED, 3)]
+        assert not logged(1)
+        assert logged(1, Turns(set(), {PARTITION})) == [(LogEvent.PARTITION_RESUMED, 3)]
