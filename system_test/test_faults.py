@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from system_test.faults.checker import Checker, Ledgers
+from system_test.faults.positions import Fate, Holding, Outages, Process, holdings
 from system_test.faults.schedule import FaultKind, schedule
 
 SEED = os.environ.get("BLOCKGZ_SEED", "shard")
@@ -31,6 +33,53 @@ def test_a_short_schedule_has_every_kind() -> None:
     assert kinds == set(FaultKind)
 
 
+IN_HAND = [
+    # how the claim ended, exit code of the process, epoch of the marker in the end, what is owed of [10, 40)
+    (["end", 0, 99.0, None, True, 30], 0, 7, 40),
+    (["end", 0, 99.0, "PartitionUnavailable", True, 30], 0, 8, 40),
+    (["end", 0, 99.0, "TopicChanged", True, 30], 0, 7, 30),
+    (["end", 0, 99.0, "Fenced", True, 30], 0, 8, 10),
+    (["end", 0, 99.0, "Fenced", True, 30], 0, 7, 40),
+    (["end", 0, 99.0, None, False, 30], 0, 7, 10),
+    (["end", 0, 150.0, None, False, 30], 0, 7, 40),
+    (["end", 0, 215.0, None, False, 30], 0, 7, 10),
+    (None, -9, 7, 10),
+    (None, 0, 7, 10),
+    (None, 1, 7, 10),
+]
+
+
+@pytest.mark.parametrize(("end", "exit_code", "epoch", "owed"), IN_HAND)
+def test_only_what_killed_or_fenced_writers_held_is_excused(
+    end: list[object] | None, exit_code: int, epoch: int, owed: int, tmp_path: Path
+) -> None:
+    lines = [["claim", 0, "id", "orders", 3, 7, 10], ["fetched", 0, 20], ["fetched", 0, 40], *([end] if end else [])]
+    (tmp_path / "first-0001.positions").write_text("".join(json.dumps(line) + "\n" for line in lines) + '["fetc')
+    refused = [
+        ("slow", 90.0, "/archive/topic%3Dorders/partition%3D00003/x"),
+        ("slow", 149.0, "/archive/topic%3Dorders/partition%3D00004/x"),
+        ("stall", 155.0, "/archive/topic%3Dorders/partition%3D00003/x"),
+    ]
+    journal = tmp_path / "store-faults.jsonl"
+    entries = [{"at": at, "fault": fault, "path": path} for fault, at, path in refused]
+    journal.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    processes = {"first-0001": Process(exit_code, 100.0)}
+    (holding,) = holdings(tmp_path, processes, Outages.load(journal, []), {("id", 3): epoch})["id", 3]
+    assert (holding.start, holding.fetched, holding.owed) == (10, 40, owed)
+
+
+def test_a_record_in_the_hand_of_an_orderly_writer_is_lost_without_excuse(tmp_path: Path) -> None:
+    def verdict(*held: Holding) -> list[str]:
+        checker = Checker(tmp_path, "b:1", Ledgers(), {("id", 3): held})
+        checker._excuse("orders:3", ("id", 3), [15, 25, 35])
+        return checker.verdict.violations
+
+    killed = Holding("first", 7, 10, 40, 10, Fate.KILLED, None)
+    assert not verdict() and not verdict(killed)
+    (broken,) = verdict(killed, Holding("second", 8, 20, 30, 30, Fate.ORDERLY, None))
+    assert broken.startswith("orders:3: 1 records are lost") and "first 25 last 25: second [20, 30)" in broken
+
+
 @pytest.mark.timeout(600)
 def test_every_record_is_archived_once_whatever_fails(server_programs: None, tmp_path: Path) -> None:
     enough = ("--faults", DISRUPTIONS + STORE_FAULTS, "--disruptions", DISRUPTIONS, "--a-round", DISRUPTIONS)
@@ -44,3 +93,4 @@ def test_every_record_is_archived_once_whatever_fails(server_programs: None, tmp
     assert of_archivers >= 40
     assert figures["store_faults"] >= STORE_FAULTS
     assert figures["archived_records"] > 0
+    assert figures["lost_in_hand_of"], "the shard is to lose records that were in hand, or that nobody had fetched"

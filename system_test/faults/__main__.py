@@ -26,7 +26,7 @@ _ADDED = (
     *("gaps", "gap_offsets", "lost_to_truncation", "lost_to_deletion", "compacted_before_archived"),
     *("records_of_deleted_topics", "compared_with_topic", "incarnations"),
 )
-_BY_KIND = ("by_kind", "store_faults_by_kind", "ended_by_themselves", "warnings")
+_BY_KIND = ("by_kind", "store_faults_by_kind", "lost_in_hand_of", "ended_by_themselves", "warnings")
 
 
 def main() -> int:
@@ -107,7 +107,7 @@ def summary(state: dict[str, Any]) -> dict[str, Any]:
     for figures in rounds:
         totals.update({name: figures.get(name, 0) for name in _ADDED})
         for name, counts in by_kind.items():
-            counts.update(figures[name])
+            counts.update(figures.get(name, {}))
     return {
         "seed": state["seed"],
         "rounds": len(rounds),

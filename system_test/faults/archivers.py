@@ -16,8 +16,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from system_test.faults.positions import SUFFIX, Process
+
 REFUSED = 11
 """The exit code of a process that finds its place in the group taken."""
+PARTLY = 3
+"""The exit code of a process one of whose topics was deleted."""
 _TRACE_SECONDS = 0.5
 _ASSIGNED = re.compile(r"^(\S+) INFO assigned ", re.MULTILINE)
 _NOT_INHERITED = ("AWS_", "BLOCKGZ_")
@@ -36,8 +40,10 @@ class Archiver:
 
     @property
     def ended_in_order(self) -> bool:
-        """After a SIGTERM: exit 0, or its place was another's by then, or it had no partition yet."""
-        return self.process.returncode in (0, REFUSED) or " claimed " not in self.log.read_text(errors="replace")
+        """After a SIGTERM: exit 0, or its place was another's by then, or a topic gone, or it had no partition yet."""
+        text = self.log.read_text(errors="replace")
+        said_so = self.process.returncode == PARTLY and " topic_gone " in text
+        return said_so or self.process.returncode in (0, REFUSED) or " claimed " not in text
 
     @property
     def joined_at(self) -> float | None:
@@ -114,6 +120,8 @@ class Fleet:
         self.endings = Endings()
         self.starts = 0
         self.max_rss_bytes = 0
+        self.processes: dict[str, Process] = {}
+        """Those that ended, by the name of their log."""
 
     def start(self, name: str, instance: str | None = None) -> Archiver:
         """Start one more process; `instance` makes it a static member of the group."""
@@ -122,7 +130,11 @@ class Fleet:
         command = [sys.executable, "-m", "system_test.faults.traced", "run", *map(str, self._arguments), *static, "-v"]
         with log.open("wb") as sink:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, env=self._env
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                env={**self._env, "FAULTS_POSITIONS": str(log.with_suffix(SUFFIX))},
             )
         archiver = Archiver(name, process, log, instance is not None)
         self.all.append(archiver)
@@ -149,10 +161,11 @@ class Fleet:
 
     def _judge(self, archiver: Archiver) -> None:
         code = archiver.process.returncode
+        self.processes[archiver.log.stem] = Process(code, time.time())
         text = archiver.log.read_text(errors="replace")
         if "Traceback" in text or "internal error" in text:
             self.endings.violations.append(f"{archiver.log.name} holds a traceback or an internal error")
-        if archiver.asked_to_end and code in (0, -signal.SIGKILL, -signal.SIGTERM, 143):
+        if archiver.asked_to_end and code in (0, PARTLY, -signal.SIGKILL, -signal.SIGTERM, 143):
             return
         last = [line for line in text.splitlines() if line and not line[:4].isdigit()][:2]
         self.endings.by_themselves[f"exit {code}: {' / '.join(last)[:200]}"] += 1

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from system_test.faults.archivers import REFUSED, Archiver, Fleet
+from system_test.faults.checker import STORE_FAULTS
 from system_test.faults.cluster import COMPACTED, CREATED_AGAIN, PATTERN, PLAIN, TRUNCATED, Topics
 from system_test.faults.schedule import Fault, FaultKind, schedule
 from system_test.faults.servers import VerifiableProducer
@@ -30,7 +31,6 @@ from system_test.support.waiting import DeadlineExceededError, wait_until
 
 GROUP = "faults"
 PREFIX = "faults"
-_STORE_FAULTS = "store-faults.jsonl"
 LAG_SECONDS = 60.0
 """So long after the last fault everything must be archived."""
 _TERM_SECONDS = 30.0
@@ -44,7 +44,7 @@ _IDLE_SECONDS = 12.0
 _STORE_FAULTS_SECONDS = 120.0
 _CHECK_SECONDS = 1800.0
 _SETTINGS = (
-    *("--chunk-interval", "1s", "--chunk-records", "50", "--block-bytes", "8KiB"),
+    *("--chunk-interval", "8s", "--chunk-records", "1000", "--block-bytes", "8KiB"),
     *("--grace", "10s", "--memory", "64MiB"),
     *("-X", "session.timeout.ms=6000", "-X", "heartbeat.interval.ms=1500"),
 )
@@ -105,6 +105,7 @@ class Round:
         self._changes = deque([0], maxlen=_FAULTS_AT_ONCE)
         """How often markers had changed at each of the last faults."""
         self._operations: list[Future[None]] = []
+        self._store_down: list[tuple[float, float]] = []
 
     def run(self) -> dict[str, Any]:
         """Run it; gives the figures, or raises RoundFailedError."""
@@ -122,7 +123,12 @@ class Round:
                 self._keep_evidence()
                 raise
             self._violations += self._fleet.endings.violations + watched.violations
-            truth = {"topics": self._topics.as_truth(), "hashes": watched.hashes}
+            truth = {
+                "topics": self._topics.as_truth(),
+                "hashes": watched.hashes,
+                "processes": self._fleet.processes,
+                "store_down": self._store_down,
+            }
             (self._home / "truth.json").write_text(json.dumps(truth))
             checked = self._check()
             store_faults = self._store_faults()
@@ -153,7 +159,7 @@ class Round:
         self._broker = stack.enter_context(KafkaBroker())
         self._store = stack.enter_context(VersityGateway())
         self._proxy = StoreFaultProxy(
-            self._store.endpoint_url, settings.seed, settings.store_rate, self._home / _STORE_FAULTS
+            self._store.endpoint_url, settings.seed, settings.store_rate, self._home / STORE_FAULTS
         )
         stack.enter_context(self._proxy)
         bootstrap = self._broker.bootstrap
@@ -364,9 +370,9 @@ class Round:
             self._leaving.append((time.monotonic() + _TERM_SECONDS, guest, None, 0.0))
 
     def _lose_records(self, fault: Fault, lose: Callable[[str, float], None]) -> None:
-        """Raise low watermarks; mostly while nobody archives, so that records are lost before they are read."""
+        """Raise low watermarks; half the time nobody archives, so that records are lost before they are read."""
         topic = TRUNCATED if fault.dice < 0.5 else PLAIN
-        if int(fault.dice * 1000) % 10 < 7:
+        if int(fault.dice * 1000) % 10 < 5:
             self._kill_all(fault.seconds + 2.0)
         self._later(1.0, lambda: self._operate(self._broker_thread, lambda: lose(topic, fault.dice)))
 
@@ -403,9 +409,11 @@ class Round:
         self._broker.resume()
 
     def _kill_store(self, seconds: float) -> None:
+        begun = time.time()
         self._store.kill()
         time.sleep(seconds)
         self._store.start()
+        self._store_down.append((begun, time.time()))
 
     def _settle(self) -> float:
         """Everything is healed and the producers end; gives the seconds until all is archived, then ends in order."""
@@ -456,13 +464,13 @@ class Round:
 
     def _store_faults(self) -> Counter[str]:
         """Those that met real work; the journal has those of probes too."""
-        entries = [json.loads(line) for line in (self._home / _STORE_FAULTS).read_text().splitlines()]
+        entries = [json.loads(line) for line in (self._home / STORE_FAULTS).read_text().splitlines()]
         return Counter(entry["fault"] for entry in entries if not entry["probe"])
 
     def _warnings(self) -> dict[str, int]:
         """What the archivers warn of, by the event's name."""
         words: Counter[str] = Counter()
-        for log in (self._home / "logs").iterdir():
+        for log in (self._home / "logs").glob("*.log"):
             for line in log.read_text(errors="replace").splitlines():
                 parts = line.split(" ", 3)
                 if len(parts) >= 3 and parts[1] in ("WARNING", "ERROR"):

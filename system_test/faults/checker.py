@@ -2,8 +2,9 @@
 
     python -m system_test.faults.checker HOME ARCHIVE BOOTSTRAP_SERVER
 
-HOME holds `truth.json` and the ledgers, ARCHIVE is the folder that the S3 server keeps the archive in. It prints one
-JSON object: figures, and under `violations` every promise that is broken.
+HOME holds `truth.json`, the ledgers, what archivers reported to hold, and the store's faults. ARCHIVE is the folder
+that the S3 server keeps the archive in. It prints one JSON object: figures, and under `violations` every promise that
+is broken.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from system_test.checker import CheckedPartition, CheckFailedError, Fetch, check_partition
 from system_test.faults.fingerprint import fingerprint
+from system_test.faults.positions import Holding, Outages, Process, Where, holdings
 from system_test.support.topics import Record, read, watermarks
 
-Where = tuple[str, int]
-"""Topic id and partition."""
+STORE_FAULTS = "store-faults.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,8 @@ class Verdict:
 
     violations: list[str] = field(default_factory=list)
     figures: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    lost_in_hand_of: Counter[str] = field(default_factory=Counter)
+    """Records that retention or their topic's end took, by what became of the writers that had them."""
 
     def broken(self, what: str) -> None:
         """Note a broken promise."""
@@ -109,8 +112,11 @@ class Life:
 class Checker:
     """Judges an archive against ledgers, truth and topics."""
 
-    def __init__(self, archive: Path, bootstrap: str, ledgers: Ledgers) -> None:
+    def __init__(
+        self, archive: Path, bootstrap: str, ledgers: Ledgers, held: Mapping[Where, Sequence[Holding]]
+    ) -> None:
         self._archive = archive
+        self._held = held
         self._bootstrap = bootstrap
         self._ledgers = ledgers
         self.verdict = Verdict()
@@ -176,6 +182,26 @@ class Checker:
         if not life.deleted and acknowledged:
             self.verdict.broken(f"{name}: nothing is archived of {len(acknowledged)} acknowledged records")
         self.verdict.figures["records_of_deleted_topics"] += len(acknowledged)
+        self._excuse(name, where, [offset for offset, sequence in acknowledged.items() if self._is_due(sequence)])
+
+    def _is_due(self, sequence: str) -> bool:
+        return self._ledgers.outcome(sequence) == "committed"
+
+    def _excuse(self, name: str, where: Where, lost: Sequence[int]) -> None:
+        """Records that retention or their topic's end took: only if none was in the hand of a writer that owes it."""
+        held = self._held.get(where, ())
+        owed = []
+        for offset in lost:
+            holders = [each for each in held if each.start <= offset < each.fetched]
+            owed += [(offset, each) for each in holders if offset < each.owed][:1]
+            fates = sorted({each.fate.value for each in holders}) or ["nobody"]
+            self.verdict.lost_in_hand_of[" and ".join(fates)] += 1
+        if owed:
+            writers = sorted({str(each) for _, each in owed})
+            self.verdict.broken(
+                f"{name}: {len(owed)} records are lost that were in the hand of writers that were neither killed nor "
+                f"fenced, first {owed[0][0]} last {owed[-1][0]}: {'; '.join(writers[:5])}"
+            )
 
     def _check_gaps(self, life: Life, name: str, partition: int, checked: CheckedPartition) -> None:
         """Every recorded gap ends where a truncation put the low watermark.
@@ -227,6 +253,7 @@ class Checker:
         start = checked.marker["start_offset"] or 0
         end = checked.marker["next_offset"] or 0
         lost: list[int] = []
+        excused: list[int] = []
         for offset, sequence in acknowledged.items():
             outcome = self._ledgers.outcome(sequence)
             self.verdict.figures[f"acknowledged_{outcome}"] += 1
@@ -234,12 +261,15 @@ class Checker:
                 continue
             if any(gap.start <= offset < gap.end for gap in checked.gaps) or offset < start:
                 self.verdict.figures["lost_to_truncation"] += 1
+                excused.append(offset)
             elif life.deleted and offset >= end:
                 self.verdict.figures["lost_to_deletion"] += 1
+                excused.append(offset)
             elif life.compacted and newest_of_key[self._ledgers.sent[sequence].key] > offset:
                 self.verdict.figures["compacted_before_archived"] += 1
             else:
                 lost.append(offset)
+        self._excuse(name, (life.topic_id, partition), sorted(excused))
         if lost:
             lost.sort()
             self.verdict.broken(
@@ -283,16 +313,26 @@ def _fetch(archive: Path, topic: str, folder: str) -> Fetch:
     return fetch
 
 
+def _epochs(archive: Path) -> dict[Where, int]:
+    """How often each partition was claimed."""
+    markers = [json.loads(path.read_bytes()) for path in archive.glob("topic=*/partition=*/last_chunk_index.json")]
+    return {(marker["topic_id"], marker["partition"]): marker["epoch"] for marker in markers}
+
+
 def main() -> None:
     """Judge, and print the verdict."""
     home, archive, bootstrap = sys.argv[1:]
     truth = json.loads((Path(home) / "truth.json").read_text())
-    checker = Checker(Path(archive), bootstrap, load(Path(home)))
+    outages = Outages.load(Path(home) / STORE_FAULTS, truth["store_down"])
+    processes = {name: Process(*facts) for name, facts in truth["processes"].items()}
+    held = holdings(Path(home) / "logs", processes, outages, _epochs(Path(archive)))
+    checker = Checker(Path(archive), bootstrap, load(Path(home)), held)
     for topic, lives in truth["topics"].items():
         checker.check_topic(topic, [Life.of(topic, facts) for facts in lives])
     checker.check_hashes(truth["hashes"])
     verdict = checker.verdict
-    print(json.dumps({**dict(sorted(verdict.figures.items())), "violations": verdict.violations[:200]}))
+    figures = {**dict(sorted(verdict.figures.items())), "lost_in_hand_of": verdict.lost_in_hand_of}
+    print(json.dumps({**figures, "violations": verdict.violations[:200]}))
 
 
 if __name__ == "__main__":
