@@ -1,12 +1,13 @@
 """How much the consumer takes at a time, and what it may not do."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count, islice
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, Message, TopicPartition
 
 from archiver.config.model import RunConfig
 from archiver.ingest import kafka_source
@@ -16,6 +17,7 @@ from archiver.ingest.kafka_source import (
     FIRST_MESSAGES_A_POLL,
     MOST_MESSAGES_A_POLL,
     EndReached,
+    Event,
     Fetched,
     KafkaSource,
     messages_a_poll,
@@ -56,8 +58,28 @@ class Client:
     def incremental_assign(self, _: object) -> None:
         """Nothing to do."""
 
+    def incremental_unassign(self, _: object) -> None:
+        """Nothing to do."""
+
     def list_topics(self, timeout: float) -> None:
         """Nothing to tell."""
+
+
+class RevokingClient(Client):
+    """Takes a partition away in the call that gives its messages, as a rebalance does."""
+
+    def subscribe(self, _: object, *, on_revoke: Callable[[Any, list[TopicPartition]], None], **__: object) -> None:
+        self._on_revoke = on_revoke
+
+    def consume(self, count: int, seconds: float) -> list[Message]:
+        self._on_revoke(self, [TopicPartition("orders", 0)])
+        return super().consume(count, seconds)
+
+
+def offsets(events: Iterable[Event]) -> list[int]:
+    return [
+        offset for each in events if isinstance(each, Fetched) for offset in each.batch.column("offset").to_pylist()
+    ]
 
 
 def source_of(client: Client, monkeypatch: pytest.MonkeyPatch) -> KafkaSource:
@@ -114,6 +136,31 @@ def test_partitions_may_take_turns_and_their_ends_stand_between_them(monkeypatch
     assert found == {0: [5, 6, 7], 1: [3, 4]}
     ends = {each.partition[1]: each.position for each in events if isinstance(each, EndReached)}
     assert ends == {0: 7, 1: 5, 2: 0}
+
+
+def test_messages_of_a_partition_that_left_in_the_same_call_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [message(5), message(6), message(3, partition=1)]
+    source = source_of(RevokingClient(iter(given)), monkeypatch)
+    source.consume({("orders", 1): 3})
+    listener: Any = SimpleNamespace(revoked=lambda _: None)
+    source.subscribe(["orders"], listener)
+    assert offsets(source.poll()) == [3]
+
+
+def test_what_was_batched_before_a_partition_left_does_not_come_once_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Offsets above the position that it is consumed from would pass for holes."""
+    client = Client(iter([message(offset) for offset in (5, 6, 7, 8, 9, 10, 11, 12, 2, 3)]))
+    monkeypatch.setattr(kafka_source, "make_client", lambda *_: client)
+    now = 0.0
+    source = KafkaSource({}, batching_bytes=10**9, clock=lambda: now)
+    source.consume({("orders", 0): 5})
+    assert source.poll() == [], "eight messages are not worth a batch yet"
+    source.release([("orders", 0)])
+    source.consume({("orders", 0): 2})
+    now = 60.0
+    assert offsets(source.poll()) == [2, 3]
 
 
 def test_a_group_that_may_not_be_joined_is_no_silence() -> None:

@@ -19,7 +19,7 @@ from archiver.config.model import RunConfig
 from archiver.errors import TopicGone
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.claim_queue import ClaimQueue
-from archiver.ingest.kafka_source import Fetched
+from archiver.ingest.kafka_source import Fetched, Partition
 from archiver.ingest.ownership import ArchivingContext, Ownership, PartitionState
 from archiver.ingest.partition_state import Flush
 from archiver.ingest.roll_policy import RollReason
@@ -144,6 +144,38 @@ class GatedStore(MemoryStore):
     def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:
         assert self.gate.wait(10)
         return super().put_if_absent(key, body, attempt)
+
+
+class GatedSwaps(MemoryStore):
+    """Markers are swapped once the gate opens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.swapping = threading.Event()
+
+    def compare_and_swap(self, key: str, body: bytes, expected: str | None) -> str | None:
+        self.swapping.set()
+        assert self.gate.wait(10)
+        return super().compare_and_swap(key, body, expected)
+
+
+def test_a_claim_of_a_partition_that_left_meanwhile_is_not_used(pool: ThreadPoolExecutor, buffer: BufferFolder) -> None:
+    store = GatedSwaps()
+    ownership = owner(store, buffer, pool)
+    ownership.acquire(PARTITION)
+    assert ownership.begin() == {}
+    assert store.swapping.wait(10)
+    ownership.lose([PARTITION])
+    store.gate.set()
+    positions: dict[Partition, int] = {}
+
+    def is_over() -> bool:
+        positions.update(ownership.begin())
+        return ownership.is_over or bool(positions)
+
+    wait_for(is_over)
+    assert positions == {} and ownership.active == {}, "its records would be fetched beside the new owner"
 
 
 def next_offset(store: MemoryStore) -> int | None:

@@ -379,6 +379,25 @@ def test_it_says_whether_a_chunk_waits_to_be_committed(bench: Bench) -> None:
     assert not archiver.state.is_committing
 
 
+def test_progress_is_not_queued_beside_a_commit(bench: Bench) -> None:
+    """It would be computed from a marker that the commit is about to replace."""
+    archiver = bench.archiver(chunk_records=2)
+    bench.store.gated = True
+    archiver.offer(some(0, 1))
+    until(lambda: bench.store.waiting == 1, "the chunk is being stored")
+    archiver.offer(EndReached(PARTITION, 5))
+    archiver.offer(FLUSH)
+    until(lambda: archiver.state.position == 5 and not archiver.state.inbox, "the flush is handled")
+    until(lambda: not archiver.state.is_building, "the builder rests")
+    assert len(archiver.state.pending) == 1 and archiver.state.chain_end == 2
+    bench.store.gated = False
+    bench.store.open(1)
+    bench.settle()
+    archiver.offer(some(5, 6))
+    bench.settle()
+    assert bench.spans() == [(0, 2, 2), (2, 7, 2)]
+
+
 def test_ticks_do_not_pile_up_behind_a_slow_store(bench: Bench) -> None:
     archiver = bench.archiver(chunk_records=1)
     bench.store.gated = True

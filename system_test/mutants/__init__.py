@@ -1,0 +1,1 @@
+"""Faults put into the program on purpose, each with the test that catches it."""

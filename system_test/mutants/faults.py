@@ -1,0 +1,160 @@
+"""The faults: a replacement in one file each, and the tests that catch it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+OWNERSHIP, SOURCE = "archiver/ingest/ownership.py", "archiver/ingest/kafka_source.py"
+STATE, ARCHIVER = "archiver/ingest/partition_state.py", "archiver/ingest/partition_archiver.py"
+TESTS = "tests/archiver/ingest"
+OF_OWNERSHIP, OF_SOURCE = f"{TESTS}/test_ownership.py", f"{TESTS}/test_kafka_source.py"
+OF_LETTERS = f"{TESTS}/test_dead_letters.py"
+OF_ARCHIVER, OF_IDENTITY = f"{TESTS}/test_partition_archiver.py", f"{TESTS}/test_partition_archiver_identity.py"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault: `old` stands once in `path`, and `new` in its place is wrong. One of the tests fails then."""
+
+    name: str
+    path: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+MUTANTS = (
+    Mutant(
+        "a claim is used although its partition is no longer assigned",
+        OWNERSHIP,
+        "            if partition not in self._assigned:\n                continue\n",
+        "",
+        (f"{OF_OWNERSHIP}::test_a_claim_of_a_partition_that_left_meanwhile_is_not_used",),
+    ),
+    Mutant(
+        "messages of a partition that was revoked while they were polled become a batch",
+        SOURCE,
+        "        self._batching.forget(self._batching.partitions - self._consuming)\n",
+        "",
+        (f"{OF_SOURCE}::test_messages_of_a_partition_that_left_in_the_same_call_are_dropped",),
+    ),
+    Mutant(
+        "batched messages of a revoked partition are kept until it is consumed again",
+        SOURCE,
+        "        self._consuming -= leaving\n        self._batching.forget(leaving)\n",
+        "        self._consuming -= leaving\n",
+        (f"{OF_SOURCE}::test_what_was_batched_before_a_partition_left_does_not_come_once_it_is_back",),
+    ),
+    Mutant(
+        "progress is queued while a commit runs",
+        STATE,
+        "    if state.has_committer or state.pending or not is_new:\n",
+        "    if not is_new:\n",
+        (f"{OF_ARCHIVER}::test_progress_is_not_queued_beside_a_commit",),
+    ),
+    Mutant(
+        "a partition that was lost is not flushed",
+        OWNERSHIP,
+        "                if seconds > 0:\n                    archiver.offer(Flush(RollReason.FLUSH))\n",
+        "",
+        (f"{OF_OWNERSHIP}::TestLosing",),
+    ),
+    Mutant(
+        "a partition is claimed while its flush is under way",
+        OWNERSHIP,
+        "        if partition in self._leaving or partition in self._claims:\n",
+        "        if partition in self._claims:\n",
+        (f"{OF_OWNERSHIP}::TestLosing::test_what_was_fetched_is_archived_before_the_partition_is_claimed_again",),
+    ),
+    Mutant(
+        "a loss writes although nothing in the store keeps writers apart",
+        OWNERSHIP,
+        "0.0 if config.single_writer else config.grace",
+        "config.grace",
+        (f"{OF_OWNERSHIP}::TestLosing::test_nothing_is_written_where_the_store_keeps_no_writers_apart",),
+    ),
+    Mutant(
+        "no such topic, or no answer, counts as another topic",
+        "archiver/ingest/identity.py",
+        "    return Verdict.UNKNOWN if told is None else Verdict.DIFFERENT\n",
+        "    return Verdict.DIFFERENT\n",
+        (f"{OF_IDENTITY}::test_records_are_committed_unless_the_topic_is_known_to_be_another",),
+    ),
+    Mutant(
+        "the record at the confirmed position goes into the old topic's folder",
+        "archiver/ingest/chunk_builder.py",
+        'pc.less(batch.column("offset"), end)',
+        'pc.less_equal(batch.column("offset"), end)',
+        (f"{OF_IDENTITY}::TestCreatedAgain",),
+    ),
+    Mutant(
+        "what is fetched while the topic's id is asked for counts as confirmed",
+        "archiver/ingest/identity.py",
+        "            partition.told(ids.get(topic), position)\n",
+        "            partition.told(ids.get(topic), partition.state.fetched)\n",
+        (f"{TESTS}/test_identity.py",),
+    ),
+    Mutant(
+        "a client that gave up on a partition costs what it had fetched before",
+        ARCHIVER,
+        "            case PartitionFailed(error=error):\n                self._stop_at(self._state.position, error)\n",
+        "            case PartitionFailed(error=error):\n                raise error\n",
+        (f"{OF_IDENTITY}::test_what_was_fetched_before_the_client_gave_up_is_archived",),
+    ),
+    Mutant(
+        "a gap is committed before its record is acknowledged",
+        ARCHIVER,
+        "                self._dead_letters.settle(content.next_offset)\n",
+        "                pass\n",
+        (f"{OF_LETTERS}::test_nothing_that_leaves_a_record_out_is_committed_before_its_topic_has_it",),
+    ),
+    Mutant(
+        "what its topic did not take is not sent again",
+        "archiver/ingest/dead_letters.py",
+        "                self._refused[offset] = letter, error\n                self._failure = error\n",
+        "                self._failure = error\n",
+        (f"{OF_LETTERS}::test_what_was_not_acknowledged_is_a_failure_and_is_sent_again",),
+    ),
+    Mutant(
+        "gc deletes an orphan that reaches into a gap",
+        "archiver/maintain/garbage.py",
+        "any(gap.end > found.name.number for chain",
+        "any(gap.start > found.name.number for chain",
+        ("tests/archiver/maintain/test_garbage.py::TestGaps",),
+    ),
+    Mutant(
+        "an answer that was lost is taken for another writer's object",
+        "archiver/commit/objects.py",
+        "                return head.attempt == attempt\n",
+        "                return False\n",
+        ("tests/archiver/commit/test_objects.py",),
+    ),
+    Mutant(
+        "a name that is taken is not looked at",
+        "archiver/commit/objects.py",
+        "        was_asked, is_asked = is_asked, True\n",
+        "        was_asked = is_asked\n",
+        ("tests/archiver/commit/test_objects.py",),
+    ),
+    Mutant(
+        "a refusal of the store stops a running service's partition",
+        "archiver/failures.py",
+        "    AccessDenied: _ATTENDED | {Situation.SERVING: Next.AGAIN},\n",
+        "    AccessDenied: _ATTENDED | {Situation.SERVING: Next.STOP},\n",
+        (f"{OF_OWNERSHIP}::TestRefusals",),
+    ),
+    Mutant(
+        "a chunk does not end however many gaps it has",
+        "archiver/ingest/roll_policy.py",
+        "        RollReason.GAPS: chunk.num_gaps >= MAX_GAPS,\n",
+        "",
+        (f"{OF_ARCHIVER}::test_chunks_with_many_skipped_records_end_and_fold",),
+    ),
+    Mutant(
+        "a writer takes a claim of its own again that another writer has made meanwhile",
+        "archiver/commit/recovery.py",
+        "    if held is None or held.marker.writer != writer:\n",
+        "    if held is None:\n",
+        (f"{OF_IDENTITY}::test_after_another_writers_claim_such_a_chunk_is_dropped",),
+    ),
+)
