@@ -14,7 +14,7 @@ BASE ?=
 SIDE_BY_SIDE ?= -n 2 --dist loadfile
 SYSTEM_SIDE_BY_SIDE ?= -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test unit system spark check house bench bench-quick faults soak replay-kills clean
+.PHONY: demo test unit system spark check house bench bench-quick faults mutants soak replay-kills clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/archiver demo
@@ -47,6 +47,9 @@ bench-quick: $(VENV)/.dev
 
 faults: $(VENV)/.dev
 	$(BIN)/python -m system_test.faults --faults $(FAULTS) --resume
+
+mutants: $(VENV)/.dev
+	$(BIN)/python -m system_test.mutants
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m system_test.soak --partitions $(SOAK_PARTITIONS) --minutes $(SOAK_MINUTES)

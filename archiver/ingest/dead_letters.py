@@ -25,6 +25,8 @@ from index_format.records import Record, record_at
 PREFIX = "__connect.errors."
 POLL_SECONDS = 0.1
 CLOSE_SECONDS = 2.0
+NOT_TAKEN = (AccessDenied, BrokerUnreachable, DeadLetterRefused)
+"""What a record that its topic did not take is raised as."""
 TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
 
 

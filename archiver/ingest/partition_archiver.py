@@ -22,7 +22,7 @@ from archiver.errors import Diverged, Fenced, TopicChanged, UnencodableRecord
 from archiver.failures import Next, what_next
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings, part_below
-from archiver.ingest.dead_letters import DeadLetter, DeadLetters
+from archiver.ingest.dead_letters import NOT_TAKEN, DeadLetter, DeadLetters
 from archiver.ingest.identity import Verdict, verdict
 from archiver.ingest.kafka_source import EndReached, Fetched, Partition, PartitionFailed, Unreadable
 from archiver.ingest.partition_state import (
@@ -168,12 +168,10 @@ class PartitionArchiver:
 
     def _handle(self, event: PartitionEvent) -> None:
         match event:
-            case Fetched():
+            case Fetched() | Unreadable():
                 self._take_or_stop(event)
             case EndReached(position=position):
                 self._change(ArchivingState.passed, position)
-            case Unreadable():
-                self._skip(event)
             case PartitionFailed(error=error):
                 self._stop_at(self._state.position, error)
             case Tick(now=now):
@@ -187,12 +185,15 @@ class PartitionArchiver:
             case WriteAgain() if self._state.chunk is not None:
                 self._state.chunk.write_again()
 
-    def _take_or_stop(self, fetched: Fetched) -> None:
+    def _take_or_stop(self, event: Fetched | Unreadable) -> None:
         try:
-            self._take(fetched)
+            if isinstance(event, Fetched):
+                self._take(event)
+            else:
+                self._skip(event)
         except UnencodableRecord as error:
             self._stop_at(error.offset, error)
-        except (Diverged, TopicChanged) as error:
+        except (Diverged, TopicChanged, *NOT_TAKEN) as error:
             self._stop_at(self._state.position, error)
 
     def _take(self, fetched: Fetched) -> None:

@@ -168,13 +168,16 @@ def test_the_end_of_the_run_is_waited_for_by_nobody(cluster: MockCluster, topic:
 class HeldBack(DeadLetters):
     """Acknowledges once `acknowledge` is set, or fails."""
 
-    def __init__(self, failure: Exception | None = None) -> None:
+    def __init__(self, failure: Exception | None = None, refuses_from: int | None = None) -> None:
+        self.refuses_from = refuses_from
         self.acknowledge = threading.Event()
         self.failure = failure
         self.sent: list[int] = []
         self.settling = 0
 
     def send(self, letter: DeadLetter) -> None:
+        if letter.record.offset == self.refuses_from:
+            raise BrokerUnreachable("topic dead did not take a record")
         self.sent.append(letter.record.offset)
 
     def settle(self, end: int) -> None:
@@ -223,3 +226,15 @@ def test_a_first_record_that_its_topic_did_not_take(bench: Bench) -> None:
     archiver.offer(FLUSH)
     bench.settle()
     assert bench.chain() is None and bench.archiver().state.position == 0
+
+
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_what_lies_below_a_record_that_could_not_even_be_sent_is_committed(bench: Bench, is_readable: bool) -> None:
+    letters = HeldBack(refuses_from=3)
+    letters.acknowledge.set()
+    archiver = bench.archiver(layout="seed", skip=True, dead_letters=letters)
+    archiver.offer(fetched([record(0, b"a"), record(1, None), record(2, b"c")]))
+    archiver.offer(fetched([record(3, None), record(4, b"e")]) if is_readable else unreadable(3))
+    bench.settle()
+    assert isinstance(archiver.state.failure, BrokerUnreachable)
+    assert bench.spans() == [(0, 3, 2)] and bench.archiver(layout="seed").state.position == 3
