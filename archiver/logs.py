@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from io import TextIOBase
 from typing import TextIO
 
 from blockgz_runtime.kafka import LOGGER
@@ -41,12 +42,14 @@ class LogEvent(StrEnum):
     PARTITION_PAUSED = "partition_paused"
     PARTITION_RESUMED = "partition_resumed"
     PAUSED = "paused"
+    PROGRESS = "progress"
     REQUEST_FAILED = "request_failed"
     RESTART = "restart"
     RESUMED = "resumed"
     RETRY = "retry"
     REVOKED = "revoked"
     SINGLE_WRITER = "single_writer"
+    STARTED = "started"
     STOPPED = "stopped"
     SUBSCRIBED = "subscribed"
     SUCCEEDED = "succeeded"
@@ -64,15 +67,22 @@ class LogEvent(StrEnum):
     WORKER_DIED = "worker_died"
 
 
-log: structlog.stdlib.BoundLogger = structlog.wrap_logger(
-    logging.getLogger(NAME),
-    processors=[structlog.stdlib.filter_by_level, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-    wrapper_class=structlog.stdlib.BoundLogger,
-)
+def _logger(name: str) -> structlog.stdlib.BoundLogger:
+    wrapped: structlog.stdlib.BoundLogger = structlog.wrap_logger(
+        logging.getLogger(name),
+        processors=[structlog.stdlib.filter_by_level, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+    return wrapped
+
+
+log = _logger(NAME)
 """The archiver's log. Silent below WARNING until `log_to` says where it goes; no other logger is configured."""
+progress_log = _logger(f"{NAME}.progress")
+"""What a run says at its start, and how far it is: whatever the level that `log_to` is given."""
 
 
-def log_to(stream: TextIO, *, level: int, log_format: str) -> None:
+def log_to(stream: TextIO | TextIOBase, *, level: int, log_format: str) -> None:
     """Write events of at least `level` to the stream, in format `text` or `json`."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
@@ -92,6 +102,7 @@ def log_to(stream: TextIO, *, level: int, log_format: str) -> None:
         logger.handlers[:] = [listener]
         logger.setLevel(least)
         logger.propagate = False
+    logging.getLogger(f"{NAME}.progress").setLevel(logging.INFO)
 
 
 FIRST_QUIET_SECONDS = 60.0
@@ -177,5 +188,5 @@ class _TextRenderer:
 
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> str:
         heading = f"{event['timestamp']} {event['level'].upper()} {event['event']}"
-        pairs = {key: value for key, value in event.items() if key not in HEADING}
+        pairs = {key: value for key, value in event.items() if key not in HEADING and value is not None}
         return f"{heading} {self._pairs(logger, method, pairs)}" if pairs else heading

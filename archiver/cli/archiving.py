@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from archiver.cli.run_progress import looking_at, showing_progress
 from archiver.config.model import RunConfig
 from archiver.errors import WorkerLost
 from archiver.ingest.assignment import DrainShare
@@ -57,8 +58,11 @@ def prepare() -> None:
         faulthandler.enable(sys.__stderr__)  # a client library that crashes takes the process with it: where, at least
 
 
-def archive(config: RunConfig, share: DrainShare, report: Report) -> int:
-    """One process's work from its start to its report; gives the exit code. Raises what keeps it from starting."""
+def archive(config: RunConfig, share: DrainShare, report: Report, *, as_json: bool) -> int:
+    """One process's work from its start to its report; gives the exit code. Raises what keeps it from starting.
+
+    Shows progress on stderr: lines of the log where `as_json`, or where that is no terminal.
+    """
     store = open_store(config.archive, endpoint_url=config.endpoint_url, region=config.region)
     buffer = BufferFolder(config.buffer_dir or default_buffer_root(config.archive))
     service = ArchiverService(config, store, buffer, share=share)
@@ -72,7 +76,7 @@ def archive(config: RunConfig, share: DrainShare, report: Report) -> int:
 
     signals = stop_on_signals(service.stop)
     bound = ended_in_time(service.ending, config.grace + LEAVE_SECONDS, ended_early)
-    with bound, _watched(config.http, service):
+    with bound, _watched(config.http, service), showing_progress(looking_at(service), as_json=as_json):
         service.run()
     return ended()
 
@@ -105,7 +109,7 @@ def _drain(config: RunConfig, share: DrainShare, tell_parent: Callable[[Told], N
 
     own = {} if config.http is None else {"http": own_http(config.http, share.number)}
     try:
-        archive(config.model_copy(update=own), share, report)
+        archive(config.model_copy(update=own), share, report, as_json=True)
     except BlockgzError as error:
         tell_parent(error)
     except Exception as error:

@@ -11,6 +11,7 @@ import orjson
 
 from archiver.cli.archiving import RunResult, archive, drain_together, prepare
 from archiver.cli.config_options import config_options
+from archiver.cli.run_progress import CurrentStderr
 from archiver.config.model import RunConfig
 from archiver.config.origins import KAFKA_PREFIX
 from archiver.config.resolution import Resolved
@@ -46,7 +47,7 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
     environment, then the file of -C, then the defaults. `archiver config show` says what is in force.
     """
     config = resolved.config
-    log_to(sys.stderr, level=logging.INFO if verbose else logging.WARNING, log_format=config.log_format)
+    log_to(CurrentStderr(), level=logging.INFO if verbose else logging.WARNING, log_format=config.log_format)
     resolved.check_secrets(os.environ)
     check_settings(config, lambda name: resolved.named(KAFKA_PREFIX + name))
     if config.workers > 1 and not config.once:
@@ -58,7 +59,7 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
 
     if config.workers > 1:
         return drain_together(config, report)
-    return archive(config, WHOLE, report)
+    return archive(config, WHOLE, report, as_json=as_json)
 
 
 def _run_workers(config: RunConfig) -> int:

@@ -38,7 +38,7 @@ from archiver.ingest.topics import (
     no_such_topic,
     selected_topics,
 )
-from archiver.logs import LogEvent, log
+from archiver.logs import LogEvent, log, progress_log
 from archiver.monitor.snapshot import ServiceSnapshot, partition_snapshots, progress_seconds
 from blockgz_runtime.elastic_pool import ElasticPool
 from blockgz_runtime.errors import AccessDenied
@@ -58,6 +58,7 @@ COMMITS_AT_ONCE = 32
 TICK_SECONDS = 0.5
 PAUSE_SECONDS = 0.005
 GIVE_BACK_SECONDS = 10.0
+SHOWN_TOPICS = 5
 TRIES_OF_ONCE = 30
 POLL_SECONDS_OF_ONCE = 0.01
 """A run that comes to an end is not to wait for records that nobody wants."""
@@ -114,6 +115,7 @@ class ArchiverService:
             self._assigned, lambda each: self._cluster.watermarks(each, config.isolation_level), clock
         )
         self._archive_id = ""
+        self._num_partitions = 0
         self._ownership: Ownership | None = None
         self._assignment: Assignment | None = None
         self._ticked_at = self._stepped_at = self._gave_back_at = clock()
@@ -182,6 +184,7 @@ class ArchiverService:
         config = self._config = self._config.of_archive(archive)
         self._archive_id = archive.archive_id
         self._dead_letters = DeadLetterTopic(config) if config.dead_letter_topic else None
+        self._tell_start(topics)
         ids = TopicIds(self._cluster.topic_ids, lambda: {topic for topic, _ in self._assigned()}, self._clock)
         directory = TopicDirectory(self._store, ids, archive, self._clock)
         configs = TopicConfigs(self._store, archive.layout, directory.locate, self._cluster.describe)
@@ -243,9 +246,20 @@ class ArchiverService:
             raise no_such_topic(f"topic {dead_letters!r} for records that cannot be archived", known)
         if self._config.once and not topics:
             raise no_such_topic(f"topic like {', '.join(self._config.topics)}", known)
+        self._num_partitions = sum(known[topic] for topic in topics)
         if self._drain_share.number == 0:  # of several workers one says so
             self._missing.look(known)
         return topics
+
+    def _tell_start(self, topics: Sequence[str]) -> None:
+        if self._drain_share.number == 0:  # of several workers one says so
+            progress_log.info(
+                LogEvent.STARTED,
+                archive=self._store.url,
+                topics=",".join(topics[:SHOWN_TOPICS]) + (f",… ({len(topics)})" if len(topics) > SHOWN_TOPICS else ""),
+                partitions=self._num_partitions,
+                group=self._config.group,
+            )
 
     def _known_topics(self) -> dict[str, int]:
         known = self._cluster.topics()

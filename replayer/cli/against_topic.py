@@ -9,11 +9,11 @@ import click
 import msgspec
 
 from blockgz_runtime.errors import PARTLY_FAILED, NoSuchTopic
+from blockgz_runtime.program.progress import record_progress
 from blockgz_runtime.program.tables import print_table
 from index_format.record_formats.json_lines import json_object
 from index_format.records import Record
 from replayer.cli.options.archive_options import ArchiveOptions, open_archive
-from replayer.cli.progress import record_progress
 from replayer.cli.report import ReportOptions, naming_what_is_left
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader

@@ -13,11 +13,11 @@ from blockgz_runtime.errors import FAILED, PARTLY_FAILED
 from blockgz_runtime.process import share_heaps
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing, ended_code, print_failure
+from blockgz_runtime.program.progress import RecordProgress, record_progress
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
 from replayer.cli.options.options import json_option
 from replayer.cli.options.replay_options import ReplayOptions, replay_options
 from replayer.cli.options.selection_options import print_skipped
-from replayer.cli.progress import RecordProgress, record_progress
 from replayer.cli.replay_output import agreed, print_left_out, print_result, print_set_back, result_json, skipped_json
 from replayer.errors import DeliveryFailed
 from replayer.kafka.admin import KafkaAdmin

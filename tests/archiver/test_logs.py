@@ -28,7 +28,9 @@ def calls() -> Iterator[tuple[Path, ast.Call]]:
     for path in sorted((ROOT / "archiver").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
-                case ast.Call(func=ast.Attribute(value=ast.Name("log"), attr=method)) if method in LEVELS:
+                case ast.Call(func=ast.Attribute(value=ast.Name("log" | "progress_log"), attr=method)) if (
+                    method in LEVELS
+                ):
                     yield path, node
 
 

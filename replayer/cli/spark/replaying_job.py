@@ -10,11 +10,11 @@ import click
 import msgspec
 
 from blockgz_runtime.errors import PARTLY_FAILED
+from blockgz_runtime.program.progress import record_progress
 from blockgz_runtime.program.tables import print_table
 from blockgz_runtime.spark.session import session
 from replayer.cli.options.archive_options import ArchiveOptions, open_archive
 from replayer.cli.options.replay_options import ReplayOptions
-from replayer.cli.progress import record_progress
 from replayer.cli.replay_output import agreed, plan_json, print_left_out, print_set_back
 from replayer.cli.spark.job_options import SessionOptions
 from replayer.kafka.admin import KafkaAdmin

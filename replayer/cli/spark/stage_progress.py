@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from replayer.cli.progress import StatusLines
+from blockgz_runtime.program.progress import StatusLines
 
 POLL_SECONDS = 0.5
 

@@ -52,6 +52,11 @@ class _Bar:
         self._bytes += num_bytes
         self._bar.update(self._task, advance=records, bytes=self._bytes)
 
+    def expect(self, total: int | None) -> None:
+        """So many records are to be done in all, as is known by now."""
+        if total is not None:
+            self._bar.update(self._task, total=total)
+
     def state(self, text: str) -> None:
         self._bar.update(self._task, description=text)
 
@@ -59,7 +64,7 @@ class _Bar:
 class _RecordLines:
     """Status lines, called as the bar."""
 
-    def __init__(self, what: str, total: int) -> None:
+    def __init__(self, what: str, total: int | None) -> None:
         self._lines, self._total = StatusLines(what), total
         self._records = self._bytes = 0
 
@@ -68,18 +73,21 @@ class _RecordLines:
         self._bytes += num_bytes
         self._lines.report(self._facts)
 
+    def expect(self, total: int | None) -> None:
+        self._total = total
+
     def state(self, text: str) -> None:
         self._lines.what = text
         self._lines.report(self._facts, at_once=True)
 
     def _facts(self, seconds: float) -> dict[str, Any]:
-        left = max(self._total - self._records, 0)
+        left = None if self._total is None else max(self._total - self._records, 0)
         return {
             "records": self._records,
             "total_records": self._total,
             "bytes": self._bytes,
             "seconds": round(seconds, 3),
-            "eta_seconds": round(left / self._records * seconds, 3) if self._records > 0 else None,
+            "eta_seconds": round(left / self._records * seconds, 3) if left is not None and self._records > 0 else None,
         }
 
 
@@ -87,8 +95,8 @@ RecordProgress = _Bar | _RecordLines
 
 
 @contextmanager
-def record_progress(what: str, total: int, *, as_json: bool) -> Iterator[RecordProgress]:
-    """Shows the progress of `what` over about `total` records, on stderr."""
+def record_progress(what: str, total: int | None, *, as_json: bool) -> Iterator[RecordProgress]:
+    """Shows the progress of `what` over about `total` records, where that is known, on stderr."""
     if as_json:
         yield _RecordLines(what, total)
         return

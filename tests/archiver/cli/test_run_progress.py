@@ -1,0 +1,80 @@
+"""How far a run is: added up from looks at the service, and told in lines."""
+
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from archiver.cli.run_progress import LINE_SECONDS, Lines, Progress, Tally, showing_progress
+from archiver.ingest.ownership import PartitionState
+from archiver.logs import NAME
+from archiver.monitor.snapshot import PartitionSnapshot
+
+CLAIMING, ARCHIVING, DONE, STOPPED = (
+    PartitionState.CLAIMING,
+    PartitionState.ARCHIVING,
+    PartitionState.DONE,
+    PartitionState.STOPPED,
+)
+ENDS = {("orders", 0): 1000, ("orders", 1): 500}
+
+
+def seen(number: int, state: PartitionState, durable: int | None = None, at: int | None = None) -> PartitionSnapshot:
+    return PartitionSnapshot(
+        topic="orders", partition=number, state=state, durable_offset=durable, position=at, stored_bytes=10
+    )
+
+
+def test_percent_is_told_once_every_end_is_known() -> None:
+    tally = Tally()
+    assert tally.look([], {}) == Progress(0, None, 0)
+    assert tally.look([seen(0, CLAIMING), seen(1, CLAIMING)], ENDS).total is None
+    assert tally.look([seen(0, ARCHIVING, 200, 300), seen(1, CLAIMING)], ENDS) == Progress(100, None, 20)
+    assert tally.look([seen(0, ARCHIVING, 200, 400), seen(1, ARCHIVING, None, 0)], ENDS) == Progress(200, 1300, 20)
+    assert tally.look([seen(0, DONE, 1000), seen(1, ARCHIVING, 100, 400)], ENDS) == Progress(1200, 1300, 20)
+    assert tally.look([seen(0, DONE, 1000), seen(1, STOPPED, 100)], ENDS) == Progress(1200, 1200, 20)
+
+
+def test_who_follows_has_no_end() -> None:
+    assert Tally().look([seen(0, ARCHIVING, 200, 300)], {}) == Progress(100, None, 10)
+
+
+def test_percent_and_time_left() -> None:
+    assert (Progress(250, 1000).percent, Progress(250, 1000).eta_seconds(10.0)) == (25.0, 30.0)
+    assert (Progress(0, 0).percent, Progress(0, 1000).eta_seconds(10.0)) == (100.0, None)
+    assert (Progress(5).percent, Progress(5).eta_seconds(10.0)) == (None, None)
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    logger = logging.getLogger(f"{NAME}.progress")
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    yield caplog.messages
+    logger.setLevel(before)
+
+
+def test_a_line_every_ten_seconds(told: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    now = 100.0
+    lines = Lines(lambda: now)
+    expected = [(LINE_SECONDS - 1, 5, 0), (1, 6, 1), (1, 7, 1), (LINE_SECONDS - 1, 7, 2), (LINE_SECONDS, 7, 2)]
+    for seconds, offsets, count in expected:
+        now += seconds
+        lines(Progress(offsets))
+        assert len(caplog.messages) == count
+    now += LINE_SECONDS
+    lines(Progress(7, 9))
+    assert "percent" in caplog.messages[-1], "a run that comes to an end is told of even where it hangs"
+
+
+def test_the_block_is_looked_at_until_its_end() -> None:
+    looked = threading.Event()
+
+    def look() -> Progress:
+        looked.set()
+        return Progress()
+
+    with showing_progress(look, as_json=True):
+        assert looked.wait(10)
+    assert not [thread for thread in threading.enumerate() if thread.name == "progress"]
