@@ -11,8 +11,10 @@ import os
 import sys
 import time
 from collections import Counter
+from contextlib import nullcontext
 
 from tests.support.service_simulation.judge import Violation
+from tests.support.service_simulation.planted import PLANTED, planted
 from tests.support.service_simulation.schedules import WIDE_SICK, Schedule, shape_of
 from tests.support.service_simulation.world import World, simulated
 
@@ -26,6 +28,7 @@ def main() -> int:
     parser.add_argument("--schedules", type=int, default=5_000)
     parser.add_argument("--seed", type=int, default=0, help="of the first schedule; the others follow")
     parser.add_argument("--wide", action="store_true", help="200 partitions, a tenth of them sick")
+    parser.add_argument("--planted", choices=PLANTED, help="with a bug of this name, to see it found")
     parser.add_argument("--keep-going", action="store_true", help="count violations by rule instead of ending")
     parser.add_argument("--trace", action="store_true", help="print the schedule of the last seed in any case")
     arguments = parser.parse_args()
@@ -39,7 +42,7 @@ def main() -> int:
     gc.freeze()
     faults, broken, records = Counter[str](), Counter[str](), 0
     begun = told = time.monotonic()
-    with simulated():
+    with simulated(), planted(PLANTED[arguments.planted]) if arguments.planted else nullcontext():
         for number in range(arguments.schedules):
             seed = arguments.seed + number
             schedule = Schedule(seed, WIDE_SICK if arguments.wide else shape_of(seed))

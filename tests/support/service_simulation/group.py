@@ -47,7 +47,7 @@ class Group:
         """The sessions of a host end: the others take over what was its members'."""
         for member in [member for member in self.members if member.host == host]:
             self.members.remove(member)
-            member.is_out = True
+            member.is_out, member.refusal = True, None
         self.rebalance()
 
     def rebalance(self) -> None:
@@ -70,6 +70,14 @@ class Group:
                         other.target.add(partition)
         self._cluster.changed()
 
+    def is_due(self, member: Member) -> bool:
+        """Whether the member is to be told something."""
+        return member.is_out or bool(member.owned - member.target) or bool(self._free_for(member))
+
+    def _free_for(self, member: Member) -> set[Partition]:
+        taken = {partition for other in self.members if other is not member for partition in other.owned}
+        return member.target - member.owned - taken
+
     def serve(self, member: Member, *, is_answered: bool) -> bool:
         """Inside a poll: callbacks that are due. Whether any was called. A client notices by itself that it is out."""
         if member.is_out:
@@ -84,8 +92,7 @@ class Group:
             self._ended(member, leaving, "revoked")
             self._cluster.changed()
             return True
-        taken = {partition for other in self.members if other is not member for partition in other.owned}
-        if coming := sorted(member.target - member.owned - taken):
+        if coming := sorted(self._free_for(member)):
             member.owned.update(coming)
             member.on_assign(coming)
             return True

@@ -191,9 +191,8 @@ def excuse(world: World, run: Run, at: float, partition: Partition, origin: Orig
             return "fenced"
     if _store_was_troubled(world, run, folder, begins, ends):
         return "the store did not answer"
-    for start, end, is_lost in run.buffer_failed:
-        if at <= end and (is_lost or (start <= ends and end >= begins)):
-            return "the buffer failed"
+    if any(at <= failed_until for failed_until in run.buffer_failed):
+        return "the buffer failed"
     return None
 
 

@@ -145,11 +145,15 @@ class SimulatedConsumer:
         while True:
             is_answered = kafka.cluster.answers(self._host)
             if self._member is not None:
-                if (code := self._member.refusal) is not None:
+                if (code := self._member.refusal) is not None and not self._member.is_out:
                     hub.sleep(max(timeout, 0.1))
                     return [Message(topic="", partition=-1, error=refusal(code))]
-                if kafka.group.serve(self._member, is_answered=is_answered):
+                # Callbacks come between messages of one call: some of what it returns is from before them.
+                earlier = self._gather(num_messages) if is_answered and kafka.group.is_due(self._member) else []
+                if kafka.group.serve(self._member, is_answered=is_answered) and not earlier:
                     continue
+                if earlier:
+                    return earlier
             messages = self._gather(num_messages) if is_answered else []
             if messages or hub.now >= until:
                 return messages

@@ -53,7 +53,7 @@ class Log:
 
     @property
     def stable_end(self) -> int:
-        return self.high if self.held_back is None else min(self.high, self.held_back)
+        return self.high if self.held_back is None else max(self.low, min(self.high, self.held_back))
 
     def append(self, now: float, size: int, hole: int = 0) -> None:
         """One record behind `hole` offsets without one, as control records and aborted transactions are.

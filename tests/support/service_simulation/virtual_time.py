@@ -117,7 +117,7 @@ class Hub:
 
     def kill(self, host: Host) -> None:
         """End all tasks of a host where they stand; only from outside of tasks."""
-        assert self.current is None
+        self.current = None
         host.is_dead = True
         for task in list(host.tasks):
             self.current = task

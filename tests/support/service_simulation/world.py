@@ -36,6 +36,8 @@ RESTART_SECONDS = 3.0
 POLL_SECONDS = 1.0
 TICK_SECONDS = 2.0
 RECORD_SECONDS = 0.2
+BATCH_SECONDS = 0.2
+"""A poll every second or so of a few partitions: batches are to wait for the next poll now and then."""
 KEPT_LINES = 3000
 
 
@@ -62,8 +64,8 @@ class Run:
     left: list[tuple[float, Partition, str]] = field(default_factory=list)
     """Partitions that the group took: revoked or lost."""
     buffer: SimulatedFolder = field(default_factory=SimulatedFolder)
-    buffer_failed: list[tuple[float, float, bool]] = field(default_factory=list)
-    """From when to when, and whether what it held is lost."""
+    buffer_failed: list[float] = field(default_factory=list)
+    """Until when, each time: the block in memory is lost then."""
     most_polled: int = 0
     """Bytes that one poll gave at the most."""
 
@@ -125,6 +127,11 @@ class World:
             self._ended(run, how)
             self.hub.kill(run.host)
             self.hub.call_at(self.hub.now + SESSION_SECONDS, lambda: self.group.expire(run.host.name))
+
+    def close(self) -> None:
+        """Nothing runs any more."""
+        for run in self.runs:
+            self.hub.kill(run.host)
 
     def fetched(self, host: str, events: Sequence[Event]) -> None:
         run = self.run_of(host)
@@ -225,6 +232,7 @@ SPECIAL: list[tuple[str, str, Any]] = [
     ("archiver.ingest.service", "POLL_SECONDS", POLL_SECONDS),
     ("archiver.ingest.service", "TICK_SECONDS", TICK_SECONDS),
     ("archiver.ingest.kafka_source", "make_client", make_client),
+    ("archiver.ingest.kafka_source", "SECONDS_A_PARTITION", BATCH_SECONDS),
     ("archiver.ingest.kafka_log", "make_client", make_client),
     ("archiver.ingest.kafka_log", "POLL_SECONDS", RECORD_SECONDS),
     ("archiver.ingest.service", "consumer_settings", lambda config, **_: {"isolation.level": config.isolation_level}),
