@@ -2,8 +2,10 @@
 
 import hashlib
 from itertools import count
+from pathlib import Path
 
 from benchmarks.data import START_MS, STEP_MS
+from blockgz_runtime.store.local import LocalReader
 from index_format import objects
 from index_format.blocks import BlockBuilder, IsalCompressor, member_crc32
 from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject
@@ -50,6 +52,80 @@ def archive_of(chunks: int) -> dict[str, bytes]:
         marker = appended(marker, entry, (), nonce=str(number), leader_epoch=0, tail_hash=tail_hash)
     stored[keys.marker] = encode(marker)
     return stored
+
+
+BARE_BYTES = 100
+"""What a chunk without data pretends to hold."""
+_BARE_KEYS = LAYOUTS["topic"](TopicFolder(TOPIC), 0)
+
+
+def write_bare_chain(folder: Path, chunks: int) -> None:
+    """Writes identity, marker and catalogs of so many chunks; the chunks themselves `BareReader` makes when asked."""
+
+    def put(key: str, body: bytes) -> None:
+        (folder / key).parent.mkdir(parents=True, exist_ok=True)
+        (folder / key).write_bytes(body)
+
+    put(archive_key("topic"), objects.encode(ArchiveInfo(archive_id=TOPIC, cluster_id=None, layout="topic")))
+    marker = Marker(
+        archive_id=TOPIC,
+        topic=TOPIC,
+        topic_id=TOPIC,
+        partition=0,
+        group_id="benchmark",
+        epoch=1,
+        writer="benchmark",
+        nonce="0",
+    )
+    for number in range(chunks):
+        marker, pending = folded(marker)
+        for catalog in pending:
+            put(_BARE_KEYS.home + catalog.reference.name, catalog.body)
+        index = _bare_index(number)
+        entry = entry_of(index, _BARE_KEYS.index_name(_bare_start(number)), objects.encode(index))
+        marker = appended(marker, entry, (), nonce=str(number), leader_epoch=0, tail_hash=None)
+    put(_BARE_KEYS.marker, encode(marker))
+
+
+class BareReader(LocalReader):
+    """Reads a folder that `write_bare_chain` wrote: enough for all that looks at no block."""
+
+    async def get(self, key: str, max_bytes: int) -> bytes:
+        stem = key.removeprefix(_BARE_KEYS.chunks).split(".", 1)[0]
+        return objects.encode(_bare_index(int(stem))) if stem.isdecimal() else await super().get(key, max_bytes)
+
+    async def size(self, key: str) -> int:  # noqa: ARG002
+        return BARE_BYTES
+
+
+def _bare_start(number: int) -> ChunkStart:
+    return ChunkStart(number, number, START_MS)
+
+
+def _bare_index(number: int) -> ChunkIndex:
+    data_name = _BARE_KEYS.data_name(_bare_start(number), data_suffix(FORMAT, CODEC))
+    return ChunkIndex(
+        archive_id=TOPIC,
+        topic=TOPIC,
+        topic_id=TOPIC,
+        partition=0,
+        epoch=1,
+        record_format=FORMAT,
+        codec=CODEC,
+        isolation_level="read_committed",
+        timestamp_type=TIMESTAMP_TYPES[CREATE_TIME],
+        start_offset=number,
+        next_offset=number + 1,
+        first_offset=number,
+        last_offset=number,
+        num_records=1,
+        min_timestamp=START_MS,
+        max_timestamp=START_MS,
+        data=DataObject(data_name, BARE_BYTES, "0" * 64),
+        previous=_BARE_KEYS.index_name(_bare_start(number - 1)) if number else None,
+        gaps=(),
+        blocks=(BlockEntry(BARE_BYTES, 1, BARE_BYTES, 0, number, number, START_MS, START_MS, 0),),
+    )
 
 
 def _record(offset: int) -> Record:

@@ -406,7 +406,8 @@ def appended(
 def replaceable_gap(marker: Marker, start: int, end: int) -> Gap | None:
     """The gap whose offsets [start, end) a chunk can take; None where there is none.
 
-    It lies behind all catalogs and in no chunk of the tail, which has space for one more or something to fold below it.
+    It lies behind all catalogs and in no chunk of the tail, which has space for one more or something to fold below it,
+    and the chain stops at `start` without it: not where another gap and a hole lie between.
     """
     gap = next((gap for gap in marker.gaps if gap.start <= start < end <= gap.end), None)
     if gap is None or any(reference.next_offset > gap.start for level in marker.catalogs for reference in level):
@@ -414,7 +415,8 @@ def replaceable_gap(marker: Marker, start: int, end: int) -> Gap | None:
     if any(entry.start_offset < gap.end and entry.next_offset > gap.start for entry in marker.tail):
         return None
     has_room = len(marker.tail) < FAN_OUT or marker.tail[0].next_offset <= gap.start
-    return gap if has_room else None
+    follows = before_gap(marker, start).chain_end == start
+    return gap if has_room and follows else None
 
 
 def before_gap(marker: Marker, start: int) -> Marker:
@@ -440,9 +442,16 @@ def inserted(
     above = marker.tail[len(below.tail) :]
     if len(marker.tail) >= FAN_OUT:
         below, pending = _with_tail_folded(below, ())
-    chain = appended(below, entry, gaps, nonce=nonce, leader_epoch=marker.leader_epoch, tail_hash=tail_hash)
     end = entry.next_offset
     rest = [Gap(max(each.start, end), each.end, each.reason) for each in marker.gaps if each.end > end]
+    # Behind the gap the log may have gone on without records.
+    following = [
+        *(each.start for each in rest[:1]),
+        *(each.start_offset for each in above[:1]),
+        marker.next_offset or end,
+    ]
+    longer = replace(entry, next_offset=min(following))
+    chain = appended(below, longer, gaps, nonce=nonce, leader_epoch=marker.leader_epoch, tail_hash=tail_hash)
     joined = replace(
         chain,
         next_offset=marker.next_offset,

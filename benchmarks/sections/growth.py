@@ -6,25 +6,33 @@ off first: the time of a topic of 64 records.
 
 import asyncio
 import random
+import resource
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 from benchmarks.data import TopicShape
 from benchmarks.figures import Json, marginal, row, slope
 from benchmarks.measure import Action, Cost, interleaved, program
 from benchmarks.sections.replay import replayed
 from benchmarks.site import Site, clear
-from benchmarks.synthetic import RECORDS_IN_CHUNK, TOPIC, archive_of
+from benchmarks.synthetic import RECORDS_IN_CHUNK, TOPIC, BareReader, archive_of, write_bare_chain
 from benchmarks.tables import Table
+from blockgz_runtime.store.address import LocalAddress
 from blockgz_runtime.store.reader import CountingReader
 from replayer.read.archive import Archive
 from replayer.read.lookup import Found, look_up
+from replayer.verify.chunk_checks import Depth
+from replayer.verify.findings import PartitionReport, Verdict
+from replayer.verify.partition import verify_partition
 from tests.support.memory_reader import MemoryReader
 
 SIZES = (1, 4, 16)
 TINY = TopicShape(64, 1024)
 CHUNKS = (100, 100_000)
+VERIFIED_CHUNKS = (3_000, 300_000)
 _LOOKUPS = 200
 _SEED = 5
 
@@ -46,6 +54,7 @@ def measure(site: Site) -> Json:
         "rows": rows,
         "slopes": slopes,
         "rates": rates,
+        "verifying": {str(chunks): verifying(site, chunks) for chunks in VERIFIED_CHUNKS},
         "planning": {str(chunks): each for chunks, each in zip(CHUNKS, (few, many), strict=True)},
         "ratios": {"planning in 100 chunks / in 100,000": few["p50_ms"] / many["p50_ms"]},
     }
@@ -152,6 +161,31 @@ def planning(chunks: int) -> Json:
     return asyncio.run(looked_up())
 
 
+def verifying(site: Site, chunks: int) -> Json:
+    """The check of so many chunks' chain and indexes, by a process of its own; the store makes chunks when asked."""
+    folder = site.folder("chain")
+    write_bare_chain(folder, chunks)
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        found: Json = pool.submit(verified, str(folder), chunks).result()
+    clear(folder)
+    return found
+
+
+def verified(folder: str, chunks: int) -> Json:
+    """Verifies; the peak is what the process had at most, all of Python included."""
+
+    async def report() -> PartitionReport:
+        archive = Archive(BareReader(LocalAddress(folder)))
+        return await verify_partition(archive, TOPIC, 0, Depth.STRUCTURE, lambda _: None)
+
+    started = time.perf_counter()
+    found = asyncio.run(report())
+    if (found.verdict, found.checked_chunks) != (Verdict.OK, chunks):
+        raise SystemExit(f"{chunks} chunks gave {found.verdict}: {found.damage[:1]}")
+    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"seconds": time.perf_counter() - started, "peak_bytes": peak}
+
+
 def tables(result: Json) -> list[Table]:
     """For people."""
     curves = [
@@ -168,5 +202,13 @@ def tables(result: Json) -> list[Table]:
         Table("Growth", ("", "seconds", "CPU s", "peak MB"), curves),
         Table("Exponents of growth: 1 is linear, 0 flat", ("", "exponent"), slopes),
         Table("Without start-up", ("", "records/s"), rates),
+        Table(
+            "Verification of chain and indexes by the chunks of a partition; making the chunks is in the time",
+            ("chunks", "seconds", "peak MB"),
+            [
+                (f"{int(chunks):,}", f"{each['seconds']:.1f}", f"{each['peak_bytes'] / 1e6:,.0f}")
+                for chunks, each in result.get("verifying", {}).items()
+            ],
+        ),
         Table("A cold look-up by the chunks of a partition", ("chunks", "p50 ms", "requests"), plans),
     ]

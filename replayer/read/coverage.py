@@ -1,11 +1,14 @@
 """What is archived of each partition over time, where the gaps are, and how much falls into each slice of time."""
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from index_format.chunk_index import Gap
-from replayer.read.partition import ArchivedPartition
+from index_format.marker import ChunkEntry
+from replayer.read.damage import Unreadable
+from replayer.read.partition import END, ArchivedPartition
 
 
 @dataclass(frozen=True)
@@ -75,13 +78,23 @@ class TimeSlice:
 
 async def partition_coverage(partition: ArchivedPartition) -> PartitionCoverage:
     """The coverage of a partition from its marker and catalogs; no index and no data is read."""
-    entries = [entry async for entry in partition.entries(partition.start_offset, partition.next_offset)]
+    entries: list[ChunkEntry] = []
+    recorded = set(partition.marker.gaps)
+    async for opened in partition.walk(0, END):
+        if isinstance(opened, Unreadable):
+            raise opened.error
+        if isinstance(opened, ChunkEntry):
+            entries.append(opened)
+        else:
+            recorded.update(opened.gaps)
     timed = [entry for entry in entries if entry.max_timestamp >= 0]
+    bounded = [entry for entry in timed if entry.min_timestamp >= 0]
     gaps = []
-    for gap in await partition.gaps():
-        before = [entry.max_timestamp for entry in timed if entry.first_offset < gap.start]
-        behind = [entry.min_timestamp for entry in timed if entry.last_offset >= gap.end and entry.min_timestamp >= 0]
-        gaps.append(TimedGap(gap, before[-1] if before else None, behind[0] if behind else None))
+    for gap in sorted(recorded, key=lambda gap: gap.start):
+        before = bisect_left(timed, gap.start, key=lambda entry: entry.first_offset)
+        behind = bisect_left(bounded, gap.end, key=lambda entry: entry.last_offset)
+        after = timed[before - 1].max_timestamp if before else None
+        gaps.append(TimedGap(gap, after, bounded[behind].min_timestamp if behind < len(bounded) else None))
     return PartitionCoverage(
         partition.partition,
         partition.marker.start_offset,

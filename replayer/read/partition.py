@@ -1,10 +1,11 @@
 """One partition of an archive as its marker describes it; each catalog and index checked against what led to it."""
 
 import asyncio
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 from blockgz_runtime.store.reader import ObjectReader
 from index_format import objects
@@ -27,7 +28,10 @@ from replayer.read.damage import Damage, Damaged, Unreadable
 from replayer.read.prefetch import prefetched, streamed
 
 CONCURRENT_CATALOGS = 16
+REMEMBERED_CATALOGS = 256
+"""Some 10 MB."""
 REMEMBERED_CHUNKS = 16
+END = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -74,9 +78,9 @@ class ArchivedPartition:
         self.damage: Sequence[Damage] = ()
         """What was found damaged on opening it, and is in no chunk."""
         self._cache = cache
-        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._levels = {ref.name: level for level, refs in enumerate(marker.catalogs, 1) for ref in refs}
-        self._catalogs: dict[str, Catalog] = {}
+        self._catalogs: OrderedDict[str, Catalog] = OrderedDict()
         self._chunks: OrderedDict[str, Chunk] = OrderedDict()
 
     def __str__(self) -> str:
@@ -127,9 +131,13 @@ class ArchivedPartition:
 
     async def gaps(self) -> tuple[Gap, ...]:
         """All recorded gaps in offset order; reads all catalogs, because old gaps fold into them."""
-        references = [span for span in self.spans if span.level]
-        folded = await asyncio.gather(*(self._gaps_below(span) for span in references))
-        return tuple(sorted({*self.marker.gaps, *(gap for gaps in folded for gap in gaps)}, key=lambda gap: gap.start))
+        found = set(self.marker.gaps)
+        async for opened in self.walk(0, END):
+            if isinstance(opened, Unreadable):
+                raise opened.error
+            if not isinstance(opened, ChunkEntry):
+                found.update(opened.gaps)
+        return tuple(sorted(found, key=lambda gap: gap.start))
 
     async def chunk(self, entry: ChunkEntry) -> Chunk:
         """The chunk of an entry with its index, checked against it; the newest few are remembered."""
@@ -160,11 +168,16 @@ class ArchivedPartition:
         return await self._descend(lambda spans: span_for_time(spans, timestamp))
 
     async def catalog(self, reference: CatalogReference, level: int) -> Catalog:
-        """The catalog of a reference, checked against it and remembered; asked for at once, it is read once."""
-        async with self._locks[reference.name]:
+        """The catalog of a reference, checked against it; asked for at once, it is read once. Many are remembered."""
+        lock = self._locks.setdefault(reference.name, asyncio.Lock())
+        async with lock:
             if reference.name not in self._catalogs:
                 self._catalogs[reference.name] = await self._read_catalog(reference, level)
-            return self._catalogs[reference.name]
+            catalog = self._catalogs[reference.name]
+            self._catalogs.move_to_end(reference.name)
+            if len(self._catalogs) > REMEMBERED_CATALOGS:
+                self._catalogs.popitem(last=False)
+            return catalog
 
     async def _read_catalog(self, reference: CatalogReference, level: int) -> Catalog:
         if not is_catalog_name(reference.name, level, reference.start_offset):
@@ -201,6 +214,11 @@ class ArchivedPartition:
     ) -> AsyncIterator[ChunkEntry | Catalog | Unreadable]:
         inside = [each for each in spans if each.span.next_offset > start and each.span.start_offset < end]
         chosen = [each for each in inside if wanted is None or wanted(each.span)]
+        if not any(each.level for each in chosen):
+            for entry, _ in chosen:
+                assert isinstance(entry, ChunkEntry)
+                yield entry
+            return
         opened = prefetched(streamed(chosen), self._opened, cost=lambda _: 1, budget=CONCURRENT_CATALOGS)
         async for each in opened:
             yield each
@@ -218,15 +236,6 @@ class ArchivedPartition:
                 return Unreadable(span.start_offset, span.next_offset, span.num_records, key, error)
         assert isinstance(span, ChunkEntry)
         return span
-
-    async def _gaps_below(self, leveled: LeveledSpan) -> list[Gap]:
-        assert isinstance(leveled.span, CatalogReference)
-        catalog = await self.catalog(leveled.span, leveled.level)
-        gaps = list(catalog.gaps)
-        if leveled.level > 1:
-            for below in await asyncio.gather(*(self._gaps_below(span) for span in _below(catalog))):
-                gaps += below
-        return gaps
 
 
 def _below(catalog: Catalog) -> list[LeveledSpan]:

@@ -29,7 +29,7 @@ from replayer.read.blocks import (
 )
 from replayer.read.damage import Damage, LostRange, Unreadable
 from replayer.read.partition import ArchivedPartition, Chunk
-from replayer.read.prefetch import prefetched, streamed
+from replayer.read.prefetch import prefetched
 from replayer.verify.findings import Digests
 
 
@@ -49,12 +49,16 @@ class ChunkChoice:
     def takes_all(self) -> bool:
         return self.since is None and self.share == 1
 
-    def of(self, entries: Sequence[ChunkEntry]) -> list[ChunkEntry]:
-        """The chosen chunks in order: at least one where there is one to choose from."""
-        inside = [entry for entry in entries if self.since is None or entry.max_timestamp >= self.since]
-        count = min(len(inside), max(1, round(self.share * len(inside))))
-        rng = random.Random(f"{self.seed}:{inside[0].name}" if inside else self.seed)
-        return [inside[number] for number in sorted(rng.sample(range(len(inside)), count))]
+    def considers(self, entry: ChunkEntry) -> bool:
+        """Whether the chunk may be chosen."""
+        return self.since is None or entry.max_timestamp >= self.since
+
+    def numbers(self, candidates: int, first: str) -> Sequence[int]:
+        """Which of so many candidates are chosen, rising: at least one of any. `first` is the name of the first."""
+        count = min(candidates, max(1, round(self.share * candidates)))
+        if count == candidates:
+            return range(candidates)
+        return sorted(random.Random(f"{self.seed}:{first}").sample(range(candidates), count))
 
 
 EVERY_CHUNK = ChunkChoice()
@@ -92,8 +96,8 @@ class ChunkFindings:
     damage: list[Damage] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     lost_records: int = 0
-    recounted: dict[str, int] = field(default_factory=dict)
-    """Records of chunks that were opened: before, those of an old archive are known by their indexes alone."""
+    recounted: int = 0
+    """By how much the records of the chunks are more than their entries said: in an old archive these are guesses."""
     last_hash: str | None = None
     """Of the last record, where it was decoded from a lossless format."""
     digests: Digests | None = None
@@ -109,13 +113,13 @@ def joined(parts: Sequence[ChunkFindings]) -> ChunkFindings:
         damage=[damage for part in parts for damage in part.damage],
         gaps=[gap for part in parts for gap in part.gaps],
         lost_records=sum(part.lost_records for part in parts),
-        recounted={name: count for part in parts for name, count in part.recounted.items()},
+        recounted=sum(part.recounted for part in parts),
         last_hash=parts[-1].last_hash if parts else None,
     )
 
 
 async def check_chunks(
-    partition: ArchivedPartition, entries: Sequence[ChunkEntry], depth: Depth, progress: Progress
+    partition: ArchivedPartition, entries: AsyncIterator[ChunkEntry], depth: Depth, progress: Progress
 ) -> ChunkFindings:
     """Checks chunks of the partition, which need not follow one another; raises only for what is not damage."""
     return await _ChunkChecks(partition, depth, progress).run(entries)
@@ -131,7 +135,7 @@ class _ChunkChecks:
         self._chunk: _ChunkUnderWay | None = None
         self._digest = RecordsDigest()
 
-    async def run(self, entries: Sequence[ChunkEntry]) -> ChunkFindings:
+    async def run(self, entries: AsyncIterator[ChunkEntry]) -> ChunkFindings:
         found = self._found
         async for item in self._checked(entries):
             if isinstance(item, Chunk):
@@ -146,12 +150,17 @@ class _ChunkChecks:
             found.digests = Digests(self._digest.content, self._digest.positions)
         return found
 
-    def _checked(self, entries: Sequence[ChunkEntry]) -> AsyncIterator[Chunk | CheckedBlock | Unreadable]:
+    def _checked(self, entries: AsyncIterator[ChunkEntry]) -> AsyncIterator[Chunk | CheckedBlock | Unreadable]:
         """Each chunk, followed by its blocks as far as the depth asks for them."""
-        chunks = self._sized(readable_chunks(self._partition, streamed(entries)))
+        chunks = self._sized(readable_chunks(self._partition, self._counted(entries)))
         if self._depth is Depth.STRUCTURE:
             return self._cut_off(chunks)
         return worked(stored_blocks(self._partition, chunks, 0, END), self._check)
+
+    async def _counted(self, entries: AsyncIterator[ChunkEntry]) -> AsyncGenerator[ChunkEntry]:
+        async for entry in entries:
+            self._found.recounted -= entry.num_records
+            yield entry
 
     async def _sized(self, chunks: AsyncIterator[Chunk | Unreadable]) -> AsyncGenerator[Chunk | Unreadable]:
         """The chunks whose data is there; its sizes are noted."""
@@ -186,7 +195,7 @@ class _ChunkChecks:
 
     def _begin(self, chunk: Chunk) -> None:
         self._found.gaps += chunk.index.gaps
-        self._found.recounted[chunk.entry.name] = chunk.entry.num_records
+        self._found.recounted += chunk.entry.num_records
         self._chunk = _ChunkUnderWay(chunk)
         size = self._sizes.pop(chunk.data_key)
         if size != chunk.index.data.bytes:
@@ -212,6 +221,7 @@ class _ChunkChecks:
             self._chunk.damage = self._chunk.damage or "not all of its blocks can be read"
         else:
             self._end_chunk()
+            self._found.recounted += found.num_records
             self._found.damage.append(Damage(found.key, found.reason))
 
     def _pass(self, checked: CheckedBlock) -> None:

@@ -1,8 +1,10 @@
 """Checking a partition: every damage is found in one run, and reported as the offsets that it costs."""
 
+from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from index_format import objects
 from index_format.chunk_index import ChunkIndex, Gap
@@ -25,14 +27,54 @@ from replayer.verify.findings import PartitionReport
 from replayer.verify.survey import Identity
 
 
+class Joint(NamedTuple):
+    """A place where the chain does not go on where it stopped: `key` is what stands at `start`."""
+
+    stop: int
+    start: int
+    key: str
+
+
 @dataclass
 class ChunkChain:
-    """The chunks of a partition as its marker and catalogs name them, and what is wrong with those."""
+    """What marker and catalogs say of a partition's chunks, and what is wrong with it; of a chunk 16 bytes are kept."""
 
-    entries: list[ChunkEntry] = field(default_factory=list)
+    choice: ChunkChoice
+    records: int = 0
+    candidates: int = 0
+    """Chunks among which `choice` takes its share."""
+    first_candidate: str = ""
+    first_offset: int | None = None
+    last_is_candidate: bool = False
+    starts: "array[int]" = field(default_factory=lambda: array("q"))
+    last_offsets: "array[int]" = field(default_factory=lambda: array("q"))
     gaps: set[Gap] = field(default_factory=set)
     lost: list[LostRange] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
+
+    @property
+    def chunks(self) -> int:
+        return len(self.starts)
+
+    def add(self, entry: ChunkEntry) -> None:
+        self.starts.append(entry.start_offset)
+        self.last_offsets.append(entry.last_offset)
+        self.records += entry.num_records
+        self.first_offset = entry.first_offset if self.first_offset is None else self.first_offset
+        self.last_is_candidate = self.choice.considers(entry)
+        if self.last_is_candidate:
+            self.candidates += 1
+            self.first_candidate = self.first_candidate or entry.name
+
+    @property
+    def chosen(self) -> Sequence[int]:
+        """The numbers of the chosen chunks among the candidates, rising."""
+        return self.choice.numbers(self.candidates, self.first_candidate)
+
+    def fills(self, gap: Gap) -> bool:
+        """Whether a chunk took the place of a gap that an index names: the marker knows what is left of it."""
+        next_chunk = bisect_left(self.starts, gap.start)
+        return next_chunk < self.chunks and self.last_offsets[next_chunk] < gap.end
 
 
 async def expected_bytes(archive: Archive, topic: str, partition: int) -> int:
@@ -57,11 +99,9 @@ async def verify_partition(
     opened = await open_to_verify(archive, topic, partition)
     if isinstance(opened, PartitionReport):
         return opened
-    chain = await read_chain(opened)
-    chosen = choice.of(chain.entries)
-    progress(sum(entry.bytes for entry in chain.entries) - sum(entry.bytes for entry in chosen))
-    found = await check_chunks(opened, chosen, depth, progress)
-    return assembled(opened, topic, chain, chosen, [found], identity)
+    chain = await read_chain(opened, choice)
+    found = await check_chunks(opened, chosen_chunks(opened, chain, progress), depth, progress)
+    return assembled(opened, topic, chain, [found], identity)
 
 
 async def open_to_verify(archive: Archive, topic: str, partition: int) -> ArchivedPartition | PartitionReport:
@@ -74,61 +114,110 @@ async def open_to_verify(archive: Archive, topic: str, partition: int) -> Archiv
         return PartitionReport(topic, partition, lost=lost, damage=[Damage(keys.marker, error.reason)])
 
 
-async def read_chain(partition: ArchivedPartition) -> ChunkChain:
-    """The chunks of all catalogs that can be read; what the others held, and what no one names, is lost."""
-    chain = ChunkChain(gaps=set(partition.marker.gaps))
-    spans: list[tuple[int, int, str]] = []
+async def read_chain(partition: ArchivedPartition, choice: ChunkChoice = EVERY_CHUNK) -> ChunkChain:
+    """Reads all catalogs: what one held that cannot be read, and what no one names, is lost."""
+    chain = ChunkChain(choice, gaps=set(partition.marker.gaps))
+    joints: list[Joint] = []
+    position = partition.start_offset
     async for opened in partition.walk(0, END):
         if isinstance(opened, ChunkEntry):
-            chain.entries.append(opened)
-            spans.append((opened.start_offset, opened.next_offset, partition.keys.chunks + opened.name))
+            chain.add(opened)
+            start, end, key = opened.start_offset, opened.next_offset, partition.keys.chunks + opened.name
         elif isinstance(opened, Unreadable):
             chain.damage.append(Damage(opened.key, opened.reason))
             chain.lost.append(LostRange(opened.start, opened.end, opened.reason))
-            spans.append((opened.start, opened.end, opened.key))
+            start, end, key = opened.start, opened.end, opened.key
         else:
             chain.gaps.update(opened.gaps)
-    _check_chain(chain, partition.start_offset, spans)
+            continue
+        if start != position:
+            joints.append(Joint(position, start, key))
+        position = end
+    _check_joints(chain, joints)
+    _check_end(chain, position, partition)
     return chain
 
 
-def _check_chain(chain: ChunkChain, position: int, spans: Sequence[tuple[int, int, str]]) -> None:
-    """Each chunk starts where the one before ends, or at the end of a recorded gap."""
-    gap_ends = {gap.end for gap in chain.gaps}
-    for start, end, key in spans:
-        if start != position and start not in gap_ends:
+async def chosen_chunks(
+    partition: ArchivedPartition, chain: ChunkChain, progress: Progress = lambda _: None
+) -> AsyncIterator[ChunkEntry]:
+    """The chosen chunks of a chain that was read, in order; `progress` gets the bytes of the others."""
+    chosen = iter(chain.chosen)
+    wanted, number = next(chosen, None), 0
+    async for entry in partition.walk(0, END):
+        if not isinstance(entry, ChunkEntry):
+            continue
+        is_candidate = chain.choice.considers(entry)
+        if is_candidate and number == wanted:
+            wanted = next(chosen, None)
+            yield entry
+        else:
+            progress(entry.bytes)
+        number += is_candidate
+
+
+def _check_joints(chain: ChunkChain, joints: Sequence[Joint]) -> None:
+    """Gaps explain a joint if the first begins where the chain stopped, and the last ends where it goes on.
+
+    Known at the end only: a catalog may name gaps among the chunks of those before it.
+    """
+    gaps = sorted(chain.gaps, key=lambda gap: gap.start)
+    for stop, start, key in joints:
+        unexplained = list(_unexplained(gaps, stop, start))
+        if unexplained or start < stop:
             reason = f"no chunk and no recorded gap: the chain breaks before {key}"
             chain.damage.append(Damage(key, reason))
-            if position < start:
-                chain.lost.append(LostRange(position, start, reason))
-        position = end
+            chain.lost += [LostRange(*offsets, reason) for offsets in unexplained]
+
+
+def _check_end(chain: ChunkChain, position: int, partition: ArchivedPartition) -> None:
+    """Behind the newest chunk the log may have gone on without records, but only behind a gap."""
+    behind = min((gap.start for gap in chain.gaps if gap.start >= position), default=partition.next_offset)
+    if position < behind:
+        reason = "no chunk and no recorded gap: the chain breaks before its end"
+        chain.damage.append(Damage(partition.keys.marker, reason))
+        chain.lost.append(LostRange(position, behind, reason))
+
+
+def _unexplained(gaps: Sequence[Gap], stop: int, start: int) -> Iterator[tuple[int, int]]:
+    """The edges of offsets [stop, start) that gaps in order do not cover; between two gaps may be holes."""
+    first = bisect_left(gaps, stop, key=lambda gap: gap.start)
+    behind = bisect_left(gaps, start, key=lambda gap: gap.start)
+    if first == behind:
+        if stop < start:
+            yield stop, start
+        return
+    if stop < gaps[first].start:
+        yield stop, gaps[first].start
+    if gaps[behind - 1].end < start:
+        yield gaps[behind - 1].end, start
 
 
 def assembled(
     partition: ArchivedPartition,
     topic: str,
     chain: ChunkChain,
-    chosen: Sequence[ChunkEntry],
     parts: Sequence[ChunkFindings],
     identity: Identity | None,
 ) -> PartitionReport:
     """The report: `parts` are of the chosen chunks, in order; only where it is one there are digests."""
     found = joined(parts)
-    entries, marker = chain.entries, partition.marker
-    counts = {entry.name: entry.num_records for entry in entries} | found.recounted
+    marker, chosen = partition.marker, chain.chosen
     lost = sorted([*chain.lost, *found.lost], key=lambda each: each.start)
     reasons = [] if identity is None else identity.objections(partition.keys.folder, marker)
-    if chosen[-1:] == entries[-1:] and found.last_hash != marker.tail_hash and found.last_hash and marker.tail_hash:
+    has_last = chain.last_is_candidate and chosen[-1] == chain.candidates - 1
+    if has_last and found.last_hash != marker.tail_hash and found.last_hash and marker.tail_hash:
         reasons.insert(0, "its tail_hash is not that of the last record")
+    gaps = chain.gaps.union(gap for gap in found.gaps if not chain.fills(gap))
     return PartitionReport(
         topic,
         partition.partition,
-        records=sum(counts.values()) - found.lost_records,
-        chunks=len(entries),
+        records=chain.records + found.recounted - found.lost_records,
+        chunks=chain.chunks,
         checked_chunks=len(chosen),
-        first_offset=entries[0].first_offset if entries else None,
+        first_offset=chain.first_offset,
         next_offset=marker.next_offset,
-        gaps=sorted(chain.gaps.union(_unfilled(found.gaps, entries)), key=lambda gap: gap.start),
+        gaps=sorted(gaps, key=lambda gap: gap.start),
         lost=lost,
         damage=[
             *chain.damage,
@@ -136,18 +225,8 @@ def assembled(
             *partition.damage,
             *(Damage(partition.keys.marker, reason) for reason in reasons),
         ],
-        digests=found.digests if len(chosen) == len(entries) and not lost else None,
+        digests=found.digests if len(chosen) == chain.chunks and not lost else None,
     )
-
-
-def _unfilled(gaps: Sequence[Gap], entries: Sequence[ChunkEntry]) -> list[Gap]:
-    """The gaps that indexes name, without those that a chunk took the place of later: the marker knows what is left."""
-    unfilled = []
-    for gap in gaps:
-        position = bisect_left(entries, gap.start, key=lambda entry: entry.start_offset)
-        if position == len(entries) or entries[position].last_offset >= gap.end:
-            unfilled.append(gap)
-    return unfilled
 
 
 async def _unreachable(archive: Archive, keys: PartitionKeys) -> list[LostRange]:

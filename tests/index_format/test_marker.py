@@ -19,6 +19,8 @@ from index_format.marker import (
     decode_marker,
     encode,
     entry_of,
+    inserted,
+    replaceable_gap,
 )
 from tests.index_format.builders import MAX_INT64, SHA256, block_at, chunk_entry, index_of, marker_of
 
@@ -284,3 +286,21 @@ def test_an_index_of_another_partition_or_of_other_bytes() -> None:
             decode_index(INDEX_BODY, ENTRY, topic, partition)
     with pytest.raises(MalformedObject, match="damaged"):
         decode_index(INDEX_BODY + b" ", ENTRY, "orders", 3)
+
+
+def test_a_chunk_that_takes_the_place_of_a_gap_ends_where_the_chain_goes_on() -> None:
+    marker = advance(claim(append(marker_of(), 0, 10), Gap(10, 20, "retention")), 25)
+    entry = chunk_entry(10, 20)
+    assert inserted(marker, entry, (), nonce="i", tail_hash=None)[0].tail[-1].next_offset == 25
+    marker = advance(marker, 40, (Gap(30, 40, "skipped"),))
+    longer = inserted(marker, entry, (), nonce="i", tail_hash=None)[0]
+    assert longer.tail[-1].next_offset == 30 and longer.chain_end == 40
+    part = inserted(marker, chunk_entry(10, 15), (), nonce="i", tail_hash=None)[0]
+    assert part.tail[-1].next_offset == 15
+
+
+def test_a_chunk_cannot_start_with_a_gap_behind_a_hole() -> None:
+    marker = claim(append(marker_of(), 0, 10), Gap(10, 20, "retention"))
+    marker = advance(marker, 40, (Gap(30, 40, "skipped"),))
+    assert replaceable_gap(marker, 30, 35) is None
+    assert replaceable_gap(marker, 31, 35) == Gap(30, 40, "skipped")

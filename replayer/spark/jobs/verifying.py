@@ -14,11 +14,12 @@ from blockgz_runtime.spark.errors import spark_errors
 from index_format.keys import PartitionKeys
 from index_format.marker import ChunkEntry, Marker
 from replayer.read.partition import ArchivedPartition
+from replayer.read.prefetch import streamed
 from replayer.spark.archive_place import ArchivePlace, opened
 from replayer.spark.jobs.reading import named_topics, spread
 from replayer.verify.chunk_checks import ChunkChoice, ChunkFindings, Depth, check_chunks
 from replayer.verify.findings import ArchiveReport, PartitionReport
-from replayer.verify.partition import ChunkChain, assembled, open_to_verify, read_chain
+from replayer.verify.partition import ChunkChain, assembled, chosen_chunks, open_to_verify, read_chain
 from replayer.verify.survey import Survey, survey
 
 
@@ -40,7 +41,6 @@ class Subject:
     topic: str
     partition: ArchivedPartition
     chain: ChunkChain
-    chosen: Sequence[ChunkEntry]
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,12 @@ async def planned(
             if isinstance(partition, PartitionReport):
                 subjects.append(partition)
                 continue
-            chain = await read_chain(partition)
-            chosen = choice.of(chain.entries)
+            chain = await read_chain(partition, choice)
+            chosen = [entry async for entry in chosen_chunks(partition, chain)]
             bare = replace(partition.marker, tail=(), catalogs=())
             groups = [tuple(chosen)] if digests else _grouped(chosen, task_bytes)
             slices += [ChunkSlice(len(subjects), n, partition.keys, bare, group) for n, group in enumerate(groups)]
-            subjects.append(Subject(topic, partition, chain, chosen))
+            subjects.append(Subject(topic, partition, chain))
     return VerificationPlan(found, subjects, slices)
 
 
@@ -106,8 +106,7 @@ def reported(plan: VerificationPlan, found: Mapping[tuple[int, int], ChunkFindin
         parts.setdefault(each.home, []).append(found[each.home, each.number])
     for home, subject in enumerate(plan.subjects):
         if isinstance(subject, Subject):
-            partition, chain, chosen = subject.partition, subject.chain, subject.chosen
-            subject = assembled(partition, subject.topic, chain, chosen, parts[home], identity)  # noqa: PLW2901
+            subject = assembled(subject.partition, subject.topic, subject.chain, parts[home], identity)  # noqa: PLW2901
         report.partitions.append(subject)
     return report
 
@@ -140,4 +139,4 @@ class _Check:
     async def _findings(self, task: ChunkSlice) -> ChunkFindings:
         async with opened(self.place) as archive:
             partition = ArchivedPartition(archive.reader, task.keys, task.marker, self.place.max_block_bytes)
-            return await check_chunks(partition, task.entries, self.depth, lambda _: None)
+            return await check_chunks(partition, streamed(task.entries), self.depth, lambda _: None)

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -9,13 +10,13 @@ from msgspec.structs import replace
 from blockgz_runtime.store.address import LocalAddress
 from blockgz_runtime.store.local import LocalReader
 from index_format.chunk_index import Gap
-from index_format.marker import encode
+from index_format.marker import encode, inserted
 from index_format.records import Record
 from replayer.read.archive import Archive
 from replayer.read.damage import LostRange
-from replayer.verify.chunk_checks import Depth
+from replayer.verify.chunk_checks import ChunkChoice, Depth
 from replayer.verify.findings import PartitionReport, Verdict
-from replayer.verify.partition import verify_partition
+from replayer.verify.partition import ChunkChain, chosen_chunks, read_chain, verify_partition
 from replayer.verify.survey import read_identity
 from tests.replayer.conftest import Opened
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
@@ -118,3 +119,127 @@ def test_identity_objects_are_checked(opened: Opened, partition: PartitionWriter
     (opened.root / name).write_bytes(b"{}")
     (damage,) = opened.read(lambda archive: read_identity(archive, ["orders"])).damage
     assert damage.key == name
+
+
+def chain_of(opened: Opened) -> ChunkChain:
+    async def read(archive: Archive) -> ChunkChain:
+        return await read_chain(await archive.open_partition("orders", 0))
+
+    return opened.read(read)
+
+
+def put_marker(opened: Opened, partition: PartitionWriter, **fields: Any) -> None:
+    opened.root.joinpath(partition.keys.marker).write_bytes(encode(replace(partition.marker, **fields)))
+
+
+def test_a_gap_excuses_only_what_lies_in_it(opened: Opened, writer: ArchiveWriter) -> None:
+    """The chunk that ended where the gap begins fell out of the chain: the next one starts at the gap's end still."""
+    partition = writer.partition("orders", 0)
+    for start in (0, 10):
+        partition.commit(records(range(start, start + 10)))
+    partition.lose(30)
+    partition.commit(records(range(30, 40)))
+    assert not chain_of(opened).damage
+    first, _, last = partition.marker.tail
+    put_marker(opened, partition, tail=(first, last))
+    chain = chain_of(opened)
+    assert [(lost.start, lost.end) for lost in chain.lost] == [(10, 20)] and len(chain.damage) == 1
+    put_marker(opened, partition, gaps=(Gap(20, 25, "retention"),))
+    assert [(lost.start, lost.end) for lost in chain_of(opened).lost] == [(25, 30)]
+
+
+def test_between_gaps_the_log_may_have_gone_on_without_records(opened: Opened, writer: ArchiveWriter) -> None:
+    partition = writer.partition("orders", 0)
+    partition.advance(5)
+    partition.lose(8)
+    partition.commit(records(range(8, 10)), next_offset=12)
+    partition.advance(14)
+    partition.lose(20)
+    partition.advance(25)
+    partition.lose(30, "skipped")
+    partition.advance(35)
+    assert not chain_of(opened).damage
+    partition.commit(records(range(40, 45)))
+    assert not chain_of(opened).damage
+
+
+def test_gaps_may_stand_in_a_later_catalog_than_the_chunks_around_them(opened: Opened, writer: ArchiveWriter) -> None:
+    partition = writer.partition("orders", 0)
+    for number in range(330):
+        partition.commit(records([2 * number]))
+        partition.lose(2 * number + 2)
+    assert partition.marker.catalogs and len(partition.marker.gaps) < 330
+    chain = chain_of(opened)
+    assert (chain.chunks, len(chain.gaps), chain.damage, chain.lost) == (330, 330, [], [])
+
+
+def test_the_end_of_the_chain_is_the_end_of_the_archive(opened: Opened, writer: ArchiveWriter) -> None:
+    partition = writer.partition("orders", 0)
+    for start in (0, 10):
+        partition.commit(records(range(start, start + 10)))
+    first, _ = partition.marker.tail
+    put_marker(opened, partition, tail=(first,), last_chunk_index=first.name)
+    assert [(lost.start, lost.end) for lost in chain_of(opened).lost] == [(10, 20)]
+    put_marker(opened, partition, tail=(), last_chunk_index=None)
+    assert [(lost.start, lost.end) for lost in chain_of(opened).lost] == [(0, 20)]
+
+
+@pytest.mark.parametrize("place", [(20, 30), (20, 25), (24, 27), (27, 30)])
+@pytest.mark.parametrize("hole", [0, 5])
+def test_a_chunk_in_the_place_of_a_gap_is_a_part_of_the_chain(
+    opened: Opened, writer: ArchiveWriter, place: tuple[int, int], hole: int
+) -> None:
+    partition = writer.partition("orders", 0)
+    partition.commit(records(range(20)))
+    partition.lose(30)
+    if hole:
+        partition.advance(30 + hole)
+        partition.lose(40, "skipped")
+    partition.commit(records(range(40, 50) if hole else range(30, 40)))
+    start, end = place
+    name = f"{start:020d}~e9-0123abcd.index.json"
+    entry = replace(
+        partition.marker.tail[0],
+        name=name,
+        **{"start_offset": start, "next_offset": end, "first_offset": start, "last_offset": start, "num_records": 1},
+    )
+    longer, _ = inserted(partition.marker, entry, (), nonce="inserted", tail_hash=None)
+    opened.root.joinpath(partition.keys.marker).write_bytes(encode(longer))
+    chain = chain_of(opened)
+    assert (chain.chunks, chain.damage, chain.lost) == (3, [], [])
+    assert chain.fills(Gap(20, 30, "retention"))
+    assert not hole or not chain.fills(Gap(35, 40, "skipped"))
+
+
+def test_the_chosen_chunks_are_those_of_the_chain(opened: Opened, writer: ArchiveWriter) -> None:
+    partition = writer.partition("orders", 0)
+    partition.pretend(range(200))
+
+    async def chosen(archive: Archive, choice: ChunkChoice) -> tuple[list[int], list[int]]:
+        opened = await archive.open_partition("orders", 0)
+        chain, skipped = await read_chain(opened, choice), list[int]()
+        found = [entry.start_offset async for entry in chosen_chunks(opened, chain, skipped.append)]
+        assert len(found) == len(chain.chosen)
+        return found, skipped
+
+    for share in (0.01, 0.3, 1.0):
+        for since in (None, 150, 500):
+            choice = ChunkChoice(since, share)
+            found, skipped = opened.read(lambda archive, choice=choice: chosen(archive, choice))
+            allowed = range(since or 0, 200)
+            assert len(found) == (max(1, round(share * len(allowed))) if allowed else 0)
+            assert found == sorted(found) and set(found) <= set(allowed)
+            assert skipped == [100] * (200 - len(found))
+
+
+def test_a_catalog_is_not_remembered_for_ever(
+    opened: Opened, writer: ArchiveWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replayer.read.partition.REMEMBERED_CATALOGS", 3)
+    writer.partition("orders", 0).pretend(range(1000))
+
+    async def walked(archive: Archive) -> tuple[int, int]:
+        partition = await archive.open_partition("orders", 0)
+        return (await read_chain(partition)).chunks, len(partition._catalogs)
+
+    assert opened.read(walked) == (1000, 3)
