@@ -17,7 +17,7 @@ from archiver.commit.objects import Held, read_marker
 from archiver.commit.operations import LogBounds
 from archiver.commit.recovery import Claimed, TakeoverPolicy, name_successors, take_over
 from archiver.config.model import RunConfig
-from archiver.errors import AssignmentLost, Fenced, TopicGone
+from archiver.errors import AssignmentLost, Diverged, Fenced, TopicGone
 from archiver.failures import Next, Situation, what_next
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkSettings
@@ -394,10 +394,6 @@ class Ownership:
         topic_id, folder = context.topics.locate(topic)
         keys = LAYOUTS[config.layout](folder, number)
 
-        def may_claim() -> bool:
-            """A topic that was created again since is another one, whatever its offsets look like."""
-            return partition in self._assigned and context.topics.is_same(topic, topic_id)
-
         def put_off(_attempt: int, cause: BlockgzError | str) -> None:
             """A claim waits its turn as every one that failed; here it would hold a thread."""
             if isinstance(cause, BlockgzError):
@@ -405,14 +401,21 @@ class Ownership:
             raise PartitionUnavailable(f"{name_of(partition)} cannot be claimed yet", why=cause)
 
         log_reader = context.log_of(partition, bounds)
-        driver = Driver(context.store, log_reader, put_off, may_claim, lambda: Situation.STARTING)
+        driver = Driver(
+            context.store, log_reader, put_off, lambda: partition in self._assigned, lambda: Situation.STARTING
+        )
         adopts = topic_id is not None and not context.topics.has_id(folder)
         if adopts:
             self._adopt_archived(driver.run(read_marker(keys.marker)), folder, topic_id)
         for _ in driver.run(name_successors(keys, context.writer)):
             log.warning(LogEvent.SUCCEEDED, topic=topic, partition=number, folder=str(folder))
         identity = PartitionIdentity.of(config, keys, context.archive_id, topic_id, context.store.prefix)
-        claimed = driver.run(take_over(identity, context.writer, TakeoverPolicy.of(config)))
+        try:
+            claimed = driver.run(take_over(identity, context.writer, TakeoverPolicy.of(config)))
+        except Diverged:
+            if not context.topics.is_same(topic, topic_id):  # another one, whatever its offsets look like
+                raise PartitionUnavailable(f"topic {topic!r} was created again meanwhile") from None
+            raise
         if adopts and topic_id is not None:
             context.topics.adopt(folder, topic_id)
         # Where the cluster does not tell the id now, the archive's own is what later answers are compared with.

@@ -16,7 +16,7 @@ from archiver.cli.archiving import RunResult
 from archiver.cli.run import run_exit_code
 from archiver.commit.operations import LogBounds
 from archiver.config.model import RunConfig
-from archiver.errors import TopicGone
+from archiver.errors import Diverged, TopicGone
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.claim_queue import ClaimQueue
 from archiver.ingest.kafka_source import Fetched, Partition
@@ -82,12 +82,15 @@ def owner(
     pool: ThreadPoolExecutor,
     back_off: Any = None,
     topic_id: str | None = None,
+    *,
+    high: int = 10**6,
+    is_same: bool = True,
     **settings: Any,
 ) -> Ownership:
-    """An owner of no partition yet."""
+    """An owner of no partition yet; `high` is where the log ends."""
     topics: Any = SimpleNamespace(
         locate=lambda topic: (topic_id, TopicFolder(topic)),
-        is_same=lambda *_: True,
+        is_same=lambda *_: is_same,
         current_id=lambda _: topic_id,
         has_id=lambda _: True,
     )
@@ -97,7 +100,7 @@ def owner(
         store=store,
         buffer=buffer,
         topics=topics,
-        log_of=lambda *_: MemoryLog([], high=10**6),
+        log_of=lambda *_: MemoryLog([], high=high),
         writer="w",
         back_off=back_off or (lambda *_: time.sleep(0.001)),
         clock=time.monotonic,
@@ -398,3 +401,20 @@ def test_an_id_that_is_not_told_is_the_archives(pool: ThreadPoolExecutor, buffer
     for topic_id in ("id-1", None):
         ownership = claimed(store, buffer, pool, topic_id=topic_id)
         assert ownership.active[PARTITION]._identity.topic_id == "id-1"
+
+
+@pytest.mark.parametrize(
+    ("is_same", "state"), [(True, PartitionState.STOPPED), (False, PartitionState.WAITING)], ids=["same", "another"]
+)
+def test_a_log_that_ends_early_is_no_divergence_where_it_is_another_topics(
+    is_same: bool, state: PartitionState, pool: ThreadPoolExecutor, buffer: BufferFolder
+) -> None:
+    store = MemoryStore()
+    first = claimed(store, buffer, pool)
+    first.offer(Fetched(PARTITION, batch_from_records(records(range(3))), None, 100))
+    first.give_up([PARTITION], 10, lambda: time.sleep(0.001))
+    second = owner(store, buffer, pool, high=1, is_same=is_same)
+    second.acquire(PARTITION)
+    wait_for(lambda: second.begin() or second.views()[0].state is not PartitionState.CLAIMING)
+    assert second.views()[0].state is state
+    assert isinstance(second.reports[PARTITION].failure, Diverged) == is_same
