@@ -193,6 +193,8 @@ class _Importer:
         self._record_gap()
         chunk = self._open_chunk()
         chunk.add(found, None, 0.0)
+        if chunk.full is not None:
+            raise chunk.full
         self._position = found.column("offset")[found.num_rows - 1].as_py() + 1
         if roll_reason(chunk.facts, self._chunks.limits, 0.0):
             self._commit_chunk()

@@ -188,6 +188,8 @@ class PartitionWriter:
                 why=error.why,
                 remedy="use recordFormat json, which holds every record",
             ) from error
+        if chunk.full is not None:
+            raise chunk.full
         self._position = batch.column("offset")[batch.num_rows - 1].as_py() + 1
 
     def _store(self, chunk: ChunkBuilder) -> None:

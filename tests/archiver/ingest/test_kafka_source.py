@@ -1,7 +1,7 @@
 """How much the consumer takes at a time, and what it may not do."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count, islice
 from types import SimpleNamespace
 from typing import Any
@@ -20,9 +20,11 @@ from archiver.ingest.kafka_source import (
     Event,
     Fetched,
     KafkaSource,
+    Partition,
     messages_a_poll,
 )
 from blockgz_runtime.errors import AccessDenied
+from tests.support.archives import records
 from tests.support.mock_cluster import FIND_COORDINATOR, MockCluster
 
 NOW = 1_700_000_000_000
@@ -161,6 +163,56 @@ def test_what_was_batched_before_a_partition_left_does_not_come_once_it_is_back(
     source.consume({("orders", 0): 2})
     now = 60.0
     assert offsets(source.poll()) == [2, 3]
+
+
+class Member:
+    """Consumes what it is assigned."""
+
+    def __init__(self, source: KafkaSource) -> None:
+        self.source = source
+        self.given: list[Partition] = []
+
+    def assigned(self, partitions: Sequence[Partition]) -> None:
+        self.given += partitions
+
+    def revoked(self, partitions: Sequence[Partition]) -> None: ...
+    def lost(self, partitions: Sequence[Partition]) -> None: ...
+
+
+def test_a_group_that_may_be_joined_again_goes_on() -> None:
+    cluster = MockCluster()
+    cluster.produce("orders", 0, records(range(3)))
+    cluster.refuse(FIND_COORDINATOR, KafkaError.GROUP_AUTHORIZATION_FAILED, times=1000)
+    config = RunConfig(archive="./archive", bootstrap_servers=cluster.bootstrap_servers, topics=("orders",))
+    source = KafkaSource(consumer_settings(config, queue_bytes=1), batching_bytes=1)
+    member, denials, events, deadline = Member(source), 0, list[Any](), time.monotonic() + 30
+    try:
+        source.subscribe(["orders"], member)
+        while not any(isinstance(event, Fetched) for event in events):
+            assert time.monotonic() < deadline
+            try:
+                events += source.poll()
+            except AccessDenied:
+                denials += 1
+                cluster.refuse_no_more(FIND_COORDINATOR)
+            if member.given:
+                source.consume(dict.fromkeys(member.given, 0))
+                member.given = []
+    finally:
+        source.close()
+    assert denials == 1
+
+
+def test_a_refusal_does_not_take_the_records_along_that_came_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    denied = {"key": None, "value": None, "error": KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)}
+    given = [message(0), message(0, **denied), message(1)]
+    source = source_of(Client(iter(given)), monkeypatch)
+    source.consume({("orders", 0): 0})
+    (event,) = source.poll()
+    assert isinstance(event, Fetched) and event.batch.num_rows == 2
+    with pytest.raises(AccessDenied):
+        source.poll()
+    assert source.poll() == []
 
 
 def test_a_group_that_may_not_be_joined_is_no_silence() -> None:
