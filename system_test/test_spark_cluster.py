@@ -31,7 +31,8 @@ pytestmark = pytest.mark.timeout(1200, func_only=True)
 """Cut off in the middle of a call, pyspark's connection is of no use to the tests behind."""
 
 ROOT = Path(__file__).parent.parent
-RESTARTS = 20
+RESTARTS = int(os.environ.get("BLOCKGZ_RESTARTS", "8"))
+"""`make long` has more."""
 RECORDS = 1000
 
 

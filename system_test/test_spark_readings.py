@@ -8,16 +8,18 @@ import random
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from system_test.conftest import required_parts
 from system_test.support.archiving import Site, folder_site
 from system_test.support.compaction import compact_and_wait, create_compacted_topic
 from system_test.support.kafka_broker import KafkaBroker
-from system_test.support.spark import job_command, job_environment, kafka_jars
+from system_test.support.spark import job_command, job_environment, run_job, spark_session
 from system_test.support.topics import NewRecord, Transactions, create_topic, produce, read
 from system_test.support.waiting import wait_until
 
@@ -26,10 +28,11 @@ pytestmark = pytest.mark.timeout(900, func_only=True)
 PARTITIONS = 2
 
 
-@pytest.fixture(autouse=True)
-def _jars() -> None:
-    with required_parts():
-        kafka_jars()
+@pytest.fixture(autouse=True, scope="module")
+def spark() -> Iterator[SparkSession]:
+    """The session that jobs find."""
+    with required_parts(), spark_session("local[1]") as session:
+        yield session
 
 
 @pytest.fixture
@@ -39,11 +42,8 @@ def site(broker: KafkaBroker, tmp_path: Path) -> Site:
 
 def job(site: Site, topic: str, checkpoint: Path, *options: str) -> dict[str, Any]:
     """The result of a job that ended well."""
-    command = job_command(site, topic, checkpoint, *options)
-    done = subprocess.run(
-        command, env=job_environment(), capture_output=True, text=True, check=False, timeout=280, cwd=checkpoint.parent
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_job(site, topic, checkpoint, *options)
+    assert done.exit_code == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 

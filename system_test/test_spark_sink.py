@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -27,7 +28,7 @@ from system_test.support.compaction import compact_and_wait, create_compacted_to
 from system_test.support.contents import records_of_every_content
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.object_store import MotoServer
-from system_test.support.spark import job_command, job_environment, spark_session
+from system_test.support.spark import job_command, job_environment, run_job, spark_session
 from system_test.support.topics import NewRecord, Transactions, create_topic, delete_records, produce
 from system_test.support.waiting import wait_until
 
@@ -305,27 +306,26 @@ def test_the_service_and_the_sink_go_on_where_the_other_ended(spark: SparkSessio
 
 
 def test_retention_that_overtakes_a_job_ends_it_and_the_way_on_records_the_gap(
-    site: Site, topic_name: str, tmp_path: Path
+    spark: SparkSession, site: Site, topic_name: str, tmp_path: Path
 ) -> None:
     """The checkpoint says 20, the topic begins at 30."""
 
-    def job(checkpoint: str) -> subprocess.CompletedProcess[str]:
-        command = job_command(site, topic_name, tmp_path / checkpoint)
-        return subprocess.run(command, env=job_environment(), capture_output=True, text=True, check=False, timeout=280)
+    def job(checkpoint: str) -> Result:
+        return run_job(site, topic_name, tmp_path / checkpoint)
 
     create_topic(site.bootstrap, topic_name)
     produce(site.bootstrap, topic_name, [NewRecord(b"%d" % n) for n in range(20)])
     first = job("checkpoint")
-    assert first.returncode == 0, first.stderr
+    assert first.exit_code == 0, first.stderr
     produce(site.bootstrap, topic_name, [NewRecord(b"%d" % n) for n in range(20, 40)])
     delete_records(site.bootstrap, topic_name, before=30)
     lost = job("checkpoint")
-    assert lost.returncode == 1, lost.stderr
+    assert lost.exit_code == 1, lost.stderr
     said = lost.stderr.partition("error: the topic no longer holds records that were to be archived next\n")[2]
     assert "KAFKA_DATA_LOSS." in said and f"remove the checkpoint {tmp_path / 'checkpoint'}" in said, lost.stderr
     assert verified(site, topic_name)["partitions"][0]["records"] == 20
     again = job("another")
-    assert again.returncode == 0, again.stderr
+    assert again.exit_code == 0, again.stderr
     found = verified(site, topic_name)["partitions"][0]
     assert (found["records"], found["gaps"]) == (30, [{"from": 20, "to": 30, "reason": "unverified"}])
 
