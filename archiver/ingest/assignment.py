@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from archiver.commit.operations import LogBounds
 from archiver.config.model import RunConfig
 from archiver.errors import MemberRefused
+from archiver.failures import Next, Situation, what_next
 from archiver.ingest.backpressure import Fetching
 from archiver.ingest.group_offsets import GroupOffsets
 from archiver.ingest.kafka_cluster import KafkaCluster
@@ -18,7 +19,6 @@ from archiver.ingest.ownership import Ownership
 from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.topics import TopicWatch
 from archiver.logs import LogEvent, log
-from blockgz_runtime.errors import AccessDenied
 from index_format.errors import BlockgzError
 
 GROUP_COMMIT_SECONDS = 5.0
@@ -120,7 +120,7 @@ class Drain:
                 continue
             failure = end if isinstance(end, BlockgzError) else high
             assert isinstance(failure, BlockgzError)
-            if isinstance(failure, AccessDenied):
+            if what_next(failure, Situation.BOUNDED) is Next.STOP:
                 self._ownership.refuse(partition, failure)
             else:
                 without_end[partition] = failure
