@@ -41,7 +41,7 @@ class Next(StrEnum):
     AGAIN = "again"
     """The same request, after a pause."""
     CLAIM = "claim"
-    """The partition is taken over again; what is in hand goes on if the new claim stands where it begins."""
+    """The partition is taken over again; what is in hand is committed first, or offered again by the new claim."""
     READ = "read"
     """The partition is taken over again, and what is in hand is dropped: it is read from Kafka again."""
     STOP = "stop"
