@@ -7,12 +7,12 @@ import faulthandler
 import gc
 import sys
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from archiver.cli.run_progress import looking_at, showing_progress
+from archiver.cli.run_progress import Progress, Show, looking_at, shown_progress, summed
 from archiver.config.model import RunConfig
 from archiver.errors import WorkerLost
 from archiver.ingest.assignment import DrainShare
@@ -44,8 +44,8 @@ class RunResult(NamedTuple):
 Report = Callable[[RunResult], int]
 """Says what was done; gives the exit code."""
 
-Told = RunResult | BlockgzError
-"""What a fork did, or what kept it from its work."""
+Told = RunResult | BlockgzError | Progress
+"""What a fork did, what kept it from its work, or how far it is."""
 
 
 def prepare() -> None:
@@ -58,10 +58,10 @@ def prepare() -> None:
         faulthandler.enable(sys.__stderr__)  # a client library that crashes takes the process with it: where, at least
 
 
-def archive(config: RunConfig, share: DrainShare, report: Report, *, as_json: bool) -> int:
+def archive(config: RunConfig, share: DrainShare, report: Report, showing: AbstractContextManager[Show]) -> int:
     """One process's work from its start to its report; gives the exit code. Raises what keeps it from starting.
 
-    Shows progress on stderr: lines of the log where `as_json`, or where that is no terminal.
+    `showing` gives what shows progress.
     """
     store = open_store(config.archive, endpoint_url=config.endpoint_url, region=config.region)
     buffer = BufferFolder(config.buffer_dir or default_buffer_root(config.archive))
@@ -76,7 +76,7 @@ def archive(config: RunConfig, share: DrainShare, report: Report, *, as_json: bo
 
     signals = stop_on_signals(service.stop)
     bound = ended_in_time(service.ending, config.grace + LEAVE_SECONDS, ended_early)
-    with bound, _watched(config.http, service), showing_progress(looking_at(service), as_json=as_json):
+    with bound, _watched(config.http, service), showing as show, shown_progress(looking_at(service), show):
         service.run()
     return ended()
 
@@ -90,7 +90,7 @@ def _watched(address: str | None, service: ArchiverService) -> AbstractContextMa
     return serving(address, service.snapshot)
 
 
-def drain_together(config: RunConfig, report: Report) -> int:
+def drain_together(config: RunConfig, report: Report, showing: AbstractContextManager[Show]) -> int:
     """Drain the topics by `config.workers` forks; gives the exit code. Not before `prepare`."""
 
     def work(number: int, tell_parent: Callable[[Told], None]) -> None:
@@ -99,7 +99,17 @@ def drain_together(config: RunConfig, report: Report) -> int:
     with signals_held_back():
         forks: Forks[Told] = Forks(config.workers, work)
         signals = stop_on_signals(forks.end)
-    return _concluded(list(forks.ended()), signals, report)
+    parts = dict.fromkeys(range(config.workers), Progress())
+
+    with showing as show:
+
+        def heard(number: int, told: Told) -> bool:
+            parts[number] = told if isinstance(told, Progress) else parts[number].ended
+            show(summed(parts.values()))
+            return isinstance(told, Progress)
+
+        ended = list(forks.ended(heard))
+    return _concluded(ended, signals, report)
 
 
 def _drain(config: RunConfig, share: DrainShare, tell_parent: Callable[[Told], None]) -> None:
@@ -107,9 +117,13 @@ def _drain(config: RunConfig, share: DrainShare, tell_parent: Callable[[Told], N
         tell_parent(result)
         return 0
 
+    def tell_progress(progress: Progress) -> None:
+        with suppress(OSError):  # the parent is gone
+            tell_parent(progress)
+
     own = {} if config.http is None else {"http": own_http(config.http, share.number)}
     try:
-        archive(config.model_copy(update=own), share, report, as_json=True)
+        archive(config.model_copy(update=own), share, report, nullcontext(tell_progress))
     except BlockgzError as error:
         tell_parent(error)
     except Exception as error:

@@ -11,7 +11,7 @@ import orjson
 
 from archiver.cli.archiving import RunResult, archive, drain_together, prepare
 from archiver.cli.config_options import config_options
-from archiver.cli.run_progress import CurrentStderr
+from archiver.cli.run_progress import CurrentStderr, on_stderr
 from archiver.config.model import RunConfig
 from archiver.config.origins import KAFKA_PREFIX
 from archiver.config.resolution import Resolved
@@ -57,9 +57,10 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
     def report(result: RunResult) -> int:
         return print_reports(config, result, as_json=as_json)
 
+    showing = on_stderr(as_json=as_json)
     if config.workers > 1:
-        return drain_together(config, report)
-    return archive(config, WHOLE, report, as_json=as_json)
+        return drain_together(config, report, showing)
+    return archive(config, WHOLE, report, showing)
 
 
 def _run_workers(config: RunConfig) -> int:

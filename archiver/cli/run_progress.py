@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple
 
 from archiver.ingest.kafka_source import Partition
@@ -27,6 +27,11 @@ class Progress(NamedTuple):
     """Offsets from the first look to the end of a run; None where it has none, or not every one is known yet."""
     bytes: int = 0
     """As compressed, committed or not."""
+
+    @property
+    def ended(self) -> "Progress":
+        """Nothing is left to do."""
+        return self._replace(total=self.offsets)
 
     @property
     def percent(self) -> float | None:
@@ -83,22 +88,41 @@ def looking_at(service: ArchiverService) -> Callable[[], Progress]:
     return look
 
 
+def summed(parts: Iterable[Progress]) -> Progress:
+    """That of workers together."""
+    parts = list(parts)
+    totals = [part.total for part in parts if part.total is not None]
+    return Progress(
+        sum(part.offsets for part in parts),
+        sum(totals) if len(totals) == len(parts) else None,
+        sum(part.bytes for part in parts),
+    )
+
+
+Show = Callable[[Progress], None]
+
+
+def on_stderr(*, as_json: bool) -> AbstractContextManager[Show]:
+    """A bar on a terminal; lines elsewhere, and beside JSON."""
+    return _bar() if sys.stderr.isatty() and not as_json else nullcontext(Lines())
+
+
 @contextmanager
-def showing_progress(look: Callable[[], Progress], *, as_json: bool) -> Iterator[None]:
-    """Shows on stderr how far the block is; `as_json`: no bar, whatever stderr is."""
+def shown_progress(look: Callable[[], Progress], show: Show) -> Iterator[None]:
+    """Shows how far the block is, by looks from a thread of its own."""
     ended = threading.Event()
-    with ExitStack() as stack:
-        show = stack.enter_context(_bar()) if sys.stderr.isatty() and not as_json else Lines()
-        thread = threading.Thread(target=_watch, args=(look, show, ended), name="progress", daemon=True)
-        thread.start()
-        stack.callback(thread.join)
-        stack.callback(ended.set)
+
+    def watch() -> None:
+        while not ended.wait(LOOK_SECONDS):
+            show(look())
+
+    thread = threading.Thread(target=watch, name="progress", daemon=True)
+    thread.start()
+    try:
         yield
-
-
-def _watch(look: Callable[[], Progress], show: Callable[[Progress], None], ended: threading.Event) -> None:
-    while not ended.wait(LOOK_SECONDS):
-        show(look())
+    finally:
+        ended.set()
+        thread.join()
 
 
 class CurrentStderr(io.TextIOBase):
@@ -136,7 +160,7 @@ class Lines:
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[[Progress], None]]:
+def _bar() -> Iterator[Show]:
     # Bars take a while to load, and only people see them.
     from blockgz_runtime.program.progress import record_progress  # noqa: PLC0415
 

@@ -7,10 +7,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from typing import Generic, TypeVar
+from multiprocessing.connection import Connection, wait
+from typing import Generic, TypeVar, cast
 
 from archiver.config.model import RunConfig
 from archiver.logs import LogEvent, log
@@ -31,7 +30,7 @@ class Forks(Generic[T]):
     """`count` forks that call `work(number, tell)`; to be made before this process has threads that hold locks.
 
     What signals this thread blocks they block too, until `work` can be ended in order and lets them come. Safe to be
-    told to `end` from a signal handler.
+    told to `end` from a signal handler. All threads of a fork may `tell`.
     """
 
     def __init__(self, count: int, work: Callable[[int, Callable[[T], None]], None]) -> None:
@@ -48,18 +47,34 @@ class Forks(Generic[T]):
         for process, _ in self._forks:
             process.terminate()
 
-    def ended(self) -> Iterator[Ended[T]]:
-        for number, (process, receiving) in enumerate(self._forks):
-            told = None
-            with suppress(EOFError):
-                told = receiving.recv()
+    def ended(self, heard: Callable[[int, T], bool] = lambda *_: False) -> Iterator[Ended[T]]:
+        """Each once all have ended; `heard` is called with what they tell, and says whether that is not the last."""
+        told: dict[int, T] = {}
+        listening = {receiving: number for number, (_, receiving) in enumerate(self._forks)}
+        while listening:
+            for ready in wait(list(listening)):
+                receiving, number = cast(Connection, ready), listening[cast(Connection, ready)]
+                try:
+                    message = receiving.recv()
+                except EOFError:
+                    del listening[receiving]
+                    continue
+                if not heard(number, message):
+                    told[number] = message
+        for number, (process, _) in enumerate(self._forks):
             process.join()
-            yield Ended(number, told, process.exitcode or 0)
+            yield Ended(number, told.get(number), process.exitcode or 0)
 
 
 def _work(work: Callable[[int, Callable[[T], None]], None], number: int, sending: Connection) -> None:
+    guard = threading.Lock()
+
+    def tell(message: T) -> None:
+        with guard:
+            sending.send(message)
+
     with sending:
-        work(number, sending.send)
+        work(number, tell)
 
 
 RESTART_SECONDS = 5.0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from archiver.cli.run_progress import LINE_SECONDS, Lines, Progress, Tally, showing_progress
+from archiver.cli.run_progress import LINE_SECONDS, Lines, Progress, Tally, shown_progress, summed
 from archiver.ingest.ownership import PartitionState
 from archiver.logs import NAME
 from archiver.monitor.snapshot import PartitionSnapshot
@@ -75,6 +75,12 @@ def test_the_block_is_looked_at_until_its_end() -> None:
         looked.set()
         return Progress()
 
-    with showing_progress(look, as_json=True):
+    with shown_progress(look, lambda _: None):
         assert looked.wait(10)
     assert not [thread for thread in threading.enumerate() if thread.name == "progress"]
+
+
+def test_workers_together() -> None:
+    assert summed([Progress(100, 200, 5), Progress(50, 300, 6)]) == Progress(150, 500, 11)
+    assert summed([Progress(100, 200, 5), Progress(50, None, 6)]) == Progress(150, None, 11)
+    assert summed([Progress(100, 200, 5), Progress(50, None, 6).ended]) == Progress(150, 250, 11)

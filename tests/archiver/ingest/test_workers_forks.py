@@ -51,3 +51,19 @@ def test_a_signal_before_a_fork_can_hear_of_it_comes_once_it_can() -> None:
         forks = Forks(2, work)
         forks.end()
     assert list(forks.ended()) == [Ended(number, {signal.SIGTERM}, 0) for number in range(2)]
+
+
+def test_news_on_the_way_are_heard_and_not_kept() -> None:
+    def work(number: int, tell: Callable[[object], None]) -> None:
+        tell(10 + number)
+        if number == 0:
+            tell("done")
+
+    heard: set[tuple[int, object]] = set()
+
+    def hear(number: int, told: object) -> bool:
+        heard.add((number, told))
+        return isinstance(told, int)
+
+    assert [each.told for each in Forks[object](2, work).ended(hear)] == ["done", None]
+    assert heard == {(0, 10), (0, "done"), (1, 11)}
