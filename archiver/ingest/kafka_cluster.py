@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from archiver.commit.operations import LogBounds
@@ -44,6 +44,7 @@ class KafkaCluster:
         """Raises UsageError for settings that librdkafka refuses."""
         self._connection_errors = ConnectionErrors()
         self.admin: AdminClient = make_client(AdminClient, {**settings, "error_cb": self._connection_errors})
+        self._settings = dict(settings)
         self._bootstrap = settings["bootstrap.servers"]
         self._was_reached = False
         self._denied: set[tuple[str, str]] = set()
@@ -107,7 +108,8 @@ class KafkaCluster:
     def committed_metadata(self, group_id: str, topics: Sequence[str]) -> dict[Partition, str]:
         """What the group's committed offsets of these topics say in their metadata, where they say anything.
 
-        Raises BrokerUnreachable, AccessDenied or PartitionUnavailable.
+        Asked by a consumer that joins no group: an admin client of librdkafka 2.16 crashes where the group's
+        coordinator is not known or changes. Raises BrokerUnreachable, AccessDenied or PartitionUnavailable.
         """
         known = self._known_topics()
         partitions = [
@@ -115,12 +117,13 @@ class KafkaCluster:
         ]
         if not partitions:
             return {}
-        wanted = [ConsumerGroupTopicPartitions(group_id, partitions)]
+        consumer: Consumer = make_client(Consumer, {**self._settings, "group.id": group_id})
         try:
-            (answer,) = self.admin.list_consumer_group_offsets(wanted, request_timeout=BROKER_DEADLINE_SECONDS).values()
-            committed = answer.result().topic_partitions
+            committed = consumer.committed(partitions, timeout=BROKER_DEADLINE_SECONDS)
         except KafkaException as error:
             raise kafka_failure(error.args[0], f"the offsets of consumer group {group_id!r} cannot be read") from error
+        finally:
+            consumer.close()
         return {(each.topic, each.partition): each.metadata for each in committed if each.metadata}
 
     def describe(self, topics: Sequence[str]) -> dict[str, TopicDescription]:

@@ -165,6 +165,8 @@ class Fleet:
         text = archiver.log.read_text(errors="replace")
         if "Traceback" in text or "internal error" in text:
             self.endings.violations.append(f"{archiver.log.name} holds a traceback or an internal error")
+        if code < 0 and code not in (-signal.SIGKILL, -signal.SIGTERM):
+            self.endings.violations.append(f"{archiver.log.name} was ended by signal {-code}")
         if archiver.asked_to_end and code in (0, PARTLY, -signal.SIGKILL, -signal.SIGTERM, 143):
             return
         last = [line for line in text.splitlines() if line and not line[:4].isdigit()][:2]
