@@ -1,0 +1,69 @@
+"""Rights of the cluster that are taken away for a while: a running service goes on once it has them again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import ACL, ACLFilter, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
+
+from system_test.conftest import required_parts
+from system_test.support.archiving import folder_site
+from system_test.support.kafka_broker import KafkaBroker
+from system_test.support.topics import NewRecord, create_topic, produce
+
+SECONDS = 90
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[KafkaBroker]:
+    """One that allows everything that is not denied."""
+    with required_parts():
+        broker = KafkaBroker(
+            {
+                "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "allow.everyone.if.no.acl.found": "true",
+            }
+        )
+    with broker:
+        yield broker
+
+
+def values(start: int, stop: int) -> list[NewRecord]:
+    return [NewRecord(b"value %d" % number) for number in range(start, stop)]
+
+
+@pytest.mark.parametrize(
+    ("resource", "event"), [(ResourceType.GROUP, " denied "), (ResourceType.TOPIC, " restart ")], ids=["group", "topic"]
+)
+def test_the_right_to_read_comes_back(
+    broker: KafkaBroker, topic_name: str, tmp_path: Path, resource: ResourceType, event: str
+) -> None:
+    site = folder_site(broker.bootstrap, tmp_path / "archive")
+    create_topic(broker.bootstrap, topic_name, 1)
+    produce(broker.bootstrap, topic_name, values(0, 10))
+    pattern = ResourcePattern(resource, topic_name)
+    kinds = ((ACLPermissionType.DENY, ACLOperation.READ), (ACLPermissionType.ALLOW, ACLOperation.ALL))
+    rights = [ACL("User:*", "*", asked, kind, pattern) for kind, asked in kinds]
+    with (
+        KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin,
+        site.start(topic_name, "--group-id", topic_name, "--chunk-interval", "1s") as archiver,
+    ):
+        marker = tmp_path.joinpath("archive", f"topic={topic_name}", "partition=00000", "last_chunk_index.json")
+        archiver.wait_for(
+            lambda: marker.exists() and site.marker(topic_name)["next_offset"] == 10, SECONDS, "the first records"
+        )
+        admin.create_acls(rights)
+        archiver.wait_for(lambda: event in archiver.stderr, SECONDS, "the denial")
+        produce(broker.bootstrap, topic_name, values(10, 20))
+        admin.delete_acls(
+            [ACLFilter("User:*", "*", right.operation, right.permission_type, pattern) for right in rights]
+        )
+        archiver.wait_for(lambda: site.marker(topic_name)["next_offset"] == 20, SECONDS, "the records after it")
+        done = archiver.terminate(SECONDS)
+    assert done.exit_code == 0, done.transcript
+    assert "authorization failed" in done.stderr and " stopped " not in done.stderr
+    checked = site.exact(topic_name)
+    assert (len(checked.records), checked.gaps) == (20, [])
