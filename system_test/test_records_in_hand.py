@@ -45,10 +45,10 @@ class Service:
             return []
         return partitions
 
-    def wait_position(self, position: int) -> None:
-        """Until records below `position` are in hand."""
+    def wait_for(self, field: str, offset: int) -> None:
+        """Until a partition's status has come to that offset."""
         self.program.wait_for(
-            lambda: any((each["position"] or 0) >= position for each in self.status()), 40, f"position {position}"
+            lambda: any((each[field] or 0) >= offset for each in self.status()), 40, f"{field} {offset}"
         )
 
 
@@ -68,7 +68,7 @@ def test_a_topic_deleted_while_its_records_are_in_hand(broker: KafkaBroker, topi
     fill(broker, topic_name, 0, RECORDS)
     service = Service(site, topic_name, *LONG, "--topic-refresh", "1s", "-X", "topic.metadata.refresh.interval.ms=1000")
     with service.program as program:
-        service.wait_position(RECORDS)
+        service.wait_for("position", RECORDS)
         delete_topic(broker.bootstrap, topic_name)
         program.wait_for(
             lambda: [each["state"] for each in service.status()] == ["gone"], 60, "the status says that it is gone"
@@ -85,7 +85,7 @@ def test_a_cluster_that_is_gone(own_broker: KafkaBroker, topic_name: str, tmp_pa
     fill(own_broker, topic_name, 0, RECORDS)
     service = Service(site, topic_name, *LONG)
     with service.program as program:
-        service.wait_position(RECORDS)
+        service.wait_for("position", RECORDS)
         own_broker.kill()
         done = program.terminate(60)
     assert_archived(site, topic_name, range(RECORDS))
@@ -98,7 +98,7 @@ def test_commits_go_on_while_the_cluster_is_gone(own_broker: KafkaBroker, topic_
     fill(own_broker, topic_name, 0, RECORDS)
     service = Service(site, topic_name, "--chunk-interval", "15s")
     with service.program as program:
-        service.wait_position(RECORDS)
+        service.wait_for("position", RECORDS)
         own_broker.kill()
         program.wait_for(lambda: site.marker(topic_name)["next_offset"] == RECORDS, 60, "the chunk is committed")
         program.kill()
@@ -111,14 +111,14 @@ def test_retention_that_passes_the_consumer(broker: KafkaBroker, topic_name: str
     fill(broker, topic_name, 0, RECORDS)
     service = Service(site, topic_name, *LONG)
     with service.program as program:
-        service.wait_position(RECORDS)
+        service.wait_for("position", RECORDS)
         program.signal(signal.SIGSTOP)
         # The fetch that is under way brings the first batch of these; nothing brings the last before it is deleted.
         for start in range(RECORDS, 2 * RECORDS, 50):
             fill(broker, topic_name, start, start + 50)
         delete_records(broker.bootstrap, topic_name, 2 * RECORDS - 50)
         program.signal(signal.SIGCONT)
-        service.wait_position(2 * RECORDS)
+        service.wait_for("position", 2 * RECORDS)
         program.terminate(60).expect(0)
     checked = site.checked(topic_name)
     (gap,) = checked.gaps
@@ -126,3 +126,24 @@ def test_retention_that_passes_the_consumer(broker: KafkaBroker, topic_name: str
     assert RECORDS <= start < end == 2 * RECORDS - 50, "the gap is just what nobody fetched"
     assert_archived(site, topic_name, range(start))
     assert_archived(site, topic_name, range(end, 2 * RECORDS))
+
+
+def test_a_topic_created_again_while_its_records_are_in_hand(
+    broker: KafkaBroker, topic_name: str, tmp_path: Path
+) -> None:
+    site = folder_site(broker.bootstrap, tmp_path / "archive")
+    create_topic(broker.bootstrap, topic_name, 1)
+    fill(broker, topic_name, 0, RECORDS)
+    service = Service(site, topic_name, *LONG, "--topic-refresh", "1s", "-X", "topic.metadata.refresh.interval.ms=1000")
+    with service.program as program:
+        service.wait_for("position", RECORDS)
+        service.wait_for("confirmed_offset", RECORDS)
+        delete_topic(broker.bootstrap, topic_name)
+        create_topic(broker.bootstrap, topic_name, 1)
+        produce(broker.bootstrap, topic_name, [NewRecord(b"another %d" % number) for number in range(100)])
+        program.wait_for(lambda: "succeeded" in program.stderr, 60, "the new topic gets a folder of its own")
+        service.wait_for("position", 100)
+        program.terminate(60).expect(0)
+    assert_archived(site, topic_name, range(RECORDS))
+    again = site.checked(f"{topic_name}~2").records
+    assert [record.value for record in again] == [b"another %d" % number for number in range(100)]

@@ -38,6 +38,8 @@ class PartitionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Up to here the archive holds the partition."""
     position: int | None = None
     """Up to here records were read."""
+    confirmed_offset: int | None = None
+    """Up to here the cluster named the id of the topic that was claimed, after the records were fetched."""
     log_start_offset: int | None = None
     log_end_offset: int | None = None
     high_watermark: int | None = None
@@ -218,6 +220,7 @@ def _partition(view: PartitionView, log: LogView, fetch: FetchState, now: float,
             snapshot,
             epoch=marker.epoch,
             position=archiving.position,
+            confirmed_offset=archiving.confirmed,
             gaps=marker.num_gaps,
             open_chunk_seconds=_since(chunk.opened_at if chunk else None, now),
             open_chunk_bytes=0 if chunk is None else chunk.compressed_bytes,
