@@ -6,6 +6,7 @@
     ├── Fenced           11   another writer claimed it while this one worked
     ├── MemberRefused    11   the consumer group refuses this process, because another process has its member id
     ├── AssignmentLost   11   the consumer group took it away before it was claimed
+    │   └── FolderClosed 11   the partition goes on in another folder of the archive
     ├── GroupOfAnother   11   another archive commits offsets of the consumer group
     └── TopicChanged     11   its topic was created again since it was claimed
     TopicGone             3   the topic was deleted while it was archived (a NoSuchTopic)
@@ -53,6 +54,10 @@ class TopicGone(NoSuchTopic):
     """The topic was deleted while it was archived."""
 
     exit_code = PARTLY_FAILED
+
+
+class FolderClosed(AssignmentLost):
+    """The marker names a successor: the partition goes on in another folder of the archive."""
 
 
 class Diverged(BlockgzError):

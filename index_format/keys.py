@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 from index_format.errors import BadName, MalformedObject
 
 ARCHIVE_OBJECT = "_archive.json"
+TOPIC_OBJECT = "_topic.json"
 TOPIC_CONFIG_OBJECT = "_topic_config.json"
 MARKER_OBJECT = "last_chunk_index.json"
 INDEX_SUFFIX = ".index.json"

@@ -38,6 +38,10 @@ class Span(Protocol):
     @property
     def max_timestamp(self) -> int: ...
     @property
+    def num_records(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
     def sha256(self) -> str: ...
 
 
@@ -121,6 +125,13 @@ class ReferenceCatalog(msgspec.Struct, frozen=True, kw_only=True):
 Catalog = ChunkCatalog | ReferenceCatalog
 
 
+class Continues(msgspec.Struct, frozen=True):
+    """The folder whose chunks hold a partition below `offset`, its records from there on being in the marker's own."""
+
+    folder: Name
+    offset: Offset
+
+
 @objects.stored
 class Marker(Sealed, frozen=True, kw_only=True):
     """The committed state of one partition, swapped as a whole.
@@ -153,6 +164,8 @@ class Marker(Sealed, frozen=True, kw_only=True):
     ] = ()
     gaps: tuple[Gap, ...] = ()
     successor: Name | None = None
+    continues: Continues | msgspec.UnsetType = msgspec.UNSET
+    """Only where the log was truncated; left out elsewhere."""
 
     def __post_init__(self) -> None:
         if (self.next_offset is None) != (self.start_offset is None):
@@ -293,8 +306,9 @@ def advanced(
 ) -> Marker:
     """Progress without records: the newest chunk's next_offset rises with the marker's, or start_offset before any.
 
-    Behind a gap there is nothing to raise: the next chunk will start at the gap's end. `gaps` are new ones on the way,
-    in order, such as records that were skipped; the chain rises to the first of them.
+    A start_offset that continues another folder stays. Behind a gap there is nothing to raise: the next chunk will
+    start at the gap's end. `gaps` are new ones on the way, in order, such as records that were skipped; the chain rises
+    to the first of them.
     """
     if marker.next_offset is not None and next_offset <= marker.next_offset:
         raise ValueError(f"next_offset may not move from {marker.next_offset} to {next_offset}")
@@ -303,7 +317,7 @@ def advanced(
     end = gaps[0].start if gaps else next_offset
     start_offset, tail = marker.start_offset, marker.tail
     if not (marker.spans or marker.gaps):
-        start_offset = end
+        start_offset = start_offset if marker.continues else end
     elif tail and marker.chain_end == tail[-1].next_offset:
         tail = (*tail[:-1], replace(tail[-1], next_offset=end))
     return replace(

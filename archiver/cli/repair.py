@@ -1,13 +1,19 @@
 """`archiver repair`."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import click
 import orjson
 
 from archiver.commit.archive import archive_info, layout_of
+from archiver.commit.operations import LogBounds
+from archiver.ingest.kafka_cluster import KafkaCluster
+from archiver.ingest.kafka_log import PartitionLog, RecordReader
+from archiver.ingest.kafka_settings import CLIENT_ID
 from archiver.maintain.repair.chunk_indexes import plan_indexes
+from archiver.maintain.repair.diverged import Source, plan_diverged
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.old_objects import plan_old_indexes, plan_old_markers
 from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out, targets
@@ -15,7 +21,9 @@ from archiver.maintain.repair.salvage import plan_salvage
 from archiver.maintain.sweep import Problem
 from archiver.old_archives.old_archive import OldReader
 from blockgz_runtime.errors import PARTLY_FAILED, NoArchiveThere, UsageError, exit_code
+from blockgz_runtime.kafka.settings import client_settings
 from blockgz_runtime.program.archive_options import max_block_option, old_format_option, store_options
+from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing, confirm, print_problems
 from blockgz_runtime.program.options import Decorator, F, with_options
 from blockgz_runtime.store.opening import open_existing_store
@@ -23,6 +31,14 @@ from blockgz_runtime.store.retry import bounded_backoff
 from blockgz_runtime.store.writer import ToolStore
 from index_format.ancestor.keys import has_current_objects
 from index_format.ancestor.payloads import OldFormat
+
+NOT_ASKED = LogBounds(-1, -1)
+READS_FOR_REPAIR = {
+    "group.id": "blockgz-repair",
+    "enable.auto.commit": False,
+    "auto.offset.reset": "error",
+    "enable.partition.eof": True,
+}
 
 
 @click.group(
@@ -112,13 +128,61 @@ def salvage(*, places: tuple[str, ...], **options: Any) -> int:
     return _repair(_not_for_old, plan_one, places=places, **options)
 
 
+@repair.command(
+    epilog=closing(
+        "archiver repair diverged orders:3 -a s3://backup/kafka -b localhost:9092 --dry-run",
+        "archiver repair diverged orders -a ./archive -b localhost:9092 --yes",
+    )
+)
+@click.argument("places", nargs=-1, required=True, metavar="TOPIC[:P]...")
+@kafka_options()
+@_options
+def diverged(*, places: tuple[str, ...], kafka: dict[str, str], **options: Any) -> int:
+    """Let a partition go on whose log was truncated and written again, as after an unclean leader election.
+
+    The partition's chain begins anew in the next folder of its topic, right behind the newest chunk whose last record
+    the log still holds. Readers see one partition; what the log lost stays readable as TOPIC~N. Restart archivers that
+    stopped the partition.
+    """
+    _no_keys("a log is a partition's", places)
+    source = log_source(kafka)
+
+    def plan_one(store: ToolStore, target: RepairTarget, max_block_bytes: int) -> RepairPlan:
+        return plan_diverged(store, target, source, max_block_bytes, bounded_backoff(store.url))
+
+    return _repair(_not_for_old, plan_one, places=places, **options)
+
+
+def log_source(kafka: dict[str, str]) -> Source:
+    """The cluster that the options name; raises UsageError where they name none."""
+    if "bootstrap.servers" not in kafka:
+        raise UsageError("no cluster is named", why="the partition's log has to be read", remedy="give -b HOST:PORT")
+    settings = client_settings(kafka, CLIENT_ID)
+    cluster = KafkaCluster(settings)
+
+    @cache
+    def records(level: str) -> RecordReader:
+        return RecordReader(settings | READS_FOR_REPAIR | {"isolation.level": level})
+
+    def log_of(topic: str, partition: int, level: str) -> PartitionLog:
+        return PartitionLog(
+            (topic, partition), NOT_ASKED, lambda asked: cluster.ask_bounds(asked, level), records(level)
+        )
+
+    return Source(log_of, lambda topic: cluster.topic_ids([topic]).ids.get(topic))
+
+
 def _no_keys(what: str, places: Sequence[str]) -> None:
     if any("/" in place for place in places):
         raise UsageError(what, why="a key names one chunk", remedy="write TOPIC or TOPIC:PARTITION")
 
 
 def _not_for_old(reader: OldReader, places: Sequence[str]) -> RepairPlan:  # noqa: ARG001
-    raise UsageError("an archive of kafka-connect-s3 records no gaps", remedy="give -a an archive of this program")
+    raise UsageError(
+        "this is an archive of kafka-connect-s3",
+        why="it records no gaps, and nobody writes to it",
+        remedy="give -a an archive of this program",
+    )
 
 
 def _repair(

@@ -10,9 +10,8 @@ from blockgz_runtime.errors import NoArchiveThere, StoreError, UsageError
 from blockgz_runtime.store.writer import Store
 from index_format import objects
 from index_format.identity import ArchiveInfo, TopicInfo
-from index_format.keys import LAYOUTS, TopicFolder, archive_key, topic_home
+from index_format.keys import LAYOUTS, TOPIC_OBJECT, TopicFolder, archive_key, topic_home
 
-TOPIC_OBJECT = "_topic.json"
 GROUP_PREFIX = "blockgz-"
 
 T = TypeVar("T", ArchiveInfo, TopicInfo)
@@ -66,16 +65,20 @@ def archive_info(store: Store, layout: str) -> ArchiveInfo:
 def find_incarnation(store: Store, *, layout: str, topic: str, topic_id: str | None) -> TopicFolder:
     """The folder of the topic with that id: the first one free, or the one settled for it before.
 
-    An unknown id never differs: it means the newest incarnation there is.
+    An unknown id never differs: it means the newest incarnation there is. Where folders behind it have the same id, the
+    log of some partitions was truncated: those partitions' markers lead there.
     """
-    folder = TopicFolder(topic)
+    folder = first = TopicFolder(topic)
+    newest_id = topic_id
     while True:
         fresh = TopicInfo(topic=topic, topic_id=topic_id, incarnation=folder.incarnation)
         info = _settle(store, topic_home(layout, folder) + TOPIC_OBJECT, objects.encode(fresh), TopicInfo)
         following = folder._replace(incarnation=folder.incarnation + 1)
         if topic_id is None:
+            if info.topic_id != newest_id:
+                first, newest_id = folder, info.topic_id
             if store.head(topic_home(layout, following) + TOPIC_OBJECT) is None:
-                return folder
+                return first
         elif info.topic_id in (None, topic_id):
             return folder
         folder = following
@@ -96,6 +99,19 @@ def adopt_topic_id(store: Store, layout: str, folder: TopicFolder, topic_id: str
         info = objects.decode(found.body, TopicInfo, key)
         if info.topic_id is None:
             store.compare_and_swap(key, objects.encode(replace(info, topic_id=topic_id)), found.etag)
+
+
+def settle_same_topic(store: Store, layout: str, folder: TopicFolder, topic_id: str | None) -> None:
+    """Have a folder say that the topic of that id lives in it; raises Diverged where another one does."""
+    key = topic_home(layout, folder) + TOPIC_OBJECT
+    fresh = TopicInfo(topic=folder.topic, topic_id=topic_id, incarnation=folder.incarnation)
+    info = _settle(store, key, objects.encode(fresh), TopicInfo)
+    if info.topic_id != topic_id:
+        raise Diverged(
+            f"{folder} holds another topic of that name",
+            why=f"its topic id is {info.topic_id}, not {topic_id}: the topic was created again",
+            remedy="nothing to repair: the archiver goes on in the folder of the topic that the cluster has",
+        )
 
 
 def _settle(store: Store, key: str, fresh: bytes, kind: type[T]) -> T:

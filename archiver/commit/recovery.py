@@ -1,5 +1,6 @@
 """Taking a partition over: the only recovery there is. Nothing is listed, adopted or repaired."""
 
+import dataclasses
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -19,13 +20,13 @@ from archiver.commit.operations import (
     retrying,
 )
 from archiver.config.model import RunConfig
-from archiver.errors import AssignmentLost, Diverged, Fenced, GapRefused, OwnedByAnother
+from archiver.errors import AssignmentLost, Diverged, Fenced, FolderClosed, GapRefused, OwnedByAnother
 from blockgz_runtime.errors import BrokerUnreachable, StoreError, UsageError
 from blockgz_runtime.store.writer import StoredObject
 from index_format import marker as markers
 from index_format.chunk_index import Gap
 from index_format.errors import BlockgzError
-from index_format.keys import INDEX_SUFFIXES, LAYOUTS, PartitionKeys, TopicFolder
+from index_format.keys import INDEX_SUFFIXES, LAYOUTS, PartitionKeys, TopicFolder, parse_topic_folder
 from index_format.marker import Marker
 from index_format.records import Record, record_hash
 
@@ -56,6 +57,43 @@ class Claimed(NamedTuple):
     """The last archived record is gone from the log, so that it could not be compared."""
     adopted_id: bool = False
     """The marker names the topic's id from now on; it was not known before."""
+
+
+def take_over_last(
+    identity: PartitionIdentity, writer: str, policy: TakeoverPolicy
+) -> Protocol[tuple[PartitionIdentity, Claimed]]:
+    """The same in the folder in which the partition goes on, and the identity with that folder.
+
+    Only a log that was truncated leads from one folder to the next: a topic that was created again has another id.
+    """
+    while True:
+        try:
+            return identity, (yield from take_over(identity, writer, policy))
+        except FolderClosed:
+            keys = yield from _continued(identity.keys)
+            if keys is None:
+                raise
+            identity = dataclasses.replace(identity, keys=keys)
+
+
+def last_folder(keys: PartitionKeys) -> Protocol[PartitionKeys]:
+    """Where a partition goes on whose log was truncated; its own folder elsewhere."""
+    while True:
+        following = yield from _continued(keys)
+        if following is None:
+            return keys
+        keys = following
+
+
+def _continued(keys: PartitionKeys) -> Protocol[PartitionKeys | None]:
+    held = yield from read_marker(keys.marker)
+    if held is None or held.marker.successor is None:
+        return None
+    following = LAYOUTS[keys.layout](parse_topic_folder(held.marker.successor), keys.partition)
+    found = yield from read_marker(following.marker)
+    if found is None or not found.marker.continues or found.marker.continues.folder != str(keys.folder):
+        return None
+    return following
 
 
 def take_over(identity: PartitionIdentity, writer: str, policy: TakeoverPolicy) -> Protocol[Claimed]:
@@ -143,6 +181,18 @@ def read_own(identity: PartitionIdentity, policy: TakeoverPolicy) -> Protocol[He
     return held
 
 
+def why_diverged(identity: PartitionIdentity, marker: Marker) -> Protocol[Diverged | None]:
+    """What a claim of the partition would raise because its log is not the archived one; None where it would go on."""
+    bounds: LogBounds = yield from retrying(ReadLogBounds(marker.next_offset or 0))
+    newest = yield from _newest_archived(marker, bounds)
+    try:
+        gap_before(marker, bounds, identity)
+        _compare_tail(identity, marker, newest)
+    except Diverged as error:
+        return error
+    return None
+
+
 def gap_before(marker: Marker, bounds: LogBounds, identity: PartitionIdentity) -> Gap | None:
     """What retention took before it was archived; raises Diverged where the log ends below the archive."""
     position = marker.next_offset
@@ -176,6 +226,12 @@ def _claim(identity: PartitionIdentity, held: Held | None, writer: str, nonce: s
 
 
 def _check_identity(identity: PartitionIdentity, marker: Marker, policy: TakeoverPolicy) -> None:
+    if marker.successor is not None:
+        raise FolderClosed(
+            f"{identity} goes on in {marker.successor}",
+            why=f"the topic was created again, or its log was truncated; nothing is added to {identity.keys.folder}",
+            remedy="nothing to do: the next claim finds the folder; with --once, run it again",
+        )
     if (marker.archive_id, marker.topic, marker.partition) != (
         identity.archive_id,
         identity.topic,
@@ -256,22 +312,32 @@ def _name_successor_once(old: PartitionKeys, successor: str, writer: str) -> Pro
     held = yield from read_marker(old.marker)
     if held is None or held.marker.successor is not None:
         return False
+    yield from close_folder(old, held, successor, writer)
+    return True
+
+
+def close_folder(old: PartitionKeys, held: Held, successor: str, writer: str) -> Protocol[None]:
+    """Swap that version of the marker for the last time, to name its successor; raises Fenced where it is another."""
     nonce: str = yield NewToken()
     group, level = held.marker.group_id, held.marker.isolation_level
     claim = markers.claimed(held.marker, writer=writer, nonce=nonce, group_id=group, isolation_level=level)
     yield from swap_marker(old.marker, replace(claim, successor=successor), held.etag)
-    return True
 
 
 def name_successors(newest: PartitionKeys, writer: str) -> Protocol[tuple[str, ...]]:
     """Swap the marker of every older incarnation for the last time, to name its successor; gives those newly named.
 
-    The swap raises the epoch, so that a writer that still holds the old chain is fenced. Readers follow the name.
+    That is the next folder with a marker of the partition, or the newest one: where the log of some partitions was
+    truncated, only those have one in the folder behind. The swap raises the epoch, so that a writer that still holds
+    the old chain is fenced. Readers follow the name.
     """
-    folder, named = newest.folder, list[str]()
-    for incarnation in range(1, folder.incarnation):
-        old = LAYOUTS[newest.layout](TopicFolder(folder.topic, incarnation), newest.partition)
-        successor = str(TopicFolder(folder.topic, incarnation + 1))
+    topic, named = newest.folder.topic, list[str]()
+    successor = str(newest.folder)
+    for incarnation in range(newest.folder.incarnation - 1, 0, -1):
+        old = LAYOUTS[newest.layout](TopicFolder(topic, incarnation), newest.partition)
+        if (yield from read_marker(old.marker)) is None:
+            continue
         if (yield from until_swapped(partial(_name_successor_once, old, successor, writer))):
-            named.append(successor)
+            named.insert(0, successor)
+        successor = str(old.folder)
     return tuple(named)

@@ -15,7 +15,7 @@ from archiver.commit.commit import PartitionIdentity
 from archiver.commit.driver import Driver, LogReader, NoLog, Wait
 from archiver.commit.objects import Held, read_marker
 from archiver.commit.operations import LogBounds
-from archiver.commit.recovery import Claimed, TakeoverPolicy, name_successors, take_over
+from archiver.commit.recovery import Claimed, TakeoverPolicy, name_successors, take_over_last
 from archiver.config.model import RunConfig
 from archiver.errors import AssignmentLost, Diverged, Fenced, TopicGone
 from archiver.failures import Next, Situation, what_next
@@ -411,7 +411,7 @@ class Ownership:
             log.warning(LogEvent.SUCCEEDED, topic=topic, partition=number, folder=str(folder))
         identity = PartitionIdentity.of(config, keys, context.archive_id, topic_id, context.store.prefix)
         try:
-            claimed = driver.run(take_over(identity, context.writer, TakeoverPolicy.of(config)))
+            identity, claimed = driver.run(take_over_last(identity, context.writer, TakeoverPolicy.of(config)))
         except Diverged:
             if not context.topics.is_same(topic, topic_id):  # another one, whatever its offsets look like
                 raise PartitionUnavailable(f"topic {topic!r} was created again meanwhile") from None

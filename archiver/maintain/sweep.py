@@ -7,7 +7,7 @@ from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
-from archiver.commit.archive import TOPIC_OBJECT, layout_of
+from archiver.commit.archive import layout_of
 from archiver.maintain.garbage import (
     DELETION_ORDER,
     Chain,
@@ -30,6 +30,7 @@ from index_format.keys import (
     INDEX_SUFFIX,
     LAYOUTS,
     SEED_INDEX_SUFFIX,
+    TOPIC_OBJECT,
     ObjectKey,
     ObjectKind,
     TopicFolder,

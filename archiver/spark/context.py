@@ -6,7 +6,7 @@ from functools import lru_cache
 from archiver.commit.archive import find_incarnation, open_archive
 from archiver.commit.commit import PartitionIdentity
 from archiver.commit.driver import Driver, NoLog
-from archiver.commit.recovery import TakeoverPolicy
+from archiver.commit.recovery import TakeoverPolicy, last_folder
 from archiver.config.model import RunConfig
 from archiver.spark.options import SinkOptions
 from archiver.spark.rows import SourcePartition
@@ -44,7 +44,7 @@ class WriteContext:
         config = self.config
         topic_id = self.options.topic_ids.get(partition.topic)
         folder = find_incarnation(self.store, layout=config.layout, topic=partition.topic, topic_id=topic_id)
-        keys = LAYOUTS[config.layout](folder, partition.partition)
+        keys = self.driver().run(last_folder(LAYOUTS[config.layout](folder, partition.partition)))
         return PartitionIdentity.of(config, keys, self.archive_id, topic_id, self.store.prefix)
 
     def driver(self) -> Driver:

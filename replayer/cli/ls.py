@@ -166,4 +166,5 @@ async def _description(partition: ArchivedPartition) -> dict[str, Any]:
         "writer": marker.writer,
         "leader_epoch": marker.leader_epoch,
         "successor": marker.successor,
+        "continues": msgspec.to_builtins(marker.continues) if marker.continues else None,
     }

@@ -9,12 +9,13 @@ from blockgz_runtime.store.reader import ObjectReader
 from index_format import objects
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.errors import BadName, BlockgzError, MalformedObject
-from index_format.identity import TopicConfig
+from index_format.identity import TopicConfig, TopicInfo
 from index_format.keys import (
     ARCHIVE_OBJECT,
     LAYOUTS,
     MARKER_OBJECT,
     TOPIC_CONFIG_OBJECT,
+    TOPIC_OBJECT,
     PartitionKeys,
     TopicFolder,
     ancestor_marker_partition,
@@ -115,19 +116,44 @@ class Archive:
 
         A plain name means the newest incarnation that has a partition.
         """
-        return await self._partitions_in(await self.folder_of(topic))
+        numbers = [await self._partitions_in(folder) for folder in await self._folders_of(topic)]
+        return tuple(sorted({number for each in numbers for number in each}))
 
     async def folder_of(self, topic: str) -> TopicFolder:
-        """The incarnation that `orders` or `orders~2` means; raises NotInArchive or NoArchiveThere."""
+        """The incarnation that `orders` or `orders~2` means; raises NotInArchive or NoArchiveThere.
+
+        Where some partitions went on in folders behind it, because their log was truncated, the first of these.
+        """
+        return (await self._folders_of(topic))[0]
+
+    async def _folders_of(self, topic: str) -> Sequence[TopicFolder]:
         folder = parse_topic_folder(topic)
         incarnations = await self.incarnations(folder.topic)
         if "~" not in topic:
-            for newest in reversed(incarnations):
-                if await self._partitions_in(newest):
-                    return newest
+            for position in range(len(incarnations), 0, -1):
+                if await self._partitions_in(incarnations[position - 1]):
+                    return await self._same_topic(incarnations[:position])
         if folder not in incarnations:
             raise NotInArchive(f"{topic} is not in the archive", why=f"there is {_listed(map(str, incarnations))}")
-        return folder
+        return [folder]
+
+    async def _same_topic(self, incarnations: Sequence[TopicFolder]) -> Sequence[TopicFolder]:
+        """The last of some incarnations and those right before it that hold the same topic, by its id."""
+        if len(incarnations) == 1 or self.other is not None:
+            return incarnations[-1:]
+        ids = await asyncio.gather(*(self._topic_info(folder) for folder in incarnations))
+        first = len(incarnations) - 1
+        while first and ids[first] is not None and ids[first - 1] == ids[first]:
+            first -= 1
+        return incarnations[first:]
+
+    async def _topic_info(self, folder: TopicFolder) -> tuple[str | None] | None:
+        """The id of a folder's topic; None where that is not to be had."""
+        key = topic_home(self.layout, folder) + TOPIC_OBJECT
+        try:
+            return (objects.decode(await self.reader.get(key, objects.MAX_OBJECT_BYTES), TopicInfo, key).topic_id,)
+        except Damaged:
+            return None
 
     async def topic_config(self, topic: str) -> TopicConfig | None:
         """What the topic was like when it was last archived, None where that was not kept; raises as `folder_of`."""
@@ -153,9 +179,10 @@ class Archive:
         if found is None and not pinned:
             found = await self._read_marker(folder._replace(incarnation=2), partition)
             if found is None:
-                newest = (await self.incarnations(folder.topic))[-1]
-                is_unread = newest.incarnation > 2 or self.other is not None
-                found = await self._read_marker(newest, partition) if is_unread else None
+                newest = reversed(await self.incarnations(folder.topic))
+                unread = [each for each in newest if each.incarnation > 2 or self.other is not None]
+                for each in unread:
+                    found = found or await self._read_marker(each, partition)
         while found is not None and not pinned and found.marker.successor is not None:
             successor = _successor(found)
             found = await self._read_marker(successor, partition)
@@ -167,7 +194,18 @@ class Archive:
                 )
         if found is None:
             raise await self._no_partition(topic, partition)
-        return found
+        return await self._with_older(found)
+
+    async def _with_older(self, newest: ArchivedPartition) -> ArchivedPartition:
+        """The partition with what folders before it hold, where its log was truncated."""
+        continues = newest.marker.continues
+        if not continues:
+            return newest
+        folder = _named_folder(newest, continues.folder)
+        older = await self._read_marker(folder, newest.partition)
+        if older is None:
+            raise ObjectMissing(LAYOUTS[self.layout](folder, newest.partition).marker)
+        return await (await self._with_older(older)).continued_by(newest, continues.offset)
 
     async def open_topic(self, topic: str, partitions: Sequence[int] | None = None) -> tuple[ArchivedPartition, ...]:
         """The named partitions, or all that are archived, in order of their numbers; raises as `open_partition`."""
@@ -272,14 +310,21 @@ class Archive:
 
 
 def _successor(partition: ArchivedPartition) -> TopicFolder:
-    name = partition.marker.successor or ""
+    return _named_folder(partition, partition.marker.successor or "", is_behind=True)
+
+
+def _named_folder(partition: ArchivedPartition, name: str, *, is_behind: bool = False) -> TopicFolder:
+    """The folder of the same topic that a marker names; `is_behind`: its successor, else one that it continues."""
+    what = (
+        f"{partition.keys.marker} names a {'successor that is none' if is_behind else 'folder that it cannot continue'}"
+    )
     try:
         folder = parse_topic_folder(name)
     except BadName as error:
-        raise MalformedObject(f"{partition.keys.marker} names a successor that is none", why=error.what) from error
+        raise MalformedObject(what, why=error.what) from error
     here = partition.keys.folder
-    if folder.topic != here.topic or folder.incarnation <= here.incarnation:
-        raise MalformedObject(f"{partition.keys.marker} names a successor that is none", why=f"it says {name[:80]!r}")
+    if folder.topic != here.topic or folder == here or (folder > here) != is_behind:
+        raise MalformedObject(what, why=f"it says {name[:80]!r}")
     return folder
 
 

@@ -82,7 +82,7 @@ async def readable_chunks(
         try:
             return await partition.chunk(entry)
         except Damaged as error:
-            return unreadable_chunk(entry, partition.keys.chunks + entry.name, error)
+            return unreadable_chunk(entry, partition.index_key(entry), error)
 
     async for chunk in prefetched(entries, opened, cost=lambda _: 1, budget=INDEXES_AHEAD):
         yield chunk

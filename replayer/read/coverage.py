@@ -79,7 +79,7 @@ class TimeSlice:
 async def partition_coverage(partition: ArchivedPartition) -> PartitionCoverage:
     """The coverage of a partition from its marker and catalogs; no index and no data is read."""
     entries: list[ChunkEntry] = []
-    recorded = set(partition.marker.gaps)
+    recorded = set(partition.listed_gaps)
     async for opened in partition.walk(0, END):
         if isinstance(opened, Unreadable):
             raise opened.error
@@ -97,7 +97,7 @@ async def partition_coverage(partition: ArchivedPartition) -> PartitionCoverage:
         gaps.append(TimedGap(gap, after, bounded[behind].min_timestamp if behind < len(bounded) else None))
     return PartitionCoverage(
         partition.partition,
-        partition.marker.start_offset,
+        partition.start_offset if partition.marker.next_offset is not None else None,
         partition.marker.next_offset,
         tuple(Stretch(max(entry.min_timestamp, 0), entry.max_timestamp, entry.num_records) for entry in timed),
         tuple(gaps),

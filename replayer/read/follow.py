@@ -147,7 +147,7 @@ class Follower:
             newest = await self._archive.open_partition(self._topic, known.partition)
         except NotInArchive:
             return [await self._archive.open_partition(f"{known.topic}~{here}", known.partition)]
-        if newest.keys.folder == known.keys.folder:
+        if known.keys.folder in {keys.folder for keys, _ in newest.folders}:
             return [newest]
         older = [await self._archive.open_partition(f"{known.topic}~{here}", known.partition)]
         for between in range(here + 1, newest.keys.folder.incarnation):
@@ -159,7 +159,12 @@ class Follower:
 
     def _news(self, number: int, newer: ArchivedPartition) -> Selection | None:
         before, position = self._followed[number]
-        if newer.keys.folder != before.keys.folder:
+        if newer.keys.folder != before.keys.folder and before.keys.folder in {keys.folder for keys, _ in newer.folders}:
+            self._announce(
+                f"partition {before} continues as {newer} from offset {newer.own_start}: its log was truncated there"
+            )
+            position = min(position, newer.own_start)
+        elif newer.keys.folder != before.keys.folder:
             self._announce(f"partition {before} continues as {newer}: the topic was created again")
             position = newer.start_offset
         elif newer.next_offset < before.next_offset:

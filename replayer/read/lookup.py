@@ -209,7 +209,7 @@ async def _first_since(partition: ArchivedPartition, timestamp: int) -> Found | 
 
 async def _entry(partition: ArchivedPartition, offset: int) -> ChunkEntry | Outcome:
     """The chunk that must tell, or what marker and catalogs say without one."""
-    gap = gap_at(partition.marker.gaps, offset)
+    gap = gap_at(partition.listed_gaps, offset)
     if gap is not None:
         return InGap(gap)
     if partition.marker.next_offset is None or offset >= partition.marker.next_offset:

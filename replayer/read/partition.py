@@ -2,10 +2,12 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 from weakref import WeakValueDictionary
+
+from msgspec.structs import replace
 
 from blockgz_runtime.store.reader import ObjectReader
 from index_format import objects
@@ -57,6 +59,21 @@ class LeveledSpan(NamedTuple):
     level: int
 
 
+class OlderFolder(NamedTuple):
+    """What a partition whose log was truncated holds in an older folder."""
+
+    keys: PartitionKeys
+    offset: int
+    """From here on, the next folder holds the records."""
+    start_offset: int
+    spans: tuple[LeveledSpan, ...]
+    """All below `offset`."""
+    gaps: tuple[Gap, ...]
+    """Those that are not in the catalogs of `spans`."""
+    originals: Mapping[str, ChunkEntry]
+    """By name, entries that `spans` has cut: holes of the old log reached beyond `offset`."""
+
+
 class ArchivedPartition:
     """One partition as one version of its marker describes it; later commits are not seen.
 
@@ -70,7 +87,9 @@ class ArchivedPartition:
         marker: Marker,
         max_block_bytes: int,
         cache: ObjectCache | None = None,
+        older: Sequence[OlderFolder] = (),
     ) -> None:
+        """`older`: the folders that it continues, oldest first."""
         self.reader = reader
         self.keys = keys
         self.marker = marker
@@ -79,7 +98,13 @@ class ArchivedPartition:
         """What was found damaged on opening it, and is in no chunk."""
         self._cache = cache
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._levels = {ref.name: level for level, refs in enumerate(marker.catalogs, 1) for ref in refs}
+        self._older = older
+        own = {ref.name: level for level, refs in enumerate(marker.catalogs, 1) for ref in refs}
+        newest = tuple(LeveledSpan(span, own.get(span.name, 0)) for span in marker.spans)
+        self.spans = (*(span for folder in older for span in folder.spans), *newest)
+        """What the markers themselves list, in offset order."""
+        self._levels = {each.span.name: each.level for each in self.spans}
+        self._bare = [each.span for each in self.spans]
         self._catalogs: OrderedDict[str, Catalog] = OrderedDict()
         self._chunks: OrderedDict[str, Chunk] = OrderedDict()
 
@@ -97,6 +122,12 @@ class ArchivedPartition:
     @property
     def start_offset(self) -> int:
         """The first archived position; 0 where nothing is archived yet."""
+        starts = [folder.start_offset for folder in self._older if folder.start_offset < folder.offset]
+        return starts[0] if starts else self.own_start
+
+    @property
+    def own_start(self) -> int:
+        """The same of its newest folder alone."""
         return self.marker.start_offset or 0
 
     @property
@@ -105,9 +136,79 @@ class ArchivedPartition:
         return self.marker.next_offset or 0
 
     @property
-    def spans(self) -> tuple[LeveledSpan, ...]:
-        """What the marker itself lists, in offset order."""
-        return tuple(LeveledSpan(span, self._levels.get(span.name, 0)) for span in self.marker.spans)
+    def folders(self) -> tuple[tuple[PartitionKeys, int], ...]:
+        """The folders that hold it, oldest first, each with the offset where its part begins."""
+        starts = [folder.start_offset for folder in self._older[:1]] + [folder.offset for folder in self._older]
+        return tuple(
+            zip([*(folder.keys for folder in self._older), self.keys], starts or [self.own_start], strict=True)
+        )
+
+    @property
+    def listed_gaps(self) -> tuple[Gap, ...]:
+        """The gaps that are known without reading a catalog."""
+        return (*(gap for folder in self._older for gap in folder.gaps), *self.marker.gaps)
+
+    @property
+    def num_records(self) -> int:
+        return sum(each.span.num_records for each in self.spans)
+
+    @property
+    def num_chunks(self) -> int:
+        spans = [each.span for each in self.spans]
+        return sum(span.num_chunks if isinstance(span, CatalogReference) else 1 for span in spans)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the data of all committed chunks, as stored."""
+        return sum(each.span.bytes for each in self.spans)
+
+    def keys_of(self, span: Span) -> PartitionKeys:
+        """The folder that holds a chunk or a catalog."""
+        return next((folder.keys for folder in self._older if span.start_offset < folder.offset), self.keys)
+
+    def index_key(self, entry: ChunkEntry) -> str:
+        """The key of a chunk's index."""
+        return self.keys_of(entry).chunks + entry.name
+
+    def as_stored(self, entry: ChunkEntry) -> ChunkEntry:
+        """The entry as it stands in its own folder's chain."""
+        return next((folder.originals[entry.name] for folder in self._older if entry.name in folder.originals), entry)
+
+    async def continued_by(self, newer: "ArchivedPartition", offset: int) -> "ArchivedPartition":
+        """Both as one partition: this one below `offset`, the newer one from there on; reads catalogs around it.
+
+        Raises MalformedObject where a chunk lies on both sides.
+        """
+        older = [await self._cut(folder.keys, folder, offset) for folder in self._older]
+        older.append(await self._cut(self.keys, None, offset))
+        return ArchivedPartition(self.reader, newer.keys, newer.marker, self.max_block_bytes, self._cache, older)
+
+    async def _cut(self, keys: PartitionKeys, folder: OlderFolder | None, offset: int) -> OlderFolder:
+        """One of its folders, cut at an offset."""
+        spans = [each for each in self.spans if self.keys_of(each.span) is keys]
+        gaps = list(folder.gaps if folder else self.marker.gaps)
+        originals = dict(folder.originals) if folder else {}
+        offset = min(offset, folder.offset) if folder else offset
+        kept: list[LeveledSpan] = []
+        while spans:
+            span, level = spans.pop(0)
+            if span.next_offset <= offset:
+                kept.append(LeveledSpan(span, level))
+            elif isinstance(span, CatalogReference) and span.start_offset < offset:
+                catalog = await self.catalog(span, level)
+                gaps += catalog.gaps
+                spans[:0] = _below(catalog)
+            elif isinstance(span, ChunkEntry) and span.first_offset < offset:
+                if span.last_offset >= offset:
+                    raise MalformedObject(
+                        f"the chunk {span.name} of {self} lies on both sides of offset {offset}",
+                        why="the marker that continues it begins inside a chunk",
+                    )
+                originals[span.name] = self.as_stored(span)
+                kept.append(LeveledSpan(replace(span, next_offset=offset), 0))
+        inside = [Gap(gap.start, min(gap.end, offset), gap.reason) for gap in gaps if gap.start < offset]
+        start = folder.start_offset if folder else self.own_start
+        return OlderFolder(keys, offset, start, tuple(kept), tuple(inside), originals)
 
     async def entries(
         self, start: int, end: int, wanted: Callable[[TimeBounded], bool] | None = None
@@ -131,7 +232,7 @@ class ArchivedPartition:
 
     async def gaps(self) -> tuple[Gap, ...]:
         """All recorded gaps in offset order; reads all catalogs, because old gaps fold into them."""
-        found = set(self.marker.gaps)
+        found = set(self.listed_gaps)
         async for opened in self.walk(0, END):
             if isinstance(opened, Unreadable):
                 raise opened.error
@@ -145,11 +246,12 @@ class ArchivedPartition:
         if remembered is not None:
             self._chunks.move_to_end(entry.name)
             return remembered
-        name = self.keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[self.keys.layout])
-        index = decode_index(await self._get(self.keys.chunks + name, entry.sha256), entry, self.topic, self.partition)
+        keys, stored = self.keys_of(entry), self.as_stored(entry)
+        name = keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[keys.layout])
+        index = decode_index(await self._get(keys.chunks + name, entry.sha256), stored, self.topic, self.partition)
         suffix = data_suffix(index.record_format, index.codec)
-        data_name = self.keys.check_name(index.data.name, index.start_offset, suffix)
-        chunk = Chunk(entry, index, self.keys.chunks + data_name)
+        data_name = keys.check_name(index.data.name, index.start_offset, suffix)
+        chunk = Chunk(entry, index, keys.chunks + data_name)
         self._chunks[entry.name] = chunk
         if len(self._chunks) > REMEMBERED_CHUNKS:
             self._chunks.popitem(last=False)
@@ -180,12 +282,13 @@ class ArchivedPartition:
             return catalog
 
     async def _read_catalog(self, reference: CatalogReference, level: int) -> Catalog:
+        home = self.keys_of(reference).home
         if not is_catalog_name(reference.name, level, reference.start_offset):
             raise MalformedObject(
-                f"the name {reference.name[:120]!r} does not belong into {self.keys.home}",
+                f"the name {reference.name[:120]!r} does not belong into {home}",
                 why="names in an archive are derived, never free",
             )
-        return decode_catalog(await self._get(self.keys.home + reference.name, reference.sha256), reference, level)
+        return decode_catalog(await self._get(home + reference.name, reference.sha256), reference, level)
 
     async def _get(self, key: str, sha256: str) -> bytes:
         """A write-once object; its sha256 is for the caller to check."""
@@ -198,7 +301,7 @@ class ArchivedPartition:
         return await self._cache.through(self.marker.archive_id, key, sha256, fetch)
 
     async def _descend(self, pick: Callable[[Sequence[Span]], Span | None]) -> ChunkEntry | None:
-        span = pick(self.marker.spans)
+        span = pick(self._bare)
         level = self._levels.get(span.name, 0) if span is not None else 0
         while isinstance(span, CatalogReference):
             catalog = await self.catalog(span, level)
@@ -232,7 +335,7 @@ class ArchivedPartition:
             try:
                 return await self.catalog(span, level)
             except Damaged as error:
-                key = self.keys.home + span.name
+                key = self.keys_of(span).home + span.name
                 return Unreadable(span.start_offset, span.next_offset, span.num_records, key, error)
         assert isinstance(span, ChunkEntry)
         return span
@@ -261,13 +364,14 @@ class PartitionSummary:
 
 def summarize(partition: ArchivedPartition) -> PartitionSummary:
     """The summary of a partition; no request."""
-    timed = [span for span in partition.marker.spans if span.max_timestamp >= 0]
+    timed = [each.span for each in partition.spans if each.span.max_timestamp >= 0]
+    is_begun = partition.marker.next_offset is not None
     return PartitionSummary(
         partition=partition.partition,
-        records=partition.marker.num_records,
-        chunks=partition.marker.num_chunks,
-        bytes=partition.marker.num_bytes,
-        start_offset=partition.marker.start_offset,
+        records=partition.num_records,
+        chunks=partition.num_chunks,
+        bytes=partition.num_bytes,
+        start_offset=partition.start_offset if is_begun else None,
         next_offset=partition.marker.next_offset,
         min_timestamp_ms=min((max(span.min_timestamp, 0) for span in timed), default=None),
         max_timestamp_ms=max((span.max_timestamp for span in timed), default=None),

@@ -149,7 +149,9 @@ async def _check_timestamps(partition: ArchivedPartition) -> None:
 
 async def _newest_readable(partition: ArchivedPartition) -> Chunk | None:
     """The newest chunk that the marker lists whose index can be read: what is damaged is for the scan to meet."""
-    for entry in reversed(partition.marker.tail):
+    for entry, _ in reversed(partition.spans):
+        if not isinstance(entry, ChunkEntry):
+            return None
         try:
             return await partition.chunk(entry)
         except Damaged:

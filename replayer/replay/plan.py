@@ -254,7 +254,7 @@ async def _chunk(partition: ArchivedPartition, entry: ChunkEntry, on_damage: Dam
     try:
         return await partition.chunk(entry)
     except Damaged as error:
-        on_damage.meet(unreadable_chunk(entry, partition.keys.chunks + entry.name, error))
+        on_damage.meet(unreadable_chunk(entry, partition.index_key(entry), error))
         return None
 
 
@@ -264,7 +264,7 @@ async def _gaps(selection: Selection, on_damage: DamagePolicy) -> tuple[Gap, ...
         return await partition.gaps()
     except Damaged as error:
         on_damage.meet(Unreadable(start, end, 0, partition.keys.marker, error))
-        return partition.marker.gaps
+        return partition.listed_gaps
 
 
 def _bounds(spans: Sequence[ChunkEntry | BlockEntry], asked: RecordFilter) -> TimeBounds | None:

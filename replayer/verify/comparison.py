@@ -124,7 +124,7 @@ async def _known_gaps(partition: ArchivedPartition) -> Sequence[Gap]:
     try:
         return await partition.gaps()
     except Damaged:
-        return partition.marker.gaps
+        return partition.listed_gaps
 
 
 @asynccontextmanager

@@ -80,7 +80,7 @@ class ChunkChain:
 async def expected_bytes(archive: Archive, topic: str, partition: int) -> int:
     """The bytes of data that a verification of the partition will account for; 0 where its marker is damaged."""
     try:
-        return (await archive.open_partition(topic, partition)).marker.num_bytes
+        return (await archive.open_partition(topic, partition)).num_bytes
     except Damaged:
         return 0
 
@@ -116,13 +116,13 @@ async def open_to_verify(archive: Archive, topic: str, partition: int) -> Archiv
 
 async def read_chain(partition: ArchivedPartition, choice: ChunkChoice = EVERY_CHUNK) -> ChunkChain:
     """Reads all catalogs: what one held that cannot be read, and what no one names, is lost."""
-    chain = ChunkChain(choice, gaps=set(partition.marker.gaps))
+    chain = ChunkChain(choice, gaps=set(partition.listed_gaps))
     joints: list[Joint] = []
     position = partition.start_offset
     async for opened in partition.walk(0, END):
         if isinstance(opened, ChunkEntry):
             chain.add(opened)
-            start, end, key = opened.start_offset, opened.next_offset, partition.keys.chunks + opened.name
+            start, end, key = opened.start_offset, opened.next_offset, partition.index_key(opened)
         elif isinstance(opened, Unreadable):
             chain.damage.append(Damage(opened.key, opened.reason))
             chain.lost.append(LostRange(opened.start, opened.end, opened.reason))

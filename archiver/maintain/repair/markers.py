@@ -4,9 +4,10 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from archiver.commit.archive import TOPIC_OBJECT
+from archiver.commit.archive import archived_topic_id
 from archiver.commit.commit import fold_tail
 from archiver.commit.driver import Driver, NoLog, Wait
 from archiver.commit.objects import Held, swap_marker
@@ -25,8 +26,8 @@ from index_format import marker as markers
 from index_format.blocks import decode_block
 from index_format.chunk_index import UNVERIFIED
 from index_format.errors import BlockgzError, MalformedObject
-from index_format.keys import LAYOUTS, ObjectKind, PartitionKeys, TopicFolder, conflict_in, topic_home
-from index_format.marker import Marker
+from index_format.keys import LAYOUTS, TOPIC_OBJECT, ObjectKind, PartitionKeys, TopicFolder, conflict_in, topic_home
+from index_format.marker import Continues, Marker
 from index_format.rebuild import Link, RebuiltChain, StoredIndex, rebuilt_chain
 from index_format.records import record_at, record_hash
 
@@ -39,6 +40,7 @@ class MarkerFacts(NamedTuple):
     """Above that of every object of the partition, so that whoever wrote them is fenced."""
     tail_hash: str | None
     successor: str | None
+    continues: Continues | UnsetType = UNSET
 
 
 def store_marker(
@@ -74,7 +76,7 @@ def store_marker(
             leader_epoch=None,
             tail_hash=facts.tail_hash or "",
         )
-    marker = replace(marker, tail_hash=facts.tail_hash, successor=facts.successor)
+    marker = replace(marker, tail_hash=facts.tail_hash, successor=facts.successor, continues=facts.continues)
     return (yield from swap_marker(keys.marker, marker, expected))
 
 
@@ -99,6 +101,7 @@ def plan_marker(store: ToolStore, target: RepairTarget, group_id: str, max_block
             epoch=max([claimed.epoch if claimed else 0, *conflicts, *(each.index.epoch for each in found)]) + 1,
             tail_hash=_tail_hash(place, chain.links[-1]),
             successor=_successor(store, target),
+            continues=_continues(store, target, chain.links[0]),
         )
     except BlockgzError as error:
         return RepairPlan(notes=(*damaged, *chain.notes), problems=(Problem(keys.marker, error),))
@@ -195,10 +198,28 @@ def _tail_hash(place: ListedPartition, link: Link) -> str | None:
 
 
 def _successor(store: ToolStore, target: RepairTarget) -> str | None:
-    """The next incarnation, where it has this partition: the lost marker named it then."""
-    following = _following(target)
-    keys = LAYOUTS[target.keys.layout](following, target.keys.partition)
-    return str(following) if store.head(keys.marker) is not None else None
+    """The next incarnation that has this partition: the lost marker named it then."""
+    layout, following = target.keys.layout, _following(target)
+    while store.head(topic_home(layout, following) + TOPIC_OBJECT) is not None:
+        if store.head(LAYOUTS[layout](following, target.keys.partition).marker) is not None:
+            return str(following)
+        following = following._replace(incarnation=following.incarnation + 1)
+    return None
+
+
+def _continues(store: ToolStore, target: RepairTarget, first: Link) -> Continues | UnsetType:
+    """The folder whose marker leads here and that holds the same topic: its log was truncated."""
+    layout, here = target.keys.layout, target.keys.folder
+    topic_id = archived_topic_id(store, layout, here)
+    for incarnation in range(here.incarnation - 1, 0, -1):
+        older = TopicFolder(here.topic, incarnation)
+        key = LAYOUTS[layout](older, target.keys.partition).marker
+        stored = store.get(key)
+        leads_here = stored is not None and markers.decode_marker(stored.body, key).successor == str(here)
+        if leads_here and archived_topic_id(store, layout, older) == topic_id:
+            start = first.gaps_before[0].start if first.gaps_before else first.chunk.index.start_offset
+            return Continues(str(older), start)
+    return UNSET
 
 
 def _following(target: RepairTarget) -> TopicFolder:

@@ -28,7 +28,7 @@ from blockgz_runtime.store.writer import FileBody, ToolStore
 from index_format.blocks import COMPRESSORS, BlockBuilder, RawBlock, decode_block
 from index_format.chunk_index import BlockEntry, ChunkIndex, Gap
 from index_format.errors import BlockgzError
-from index_format.keys import ChunkStart, ObjectKind
+from index_format.keys import ChunkStart, ObjectKind, PartitionKeys
 from index_format.marker import Marker, replaceable_gap
 from index_format.record_formats import record_format
 from index_format.records import TIMESTAMP_TYPE_IDS, Record, record_at, record_hash
@@ -39,10 +39,9 @@ LEVEL_OF_CUT_BLOCKS = 2
 
 @dataclass(frozen=True)
 class Piece:
-    """What an orphan holds of a gap: offsets [start, end)."""
+    """Offsets [start, end) of a stored chunk."""
 
     index: ChunkIndex
-    gap: Gap
     start: int
     end: int
 
@@ -77,15 +76,18 @@ def plan_salvage(store: ToolStore, target: RepairTarget, max_block_bytes: int, w
     gaps = sorted(chain.gaps, key=lambda gap: gap.start)
     for name, index in sorted(orphans.items(), key=lambda orphan: -orphan[1].epoch):
         for gap in gaps_met(gaps, offsets_of(index)):
-            piece = Piece(index, gap, max(gap.start, index.start_offset), min(gap.end, index.next_offset))
+            piece = Piece(index, max(gap.start, index.start_offset), min(gap.end, index.next_offset))
             try:
-                check_piece(target, chain.marker, piece, keys.chunks + name)
-                records = sum(member.entry.num_records for member in members_of(place, piece))
+                check_piece(target, chain.marker, piece, gap, keys.chunks + name)
+                records = sum(
+                    member.entry.num_records
+                    for member in members_of(place.store, target.keys, piece, place.max_block_bytes)
+                )
             except BlockgzError as error:
                 plan += RepairPlan(problems=(Problem(keys.chunks + name, error),))
                 continue
             if records:
-                plan += RepairPlan((_step(place, chain.marker, piece, records, wait),))
+                plan += RepairPlan((_step(place, chain.marker, piece, gap, records, wait),))
                 gaps = list(_without(gaps, piece))
     return plan
 
@@ -102,9 +104,9 @@ def _without_index(place: ListedPartition, chain: Chain, indexes: Iterable[Chunk
             yield Problem(each.name.key, _refused(each.name.key, "it has no index, so that its topic id is unknown"))
 
 
-def check_piece(target: RepairTarget, marker: Marker, piece: Piece, key: str) -> None:
+def check_piece(target: RepairTarget, marker: Marker, piece: Piece, gap: Gap, key: str) -> None:
     """Raises SalvageRefused where the piece may be of another topic, or its gap cannot be changed."""
-    index, gap = piece.index, piece.gap
+    index = piece.index
     if index.topic_id is None or marker.topic_id is None:
         raise _refused(key, "its topic id, or the marker's, is unknown: the topic may have been created again since")
     if index.topic_id != marker.topic_id:
@@ -127,8 +129,8 @@ def _refused(key: str, why: str) -> SalvageRefused:
     )
 
 
-def _step(place: ListedPartition, marker: Marker, piece: Piece, records: int, wait: Wait) -> RepairStep:
-    target, index, gap = place.target, piece.index, piece.gap
+def _step(place: ListedPartition, marker: Marker, piece: Piece, gap: Gap, records: int, wait: Wait) -> RepairStep:
+    target, index = place.target, piece.index
     key = target.keys.chunks + index.data.name
     detail = (
         f"{records:,} records at offsets {piece.start} to {piece.end - 1}, "
@@ -147,7 +149,9 @@ def _step(place: ListedPartition, marker: Marker, piece: Piece, records: int, wa
             key_prefix=place.store.prefix,
         )
         with tempfile.TemporaryDirectory(prefix="blockgz-") as folder:
-            chunk = cut_chunk(piece, members_of(place, piece), Path(folder) / "chunk")
+            chunk = cut_chunk(
+                piece, members_of(place.store, target.keys, piece, place.max_block_bytes), Path(folder) / "chunk"
+            )
             driver = Driver(place.store, NoLog(), wait, lambda: True)
             driver.run(insert_chunk(identity, chunk, str(uuid.uuid4())))
 
@@ -176,14 +180,14 @@ def cut_chunk(piece: Piece, members: Iterable[StoredMember], path: Path) -> Fini
     )
 
 
-def members_of(place: ListedPartition, piece: Piece) -> Iterator[StoredMember]:
+def members_of(store: ToolStore, keys: PartitionKeys, piece: Piece, max_block_bytes: int) -> Iterator[StoredMember]:
     """The blocks of a piece, those at its edges cut; raises a FormatError or StoreError for one that is not whole."""
     index, start, end = piece.index, piece.start, piece.end
-    key = place.target.keys.chunks + index.data.name
+    key = keys.chunks + index.data.name
     for number in blocks_between(index.blocks, start, end):
         entry = index.blocks[number]
-        member = place.store.get_range(key, entry.byte_offset, entry.byte_end)
-        batch = decode_block(member, entry, index, place.max_block_bytes)
+        member = store.get_range(key, entry.byte_offset, entry.byte_end)
+        batch = decode_block(member, entry, index, max_block_bytes)
         if start <= entry.first_record_offset and entry.last_record_offset < end:
             yield StoredMember(member, entry, record_at(batch, -1))
             continue

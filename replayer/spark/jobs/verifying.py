@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
@@ -82,8 +83,12 @@ async def planned(
             chain = await read_chain(partition, choice)
             chosen = [entry async for entry in chosen_chunks(partition, chain)]
             bare = replace(partition.marker, tail=(), catalogs=())
-            groups = [tuple(chosen)] if digests else _grouped(chosen, task_bytes)
-            slices += [ChunkSlice(len(subjects), n, partition.keys, bare, group) for n, group in enumerate(groups)]
+            groups = [
+                (keys, group)
+                for keys, entries in _by_folder(partition, chosen)
+                for group in ([tuple(entries)] if digests else _grouped(entries, task_bytes))
+            ]
+            slices += [ChunkSlice(len(subjects), n, keys, bare, group) for n, (keys, group) in enumerate(groups)]
             subjects.append(Subject(topic, partition, chain))
     return VerificationPlan(found, subjects, slices)
 
@@ -109,6 +114,14 @@ def reported(plan: VerificationPlan, found: Mapping[tuple[int, int], ChunkFindin
             subject = assembled(subject.partition, subject.topic, subject.chain, parts[home], identity)  # noqa: PLW2901
         report.partitions.append(subject)
     return report
+
+
+def _by_folder(
+    partition: ArchivedPartition, entries: Sequence[ChunkEntry]
+) -> list[tuple[PartitionKeys, list[ChunkEntry]]]:
+    """Neighbours in one folder, as they stand there: a partition whose log was truncated lies in several."""
+    runs = groupby(entries, partition.keys_of)
+    return [(keys, [partition.as_stored(each) for each in run]) for keys, run in runs] or [(partition.keys, [])]
 
 
 def _grouped(entries: Sequence[ChunkEntry], task_bytes: int) -> list[tuple[ChunkEntry, ...]]:

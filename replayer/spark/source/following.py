@@ -1,8 +1,9 @@
 """A stream's offsets: where it begins, how far it may go, and what lies between."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 
-from index_format.keys import parse_topic_folder
+from index_format.keys import TopicFolder, parse_topic_folder
 from replayer.read.archive import Archive
 from replayer.read.partition import ArchivedPartition
 from replayer.spark.archive_place import opened
@@ -21,7 +22,7 @@ async def initial(options: SourceOptions) -> Offsets:
     """Where a new query begins; raises UsageError or DataLost."""
     async with opened(options.place) as archive:
         found = await planning.subscribed(archive, options)
-        return _offsets({each: await planning.starting_offset(each, options) for each in found})
+        return _offsets([(each, await planning.starting_offset(each, options)) for each in found])
 
 
 async def latest(options: SourceOptions) -> Offsets:
@@ -42,7 +43,7 @@ async def next_end(start: Offsets, last: Offsets | None, most: int | None, optio
             for partition in partitions:
                 known = start.get(topic, {}).get(partition)
                 if known is None:
-                    known = (await archive.open_partition(topic, int(partition))).start_offset
+                    known = (await archive.open_partition(topic, int(partition))).own_start
                 firsts[topic, partition] = known
     lags = {(topic, number): max(0, ends[topic][number] - first) for (topic, number), first in firsts.items()}
     steps = shared_out(lags, most)
@@ -84,19 +85,29 @@ async def tasks_between(start: Offsets, end: Offsets, options: SourceOptions) ->
         for topic, numbers in end.items():
             for number, stop in numbers.items():
                 partition = await archive.open_partition(topic, int(number))
-                first = start.get(topic, {}).get(number, partition.start_offset)
+                first = start.get(topic, {}).get(number, partition.own_start)
                 partitions.append(partition)
                 runs.append(PartitionRange(topic, int(number), first, max(first, stop)))
         return await planning.tasks(partitions, runs, options)
 
 
 async def _ends(archive: Archive, options: SourceOptions) -> Offsets:
-    return _offsets({each: each.next_offset for each in await planning.subscribed_with_past(archive, options)})
+    ends: Offsets = {}
+    for partition, end in planning.own_ends(await planning.subscribed_with_past(archive, options)).items():
+        _note(ends, partition, partition.keys.folder, end)
+    return ends
 
 
-def _offsets(reached: Mapping[ArchivedPartition, int]) -> Offsets:
+def _offsets(reached: Iterable[tuple[ArchivedPartition, int]]) -> Offsets:
+    """Of a partition whose log was truncated, each folder has the offset up to which its own part is read."""
     offsets: Offsets = {}
-    for partition, offset in reached.items():
-        folder = partition.keys.folder
-        offsets.setdefault(f"{folder.topic}~{folder.incarnation}", {})[str(partition.partition)] = offset
+    for partition, offset in reached:
+        folders = partition.folders
+        for (keys, _), (_, end) in pairwise(folders):
+            _note(offsets, partition, keys.folder, min(offset, end))
+        _note(offsets, partition, partition.keys.folder, max(offset, folders[-1][1]) if folders[1:] else offset)
     return offsets
+
+
+def _note(offsets: Offsets, partition: ArchivedPartition, folder: TopicFolder, offset: int) -> None:
+    offsets.setdefault(f"{folder.topic}~{folder.incarnation}", {})[str(partition.partition)] = offset

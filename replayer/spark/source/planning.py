@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from blockgz_runtime.errors import NotInArchive, UsageError
@@ -68,6 +69,19 @@ async def subscribed_with_past(archive: Archive, options: SourceOptions) -> list
             wanted = archived if numbers is None else sorted(set(numbers) & set(archived))
             found += await archive.open_topic(name, wanted)
     return found
+
+
+def own_ends(partitions: Sequence[ArchivedPartition]) -> dict[ArchivedPartition, int]:
+    """Where each of them ends that `subscribed_with_past` gave, without what a folder behind it holds instead."""
+    bounds = {
+        (keys.folder, each.partition): behind
+        for each in partitions
+        for (keys, _), (_, behind) in pairwise(each.folders)
+    }
+    return {
+        each: min(each.next_offset, bounds.get((each.keys.folder, each.partition), each.next_offset))
+        for each in partitions
+    }
 
 
 async def _topics(archive: Archive, options: SourceOptions) -> Mapping[str, Sequence[int] | None]:

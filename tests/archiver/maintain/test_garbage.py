@@ -14,7 +14,6 @@ import msgspec
 import pytest
 
 from archiver.commit import operations as op
-from archiver.commit.archive import TOPIC_OBJECT
 from archiver.commit.commit import FinishedChunk, PartitionIdentity, commit_chunk, commit_progress
 from archiver.commit.objects import Held
 from archiver.commit.recovery import TakeoverPolicy, take_over
@@ -31,6 +30,7 @@ from index_format.identity import ArchiveInfo, TopicInfo
 from index_format.keys import (
     INDEX_SUFFIX,
     LAYOUTS,
+    TOPIC_OBJECT,
     ChunkStart,
     ObjectKind,
     PartitionKeys,

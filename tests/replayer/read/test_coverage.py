@@ -35,7 +35,8 @@ class Chunks:
 
     def __init__(self, entries: list[ChunkEntry], gaps: list[Gap]) -> None:
         self._entries = entries
-        self.marker = SimpleNamespace(gaps=gaps, start_offset=0, next_offset=10**9)
+        self.start_offset, self.listed_gaps = 0, gaps
+        self.marker = SimpleNamespace(next_offset=10**9)
 
     async def walk(self, start: int, end: int) -> AsyncIterator[ChunkEntry]:
         for each in self._entries:

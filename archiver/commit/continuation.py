@@ -1,0 +1,83 @@
+"""Going on in another folder of the archive, where the log of a partition was truncated and written again.
+
+The new folder's marker comes first: until the old one names it as its successor, nobody looks for it. A crash before
+that leaves the old chain as it was, and the next attempt replaces the new folder's marker.
+"""
+
+from typing import NamedTuple
+
+from archiver.commit.commit import FinishedChunk, PartitionIdentity, StoredChunk, index_of, store_data
+from archiver.commit.objects import Held, read_marker, store_once, swap_marker
+from archiver.commit.operations import NewToken, Protocol
+from archiver.commit.recovery import close_folder
+from archiver.errors import Diverged
+from index_format import marker as markers
+from index_format import objects
+from index_format.keys import PartitionKeys
+from index_format.marker import Continues, Marker
+
+
+class Turn(NamedTuple):
+    """Where a partition goes on."""
+
+    offset: int
+    """Below it, the older folder holds the records."""
+    next_offset: int
+    """The log is read from here: behind `copied`, and behind holes."""
+    copied: FinishedChunk | None
+    """The beginning of an older chunk, from `offset` on: as far as the log lost it."""
+
+
+def continue_in(new: PartitionIdentity, old: PartitionKeys, held: Held, turn: Turn, writer: str) -> Protocol[Held]:
+    """Begin the partition's chain in the folder of `new` and close the old one, whose marker must still be `held`.
+
+    Raises Diverged where the folder holds a chain of its own, Fenced where the old marker changed meanwhile.
+    """
+    existing = yield from read_marker(new.keys.marker)
+    if existing is not None and (not existing.marker.continues or existing.marker.continues.folder != str(old.folder)):
+        raise Diverged(
+            f"{new.keys.marker} is there already",
+            why="the folder holds a chain of the partition that does not continue this one",
+            remedy="find out where it comes from; nothing was changed",
+        )
+    epoch = max(held.marker.epoch, existing.marker.epoch if existing else 0) + 1
+    marker = yield from _begun(new, old, held.marker, turn, writer, epoch)
+    begun = yield from swap_marker(new.keys.marker, marker, existing.etag if existing else None)
+    yield from close_folder(old, held, str(new.keys.folder), writer)
+    return begun
+
+
+def _begun(
+    new: PartitionIdentity, old: PartitionKeys, before: Marker, turn: Turn, writer: str, epoch: int
+) -> Protocol[Marker]:
+    nonce: str = yield NewToken()
+    marker = Marker(
+        archive_id=new.archive_id,
+        topic=new.topic,
+        topic_id=new.topic_id,
+        partition=new.keys.partition,
+        group_id=before.group_id,
+        isolation_level=before.isolation_level,
+        epoch=epoch,
+        writer=writer,
+        nonce=nonce,
+        start_offset=turn.offset,
+        next_offset=turn.offset,
+        continues=Continues(str(old.folder), turn.offset),
+    )
+    if turn.copied is not None:
+        stored: StoredChunk = yield from store_data(new, turn.copied, epoch, below_end=True)
+        index = index_of(new, marker, stored)
+        body, keys = objects.encode(index), new.keys
+        conflict = yield from store_once(
+            [(lambda conflict: keys.chunks + keys.index_name(stored.start, conflict), body)],
+            epoch,
+            names_are_shared=True,
+        )
+        entry = markers.entry_of(index, keys.index_name(stored.start, conflict), body)
+        marker = markers.appended(
+            marker, entry, stored.gaps, nonce=nonce, leader_epoch=None, tail_hash=stored.tail_hash
+        )
+    if marker.next_offset != turn.next_offset:
+        marker = markers.advanced(marker, turn.next_offset, nonce=nonce, leader_epoch=None)
+    return marker

@@ -1,0 +1,189 @@
+"""A partition whose log was truncated and written again goes on in the next folder, from where the log still agrees."""
+
+import tempfile
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from archiver.commit.archive import adopt_topic_id, archived_topic_id, settle_same_topic
+from archiver.commit.commit import PartitionIdentity
+from archiver.commit.continuation import Turn, continue_in
+from archiver.commit.driver import Driver, LogReader, Wait
+from archiver.commit.objects import Held
+from archiver.commit.recovery import why_diverged
+from archiver.errors import Diverged
+from archiver.maintain.garbage import Chain
+from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
+from archiver.maintain.repair.salvage import Piece, cut_chunk, members_of
+from archiver.maintain.sweep import Problem, read_chain
+from blockgz_runtime.errors import BrokerUnreachable, ObjectMissing
+from blockgz_runtime.store.writer import ToolStore
+from index_format.blocks import decode_block
+from index_format.chunk_index import ChunkIndex
+from index_format.errors import BlockgzError
+from index_format.keys import INDEX_SUFFIXES, LAYOUTS, PartitionKeys, parse_topic_folder
+from index_format.marker import ChunkEntry, decode_index, decode_marker
+from index_format.records import Record, record_at
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a repair asks the cluster."""
+
+    log_of: Callable[[str, int, str], LogReader]
+    """The log of a topic's partition under an isolation level."""
+    topic_id: Callable[[str], str | None]
+    """None where the cluster does not tell it."""
+
+
+class Agreement(NamedTuple):
+    """How far log and archive agree."""
+
+    offset: int
+    """The log is read from here."""
+    cut: ChunkIndex | None
+    """The chunk around it: what it holds below is copied, so that no chunk is cut for readers."""
+
+
+class Place(NamedTuple):
+    """A partition in its last folder."""
+
+    store: ToolStore
+    keys: PartitionKeys
+    held: Held
+    max_block_bytes: int
+
+
+def plan_diverged(
+    store: ToolStore, target: RepairTarget, source: Source, max_block_bytes: int, wait: Wait
+) -> RepairPlan:
+    """How a partition that the archiver refuses as diverged goes on; reads its log."""
+    try:
+        place = _last(store, target.keys, max_block_bytes)
+        if place is None:
+            return RepairPlan(notes=(f"{target}: nothing of it is archived",))
+        keys, marker = place.keys, place.held.marker
+        log = source.log_of(keys.folder.topic, keys.partition, marker.isolation_level or "read_committed")
+        driver = Driver(store, log, wait, lambda: True)
+        identity = _identity(place, source.topic_id(keys.folder.topic))
+        refusal = driver.run(why_diverged(identity, marker))
+        if refusal is None:
+            return RepairPlan(notes=(f"{target}: its log agrees with the archive; nothing to repair",))
+        chain = read_chain(store, keys.layout, keys.folder, keys.partition)
+        if chain is None or chain.marker != marker:
+            raise Diverged(f"{target} changed meanwhile", why="an archiver is at work", remedy="run the command again")
+        step = _step(target, place, identity, chain, _agreement(place, chain, log), driver)
+    except BlockgzError as error:
+        return RepairPlan(problems=(Problem(str(target), error),))
+    return RepairPlan((step,), (f"{refusal.what}: {refusal.why}",))
+
+
+def _last(store: ToolStore, keys: PartitionKeys, max_block_bytes: int) -> Place | None:
+    """The folder that the partition's own successors lead to; None where nothing is archived."""
+    while True:
+        found = store.get(keys.marker)
+        held = Held(decode_marker(found.body, keys.marker), found.etag) if found else None
+        if held is None or held.marker.successor is None:
+            return Place(store, keys, held, max_block_bytes) if held and held.marker.next_offset is not None else None
+        keys = LAYOUTS[keys.layout](parse_topic_folder(held.marker.successor), keys.partition)
+
+
+def _identity(place: Place, topic_id: str | None) -> PartitionIdentity:
+    """The partition in the next folder. Raises BrokerUnreachable or Diverged where the topic may be another one."""
+    store, keys, (marker, _), _ = place
+    known = marker.topic_id if marker.topic_id is not None else archived_topic_id(store, keys.layout, keys.folder)
+    if known is not None and topic_id is None:
+        raise BrokerUnreachable(
+            f"the id of topic {keys.folder.topic!r} is not known now",
+            why="the archive knows it, and the log may be that of another topic of this name",
+            remedy="run the command again once the cluster tells the id",
+        )
+    if known != topic_id and known is not None:
+        raise Diverged(
+            f"topic {keys.folder.topic!r} was created again",
+            why=f"its topic id is {topic_id}, the archive's is {known}",
+            remedy="nothing to repair: the archiver goes on in a new folder by itself",
+        )
+    following = keys.folder._replace(incarnation=keys.folder.incarnation + 1)
+    there = store.head(LAYOUTS[keys.layout](following, keys.partition).marker)
+    if there is None or archived_topic_id(store, keys.layout, following) == topic_id:
+        return PartitionIdentity(
+            keys=LAYOUTS[keys.layout](following, keys.partition),
+            archive_id=marker.archive_id,
+            topic_id=topic_id,
+            group_id=marker.group_id,
+            record_format="json",
+            codec="gzip",
+            isolation_level=marker.isolation_level or "read_committed",
+            key_prefix=store.prefix,
+        )
+    raise Diverged(f"{following} holds another topic", why="its topic id differs", remedy="nothing was changed")
+
+
+def _agreement(place: Place, chain: Chain, log: LogReader) -> Agreement:
+    """The end of the newest chunk whose last record the log holds unchanged; the log's start where there is none."""
+    low, high = log.bounds(0)
+    for entry in sorted(chain.entries, key=lambda entry: -entry.start_offset):
+        if entry.last_offset < low:
+            break
+        found = log.record_at(entry.last_offset) if entry.last_offset < high else None
+        if found is not None and _is_archived(place, entry, found):
+            return Agreement(entry.last_offset + 1, None)
+    around = next((entry for entry in chain.entries if entry.start_offset < low <= entry.last_offset), None)
+    return Agreement(low, _index(place, around) if around is not None else None)
+
+
+def _is_archived(place: Place, entry: ChunkEntry, found: Record) -> bool:
+    """Whether that is the last record of a chunk; record format `text` holds no more of it than its value."""
+    index = _index(place, entry)
+    block = index.blocks[-1]
+    key = place.keys.chunks + index.data.name
+    member = place.store.get_range(key, block.byte_offset, block.byte_end)
+    archived = record_at(decode_block(member, block, index, place.max_block_bytes), -1)
+    if index.record_format == "text":
+        return (found.offset, found.value) == (archived.offset, archived.value)
+    return found == archived
+
+
+def _index(place: Place, entry: ChunkEntry) -> ChunkIndex:
+    keys = place.keys
+    key = keys.chunks + keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[keys.layout])
+    found = place.store.get(key)
+    if found is None:
+        raise ObjectMissing(key)
+    return decode_index(found.body, entry, keys.folder.topic, keys.partition)
+
+
+def _step(
+    target: RepairTarget, place: Place, identity: PartitionIdentity, chain: Chain, agreed: Agreement, driver: Driver
+) -> RepairStep:
+    store, keys, held, max_block_bytes = place
+    new, cut, offset = identity.keys, agreed.cut, agreed.offset
+    above = sum(entry.num_records for entry in chain.entries if entry.first_offset >= offset)
+    also = f", and more in the chunk around offset {offset}" if cut is not None else ""
+    older = f"{keys.folder.topic}~{keys.folder.incarnation}:{keys.partition}"
+    detail = (
+        f"goes on in {new.folder} from offset {offset}; {above:,} records from there on{also}, "
+        f"which the log does not hold, stay readable as {older}"
+    )
+
+    def carry_out() -> None:
+        settle_same_topic(store, keys.layout, new.folder, identity.topic_id)
+        if identity.topic_id is not None:
+            adopt_topic_id(store, keys.layout, keys.folder, identity.topic_id)
+        writer = str(uuid.uuid4())
+        if cut is None:
+            driver.run(continue_in(identity, keys, held, Turn(offset, offset, None), writer))
+            return
+        if cut.first_offset >= offset:
+            driver.run(continue_in(identity, keys, held, Turn(cut.start_offset, offset, None), writer))
+            return
+        piece = Piece(cut, cut.start_offset, offset)
+        alike = replace(identity, record_format=cut.record_format, codec=cut.codec)
+        with tempfile.TemporaryDirectory(prefix="blockgz-") as folder:
+            chunk = cut_chunk(piece, members_of(store, keys, piece, max_block_bytes), Path(folder) / "chunk")
+            driver.run(continue_in(alike, keys, held, Turn(cut.start_offset, offset, chunk), writer))
+
+    return RepairStep(str(target), "marker", new.marker, detail, carry_out)

@@ -1,0 +1,398 @@
+"""A log that was truncated and written again: where the partition goes on, and that readers see one partition."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from archiver.commit.archive import find_incarnation
+from archiver.commit.commit import commit_chunk, commit_progress
+from archiver.commit.recovery import last_folder, name_successors, take_over, take_over_last
+from archiver.errors import Diverged, Fenced, FolderClosed
+from archiver.maintain.repair.diverged import Source, plan_diverged
+from archiver.maintain.repair.markers import plan_marker
+from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out
+from archiver.maintain.sweep import plan_sweep, sweep
+from index_format import marker as markers
+from index_format.chunk_index import Gap
+from index_format.keys import LAYOUTS, TopicFolder
+from index_format.marker import Continues
+from replayer.read.archive import Archive
+from replayer.read.lookup import Found, look_up_all
+from replayer.read.partition import ArchivedPartition, summarize
+from replayer.read.selection import scan
+from replayer.verify.chunk_checks import Depth
+from replayer.verify.partition import verify_partition
+from tests.archiver.maintain.repair.world import LOG, MAX, Died, World
+from tests.index_format.builders import record
+from tests.support.archives import ARCHIVE_ID
+from tests.support.chunks import POLICY, identity_of
+from tests.support.memory_reader import MemoryReader
+from tests.support.memory_store import MemoryLog
+
+GRACE = 3600.0
+
+
+def rewritten(start: int, end: int, low: int = 0, word: bytes = b"new") -> MemoryLog:
+    """The log truncated to `start` and written again up to `end`."""
+    rows = [*LOG.records[:start], *(record(n, b"%s-%d" % (word, n), timestamp=5000 + n) for n in range(start, end))]
+    return MemoryLog([row for row in rows if row.offset >= low], low=low, high=end)
+
+
+class Cluster(World):
+    """With a topic object, and what a repair asks."""
+
+    topic_id: str | None = "id-1"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.settle("id-1")
+
+    def settle(self, topic_id: str | None) -> TopicFolder:
+        """The folder of the topic with that id."""
+        return find_incarnation(self.store, layout=self.keys.layout, topic="orders", topic_id=topic_id)
+
+    def plan(self) -> RepairPlan:
+        source = Source(lambda topic, partition, level: self.log, lambda topic: self.topic_id)
+        return plan_diverged(self.store, RepairTarget(self.keys), source, MAX, lambda attempt, cause: None)
+
+    def repaired(self) -> Continues:
+        plan = self.plan()
+        assert not plan.problems, [problem.error.why for problem in plan.problems]
+        failed = carry_out(plan)
+        assert not failed, failed
+        continues = self.marker_at(self.last()).continues
+        assert continues
+        return continues
+
+    def last(self) -> Any:
+        return self.run(last_folder(self.keys))
+
+    def marker_at(self, keys: Any) -> markers.Marker:
+        return markers.decode_marker(self.store.bodies()[keys.marker])
+
+    def go_on(self, rows: Sequence[int]) -> None:
+        """An archiver takes the partition over where it goes on, and archives these offsets."""
+        identity, claimed = self.run(take_over_last(self.identity, "again", POLICY))
+        assert claimed.position == rows[0]
+        self.run(commit_chunk(identity, claimed.held, self.chunk(rows)))
+
+    def read(self, topic: str = "orders") -> "View":
+        return asyncio.run(view(self, topic))
+
+
+class View:
+    """What readers see of a partition."""
+
+    records: dict[int, bytes | None]
+    looked_up: dict[int, bytes | None]
+    verified: Any
+    summary: Any
+    gaps: tuple[Gap, ...]
+    partition: ArchivedPartition
+
+
+async def view(world: Cluster, topic: str) -> View:
+    archive, found = Archive(MemoryReader(world.store.bodies())), View()
+    partition = found.partition = await archive.open_partition(topic, 3)
+    batches = [batch async for batch in scan(partition, 0, 2**63 - 1)]
+    found.records = {
+        offset: value
+        for batch in batches
+        for offset, value in zip(*(batch.column(name).to_pylist() for name in ("offset", "value")), strict=True)
+    }
+    outcomes = await look_up_all(partition, range(110))
+    found.looked_up = {n: each.record.value for n, each in outcomes.items() if isinstance(each, Found)}
+    found.verified = await verify_partition(archive, topic, 3, Depth.RECORDS, lambda _: None)
+    found.summary, found.gaps = summarize(partition), await partition.gaps()
+    assert sorted(found.records) == list(found.records), "in order, each once"
+    assert found.looked_up == found.records
+    assert not found.verified.damage and not found.verified.lost, (found.verified.damage, found.verified.lost)
+    assert found.summary.records == found.verified.records == len(found.records)
+    assert await archive.partitions(topic) == (3,)
+    return found
+
+
+def values(log: MemoryLog, start: int = 0) -> dict[int, bytes | None]:
+    return {row.offset: row.value for row in log.records if row.offset >= start}
+
+
+def usual(**settings: Any) -> Cluster:
+    """0 to 29 in three chunks; then everything from 15 on is another log, up to 49."""
+    world = Cluster(**settings)
+    for start in (0, 10, 20):
+        world.commit(range(start, start + 10))
+    world.log = rewritten(15, 50)
+    with pytest.raises(Diverged):
+        world.claim()
+    return world
+
+
+@pytest.mark.parametrize("layout", ["topic", "seed"])
+def test_it_goes_on_behind_the_newest_chunk_whose_last_record_the_log_holds(layout: str) -> None:
+    world = usual(identity=identity_of(layout, archive_id=ARCHIVE_ID))
+    (step,) = world.plan().steps
+    assert "goes on in orders~2 from offset 10; 20 records" in step.detail and "orders~1:3" in step.detail
+    assert world.repaired() == Continues("orders", 10)
+    assert values(rewritten(10, 10)) == world.read().records
+    world.go_on(range(10, 50))
+    seen = world.read()
+    assert seen.records == {n: LOG.records[n].value for n in range(10)} | values(world.log, 10)
+    assert (seen.summary.start_offset, seen.summary.next_offset) == (0, 50)
+    assert {n: LOG.records[n].value for n in range(30)} == world.read("orders~1").records
+    assert not world.plan().steps
+
+
+def test_from_the_last_record_and_never_from_the_end_of_a_chunk() -> None:
+    """Holes at the end of the chunk: in the log that is now, records stand there."""
+    world = Cluster()
+    world.commit(range(10), end=20)
+    world.held = world.run(commit_progress(world.identity, world.held, 40))
+    world.log = rewritten(10, 30)
+    assert world.repaired() == Continues("orders", 10)
+    world.go_on(range(10, 30))
+    assert world.read().records == values(world.log)
+
+
+@pytest.mark.parametrize("low", [25, 20, 29, 23])
+def test_from_the_logs_start_where_no_chunk_agrees(low: int) -> None:
+    """What a chunk around it holds below is copied, so that no chunk is cut for readers."""
+    world = usual()
+    world.log = rewritten(0, 50, low)
+    world.repaired()
+    world.go_on(range(low, 50))
+    assert world.read().records == {n: LOG.records[n].value for n in range(low)} | values(world.log)
+
+
+def test_the_logs_start_in_a_hole_at_the_beginning_of_a_chunk() -> None:
+    world = Cluster()
+    world.commit(range(10))
+    world.commit(range(17, 30), start=10)
+    world.log = rewritten(0, 50, 13)
+    assert world.repaired() == Continues("orders", 10)
+    identity, claimed = world.run(take_over_last(world.identity, "again", POLICY))
+    assert (claimed.position, claimed.gap, claimed.held.marker.chain_end) == (13, None, 10)
+    world.run(commit_chunk(identity, claimed.held, world.chunk(range(13, 50), start=10)))
+    assert world.read().records == {n: LOG.records[n].value for n in range(10)} | values(world.log)
+
+
+def test_from_zero_where_the_log_was_emptied() -> None:
+    world = usual()
+    world.log = MemoryLog([], low=0, high=0)
+    assert world.repaired() == Continues("orders", 0)
+    world.log = rewritten(0, 5)
+    world.go_on(range(5))
+    assert world.read().records == values(world.log)
+    assert len(world.read("orders~1").records) == 30
+
+
+@pytest.mark.parametrize("start", range(0, 40, 4))
+def test_folded_chunks_on_both_sides(monkeypatch: pytest.MonkeyPatch, start: int) -> None:
+    monkeypatch.setattr(markers, "FAN_OUT", 2)
+    world = Cluster()
+    for chunk in range(0, 40, 2):
+        world.commit([chunk, chunk + 1])
+    world.log = rewritten(start + 1, 60)
+    assert world.repaired().offset == start
+    identity, claimed = world.run(take_over_last(world.identity, "again", POLICY))
+    for chunk in range(start, 60, 2):
+        claimed = claimed._replace(
+            held=world.run(commit_chunk(identity, claimed.held, world.chunk([chunk, chunk + 1])))
+        )
+    assert world.read().records == {n: LOG.records[n].value for n in range(start)} | values(world.log, start)
+
+
+def test_gaps_of_the_older_folder_end_where_it_does() -> None:
+    world = Cluster()
+    world.commit(range(5))
+    world.held = world.run(commit_progress(world.identity, world.claim(), 8, (Gap(5, 8, "skipped"),)))
+    world.commit(range(8, 12))
+    world.held = world.run(commit_progress(world.identity, world.claim(), 20, (Gap(12, 20, "skipped"),)))
+    world.log = rewritten(12, 18)
+    assert world.repaired() == Continues("orders", 12)
+    world.go_on(range(12, 18))
+    seen = world.read()
+    assert seen.gaps == (Gap(5, 8, "skipped"),) and list(seen.records) == [*range(5), *range(8, 18)]
+
+
+def test_holes_right_behind_the_turn_do_not_lead_to_the_older_folder() -> None:
+    world = usual()
+    world.repaired()
+    identity, claimed = world.run(take_over_last(world.identity, "again", POLICY))
+    held = world.run(commit_progress(identity, claimed.held, 15))
+    world.run(commit_chunk(identity, held, world.chunk(range(15, 50), start=held.marker.chain_end)))
+    assert world.marker_at(world.last()).tail[0].start_offset == 10
+    assert world.read().records == {n: LOG.records[n].value for n in range(10)} | values(world.log, 15)
+
+
+def test_it_may_diverge_again() -> None:
+    world = usual()
+    world.repaired()
+    world.go_on(range(10, 20))
+    world.go_on(range(20, 40))
+    world.log = MemoryLog([*world.log.records[:25], *(record(n, b"third-%d" % n) for n in range(25, 60))])
+    assert world.repaired() == Continues("orders~2", 20)
+    world.go_on(range(20, 60))
+    seen = world.read()
+    assert seen.records == {n: LOG.records[n].value for n in range(10)} | values(world.log, 10)
+    assert [str(keys.folder) for keys, _ in seen.partition.folders] == ["orders", "orders~2", "orders~3"]
+
+
+def test_nothing_to_do_where_log_and_archive_agree() -> None:
+    world = Cluster()
+    world.commit(range(10))
+    plan = world.plan()
+    assert not plan.steps and not plan.problems and "agrees" in plan.notes[0]
+
+
+@pytest.mark.parametrize(("topic_id", "told"), [("id-2", "created again"), (None, "not known now")])
+def test_a_topic_that_may_be_another_one_is_refused(topic_id: str | None, told: str) -> None:
+    world = usual()
+    world.topic_id = topic_id
+    plan = world.plan()
+    assert not plan.steps and told in plan.problems[0].error.what
+
+
+def test_a_folder_of_another_topic_is_not_taken() -> None:
+    world = usual()
+    world.settle("id-2")
+    (problem,) = carry_out(world.plan())
+    assert "another topic" in problem.error.what
+    assert world.marker.successor is None
+
+
+def test_a_writer_that_works_on_is_fenced_and_finds_the_new_folder() -> None:
+    world = usual()
+    held = world.held
+    assert held is not None
+    world.repaired()
+    with pytest.raises(Fenced):
+        world.run(commit_chunk(world.identity, held, world.chunk(range(30, 40))))
+    with pytest.raises(FolderClosed):
+        world.run(take_over(world.identity, "stale", POLICY))
+    identity, claimed = world.run(take_over_last(world.identity, "stale", POLICY))
+    assert (str(identity.keys.folder), claimed.position) == ("orders~2", 10)
+
+
+def test_a_commit_between_plan_and_repair_wins() -> None:
+    world = usual()
+    plan, held, now = world.plan(), world.held, world.log
+    assert held is not None
+    world.log = MemoryLog(LOG.records)  # fetched before
+    world.run(commit_chunk(world.identity, held, world.chunk(range(30, 40))))
+    world.log = now
+    (problem,) = carry_out(plan)
+    assert isinstance(problem.error, Fenced) and world.marker.successor is None
+    assert list(world.read().records) == list(range(40)), "readers see the old chain"
+    world.repaired()
+    world.go_on(range(10, 50))
+    assert len(world.read().records) == 50
+
+
+def test_a_topic_that_is_created_again_names_the_next_folder_that_holds_the_partition() -> None:
+    world = usual()
+    world.repaired()
+    other = LAYOUTS["topic"](TopicFolder("orders"), 0)
+    world.run(take_over(identity_of("topic", archive_id=ARCHIVE_ID, partition=0), "w", POLICY))
+    newest = world.settle("id-2")
+    assert str(newest) == "orders~3"
+    for partition in (0, 3):
+        world.run(name_successors(LAYOUTS["topic"](newest, partition), "w"))
+    assert world.marker_at(other).successor == "orders~3"
+    assert world.marker.successor == "orders~2"
+    assert world.marker_at(LAYOUTS["topic"](TopicFolder("orders", 2), 3)).successor == "orders~3"
+    with pytest.raises(FolderClosed):
+        world.run(take_over_last(world.identity, "stale", POLICY))
+
+
+def test_the_other_partitions_stay_in_their_folder_even_where_the_cluster_tells_no_id() -> None:
+    world = usual()
+    world.repaired()
+    assert (str(world.settle("id-1")), str(world.settle(None))) == ("orders", "orders")
+    identity = identity_of("topic", archive_id=ARCHIVE_ID, partition=0)
+    zero, claimed = world.run(take_over_last(identity, "w", POLICY))
+    assert zero.keys.folder == TopicFolder("orders")
+    world.run(commit_chunk(zero, claimed.held, world.chunk([0, 1])))
+
+    async def numbers() -> tuple[int, ...]:
+        archive = Archive(MemoryReader(world.store.bodies()))
+        assert [str(each) for each in await archive.open_topic("orders")] == ["orders:0", "orders~2:3"]
+        return await archive.partitions("orders")
+
+    assert asyncio.run(numbers()) == (0, 3)
+
+
+def deaths(make: Callable[[], Cluster]) -> Iterator[float]:
+    world = make()
+    world.store.requests = 0
+    world.repaired()
+    for number in range(1, world.store.requests + 1):
+        yield from (number, number + 0.5)
+
+
+def cut() -> Cluster:
+    """The log's start lies inside a chunk."""
+    world = usual()
+    world.log = rewritten(0, 50, 25)
+    return world
+
+
+@pytest.mark.parametrize("make", [usual, cut])
+@pytest.mark.parametrize("collects", [False, True])
+def test_a_crash_at_any_request_leaves_a_readable_archive_and_the_repair_can_be_repeated(
+    make: Callable[[], Cluster], collects: bool
+) -> None:
+    old = {n: LOG.records[n].value for n in range(30)}
+    for death in deaths(make):
+        world = make()
+        start = world.log.low or 10
+        world.store.requests, world.store.dies_at = 0, death
+        with pytest.raises(Died):
+            world.repaired()
+        world.store.dies_at = None
+        below = {n: value for n, value in old.items() if n < start}
+        assert world.read().records in (old, below), death
+        if collects:
+            collect(world)
+        if world.read().records == old:
+            with pytest.raises(Diverged):
+                world.run(take_over_last(world.identity, "again", POLICY))
+            world.repaired()
+        world.go_on(range(start, 50))
+        assert world.read().records == below | values(world.log, start), death
+        collect(world)
+        assert world.read().records == below | values(world.log, start), death
+
+
+def collect(world: Cluster) -> None:
+    """Everything has come of age."""
+    world.store.now += GRACE
+    plan = plan_sweep(world.store, (), GRACE)
+    assert not plan.problems
+    sweep(world.store, plan, lambda _: None)
+
+
+@pytest.mark.parametrize("make", [usual, cut])
+def test_a_lost_marker_is_made_again_with_the_folder_that_it_continues(make: Callable[[], Cluster]) -> None:
+    world = make()
+    continues = world.repaired()
+    world.go_on(range(world.log.low or 10, 50))
+    before = world.read().records
+    for folder in (1, 2):
+        keys = LAYOUTS["topic"](TopicFolder("orders", folder), 3)
+        lost = world.marker_at(keys)
+        world.store.delete(keys.marker)
+        plan = plan_marker(world.store, RepairTarget(keys), "blockgz-archiver", MAX, lambda attempt, cause: None)
+        assert not plan.problems and not carry_out(plan)
+        again = world.marker_at(keys)
+        assert (again.tail, again.successor, again.continues) == (lost.tail, lost.successor, lost.continues)
+    assert world.marker_at(world.last()).continues == continues
+    assert world.read().records == before
+
+
+def test_markers_without_it_do_not_have_the_field() -> None:
+    world = Cluster()
+    world.commit(range(3))
+    assert "continues" not in json.loads(world.store.bodies()[world.keys.marker])
