@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -111,6 +111,34 @@ def terminated_as_interrupted() -> Iterator[set[int]]:
         yield received
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def ended_soon_after_signals(
+    codes: Mapping[int, int], seconds: float = 2.0, leave: Callable[[int], object] = os._exit
+) -> Iterator[None]:
+    """Makes sure that the signals that are heeded end the process: at the latest so long after the first of them.
+
+    A write to a pipe that nobody reads goes on after a signal, and so does the flush at the end. `codes` gives the exit
+    code of each signal. To be entered in the main thread, once the handlers that end it in order are installed.
+    """
+    heeded = {number: handler for number in codes if callable(handler := signal.getsignal(number))}
+    timers: list[threading.Timer] = []
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if not timers:
+            timers.append(threading.Timer(seconds, leave, [codes[number]]))
+            timers[0].daemon = True
+            timers[0].start()
+        heeded[number](number, frame)
+
+    for number in heeded:
+        signal.signal(number, on_signal)
+    try:
+        yield
+    finally:
+        for number, handler in heeded.items():
+            signal.signal(number, handler)
 
 
 def stop_on_signals(stop: Callable[[], None]) -> set[int]:

@@ -18,6 +18,7 @@ from index_format.errors import BlockgzError
 SHOWN_NAMES = 5
 INTERRUPTED = 130
 TERMINATED = 143
+ENDED_BY: Mapping[int, int] = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
 EXIT_CODES = {
     0: "ok",
     FAILED: "failed",

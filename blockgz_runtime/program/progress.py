@@ -1,6 +1,7 @@
-"""Progress of work on records: a bar on a terminal, status lines in JSON beside `--json`, silence elsewhere."""
+"""Progress of work on records: a bar on a terminal, lines elsewhere, in JSON beside `--json`."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ from rich.text import Text
 from blockgz_runtime.program.tables import bytes_text
 
 STATUS_SECONDS = 2.0
+PLAIN_SECONDS = 10.0
+"""Between two lines where there is no terminal; they come while nothing moves, too."""
 
 
 class _Rates(ProgressColumn):
@@ -91,7 +94,39 @@ class _RecordLines:
         }
 
 
-RecordProgress = _Bar | _RecordLines
+class _PlainLines:
+    """Lines for people, called as the bar."""
+
+    def __init__(self, what: str, total: int | None) -> None:
+        self._what, self._total = what, total
+        self._records = self._bytes = 0
+        self._began = time.monotonic()
+
+    def __call__(self, records: int, num_bytes: int) -> None:
+        self._records += records
+        self._bytes += num_bytes
+
+    def expect(self, total: int | None) -> None:
+        self._total = total
+
+    def state(self, text: str) -> None:
+        self._what = text
+
+    def print(self) -> None:
+        """Prints how far it is."""
+        seconds = time.monotonic() - self._began
+        rate = self._records / seconds
+        total = "" if self._total is None else f" of about {self._total:,}"
+        left = max((self._total or 0) - self._records, 0)
+        ahead = f", about {left / rate:,.0f} s left" if rate > 0 and left else ""
+        click.echo(
+            f"{self._what}: {self._records:,}{total} records, {bytes_text(self._bytes)} in {seconds:,.0f} s, "
+            f"{rate:,.0f} records/s{ahead}",
+            err=True,
+        )
+
+
+RecordProgress = _Bar | _RecordLines | _PlainLines
 
 
 @contextmanager
@@ -100,9 +135,32 @@ def record_progress(what: str, total: int | None, *, as_json: bool) -> Iterator[
     if as_json:
         yield _RecordLines(what, total)
         return
+    if not sys.stderr.isatty():
+        lines = _PlainLines(what, total)
+        with every(PLAIN_SECONDS, lines.print):
+            yield lines
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), _Rates(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         yield _Bar(bar, bar.add_task(what, total=total, bytes=0))
+
+
+@contextmanager
+def every(seconds: float, report: Callable[[], None]) -> Iterator[None]:
+    """Calls `report` in a thread of its own, each time so many seconds later."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(seconds):
+            report()
+
+    thread = threading.Thread(target=watch, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 class StatusLines:

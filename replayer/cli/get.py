@@ -4,13 +4,15 @@ import asyncio
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import click
 import msgspec
 
 from blockgz_runtime.errors import NotInArchive, StoreUnavailable
-from blockgz_runtime.program.main import INTERRUPTED, announce_retry, closing, print_failure
+from blockgz_runtime.process import ended_soon_after_signals
+from blockgz_runtime.program.main import ENDED_BY, INTERRUPTED, announce_retry, closing, print_failure
 from blockgz_runtime.program.tables import bytes_text, timestamp_text
 from blockgz_runtime.store.cache import DiskCache
 from blockgz_runtime.store.reader import CountingReader
@@ -85,7 +87,8 @@ def command(
 ) -> int:
     """Fetch single records, each by one range read; several are fetched together.
 
-    A position that is no plain offset, such as a time, means the first record at or after it. A dash reads places from
+    A position that is no plain offset, such as a time, means the first record at or after it; `latest`, and -N where
+    the last N offsets hold none, the newest. A dash reads places from
     stdin, one a line. Prints the value and a newline; on a terminal, what else the record has comes first. Where there
     is no such record, says why and exits 4.
     """
@@ -120,6 +123,10 @@ class _Fetching(NamedTuple):
 
     async def run(self, options: ArchiveOptions) -> int:
         """Prints what is found and says why something is not; returns the exit code."""
+        with nullcontext() if self.interval is None else ended_soon_after_signals(ENDED_BY):
+            return await self._run(options)
+
+    async def _run(self, options: ArchiveOptions) -> int:
         codes: list[int] = []
         async with open_counted_archive(options, self.cache) as (archive, counting):
             for first in range(0, len(self.queries), TOGETHER):

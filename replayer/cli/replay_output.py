@@ -39,7 +39,7 @@ def agreed(plan: ReplayPlan, options: ReplayOptions, *, as_json: bool) -> bool:
 
 def _print_plan(plan: ReplayPlan) -> None:
     """The plan as a table and its warnings, on stderr."""
-    columns = ("PARTITION", "OFFSETS", "RECORDS", "SIZE", "FROM (UTC)", "UNTIL (UTC)")
+    columns = ("PARTITION", "OFFSETS [FROM..TO)", "RECORDS", "SIZE", "FROM (UTC)", "UNTIL (UTC)")
     rows: list[tuple[str | int, ...]] = [
         (
             source.partition,
@@ -63,14 +63,14 @@ def _seconds(timestamp_ms: int | None) -> str:
 
 def print_result(plan: ReplayPlan, result: ReplayResult) -> None:
     """What was done, as a table on stdout."""
-    columns = ("PARTITION", "TARGET", "RECORDS", "OFFSETS", "TARGET OFFSETS")
+    columns = ("PARTITION", "TARGET", "RECORDS", "OFFSETS [FROM..TO)", "TARGET OFFSETS [FROM..TO)")
     rows = [
         (
             lane.partition,
             lane.target_partition,
             lane.records,
-            _inclusive(lane.first_offset, lane.last_offset),
-            _inclusive(lane.target_first_offset, lane.target_last_offset),
+            _half_open(lane.first_offset, lane.last_offset),
+            _half_open(lane.target_first_offset, lane.target_last_offset),
         )
         for lane in result.partitions
     ]
@@ -99,8 +99,8 @@ def print_left_out(left_out: LeftOut) -> None:
             click.echo(f"{number} records were {reason}")
 
 
-def _inclusive(first: int | None, last: int | None) -> str:
-    return "-" if first is None else f"{first}..{last}"
+def _half_open(first: int | None, last: int | None) -> str:
+    return "-" if first is None or last is None else f"{first}..{last + 1}"
 
 
 def plan_json(plan: ReplayPlan) -> dict[str, Any]:

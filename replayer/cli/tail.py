@@ -2,14 +2,15 @@
 
 import asyncio
 import sys
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from typing import NamedTuple
 
 import click
 import pyarrow as pa
 
 from blockgz_runtime.errors import StoreUnavailable
-from blockgz_runtime.program.main import INTERRUPTED, announce_retry, closing
+from blockgz_runtime.process import ended_soon_after_signals
+from blockgz_runtime.program.main import ENDED_BY, INTERRUPTED, announce_retry, closing
 from blockgz_runtime.store.cache import DiskCache
 from replayer.cli.cat import DEFAULT_TEMPLATE
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, cache_option, open_archive
@@ -84,6 +85,10 @@ class _Tail(NamedTuple):
 
     async def run(self, options: ArchiveOptions, cache: DiskCache | None, lines: int, interval: float | None) -> None:
         """Prints the newest `lines` of each partition, and with an `interval` in seconds what is committed since."""
+        with nullcontext() if interval is None else ended_soon_after_signals(ENDED_BY):
+            await self._run(options, cache, lines, interval)
+
+    async def _run(self, options: ArchiveOptions, cache: DiskCache | None, lines: int, interval: float | None) -> None:
         async with open_archive(options, cache) as archive:
             selections = await self.selection.select(archive, self.topic)
             for each in selections:

@@ -11,6 +11,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing
+from blockgz_runtime.program.progress import PLAIN_SECONDS, every
+from blockgz_runtime.program.tables import bytes_text
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
 from replayer.cli.options.options import json_option
 from replayer.cli.options.selection_options import range_options
@@ -109,9 +111,20 @@ async def _verify(
 
 @contextmanager
 def _progress(total: int) -> Iterator[OnProgress]:
-    """A bar on stderr where that is a terminal."""
-    console = Console(stderr=True)
+    """A bar on stderr where that is a terminal, a line every few seconds elsewhere."""
+    if not sys.stderr.isatty():
+        done = 0
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+
+        with every(
+            PLAIN_SECONDS, lambda: click.echo(f"verifying: {bytes_text(done)} of {bytes_text(total)}", err=True)
+        ):
+            yield advance
+        return
     columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("verify", total=total)
         yield lambda count: bar.advance(task, count)

@@ -24,6 +24,8 @@ from replayer.read.partition import ArchivedPartition, Chunk
 from replayer.read.positions import (
     AtOffset,
     AtTime,
+    BeforeEnd,
+    Latest,
     Position,
     block_at_time,
     first_row_since,
@@ -178,7 +180,10 @@ async def look_up_all(partition: ArchivedPartition, offsets: Iterable[int]) -> O
 
 
 async def look_up_position(partition: ArchivedPartition, position: Position) -> Outcome:
-    """The first record at or after a position."""
+    """The first record at or after a position; for `latest` and `-N` the newest where none is as late.
+
+    The last offsets of a transactional topic hold no record, and `-1` would never find one.
+    """
     if isinstance(position, AtTime):
         try:
             return await _first_since(partition, position.timestamp)
@@ -192,10 +197,20 @@ async def look_up_position(partition: ArchivedPartition, position: Position) -> 
                 offset = gap.end
             case Hole(after=int(after)):
                 offset = after
+            case Hole() | NotYet() if isinstance(position, Latest | BeforeEnd):
+                return await _newest(partition)
             case Hole() | NotYet():
                 return AfterLast(partition.next_offset)
             case _:
                 return outcome
+
+
+async def _newest(partition: ArchivedPartition) -> Outcome:
+    try:
+        offset = await _last_before(partition, partition.next_offset)
+    except Damaged as error:
+        return Lost(error)
+    return AfterLast(partition.next_offset) if offset is None else (await look_up_all(partition, [offset]))[offset]
 
 
 async def _first_since(partition: ArchivedPartition, timestamp: int) -> Found | Absent:

@@ -125,6 +125,21 @@ class TestGet:
         assert (result.exit_code, result.stdout) == (4, "100\n")
         assert "recorded gap from 40 to 100" in result.stderr
 
+    def test_the_newest_record_of_a_transactional_topic(self, root: Path, writer: ArchiveWriter) -> None:
+        """Its last offsets are those of the transaction's end: no record is there."""
+        partition = writer.partition("orders", 0)
+        partition.commit(records(range(5)), next_offset=6)
+        partition.commit(records(range(6, 9)), next_offset=11)
+        for position, offset in {"-1": 8, "-2": 8, "latest": 8, "-5": 6, "-6": 6, "-7": 4, "earliest": 0}.items():
+            result = replayer("get", f"orders:0:{position}", "-f", "%o", root=root)
+            assert (result.exit_code, result.stdout) == (0, str(offset)), position
+        assert replayer("get", "orders:0:9", root=root).exit_code == 4
+        assert replayer("get", "orders:0:@4000000000", root=root).exit_code == 4
+        partition.lose(20)
+        assert replayer("get", "orders:0:latest", "-f", "%o", root=root).stdout == "8"
+        writer.partition("orders", 1)
+        assert replayer("get", "orders:1:latest", root=root).exit_code == 4
+
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
@@ -492,7 +507,7 @@ class TestErrors:
             (["get", "orders:7"], 2, "'orders:7' names no record"),
             (["get", "orders:0:noon"], 2, "'noon' is not a position"),
             (["get", "orders:0:@1760000001000"], 4, "there is no record orders:0:@1760000001000"),
-            (["get", "orders:0:latest"], 4, "there is no record orders:0:latest"),
+            (["get", "orders:0:+1000"], 4, "there is no record orders:0:+1000"),
             (["get", "orders:0:1", "--interval", "1"], 2, "is not a duration"),
             (["cat", "orders", "-o", "stored"], 2, "-o stored is not an offset"),
             (["cat", "orders", "-o", "5", "-o", "6"], 2, "-o is given twice"),
