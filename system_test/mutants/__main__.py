@@ -29,6 +29,9 @@ class UnfitError(Exception):
 
 def main(names: Sequence[str]) -> int:
     chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
+    if not chosen:
+        print(f"error: there is no fault {', '.join(names)}")
+        return 2
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copy = Path(folder)
