@@ -5,7 +5,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -137,6 +138,17 @@ def ended_code(code: int, signals: Collection[int], *, is_done: bool) -> int:
 def listed(names: Sequence[str]) -> str:
     """The first of the names, as `orders:0, orders:1, …`."""
     return ", ".join(names[:SHOWN_NAMES]) + (", …" if len(names) > SHOWN_NAMES else "")
+
+
+@contextmanager
+def noting_what_is_left(note: Callable[[], str]) -> Iterator[None]:
+    """Prints the note on stderr where a signal ends the block."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception):  # KeyboardInterrupt, or asyncio's CancelledError that it leads to
+            click.echo(f"note: {note()}", err=True)
+        raise
 
 
 def print_failure(error: Exception) -> int:

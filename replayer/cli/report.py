@@ -1,8 +1,8 @@
 """What a verification found: printed, kept as signed files (`--report`, `--sign-key`), and `replayer verify-report`."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError
-from blockgz_runtime.program.main import closing, listed
+from blockgz_runtime.program.main import closing, listed, noting_what_is_left
 from blockgz_runtime.program.tables import print_table
 from index_format.errors import BlockgzError
 from replayer.verify.chunk_checks import Depth
@@ -23,16 +23,14 @@ SIGNATURE_SUFFIX = ".sig"
 FORMAT = "blockgz-report"
 
 
-@contextmanager
-def naming_what_is_left(names: Sequence[str], num_done: Callable[[], int]) -> Iterator[None]:
+def naming_what_is_left(names: Sequence[str], num_done: Callable[[], int]) -> AbstractContextManager[None]:
     """Says on stderr which partitions are left where a signal ends the block; the first `num_done` are not."""
-    try:
-        yield
-    except BaseException as error:
-        if not isinstance(error, Exception):
-            left = names[num_done() :]
-            click.echo(f"note: ended with {len(left)} of {len(names)} partitions left: {listed(left)}", err=True)
-        raise
+
+    def note() -> str:
+        left = names[num_done() :]
+        return f"ended with {len(left)} of {len(names)} partitions left: {listed(left)}"
+
+    return noting_what_is_left(note)
 
 
 @dataclass(frozen=True)

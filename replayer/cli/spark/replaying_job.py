@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from blockgz_runtime.errors import PARTLY_FAILED
+from blockgz_runtime.program.main import noting_what_is_left
 from blockgz_runtime.program.progress import record_progress
 from blockgz_runtime.program.tables import print_table
 from blockgz_runtime.spark.session import session
@@ -111,6 +112,7 @@ async def _run(job: Replay, plan: ReplayPlan, spark: SessionOptions, *, as_json:
         return LanesResult(job.before, job.before)
     with (
         session("blockgz replay", spark.master, spark.settings) as running,
+        noting_what_is_left(lambda: f"not complete: repeat the command with --resume --job {plan.job.name}"),
         record_progress("replaying", plan.records, as_json=as_json) as advance,
     ):
         bytes_each = plan.bytes / plan.records if plan.records else 0

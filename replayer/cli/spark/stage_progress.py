@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from blockgz_runtime.program.main import noting_what_is_left
 from blockgz_runtime.program.progress import StatusLines
 
 POLL_SECONDS = 0.5
@@ -25,10 +26,20 @@ class Tasks(NamedTuple):
 
 @contextmanager
 def stage_progress(what: str, tracker: Any, *, as_json: bool) -> Iterator[None]:
-    """Shows the tasks of the stages that pyspark's StatusTracker knows while the block runs."""
-    if not as_json and not sys.stderr.isatty():
-        yield
-        return
+    """Shows the tasks of the stages that pyspark's StatusTracker knows while the block runs.
+
+    Says so where a signal ends the block.
+    """
+    with noting_what_is_left(lambda: f"{what} was ended before it was done: run it again"):
+        if not as_json and not sys.stderr.isatty():
+            yield
+            return
+        with _tasks_shown(what, tracker, as_json=as_json):
+            yield
+
+
+@contextmanager
+def _tasks_shown(what: str, tracker: Any, *, as_json: bool) -> Iterator[None]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=as_json) as bar:
         shown = bar.add_task(what, total=None)

@@ -15,11 +15,12 @@ from click.testing import CliRunner, Result
 
 from blockgz_runtime.errors import StoreUnavailable, UsageError
 from blockgz_runtime.errors import exit_code as exit_code_of
+from blockgz_runtime.program import progress
 from blockgz_runtime.program.main import EXIT_CODES
 from blockgz_runtime.spark.errors import SparkFailed, TaskFailed, carry_errors, failure_of, spark_errors
 from index_format.chunk_index import Gap
 from index_format.errors import CorruptBlock
-from replayer.cli import COMMANDS, main, progress
+from replayer.cli import COMMANDS, main
 from replayer.cli.spark import command as group
 from replayer.cli.spark import stage_progress as progress_module
 from replayer.cli.spark.job_options import spark_needed
