@@ -39,8 +39,8 @@ HEARTBEAT_SECONDS = 3.0
 """A fenced writer waits this long before it claims again: by then a zombie has learnt that it is none."""
 RESTARTS_IN_A_ROW = 5
 """So often a partition is taken over again after a passing failure before `--once` gives up on it."""
-CLAIMS_IN_A_ROW = 30
-"""The same of claims that fail."""
+CLAIMS_IN_A_ROW = 15
+"""The same of claims that nobody answers, neither store nor broker: about five minutes."""
 
 
 @dataclass
@@ -249,7 +249,8 @@ class Ownership:
             try:
                 identity, claimed = claim.result()
             except BlockgzError as error:
-                self._failed(partition, error, CLAIMS_IN_A_ROW)
+                is_unanswered = what_next(error, self.situation) is Next.AGAIN
+                self._failed(partition, error, CLAIMS_IN_A_ROW if is_unanswered else RESTARTS_IN_A_ROW)
                 continue
             self._has_claimed = True
             self.reports[partition].trouble = None
