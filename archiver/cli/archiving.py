@@ -21,7 +21,7 @@ from archiver.ingest.ownership import PartitionReport
 from archiver.ingest.service import ArchiverService
 from archiver.ingest.workers import Ended, Forks, own_http
 from archiver.logs import LogEvent, log
-from blockgz_runtime.errors import PARTLY_FAILED
+from blockgz_runtime.errors import PARTLY_FAILED, BrokerUnreachable, StoreUnavailable
 from blockgz_runtime.process import ended_in_time, pandas_refused, share_heaps, signals_held_back, stop_on_signals
 from blockgz_runtime.program.main import TERMINATED, ended_code, print_failure
 from blockgz_runtime.store.opening import default_buffer_root, open_store
@@ -76,8 +76,13 @@ def archive(config: RunConfig, share: DrainShare, report: Report, showing: Abstr
 
     signals = stop_on_signals(service.stop)
     bound = ended_in_time(service.ending, config.grace + LEAVE_SECONDS, ended_early)
-    with bound, _watched(config.http, service), showing as show, shown_progress(looking_at(service), show):
-        service.run()
+    try:
+        with bound, _watched(config.http, service), showing as show, shown_progress(looking_at(service), show):
+            service.run()
+    except (BrokerUnreachable, StoreUnavailable) as error:
+        if not (signals and config.once):
+            raise
+        print_failure(error)  # it was told to end before the drain could begin
     return ended()
 
 

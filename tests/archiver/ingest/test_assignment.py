@@ -1,18 +1,25 @@
-"""Where `--once` ends."""
+"""Where `--once` ends; which groups are joined."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from archiver.commit.operations import LogBounds
 from archiver.config.model import RunConfig
-from archiver.ingest.assignment import ASK_AGAIN_SECONDS, ASKS_FOR_ENDS, WHOLE, Drain
+from archiver.errors import GroupOfAnother
+from archiver.ingest.assignment import ASK_AGAIN_SECONDS, ASKS_FOR_ENDS, WHOLE, Drain, GroupMember
+from archiver.ingest.group_offsets import GroupOffsets
 from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.ingest.kafka_log import BoundsOrFailure
 from archiver.ingest.kafka_source import Partition
 from blockgz_runtime.errors import AccessDenied, PartitionUnavailable
 from index_format.errors import BlockgzError
 from tests.support.archives import records
+from tests.support.executors import Later
 from tests.support.mock_cluster import MockCluster
 
 CONFIG = RunConfig(archive="./unused", bootstrap_servers="b:9092", topics=("orders",), once=True)
@@ -108,3 +115,18 @@ def test_ended_before_an_end_is_known() -> None:
         drained.start()
         drained.give_up([])
     assert sorted(acquired.refused) == [("orders", 1), ("orders", 2), ("orders", 3)]
+
+
+@pytest.mark.parametrize("takeover", [False, True])
+def test_a_group_of_another_archive_is_not_joined_unless_it_is_taken_over(takeover: bool) -> None:
+    config = RunConfig(archive="./unused", bootstrap_servers="broker:9092", topics=("orders",), takeover=takeover)
+    subscribed: list[Sequence[str]] = []
+    fetching: Any = SimpleNamespace(subscribe=lambda topics, _: subscribed.append(topics))
+    offsets = GroupOffsets("group", "mine", lambda _: {("orders", 0): "theirs"}, Later())
+    nobody: Any = None
+    member = GroupMember(
+        config, nobody, fetching, ["orders"], nobody, offsets, rest=lambda: None, wait=lambda seconds: None
+    )
+    with nullcontext() if takeover else pytest.raises(GroupOfAnother):
+        member.start()
+    assert subscribed == ([["orders"]] if takeover else [])
