@@ -8,6 +8,10 @@ OWNERSHIP, SOURCE = "archiver/ingest/ownership.py", "archiver/ingest/kafka_sourc
 STATE, ARCHIVER = "archiver/ingest/partition_state.py", "archiver/ingest/partition_archiver.py"
 TESTS = "tests/archiver/ingest"
 OF_OWNERSHIP, OF_SOURCE = f"{TESTS}/test_ownership.py", f"{TESTS}/test_kafka_source.py"
+DIVERGED, OF_DIVERGED = (
+    "archiver/maintain/repair/diverged.py",
+    "tests/archiver/maintain/repair/test_diverged.py",
+)
 OF_LETTERS = f"{TESTS}/test_dead_letters.py"
 OF_ARCHIVER, OF_IDENTITY = f"{TESTS}/test_partition_archiver.py", f"{TESTS}/test_partition_archiver_identity.py"
 
@@ -198,5 +202,26 @@ MUTANTS = (
         "    if index.topic_id != marker.topic_id:\n",
         "    if index.topic_id is None:\n",
         ("tests/archiver/maintain/repair/test_salvage.py::test_an_orphan_of_another_or_an_unknown_topic_is_refused",),
+    ),
+    Mutant(
+        "a partition that diverged goes on from the end of a chunk, not from behind its last record",
+        DIVERGED,
+        "            return Agreement(entry.last_offset + 1, None)\n",
+        "            return Agreement(entry.next_offset, None)\n",
+        (f"{OF_DIVERGED}::test_from_the_last_record_and_never_from_the_end_of_a_chunk",),
+    ),
+    Mutant(
+        "a record at the same offset counts as the archived one, whatever it holds",
+        DIVERGED,
+        "        if found is not None and _is_archived(place, entry, found):\n",
+        "        if found is not None:\n",
+        (f"{OF_DIVERGED}::test_it_goes_on_behind_the_newest_chunk_whose_last_record_the_log_holds",),
+    ),
+    Mutant(
+        "a marker with a successor is claimed",
+        "archiver/commit/recovery.py",
+        "    if marker.successor is not None:\n",
+        "    if marker.successor == str(identity.keys.folder):\n",
+        (OF_DIVERGED,),
     ),
 )
