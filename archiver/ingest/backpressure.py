@@ -179,7 +179,8 @@ class Budgets:
         most = left // LARGEST_PART if len(loads) - len(alone) > 1 else left
         held = {each: holding(loads[each]) for each in self._grown if each in loads and each not in paused}
         pause = {each for each, holds in held.items() if holds.exceeds(share, buffer_is_tight=is_tight)}
-        self._grown = {each for each, holds in held.items() if each not in pause and holds.waiting_bytes > most}
+        most = max(LEAST_SHARE_BYTES, most)
+        self._grown = {each for each, holds in held.items() if holds.waiting_bytes > most and not holds.is_blocked}
         self._is_uneven = bool(self._grown)
         return Turns(pause, resume)
 

@@ -56,9 +56,11 @@ class Partitions:
         for _ in range(2):
             self.bench.builders.submit(released.wait)
         self._may_wait = True
-        yield
-        self._may_wait = False
-        released.set()
+        try:
+            yield
+        finally:
+            self._may_wait = False
+            released.set()
 
     def settle(self) -> None:
         self.until(lambda: all(archiver.state.is_idle for archiver in self.work.values()), "all partitions are idle")
@@ -221,9 +223,9 @@ def test_a_partition_that_is_encoded_slowly_is_waited_for_while_there_is_memory_
 ) -> None:
     """Else it would hold all of the memory once its commit hangs."""
     with partitions.held_up():
-        partitions.feed(1, 40)
+        partitions.feed(1, 2000)
         state = partitions.work["orders", 1].state
-        assert state.inbox_bytes and not state.is_blocked
+        assert state.inbox_bytes > 2 * LEAST_SHARE_BYTES and not state.is_blocked
         budgets = partitions.budgets(memory=12 * (LARGEST_PART * state.inbox_bytes - LARGEST_PART))
         budgets.taken(("orders", 1), state.inbox_bytes, partitions.work)
         assert budgets.turns(partitions.work, set()) == NOBODY, "a pause would drop what was fetched ahead"
