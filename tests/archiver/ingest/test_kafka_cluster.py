@@ -11,6 +11,7 @@ from archiver.ingest.kafka_cluster import KafkaCluster, LogEnds, LogView, TopicD
 from archiver.ingest.kafka_source import Partition
 from archiver.logs import LogEvent
 from blockgz_runtime.errors import BrokerUnreachable
+from blockgz_runtime.kafka.settings import client_settings
 from tests.blockgz_runtime.kafka.test_admin import DENIED, future
 
 BOUNDS = LogBounds(10, 100)
@@ -57,7 +58,7 @@ class Admin:
 
 
 def test_a_configuration_that_may_not_be_read_is_said_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    cluster = KafkaCluster({"bootstrap.servers": "127.0.0.1:1"})
+    cluster = KafkaCluster(client_settings({"bootstrap.servers": "127.0.0.1:1"}, "test"))
     cluster.admin = Admin()  # type: ignore[assignment]
     with caplog.at_level("WARNING", "blockgz.archiver"):
         for _ in range(2):
