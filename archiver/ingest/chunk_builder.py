@@ -169,18 +169,17 @@ class ChunkBuilder:
         if self._builder is None:
             self._timestamp_type = batch.column("timestamp_type")[0].as_py()
             self._builder = BlockBuilder(self._format, self._timestamp_type, self._settings.block_bytes)
-            self._first = (batch.column("offset")[0].as_py(), batch.column("timestamp")[0].as_py())
-        offsets, timestamps = batch.column("offset").to_numpy(), batch.column("timestamp").to_numpy()
-        begin = 0 if self._last is None or not self._builder.open_bytes else None
+        offsets, timestamps = batch.column("offset"), batch.column("timestamp")
+        if not self._builder.open_bytes:
+            self._open_first = (offsets[0].as_py(), timestamps[0].as_py())
+        self._first = self._first or self._open_first
         for block in self._builder.add(batch):
-            if begin is not None and begin < len(offsets):
-                self._open_first = (int(offsets[begin]), int(timestamps[begin]))
-            begin = int(np.searchsorted(offsets, block.summary.last_offset, side="right"))
-            last = RecordMark.of(batch, begin - 1, leader_epoch) if begin else self._last
+            end = int(np.searchsorted(offsets.to_numpy(), block.summary.last_offset, side="right"))
+            last = RecordMark.of(batch, end - 1, leader_epoch) if end else self._last
             assert last is not None
             self._write(block, last)
-        if begin is not None and begin < len(offsets):
-            self._open_first = (int(offsets[begin]), int(timestamps[begin]))
+            if end < batch.num_rows:
+                self._open_first = (offsets[end].as_py(), timestamps[end].as_py())
         self._last = RecordMark.of(batch, batch.num_rows - 1, leader_epoch)
         self._num_records += batch.num_rows
         self._last_record_at = now
@@ -251,8 +250,7 @@ class ChunkBuilder:
 
     def _write(self, block: RawBlock, last: RecordMark) -> None:
         member = self._settings.compressor.compress(block.raw)
-        first = (block.summary.first_offset, self._open_first[1])
-        self._waiting.append(WaitingBlock(member, block.entry(0, len(member)), first, last))
+        self._waiting.append(WaitingBlock(member, block.entry(0, len(member)), self._open_first, last))
         if self._full is None:
             self.write_again()
 
