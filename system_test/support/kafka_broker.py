@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shutil
 import tempfile
 import uuid
 from collections.abc import Mapping
@@ -135,6 +136,10 @@ class KafkaBroker:
         """The file with the records of a partition that has one segment; for breaking it while the broker is down."""
         (segment,) = (self._data / f"{topic}-{partition}").glob("*.log")
         return segment
+
+    def lose_log(self, topic: str, partition: int = 0) -> None:
+        """Delete all that the stopped broker holds of a partition: it begins anew at offset 0, the topic's id stays."""
+        shutil.rmtree(self._data / f"{topic}-{partition}")
 
     def segment_starts(self, topic: str, partition: int = 0) -> set[int]:
         """The first offset of every segment that is there now: retention moves the low watermark to one of them."""
