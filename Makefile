@@ -6,6 +6,10 @@ BENCH_MB ?= 200
 # Such as --only replay,verify and --kafka-backup PATH; see benchmarks/README.md.
 BENCH_OPTIONS ?=
 FAULTS ?= 3000
+SCHEDULES ?= 200000
+PROTOCOL_SCHEDULES ?= 1000000
+# Of the first schedule of a long simulation: another one makes other schedules.
+SEED ?= 0
 SOAK_MINUTES ?= 60
 SOAK_PARTITIONS ?= 2000
 # The Git revision that `make house` compares the working tree with.
@@ -50,6 +54,16 @@ faults: $(VENV)/.dev
 
 mutants: $(VENV)/.dev
 	$(BIN)/python -m system_test.mutants
+
+simulate: $(VENV)/.dev
+	$(BIN)/python -m tests.support.service_simulation --schedules $(SCHEDULES) --seed $(SEED)
+
+# Hours: the fault campaign on real servers, and both simulators at length.
+long: $(VENV)/.dev
+	$(MAKE) faults
+	$(BIN)/python -m tests.support.simulate --schedules $(PROTOCOL_SCHEDULES) --seed $(SEED)
+	$(MAKE) simulate
+	$(BIN)/python -m tests.support.service_simulation --wide --schedules 500 --seed $(SEED)
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m system_test.soak --partitions $(SOAK_PARTITIONS) --minutes $(SOAK_MINUTES)

@@ -19,7 +19,7 @@ from tests.support.service_simulation.schedules import WIDE_SICK, Schedule, shap
 from tests.support.service_simulation.world import World, simulated
 
 SECONDS_BETWEEN_LINES = 10.0
-LAST_LINES = 400
+LAST_LINES = 20000
 
 
 def main() -> int:
@@ -40,6 +40,7 @@ def main() -> int:
         )
     logging.disable(logging.CRITICAL)
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
     faults, broken, records = Counter[str](), Counter[str](), 0
     begun = told = time.monotonic()
     with simulated(), planted(PLANTED[arguments.planted]) if arguments.planted else nullcontext():

@@ -20,7 +20,7 @@ from typing import Any
 import archiver.ingest
 import blockgz_runtime
 from archiver.config.model import RunConfig
-from archiver.ingest import kafka_source, service
+from archiver.ingest import service
 from archiver.ingest.kafka_source import Event, Fetched, KafkaSource
 from archiver.logs import log
 from index_format.errors import BlockgzError
@@ -36,9 +36,7 @@ RESTART_SECONDS = 3.0
 POLL_SECONDS = 1.0
 TICK_SECONDS = 2.0
 RECORD_SECONDS = 0.2
-BATCH_SECONDS = 0.2
-"""A poll every second or so of a few partitions: batches are to wait for the next poll now and then."""
-KEPT_LINES = 3000
+KEPT_LINES = 20000
 
 
 @lru_cache(maxsize=1)
@@ -166,7 +164,7 @@ class World:
         run.ended_at, run.how = self.hub.now, how
         self.say(run.host.name, how, {})
         if self.is_restarting:
-            self.hub.call_at(self.hub.now + RESTART_SECONDS, lambda: self.start(run.slot))
+            self.hub.call_at(self.hub.now + RESTART_SECONDS, lambda: self.is_restarting and self.start(run.slot))
 
     def _left(self, host: str, partition: Partition, how: str) -> None:
         self.run_of(host).left.append((self.hub.now, partition, how))
@@ -230,9 +228,10 @@ SPECIAL: list[tuple[str, str, Any]] = [
     ("archiver.ingest.service", "probe", lambda *_, **__: None),
     ("archiver.ingest.service", "give_back", lambda: None),
     ("archiver.ingest.service", "POLL_SECONDS", POLL_SECONDS),
+    ("archiver.ingest.service", "POLL_SECONDS_OF_ONCE", POLL_SECONDS / 2),
     ("archiver.ingest.service", "TICK_SECONDS", TICK_SECONDS),
     ("archiver.ingest.kafka_source", "make_client", make_client),
-    ("archiver.ingest.kafka_source", "SECONDS_A_PARTITION", BATCH_SECONDS),
+    ("archiver.ingest.kafka_source", "SECONDS_A_PARTITION", 0.01),
     ("archiver.ingest.kafka_log", "make_client", make_client),
     ("archiver.ingest.kafka_log", "POLL_SECONDS", RECORD_SECONDS),
     ("archiver.ingest.service", "consumer_settings", lambda config, **_: {"isolation.level": config.isolation_level}),
@@ -267,6 +266,3 @@ def simulated() -> Iterator[None]:
     finally:
         for module, name, value in reversed(undo):
             setattr(module, name, value)
-
-
-assert kafka_source
