@@ -28,6 +28,9 @@ SINGLE_READS = {
 records, or a fetch that waits at the end of a log, would hold up the others."""
 POLL_SECONDS = 0.01
 """So long a partition waits that is asked for while nothing comes of the others."""
+SERVE_SECONDS, MOST_ERRORS = 10.0, 10_000
+"""So often the client is polled while nothing is wanted, and for so much: while no broker answers, its lines and errors
+would pile up, forty a second."""
 NOTHING_THERE = (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET)
 
 
@@ -94,7 +97,9 @@ class RecordReader:
 
     def _read(self) -> None:
         while not self._is_closed:
-            self._asked.wait()
+            if not self._asked.wait(SERVE_SECONDS):
+                self._consumer.consume(MOST_ERRORS, 0)
+                continue
             self._asked.clear()
             while (self._wanted or self._assigned) and not self._is_closed:
                 self._assign()

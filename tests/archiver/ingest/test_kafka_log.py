@@ -1,5 +1,7 @@
 """Bounds and single records of logs, on librdkafka's mock cluster."""
 
+import logging
+import threading
 import time
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,11 +11,14 @@ import pytest
 
 from archiver.commit.operations import LogBounds
 from archiver.config.model import RunConfig
+from archiver.ingest import kafka_log
 from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.ingest.kafka_log import BoundsOrFailure, PartitionLog, RecordReader
 from archiver.ingest.kafka_settings import consumer_settings
 from archiver.ingest.kafka_source import Partition
 from blockgz_runtime.errors import BrokerUnreachable, PartitionUnavailable, ShuttingDown
+from blockgz_runtime.kafka import LOGGER
+from blockgz_runtime.kafka.settings import client_settings
 from tests.support.archives import records
 from tests.support.mock_cluster import MockCluster
 
@@ -97,7 +102,7 @@ def test_bounds_in_one_question(cluster: MockCluster) -> None:
     assert [answers["orders", number] for number in range(4)] == [LogBounds(0, 20)] * 4
     sick = [answers["sick", number] for number in range(4)]
     assert all(isinstance(each, PartitionUnavailable | BrokerUnreachable) for each in sick)
-    nobody = KafkaCluster({"bootstrap.servers": "127.0.0.1:1"})
+    nobody = KafkaCluster(client_settings({"bootstrap.servers": "127.0.0.1:1"}, "test"))
     assert isinstance(nobody.ask_bounds([("orders", 0)], "read_committed")["orders", 0], BrokerUnreachable)
 
 
@@ -115,3 +120,20 @@ def test_bounds_that_are_too_old_are_asked_again() -> None:
     assert log.bounds(21) == LogBounds(0, 30) and asked == [[("orders", 0)]]
     with pytest.raises(PartitionUnavailable):
         log.bounds(21)
+
+
+def test_lines_of_an_idle_client_do_not_pile_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(kafka_log, "SERVE_SECONDS", 0.05)
+    logger = logging.getLogger(LOGGER)
+    monkeypatch.setattr(logger, "propagate", True)
+    config = RunConfig(archive="./archive", bootstrap_servers="127.0.0.1:1", topics=("orders",))
+    with caplog.at_level("ERROR", LOGGER):
+        reader = RecordReader(consumer_settings(config, queue_bytes=2**20))
+        deadline = time.monotonic() + 10
+        while not caplog.records:
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.01)
+        reader.close()
+    assert "Connection refused" in caplog.records[0].getMessage()
