@@ -1,6 +1,7 @@
 """`archiver gc` on whole archives: every kind of orphan goes, nothing else, and the archive still reads fully."""
 
 import asyncio
+import gzip
 import importlib
 import os
 import uuid
@@ -22,7 +23,9 @@ from blockgz_runtime.store.local import LocalStore
 from blockgz_runtime.store.opening import open_existing_store, open_reader
 from blockgz_runtime.store.s3_writer import S3Store
 from blockgz_runtime.store.writer import ToolStore
-from index_format.keys import ChunkStart, Conflict, catalog_name
+from index_format import objects
+from index_format.chunk_index import ancestor_index
+from index_format.keys import ChunkStart, Conflict, ObjectKey, ObjectKind, catalog_name, parse_key
 from index_format.marker import CatalogReference, ChunkCatalog, ReferenceCatalog, encode
 from replayer.read.archive import Archive
 from replayer.verify.chunk_checks import Depth
@@ -168,13 +171,43 @@ class Orphanage:
         self.spare(self.keys.home + "notes.txt")
         self.spare(self.keys.home + "0000.gz")
 
-    def orphan(self, key: str, body: bytes = b"orphan") -> None:
-        self.writer.put(key, body)
+    def orphan(self, key: str, body: bytes | None = None) -> None:
+        """One that holds a record at its number: what cannot be read may hold one of the gap, and is spared."""
+        name = parse_key(self.keys.layout, key)
+        if body is None and name is not None:
+            body = _body(self.partition, name)
+            if name.kind is ObjectKind.DATA and self.keys.layout == "seed":
+                self.orphan(name.stem + ".index.json")
+        self.writer.put(key, body or b"orphan")
         self.orphans.add(key)
 
     def spare(self, key: str, body: bytes = b"spared") -> None:
         self.writer.put(key, body)
         self.spared.add(key)
+
+
+def _body(partition: PartitionWriter, name: ObjectKey) -> bytes:
+    number = name.number
+    if name.kind is ObjectKind.DATA:
+        return gzip.compress(b'{"offset":%d,"timestamp":0,"key":null,"value":"v"}\n' % number)
+    index = partition.indexes[0]
+    block = replace(index.blocks[0], first_record_offset=number, last_record_offset=number, num_records=1)
+    if name.kind is ObjectKind.ANCESTOR_INDEX:
+        return ancestor_index([block])
+    return objects.encode(
+        replace(
+            index,
+            start_offset=number,
+            next_offset=number + 1,
+            first_offset=number,
+            last_offset=number,
+            num_records=1,
+            min_timestamp=block.min_timestamp,
+            max_timestamp=block.max_timestamp,
+            data=replace(index.data, name="none.gz", bytes=block.byte_length),
+            blocks=(block,),
+        )
+    )
 
 
 def _records(partition: PartitionWriter, offsets: list[int]) -> Any:
@@ -361,6 +394,7 @@ def test_a_dry_run_says_what_would_go(folder: Path) -> None:
         "bytes": 6,
         "deleted": 0,
         "leftovers": [],
+        "spared": [],
         "problems": [],
     }
 
