@@ -224,4 +224,32 @@ MUTANTS = (
         "    if marker.successor == str(identity.keys.folder):\n",
         (OF_DIVERGED,),
     ),
+    Mutant(
+        "a refusal stops a partition of a running service for good",
+        "archiver/failures.py",
+        "    AccessDenied: _ATTENDED | {Situation.SERVING: Next.AGAIN},\n",
+        "    AccessDenied: _ATTENDED,\n",
+        (f"{OF_OWNERSHIP}::TestRefusals::test_a_running_service_waits_shows_it_and_loses_nothing",),
+    ),
+    Mutant(
+        "a wait of minutes goes on while the grace runs out",
+        OWNERSHIP,
+        "            self._hurried.setdefault(partition, threading.Event()).set()\n",
+        "",
+        (f"{OF_OWNERSHIP}::TestRefusals::test_a_wait_of_minutes_does_not_outlast_the_grace",),
+    ),
+    Mutant(
+        "a file whose fsync failed is synced again, where it has to be copied",
+        "blockgz_runtime/store/local.py",
+        "            self._sync_failed = True\n",
+        "",
+        ("tests/contract/test_writer_store.py::test_a_file_whose_fsync_failed_is_copied_when_it_is_offered_again",),
+    ),
+    Mutant(
+        "what was written of a block that did not fit stays in the buffer",
+        "archiver/ingest/buffer.py",
+        "                self._is_torn = True\n",
+        "",
+        (f"{TESTS}/test_buffer.py::test_a_block_that_fitted_in_part_is_cut_off_and_may_be_written_again",),
+    ),
 )

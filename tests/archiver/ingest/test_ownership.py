@@ -347,7 +347,7 @@ class TestRefusals:
     def test_a_wait_of_minutes_does_not_outlast_the_grace(
         self, pool: ThreadPoolExecutor, buffer: BufferFolder, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("blockgz_runtime.store.retry.FIRST_BACKOFF_SECONDS", 60.0)
+        monkeypatch.setattr("blockgz_runtime.store.retry.FIRST_BACKOFF_SECONDS", 8.0)
         monkeypatch.setattr("blockgz_runtime.store.retry.random.uniform", lambda _, longest: longest)
         store = DenyingStore()
         ownership = owner(store, buffer, pool, back_off=StoreBackoff("memory:", threading.Event(), None))
@@ -358,7 +358,7 @@ class TestRefusals:
         ownership.active[PARTITION].offer(Flush(RollReason.FLUSH))
         wait_for(lambda: ownership.reports[PARTITION].retries)
         store.denied = None
-        ownership.give_up([PARTITION], 10, lambda: time.sleep(0.001))
+        ownership.give_up([PARTITION], 5, lambda: time.sleep(0.001))
         assert ownership.reports[PARTITION].next_offset == 3
 
     def test_where_all_first_claims_are_refused_the_service_ends(
