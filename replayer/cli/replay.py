@@ -72,7 +72,8 @@ async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, s
         prepared = await stack.enter_async_context(prepared_job(request, archive, target.pipeline, properties, damage))
         preflight = await ask_before(request, prepared, target, admin)
         plan = make_plan(preflight)
-        if not agreed(plan, options, as_json=as_json):
+        seconds = request.pace.seconds(plan.records, plan.bytes, plan.span_ms)
+        if not agreed(plan, options, as_json=as_json, seconds=round(seconds, 3)):
             return 0
         limit = preflight.target.config.max_message_bytes if preflight.target and preflight.target.config else None
         with prepared.alone():

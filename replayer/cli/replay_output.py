@@ -20,19 +20,21 @@ from replayer.replay.stages import LeftOut
 from replayer.replay.target_topic import set_back
 
 
-def agreed(plan: ReplayPlan, options: ReplayOptions, *, as_json: bool) -> bool:
-    """Prints the plan and asks whether to write; False for a dry run.
+def agreed(plan: ReplayPlan, options: ReplayOptions, *, as_json: bool, seconds: float | None = None) -> bool:
+    """Prints the plan, and the `seconds` it may take, and asks whether to write; False for a dry run.
 
     Raises UsageError where nobody can be asked, click.Abort for a no.
     """
     if not as_json:
         _print_plan(plan)
+        cost = f"about {plan.requests:,} requests to the store for {bytes_text(plan.stored_bytes)}"
+        click.echo(cost if seconds is None else f"{cost}, {duration_text(seconds)} or more", err=True)
     if options.dry_run:
         if as_json:
-            planned = {"dry_run": True, "records": 0, "partitions": [], "plan": plan_json(plan)}
+            planned = {"dry_run": True, "records": 0, "partitions": [], "plan": plan_json(plan) | {"seconds": seconds}}
             click.echo(msgspec.json.encode(planned))
         return False
-    question = f"Write about {plan.records} records to {plan.target}?"
+    question = f"Write at most {plan.records} records to {plan.target}?"
     confirm(question, undone=f"nothing was written to {plan.target}", is_agreed=options.yes)
     return True
 
@@ -55,6 +57,13 @@ def _print_plan(plan: ReplayPlan) -> None:
         click.echo(f"note: {note}", err=True)
     for warning in plan.warnings:
         click.echo(f"warning: {warning}", err=True)
+
+
+def duration_text(seconds: float) -> str:
+    """`40 s`, `12 min` or `3.5 h`."""
+    if seconds < 120:
+        return f"{seconds:,.0f} s"
+    return f"{seconds / 60:,.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
 
 
 def _seconds(timestamp_ms: int | None) -> str:
@@ -104,13 +113,15 @@ def _half_open(first: int | None, last: int | None) -> str:
 
 
 def plan_json(plan: ReplayPlan) -> dict[str, Any]:
-    """The plan for `--json`; `to` is excluded, records and bytes are upper bounds."""
+    """The plan for `--json`; `to` is excluded, records and bytes are upper bounds where a filter is given."""
     return {
         "topic": plan.topic,
         "target": plan.target,
         "target_partitions": plan.target_partitions,
         "records": plan.records,
         "bytes": plan.bytes,
+        "stored_bytes": plan.stored_bytes,
+        "requests": plan.requests,
         "partitions": [
             {
                 "partition": source.partition,

@@ -30,6 +30,11 @@ from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicConfig, Topi
 CHANGE_SECONDS = 30.0
 ASK_AGAIN_SECONDS = 0.1
 CLUSTER_DEFAULT = -1
+NOT_LED_YET = {
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+}
 
 
 class TopicChanges:
@@ -127,9 +132,19 @@ class KafkaAdmin:
     def watermarks(
         self, topic: str, partitions: Iterable[int], isolation_level: str = "read_committed"
     ) -> dict[int, Watermarks]:
-        """The readable offsets of each partition; raises BrokerUnreachable or AccessDenied."""
-        wanted = ((topic, partition) for partition in sorted(partitions))
+        """The readable offsets of each partition; raises BrokerUnreachable or AccessDenied.
+
+        Right after a topic was made, brokers do not know yet that they lead it, and are asked again.
+        """
+        wanted = [(topic, partition) for partition in sorted(partitions)]
+        deadline = time.monotonic() + CHANGE_SECONDS
         bounds, failures = log_bounds(self._admin, wanted, isolation_level)
+        while failures and all(each.code() in NOT_LED_YET for each in failures.values()):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(ASK_AGAIN_SECONDS)
+            again, failures = log_bounds(self._admin, failures, isolation_level)
+            bounds |= again
         for failure in failures.values():
             raise kafka_failure(failure, f"the bounds of topic {topic!r} cannot be read")
         return {partition: Watermarks(*found) for (_, partition), found in bounds.items()}

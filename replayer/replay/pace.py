@@ -59,6 +59,8 @@ class Commands:
 TICK_SECONDS = 0.05
 """Records go in portions of at least this much time, so that a pace costs next to nothing."""
 LEAST_WAIT_SECONDS = 0.001
+RECORDS_A_SECOND, BYTES_A_SECOND = 400_000, 80_000_000
+"""What a replay was measured to take for each record, and for each byte: see README.md, 200 B and 1 KB."""
 CREDIT_SECONDS = 1.0
 """What a stall leaves to catch up with, at most."""
 
@@ -83,6 +85,9 @@ class Pace(Protocol):
     def sent(self, records: int, num_bytes: int, elapsed: float) -> None:
         """So much went."""
 
+    def seconds(self, records: int, num_bytes: int, span_ms: int) -> float:
+        """How long so many records take at least, whose timestamps span so many ms."""
+
 
 class RecordRate:
     """So many records a second; they go once a tick's worth has come together."""
@@ -105,6 +110,9 @@ class RecordRate:
     def sent(self, records: int, num_bytes: int, elapsed: float) -> None:  # noqa: ARG002
         self._left -= records
 
+    def seconds(self, records: int, num_bytes: int, span_ms: int) -> float:  # noqa: ARG002
+        return records / self._a_second
+
     def _rows(self, batch: pa.RecordBatch) -> int:
         return min(int(self._left), int(batch.num_rows))
 
@@ -114,6 +122,9 @@ class ByteRate(RecordRate):
 
     def sent(self, records: int, num_bytes: int, elapsed: float) -> None:  # noqa: ARG002
         self._left -= num_bytes
+
+    def seconds(self, records: int, num_bytes: int, span_ms: int) -> float:  # noqa: ARG002
+        return num_bytes / self._a_second
 
     def _rows(self, batch: pa.RecordBatch) -> int:
         return max(1, int(np.searchsorted(np.cumsum(record_bytes(batch)), self._left, side="right")))
@@ -145,6 +156,9 @@ class OriginalSpacing:
     def sent(self, records: int, num_bytes: int, elapsed: float) -> None:
         """Does not matter."""
 
+    def seconds(self, records: int, num_bytes: int, span_ms: int) -> float:  # noqa: ARG002
+        return span_ms / 1000 / self._factor
+
 
 class Slowest:
     """Several paces at once; as fast as they can with none."""
@@ -160,6 +174,10 @@ class Slowest:
     def sent(self, records: int, num_bytes: int, elapsed: float) -> None:
         for pace in self._paces:
             pace.sent(records, num_bytes, elapsed)
+
+    def seconds(self, records: int, num_bytes: int, span_ms: int) -> float:
+        unpaced = records / RECORDS_A_SECOND + num_bytes / BYTES_A_SECOND
+        return max([unpaced, *(pace.seconds(records, num_bytes, span_ms) for pace in self._paces)])
 
 
 def record_bytes(batch: pa.RecordBatch) -> Any:

@@ -15,12 +15,12 @@ from index_format.chunk_index import BlockEntry, Gap
 from index_format.marker import ChunkEntry
 from index_format.seek import TimeBounded, blocks_between
 from replayer.kafka.topic_facts import TopicConfig, TopicFacts, Watermarks
-from replayer.read.blocks import unreadable_chunk
+from replayer.read.blocks import RANGE_BYTES, read_block, unreadable_blocks, unreadable_chunk
 from replayer.read.damage import Damaged, DamagePolicy, Unreadable
 from replayer.read.partition import ArchivedPartition, Chunk
 from replayer.read.prefetch import prefetched
 from replayer.read.record_filter import RecordFilter
-from replayer.read.selection import Reading, Selection, chosen_entries, selected
+from replayer.read.selection import Reading, Selection, chosen_entries, selected, trimmed
 from replayer.replay.pipeline import KeepPartitions, Router
 
 LOSSLESS_FORMATS = frozenset({"json", "arrow"})
@@ -38,7 +38,8 @@ class TimeBounds(NamedTuple):
 class SourcePartition:
     """Archived records of offsets [start, end) of one partition.
 
-    `records` and `bytes` (encoded, uncompressed) count whole blocks at the edges, so they are upper bounds there.
+    `records` are those inside; `bytes` (encoded, uncompressed) take a share of the blocks at the edges. A filter makes
+    both upper bounds. To read them takes `stored_bytes` and `requests` of the store.
     """
 
     partition: int
@@ -51,6 +52,8 @@ class SourcePartition:
     gaps: tuple[Gap, ...] = ()
     """Recorded gaps that begin or end inside."""
     record_formats: frozenset[str] = frozenset({"json"})
+    stored_bytes: int = 0
+    requests: int = 0
 
 
 class RecordPlace(NamedTuple):
@@ -144,13 +147,29 @@ class ReplayPlan:
 
     @property
     def records(self) -> int:
-        """Records of all partitions; an upper bound, as each source's."""
+        """Records of all partitions; with a filter an upper bound, as each source's."""
         return sum(source.records for source in self.sources)
 
     @property
     def bytes(self) -> int:
-        """Encoded bytes of all partitions; an upper bound."""
+        """Encoded bytes of all partitions, likewise."""
         return sum(source.bytes for source in self.sources)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of data and of no index that the store will give."""
+        return sum(source.stored_bytes for source in self.sources)
+
+    @property
+    def requests(self) -> int:
+        """Requests for data and indexes, some more for retries."""
+        return sum(source.requests for source in self.sources)
+
+    @property
+    def span_ms(self) -> int:
+        """The time from the earliest to the latest record."""
+        bounds = [source.timestamps for source in self.sources if source.timestamps]
+        return max(each.max for each in bounds) - min(each.min for each in bounds) if bounds else 0
 
 
 INDEXES_AT_ONCE = 8
@@ -158,16 +177,17 @@ EVERYTHING = Reading()
 
 
 async def describe_source(selection: Selection, reading: Reading = EVERYTHING) -> SourcePartition:
-    """Sums over the blocks of a selection; reads an index only where the selection cuts through a chunk, and one more.
+    """Sums over the chunks of a selection.
 
-    Blocks whose timestamps the filter rules out do not count. Raises a FormatError or ObjectMissing where the archive
-    is damaged, unless the reading passes over damage.
+    Where it cuts through a chunk, its index is read, and where it cuts through a block, the block; one index more for
+    the record format. Blocks whose timestamps the filter rules out do not count. Raises a FormatError or ObjectMissing
+    where the archive is damaged, unless the reading passes over damage.
     """
     partition, (start, end) = selection
     wanted, on_damage = reading.filter.may_match, reading.on_damage(partition)
     spans: list[ChunkEntry | BlockEntry] = []
     formats: set[str] = set()
-    num_bytes = 0
+    sums = _Sums()
     async for entry in _entries(selection, wanted, on_damage):
         whole = start <= entry.first_offset and entry.last_offset < end
         if not whole or not formats:
@@ -177,21 +197,60 @@ async def describe_source(selection: Selection, reading: Reading = EVERYTHING) -
             formats.add(chunk.index.record_format)
             if not whole:
                 blocks = [block for block in _selected(chunk, start, end) if wanted(block)]
-                spans += blocks
-                num_bytes += sum(block.byte_length_uncompressed for block in blocks)
+                stored = sum(block.byte_length for block in blocks)
+                for block in blocks:
+                    records = await _records_inside(selection, chunk, block, on_damage)
+                    spans += [block] if records else []
+                    sums.add(records, block.byte_length_uncompressed * records // block.num_records)
+                sums.read(stored)
                 continue
         spans.append(entry)
-        num_bytes += entry.raw_bytes
+        sums.add(entry.num_records, entry.raw_bytes)
+        sums.read(entry.bytes)
     return SourcePartition(
         partition=partition.partition,
         start=start,
         end=end,
-        records=sum(span.num_records for span in spans),
-        bytes=num_bytes,
+        records=sums.records,
+        bytes=sums.bytes,
         timestamps=_bounds(spans, reading.filter),
         gaps=tuple(gap for gap in await _gaps(selection, on_damage) if gap.start < end and gap.end > start),
         record_formats=frozenset(formats),
+        stored_bytes=sums.stored_bytes,
+        requests=sums.requests,
     )
+
+
+@dataclass
+class _Sums:
+    """What is counted of a source on the way."""
+
+    records: int = 0
+    bytes: int = 0
+    stored_bytes: int = 0
+    requests: int = 0
+
+    def add(self, records: int, num_bytes: int) -> None:
+        self.records += records
+        self.bytes += num_bytes
+
+    def read(self, stored_bytes: int) -> None:
+        """The index of a chunk, and so much of its data."""
+        self.stored_bytes += stored_bytes
+        self.requests += 1 + -(-stored_bytes // RANGE_BYTES)
+
+
+async def _records_inside(selection: Selection, chunk: Chunk, block: BlockEntry, on_damage: DamagePolicy) -> int:
+    """How many records of the block the selection takes; a block that it cuts through is read."""
+    partition, (start, end) = selection
+    if start <= block.first_record_offset and block.last_record_offset < end:
+        return block.num_records
+    number = chunk.index.blocks.index(block)
+    try:
+        return int(trimmed(await read_block(partition, chunk, number), start, end).num_rows)
+    except Damaged as error:
+        on_damage.meet(unreadable_blocks(chunk, range(number, number + 1), error))
+        return 0
 
 
 async def find_refusable(

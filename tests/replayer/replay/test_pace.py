@@ -77,3 +77,23 @@ def test_what_is_no_rate(text: str) -> None:
 def test_what_is_no_speed(text: str) -> None:
     with pytest.raises(UsageError, match="is not a speed"):
         parse_speed(text)
+
+
+@pytest.mark.parametrize(
+    ("rate", "speed", "seconds"),
+    [("100/s", None, 40), ("2kB/s", None, 200), (None, "2x", 30), ("100/s", "1x", 60), (None, None, 0.015)],
+)
+def test_how_long_a_replay_takes_at_least(rate: str | None, speed: str | None, seconds: float) -> None:
+    assert make_pace(rate, speed).seconds(4_000, 400_000, 60_000) == pytest.approx(seconds)
+
+
+def test_lanes_share_one_rate() -> None:
+    pace = make_pace("1000/s", "1000000x")
+    batch = batch_from_records(records(range(1000)))
+    sent = 0
+    for tick in range(1, 41):
+        for _lane in range(10):
+            due = pace.due(batch, tick * TICK_SECONDS)
+            pace.sent(due.rows, 0, tick * TICK_SECONDS)
+            sent += due.rows
+    assert sent == pytest.approx(1000 * 40 * TICK_SECONDS, rel=0.05)
