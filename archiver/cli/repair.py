@@ -169,7 +169,11 @@ def log_source(kafka: dict[str, str]) -> Source:
             (topic, partition), NOT_ASKED, lambda asked: cluster.ask_bounds(asked, level), records(level)
         )
 
-    return Source(log_of, lambda topic: cluster.topic_ids([topic]).ids.get(topic))
+    def id_of(topic: str) -> str | None:
+        cluster.topics()  # raises where no broker answers or none lets this user in
+        return cluster.topic_ids([topic]).ids.get(topic)
+
+    return Source(log_of, id_of)
 
 
 def _no_keys(what: str, places: Sequence[str]) -> None:
