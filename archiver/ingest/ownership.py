@@ -244,8 +244,8 @@ class Ownership:
         positions: dict[Partition, int] = {}
         for partition in [partition for partition, claim in self._claims.items() if claim.done()]:
             claim = self._claims.pop(partition)
-            if partition not in self._assigned:
-                continue
+            if partition not in self._assigned or partition in self._retry_at:
+                continue  # it went to another process since; where it came back, another claim is made
             try:
                 identity, claimed = claim.result()
             except BlockgzError as error:

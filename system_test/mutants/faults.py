@@ -31,7 +31,7 @@ MUTANTS = (
     Mutant(
         "a claim is used although its partition is no longer assigned",
         OWNERSHIP,
-        "            if partition not in self._assigned:\n                continue\n",
+        "            if partition not in self._assigned or partition in self._retry_at:\n                continue",
         "",
         (f"{OF_OWNERSHIP}::test_a_claim_of_a_partition_that_left_meanwhile_is_not_used",),
     ),

@@ -418,3 +418,25 @@ def test_a_log_that_ends_early_is_no_divergence_where_it_is_another_topics(
     wait_for(lambda: second.begin() or second.views()[0].state is not PartitionState.CLAIMING)
     assert second.views()[0].state is state
     assert isinstance(second.reports[PARTITION].failure, Diverged) == is_same
+
+
+def test_a_claim_from_before_a_loss_is_not_used_where_the_partition_came_back(
+    pool: ThreadPoolExecutor, buffer: BufferFolder
+) -> None:
+    """Two claims in use at once would be two archivers of one partition, and one of them would forget its records."""
+    ownership, may_go_on = owner(MemoryStore(), buffer, pool), threading.Event()
+    topics: Any = ownership._context.topics
+    locate = topics.locate
+    topics.locate = lambda topic: (may_go_on.wait(10), locate(topic))[1]
+    ownership.acquire(PARTITION)
+    ownership.begin()
+    ownership.lose([PARTITION])
+    ownership.acquire(PARTITION)
+    may_go_on.set()
+    wait_for(lambda: (ownership.begin(), not ownership._claims)[1])
+    assert not ownership.active
+    ownership.tick(math.inf)
+    wait_for(ownership.begin)
+    epoch = ownership.active[PARTITION].held.marker.epoch
+    ownership.tick(math.inf)
+    assert epoch == 2 and not ownership._claims

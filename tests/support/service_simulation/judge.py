@@ -158,7 +158,7 @@ def _check_what_was_fetched(world: World, archive: list[Archived]) -> None:
             place = (origin.topic_id, origin.partition)
             if (origin.offset, origin.version) in there.get(place, ()):
                 continue
-            if excuse(world, run, at, partition, origin) is None:
+            if excuse(world, run, at, partition, origin, homes.get(place, "none")) is None:
                 raise Violation(
                     "dropped",
                     f"{run.host.name} fetched {origin} of {partition} at {at:.3f} and it is not in {homes.get(place)}; "
@@ -174,7 +174,9 @@ def leave_of(run: Run, at: float, partition: Partition) -> tuple[float, str]:
     return (run.ended_at if run.ended_at is not None else float("inf")), run.how
 
 
-def excuse(world: World, run: Run, at: float, partition: Partition, origin: Origin) -> str | None:  # noqa: PLR0911
+def excuse(  # noqa: PLR0911
+    world: World, run: Run, at: float, partition: Partition, origin: Origin, home: str
+) -> str | None:
     """Why a record that a run fetched at a time need not be in the archive."""
     left_at, how = leave_of(run, at, partition)
     begins, ends = flush_of(run, left_at, how)
@@ -182,7 +184,7 @@ def excuse(world: World, run: Run, at: float, partition: Partition, origin: Orig
         return "killed"
     if _is_beyond_the_drain(run, partition, origin):
         return "beyond the end of --once"
-    if _is_unconfirmed(world, run, at, ends, origin.topic_id):
+    if _is_unconfirmed(world, run, at, ends, origin.topic_id) or _came_early(world, run, at, home):
         return "another topic, and not confirmed"
     folder = f"topic={partition[0]}"
     number = f"/partition={partition[1]:05d}/"
@@ -202,6 +204,12 @@ def _is_unconfirmed(world: World, run: Run, at: float, ends: float, topic_id: st
     if successor is None or successor.created_at >= ends:
         return False
     return at > world.kafka.ids_told.get((run.host.name, topic_id), -1.0)
+
+
+def _came_early(world: World, run: Run, at: float, home: str) -> bool:
+    """Whether the run had not claimed the partition of this life of the topic yet, but one of an earlier life."""
+    claims = [swap.at for swap in world.bucket.swaps if swap.host == run.host.name and swap.key.startswith(home)]
+    return at < min(claims, default=at + 1)
 
 
 def flush_of(run: Run, left_at: float, how: str) -> tuple[float, float]:

@@ -25,7 +25,7 @@ PLANTED = {
     "a claim is used though the partition is another's by now": Bug(
         "archiver.ingest.ownership",
         "Ownership.begin",
-        "if partition not in self._assigned:\n            continue",
+        "if partition not in self._assigned or partition in self._retry_at:\n            continue",
         "pass",
     ),
     "what a client gave up on is dropped": Bug(

@@ -180,7 +180,10 @@ class Schedule:
         """Partitions that are not archived up to their end."""
         left = []
         for partition, log in self.world.cluster.partitions():
-            if not log.version and (log.entries and log.entries[-1].offset >= log.low):
+            # A partition that diverged stays stopped, also where its topic is created again and nobody is told.
+            lives = [topic for topic in self.world.cluster.lives if topic.name == partition[0]]
+            is_whole = not any(topic.logs[partition[1]].version for topic in lives)
+            if is_whole and log.entries and log.entries[-1].offset >= log.low:
                 committed = self._committed(partition)
                 if committed is None or committed <= log.entries[-1].offset:
                     left.append((partition, committed, log.high))
