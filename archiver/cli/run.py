@@ -19,7 +19,7 @@ from archiver.ingest.assignment import WHOLE
 from archiver.ingest.kafka_settings import check_settings
 from archiver.ingest.kafka_source import name_of
 from archiver.ingest.ownership import PartitionReport
-from archiver.ingest.workers import Workers, worker_commands
+from archiver.ingest.workers import WORKER_VARIABLE, Workers, worker_commands
 from archiver.logs import log_to
 from blockgz_runtime.errors import PARTLY_FAILED, exit_code
 from blockgz_runtime.process import stop_on_signals
@@ -57,7 +57,7 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
     def report(result: RunResult) -> int:
         return print_reports(config, result, as_json=as_json)
 
-    showing = on_stderr(as_json=as_json)
+    showing = on_stderr(as_json=as_json or WORKER_VARIABLE in os.environ)
     if config.workers > 1:
         return drain_together(config, report, showing)
     return archive(config, WHOLE, report, showing)

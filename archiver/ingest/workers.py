@@ -1,6 +1,7 @@
 """Several archivers on one machine: a parent that starts them, keeps them running, and ends them in order."""
 
 import multiprocessing
+import os
 import signal
 import subprocess
 import sys
@@ -79,6 +80,8 @@ def _work(work: Callable[[int, Callable[[T], None]], None], number: int, sending
 
 RESTART_SECONDS = 5.0
 LOOK_SECONDS = 0.2
+WORKER_VARIABLE = "BLOCKGZ_WORKER"
+"""Set in the environment of a worker: it shares its terminal with others."""
 NOT_WORTH_A_RESTART = {0, 2, 11, 12, 130}
 """Exit codes that another start would only repeat: an order to end, configuration, another owner, permissions."""
 TOO_EARLY_TO_END = {-signal.SIGTERM, 143}
@@ -116,7 +119,8 @@ class Workers:
         return next((code for code in self._codes if code), 0)
 
     def _start(self, number: int) -> None:
-        self._processes[number] = subprocess.Popen(list(self._commands[number]))
+        environment = {**os.environ, WORKER_VARIABLE: str(number)}
+        self._processes[number] = subprocess.Popen(list(self._commands[number]), env=environment)
 
     def _ended(self, number: int, code: int) -> None:
         if self._ending.is_set() or code in NOT_WORTH_A_RESTART:

@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from archiver.ingest.workers import Workers
+from archiver.ingest.workers import WORKER_VARIABLE, Workers
 
 
 def worker(code: str) -> list[str]:
@@ -19,3 +19,8 @@ def test_what_another_start_would_only_repeat_ends_all_workers(reason: int) -> N
 
 def test_workers_that_end_before_they_can_hear_of_it_have_done_nothing_wrong() -> None:
     assert Workers([worker("raise SystemExit(0)"), WAITING]).run() == 0
+
+
+def test_workers_know_that_they_share_a_terminal() -> None:
+    code = f"import os; raise SystemExit(12 if os.environ.get({WORKER_VARIABLE!r}) == '0' else 1)"
+    assert Workers([worker(code)]).run() == 12
