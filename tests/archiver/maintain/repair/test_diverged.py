@@ -20,9 +20,11 @@ from index_format.chunk_index import Gap
 from index_format.keys import LAYOUTS, TopicFolder
 from index_format.marker import Continues
 from replayer.read.archive import Archive
+from replayer.read.follow import Followed, Follower
 from replayer.read.lookup import Found, look_up_all
 from replayer.read.partition import ArchivedPartition, summarize
 from replayer.read.selection import scan
+from replayer.spark.source import following, planning
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.partition import verify_partition
 from tests.archiver.maintain.repair.world import LOG, MAX, Died, World
@@ -322,6 +324,44 @@ def test_the_other_partitions_stay_in_their_folder_even_where_the_cluster_tells_
         return await archive.partitions("orders")
 
     assert asyncio.run(numbers()) == (0, 3)
+
+
+def test_a_stream_reads_each_folder_for_its_own_part() -> None:
+    world = usual()
+    world.repaired()
+    world.go_on(range(10, 50))
+
+    async def offsets() -> None:
+        archive = Archive(MemoryReader(world.store.bodies()))
+        whole = await archive.open_partition("orders", 3)
+        assert following._offsets([(whole, 0)]) == {"orders~1": {"3": 0}, "orders~2": {"3": 10}}
+        assert following._offsets([(whole, 30)]) == {"orders~1": {"3": 10}, "orders~2": {"3": 30}}
+        apart = [await archive.open_partition(name, 3) for name in ("orders~1", "orders~2")]
+        assert list(planning.own_ends(apart).values()) == [10, 50]
+
+    asyncio.run(offsets())
+
+
+@pytest.mark.parametrize(("position", "expected"), [(5, range(5, 50)), (30, range(10, 50))])
+def test_who_follows_goes_on_where_the_log_was_truncated(position: int, expected: range) -> None:
+    world = usual()
+    stored = world.store.bodies()
+    told: list[str] = []
+
+    async def follow() -> list[int]:
+        archive = Archive(MemoryReader(stored))
+        known = await archive.open_partition("orders", 3)
+        follower = Follower(archive, "orders", [Followed(known, position)], told.append, watch_for_partitions=False)
+        world.repaired()
+        world.go_on(range(10, 50))
+        stored.update(world.store.bodies())
+        (news,) = await follower.poll()
+        batches = [batch async for batch in scan(news.partition, *news.offsets)]
+        assert await follower.poll() == []
+        return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+
+    assert asyncio.run(follow()) == list(expected)
+    assert "truncated" in told[0]
 
 
 def deaths(make: Callable[[], Cluster]) -> Iterator[float]:
