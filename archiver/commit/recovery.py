@@ -202,7 +202,7 @@ def gap_before(marker: Marker, bounds: LogBounds, identity: PartitionIdentity) -
         raise Diverged(
             f"{identity} ends at offset {bounds.high}, but the archive already holds it up to {position}",
             why="the log was truncated or replaced, or this is another cluster",
-            remedy="archive into another --archive, or find out what happened to the topic; nothing was changed",
+            remedy="find out what happened to the log; `archiver repair diverged` lets the partition go on",
         )
     return Gap(position, bounds.low, "retention") if bounds.low > position else None
 
@@ -304,7 +304,7 @@ def _compare_tail(identity: PartitionIdentity, marker: Marker, newest: Record | 
         raise Diverged(
             f"{identity}: the record at offset {newest.offset} is not the one that was archived",
             why="the log was truncated and written again, or this is another cluster",
-            remedy="archive into another --archive, or find out what happened to the topic; nothing was changed",
+            remedy="find out what happened to the log; `archiver repair diverged` lets the partition go on",
         )
 
 

@@ -363,7 +363,7 @@ def wanted(state: ArchivingState, fetched: Fetched) -> Wanted:
             raise Diverged(
                 f"{name_of(fetched.partition)}: offset {offsets[0].as_py()} came again under leader epoch {epoch}",
                 why=f"the log was truncated below offset {state.position}, which was already read",
-                remedy="find out what happened to the topic; nothing more is archived from it",
+                remedy="run it again; where it stops again, `archiver repair diverged` lets the partition go on",
             )
         batch = batch.filter(pc.greater_equal(offsets, state.position))
         duplicates = fetched.batch.num_rows - batch.num_rows
