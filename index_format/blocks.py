@@ -235,8 +235,7 @@ def decode_block(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: 
 
     Raises TooLarge, CorruptBlock or UnsupportedVersion.
     """
-    raw, encoding, timestamp_type = _opened(member, entry, index, max_bytes)
-    return _all_records(raw, entry, encoding, timestamp_type)
+    return _all_records(_opened(member, entry, index, max_bytes), entry)
 
 
 def decode_block_near(
@@ -246,28 +245,36 @@ def decode_block_near(
 
     Others may be among them. Raises as `decode_block` does; the number of records is not checked.
     """
-    raw, encoding, timestamp_type = _opened(member, entry, index, max_bytes)
+    opened = _opened(member, entry, index, max_bytes)
     few = len(offsets) * DECODED_FOR_ONE <= entry.num_records
-    batch = encoding.decode_near(raw, offsets, timestamp_type) if few else None
+    batch = opened.encoding.decode_near(opened.raw[0], offsets, opened.timestamp_type) if few else None
     if batch is None:
-        return _all_records(raw, entry, encoding, timestamp_type)
+        return _all_records(opened, entry)
     _check_offsets(batch, entry)
     return batch
 
 
-def _all_records(raw: bytes, entry: BlockEntry, encoding: RecordFormat, timestamp_type: int) -> pa.RecordBatch:
+class _Opened(NamedTuple):
+    """A block's uncompressed bytes, and what tells its records."""
+
+    raw: list[bytes]
+    """One: who decodes them takes them out, so that they are not in memory any longer than they are needed."""
+    encoding: RecordFormat
+    timestamp_type: int
+
+
+def _all_records(opened: _Opened, entry: BlockEntry) -> pa.RecordBatch:
     # Counted before decoding: a few bytes of gzip make hundreds of millions of empty lines.
-    if (count := encoding.count(raw)) != entry.num_records:
+    if (count := opened.encoding.count(opened.raw[0])) != entry.num_records:
         raise _other_records(entry, str(count))
-    batch = encoding.decode(raw, entry.first_record_offset, timestamp_type)
+    batch = opened.encoding.decode(opened.raw.pop(), entry.first_record_offset, opened.timestamp_type)
     if batch.num_rows != entry.num_records:
         raise _other_records(entry, str(batch.num_rows))
     _check_offsets(batch, entry)
     return batch
 
 
-def _opened(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> tuple[bytes, RecordFormat, int]:
-    """A block's uncompressed bytes, and what tells its records."""
+def _opened(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> _Opened:
     if entry.num_records * RECORD_FOOTPRINT > max_bytes:
         raise TooLarge(
             f"a block says that it holds {entry.num_records} records",
@@ -277,7 +284,7 @@ def _opened(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) 
     raw = inflate_block(member, entry, index, max_bytes)
     encoding = record_format(index.record_format)
     try:
-        return raw, encoding, TIMESTAMP_TYPE_IDS[index.timestamp_type]
+        return _Opened([raw], encoding, TIMESTAMP_TYPE_IDS[index.timestamp_type])
     except KeyError:
         raise UnsupportedVersion(f"timestamp type {index.timestamp_type!r} is unknown") from None
 

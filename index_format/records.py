@@ -122,9 +122,25 @@ def header_rows(batch: pa.RecordBatch) -> list[Headers]:
     return [pairs[start - first : end - first] for start, end in pairwise(ends)]
 
 
+LARGE_CONTENT_BYTES = 16 * 1024 * 1024
+
+
 def iter_records(batch: pa.RecordBatch) -> Iterator[Record]:
-    columns = [batch.column(name).to_pylist() for name in SCHEMA.names[:-1]]
+    columns = [_values(batch.column(name)) for name in SCHEMA.names[:-1]]
     return map(Record, *columns, header_rows(batch))
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """As `to_pylist`, which takes a large value twice for a moment."""
+    if not pa.types.is_binary(column.type) or _content_bytes(column) < LARGE_CONTENT_BYTES:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    _, ends, content = column.buffers()
+    bounds = np.frombuffer(ends, np.int32)[column.offset : column.offset + len(column) + 1].tolist()
+    view = memoryview(content)
+    return [
+        bytes(view[start:end]) if is_valid else None
+        for start, end, is_valid in zip(bounds, bounds[1:], column.is_valid().to_pylist(), strict=False)
+    ]
 
 
 def record_at(batch: pa.RecordBatch, row: int) -> Record:

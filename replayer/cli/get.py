@@ -188,7 +188,8 @@ class _Fetching(NamedTuple):
         else:
             if sys.stdout.isatty():
                 out.write(card(f"{query.topic}:{query.partition}:{record.offset}", record))
-            out.write((record.value or b"") + b"\n")
+            out.write(record.value or b"")
+            out.write(b"\n")
 
 
 def _failure(query: RecordQuery, outcome: Outcome | NotInArchive) -> BlockgzError:
