@@ -203,13 +203,17 @@ def _is_unconfirmed(world: World, run: Run, at: float, ends: float, topic_id: st
     successor = world.cluster.successor(world.cluster.life(topic_id))
     if successor is None or successor.created_at >= ends:
         return False
-    return at > world.kafka.ids_told.get((run.host.name, topic_id), -1.0)
+    return at > world.kafka.ids_told.get((run.host.name, topic_id), -1.0) - BETWEEN_ANSWERS
 
 
 def _came_early(world: World, run: Run, at: float, home: str) -> bool:
     """Whether the run had not claimed the partition of this life of the topic yet, but one of an earlier life."""
     claims = [swap.at for swap in world.bucket.swaps if swap.host == run.host.name and swap.key.startswith(home)]
     return at < min(claims, default=at + 1)
+
+
+BETWEEN_ANSWERS = 4.0
+"""The last answer may have been another's; the partitions are told one every few seconds."""
 
 
 def flush_of(run: Run, left_at: float, how: str) -> tuple[float, float]:

@@ -20,7 +20,7 @@ class Host:
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_dead = False
-        self.frozen_until = 0.0
+        self.frozen_until = self.was_frozen_until = 0.0
         self.tasks: dict[Task, None] = {}
         self.held: list[tuple[Task, int, Any]] = []
         """Wake-ups that came while it was frozen."""
@@ -105,6 +105,7 @@ class Hub:
 
     def freeze(self, host: Host, seconds: float) -> None:
         host.frozen_until = max(host.frozen_until, self.now + seconds)
+        host.was_frozen_until = host.frozen_until
         self.call_at(host.frozen_until, lambda: self.thaw(host))
 
     def thaw(self, host: Host, *, now: bool = False) -> None:

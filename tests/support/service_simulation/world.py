@@ -142,7 +142,8 @@ class World:
 
     def _force(self, run: Run) -> None:
         if run.ended_at is None:
-            self.kill(run, "forced")
+            had_time = run.host.was_frozen_until <= (run.told_to_stop_at or 0.0)
+            self.kill(run, "forced" if had_time else "killed")
 
     def _live(self, run: Run) -> None:
         try:
