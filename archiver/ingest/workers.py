@@ -1,5 +1,6 @@
 """Several archivers on one machine: a parent that starts them, keeps them running, and ends them in order."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -68,6 +69,7 @@ class Forks(Generic[T]):
 
 
 def _work(work: Callable[[int, Callable[[T], None]], None], number: int, sending: Connection) -> None:
+    gc.freeze()  # a client of the parent that was freed here would wait for threads that only the parent has
     guard = threading.Lock()
 
     def tell(message: T) -> None:
