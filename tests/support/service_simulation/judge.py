@@ -109,7 +109,7 @@ def _check_origins(archived: Archived) -> None:
     for before, after in pairwise(archived.origins):
         cuts = log.truncations[before.version : after.version]
         # Where retention took the archived tail from the log, nobody could compare it.
-        could_tell = not any(before.offset < start <= after.offset for start, _ in gaps)
+        could_tell = before.offset >= log.low and not any(before.offset < start <= after.offset for start, _ in gaps)
         if could_tell and any(end <= before.offset for end in cuts):
             raise Violation("mixed", f"{archived.keys.home}: {after} follows {before}, which the log had lost")
 
@@ -188,9 +188,10 @@ def excuse(  # noqa: PLR0911
         return "another topic, and not confirmed"
     folder = f"topic={partition[0]}"
     number = f"/partition={partition[1]:05d}/"
-    for swap in world.bucket.swaps:
-        if at < swap.at <= ends and swap.host != run.host.name and swap.key.startswith(folder) and number in swap.key:
-            return "fenced"
+    swaps = [swap for swap in world.bucket.swaps if swap.key.startswith(folder) and number in swap.key]
+    own = max((swap.at for swap in swaps if swap.host == run.host.name and swap.at <= at), default=0.0)
+    if any(own < swap.at <= ends and swap.host != run.host.name for swap in swaps):
+        return "fenced"
     if _store_was_troubled(world, run, folder, begins, ends):
         return "the store did not answer"
     if any(at <= failed_until for failed_until in run.buffer_failed):
