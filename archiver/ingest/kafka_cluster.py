@@ -83,18 +83,29 @@ class KafkaCluster:
         return {partition: LogBounds(*found) for partition, found in bounds.items()}
 
     def ask_bounds(self, partitions: Collection[Partition], isolation_level: str) -> dict[Partition, BoundsOrFailure]:
-        """The same, but where there is no answer for a partition its failure; raises nothing."""
+        """The same, but where there is no answer for a partition its failure; raises nothing.
+
+        Partitions without a leader are not asked about: librdkafka would wait for one, and the others with it.
+        """
         try:
-            if not self._was_reached:
-                self._known_topics()
-            bounds, failures = log_bounds(self.admin, partitions, isolation_level)
+            leaderless = self._leaderless(partitions)
+            bounds, failures = log_bounds(self.admin, set(partitions) - leaderless, isolation_level)
         except BlockgzError as error:
             return dict.fromkeys(partitions, error)
+        failures |= dict.fromkeys(leaderless, KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
         answers: dict[Partition, BoundsOrFailure] = {
             partition: kafka_failure(error, f"the bounds of {name_of(partition)} cannot be read")
             for partition, error in failures.items()
         }
         return answers | {partition: LogBounds(*found) for partition, found in bounds.items()}
+
+    def _leaderless(self, partitions: Iterable[Partition]) -> set[Partition]:
+        known = self._known_topics()
+        return {
+            (topic, number)
+            for topic, number in partitions
+            if topic in known and number in known[topic].partitions and known[topic].partitions[number].leader == -1
+        }
 
     def watermarks(self, partitions: Collection[Partition], isolation_level: str) -> dict[Partition, "LogEnds"]:
         """The logs' bounds and high watermarks; as `bounds` apart from that.

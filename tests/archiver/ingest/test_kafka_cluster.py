@@ -7,12 +7,14 @@ import pytest
 from confluent_kafka import KafkaError
 
 from archiver.commit.operations import LogBounds
+from archiver.ingest import kafka_cluster
 from archiver.ingest.kafka_cluster import KafkaCluster, LogEnds, LogView, TopicDescription, Watermarks
 from archiver.ingest.kafka_source import Partition
 from archiver.logs import LogEvent
 from blockgz_runtime.errors import BrokerUnreachable
 from blockgz_runtime.kafka.settings import client_settings
 from tests.blockgz_runtime.kafka.test_admin import DENIED, future
+from tests.support.mock_cluster import MockCluster
 
 BOUNDS = LogBounds(10, 100)
 
@@ -69,3 +71,21 @@ def test_a_configuration_that_may_not_be_read_is_said_so_once(caplog: pytest.Log
     assert line.msg["event"] is LogEvent.DESCRIBE_DENIED
     assert (line.msg["topic"], line.msg["asked"]) == ("orders", "configuration")
     assert line.msg["why"] == KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED).str()
+
+
+def test_a_partition_without_a_leader_holds_up_no_answer_about_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    mock = MockCluster()
+    mock.create_topic("orders")
+    mock.leaderless("orders", 2)
+    asked: list[set[Partition]] = []
+
+    def log_bounds(_: object, partitions: set[Partition], __: str) -> tuple[dict[Partition, tuple[int, int]], object]:
+        asked.append(partitions)
+        return dict.fromkeys(partitions, (0, 0)), {}
+
+    monkeypatch.setattr(kafka_cluster, "log_bounds", log_bounds)
+    cluster = KafkaCluster(client_settings({"bootstrap.servers": mock.bootstrap_servers}, "test"))
+    answers = cluster.ask_bounds([("orders", number) for number in range(4)], "read_committed")
+    assert asked == [{("orders", 0), ("orders", 1), ("orders", 3)}], "librdkafka waits for a leader of all of them"
+    assert isinstance(answers.pop(("orders", 2)), BrokerUnreachable)
+    assert set(answers.values()) == {LogBounds(0, 0)}
