@@ -11,7 +11,7 @@ from archiver.ingest import kafka_cluster
 from archiver.ingest.kafka_cluster import KafkaCluster, LogEnds, LogView, TopicDescription, Watermarks
 from archiver.ingest.kafka_source import Partition
 from archiver.logs import LogEvent
-from blockgz_runtime.errors import BrokerUnreachable
+from blockgz_runtime.errors import BrokerUnreachable, PartitionUnavailable
 from blockgz_runtime.kafka.settings import client_settings
 from tests.blockgz_runtime.kafka.test_admin import DENIED, future
 from tests.support.mock_cluster import MockCluster
@@ -87,5 +87,5 @@ def test_a_partition_without_a_leader_holds_up_no_answer_about_the_others(monkey
     cluster = KafkaCluster(client_settings({"bootstrap.servers": mock.bootstrap_servers}, "test"))
     answers = cluster.ask_bounds([("orders", number) for number in range(4)], "read_committed")
     assert asked == [{("orders", 0), ("orders", 1), ("orders", 3)}], "librdkafka waits for a leader of all of them"
-    assert isinstance(answers.pop(("orders", 2)), BrokerUnreachable)
+    assert isinstance(answers.pop(("orders", 2)), PartitionUnavailable)
     assert set(answers.values()) == {LogBounds(0, 0)}
