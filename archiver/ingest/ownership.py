@@ -23,7 +23,7 @@ from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkSettings
 from archiver.ingest.claim_queue import ClaimQueue
 from archiver.ingest.dead_letters import DeadLetterTopic
-from archiver.ingest.kafka_source import Event, Partition, name_of
+from archiver.ingest.kafka_source import Event, Partition, PartitionFailed, name_of
 from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.partition_state import ArchivingState, Flush, PartitionCounts, Tick
 from archiver.ingest.roll_policy import RollReason
@@ -286,6 +286,18 @@ class Ownership:
             self._start_claim(partition)
         for archiver in self._active.values():
             archiver.offer(Tick(now))
+
+    @property
+    def to_restart(self) -> list[Partition]:
+        """Partitions to take over again, because their topic is another one or its id was learnt; see `restart`."""
+        active = list(self._active.items())
+        return [each for each, archiver in active if archiver.restart is not None and not archiver.state.is_over]
+
+    def restart(self, partition: Partition) -> None:
+        """Commit what was offered, then take the partition over again; nothing of it is to be fetched meanwhile."""
+        archiver = self._active[partition]
+        assert archiver.restart is not None
+        archiver.offer(PartitionFailed(partition, archiver.restart))
 
     def review(self) -> list[Partition]:
         """End partitions that failed, are drained or left; gives those that are to be consumed no longer."""

@@ -88,6 +88,8 @@ class PartitionArchiver:
         self._dead_letters = dead_letters
         self.may_claim = True
         """False once the partition was lost: what is in hand is offered to the store, as long as nobody else claims."""
+        self.restart: TopicChanged | None = None
+        """Why the partition is to be taken over again, once its owner let the consumer go of it."""
         self._guard = threading.Lock()
         self._write_again_at = -math.inf
         self._full_tries = 0
@@ -124,11 +126,11 @@ class PartitionArchiver:
         """The cluster named the topic's id, None where it did not, after records below `fetched` were handed over."""
         claimed = self._identity.topic_id
         if topic_id is not None and claimed is None:
-            self.offer(PartitionFailed(self._name, self._changed("its id was not known as it was claimed")))
+            self.restart = self._changed("its id was not known as it was claimed")
         elif topic_id is not None and topic_id == claimed:
             self._change(ArchivingState.confirmed_to, fetched)
         elif topic_id is not None:
-            self.offer(PartitionFailed(self._name, self._changed(f"its id is {topic_id} now, and was {claimed}")))
+            self.restart = self._changed(f"its id is {topic_id} now, and was {claimed}")
 
     def close(self) -> None:
         """Forget the partition: nothing more is written, the open chunk's buffer is given back."""

@@ -229,6 +229,7 @@ class ArchiverService:
         if now - self._ticked_at >= TICK_SECONDS:
             self._ticked_at = now
             ownership.tick(now)
+            self._restart(ownership)
             self._budgets.relieve(ownership.active, self._fetching.paused)
             schedule.keep_due({topic for topic, _ in ownership.assigned}, now)
             assignment.tick(now)
@@ -236,6 +237,15 @@ class ArchiverService:
                 self._gave_back_at = now
                 give_back()
         self._fetching.release(ownership.review())
+
+    def _restart(self, ownership: Ownership) -> None:
+        """Take over again what is due, without dropping anything that was polled."""
+        partitions = ownership.to_restart
+        for event in self._fetching.batched(partitions):
+            ownership.offer(event)
+        self._fetching.release(partitions)
+        for partition in partitions:
+            ownership.restart(partition)
 
     def _select(self) -> list[str]:
         """The topics to archive now; raises NoSuchTopic where none of the named ones is there, or nothing to drain."""

@@ -7,6 +7,7 @@ import pytest
 
 from archiver.errors import Fenced, TopicChanged
 from archiver.ingest.kafka_source import PartitionFailed
+from archiver.ingest.partition_archiver import PartitionArchiver
 from blockgz_runtime.errors import PartitionUnavailable, SyncFailed
 from index_format.records import iter_records
 from tests.support.partition_bench import FLUSH, PARTITION, Bench, GatedStore, some, unreadable, until
@@ -19,6 +20,12 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(tmp_path)
     yield bench
     bench.close()
+
+
+def restart(archiver: PartitionArchiver) -> None:
+    """As its owner does."""
+    assert archiver.restart is not None
+    archiver.offer(PartitionFailed(PARTITION, archiver.restart))
 
 
 def test_what_was_fetched_before_the_client_gave_up_is_archived(bench: Bench) -> None:
@@ -124,6 +131,7 @@ class TestCreatedAgain:
         archiver.offer(some(2))
         bench.topic_id = "id-2"
         archiver.told("id-2", archiver.state.fetched)
+        restart(archiver)
         bench.settle()
         assert isinstance(archiver.state.failure, TopicChanged) and bench.offsets() == [0, 1]
 
@@ -152,8 +160,9 @@ def test_an_id_that_was_not_known_is_learnt_by_another_claim(bench: Bench) -> No
     archiver = bench.archiver(topic_id=None)
     archiver.offer(some(0, 1))
     archiver.told(None, 2)
-    assert archiver.state.failure is None
+    assert archiver.restart is None
     archiver.told("id-1", 2)
+    restart(archiver)
     bench.settle()
     assert isinstance(archiver.state.failure, TopicChanged) and bench.offsets() == [0, 1]
     again = bench.archiver()

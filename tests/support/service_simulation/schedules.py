@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError
 from archiver.errors import Diverged
 from archiver.ingest import kafka_source
 from blockgz_runtime.errors import BufferFailed, BufferFull
+from blockgz_runtime.store.retry import LONGEST_REFUSAL_SECONDS
 from tests.support.service_simulation.group import METADATA_SECONDS, SESSION_SECONDS
 from tests.support.service_simulation.judge import Violation, check_threads, judge, marker_key
 from tests.support.service_simulation.logs import Log, Partition
@@ -169,11 +170,12 @@ class Schedule:
 
     def _settle(self) -> None:
         world = self.world
-        deadline = world.hub.now + SETTLE_SECONDS
+        waits_long = {Trouble.DENIED.value, Trouble.FULL.value} & world.bucket.met.keys()
+        deadline = world.hub.now + SETTLE_SECONDS + (LONGEST_REFUSAL_SECONDS if waits_long else 0.0)
         while left := self._left():
             check_threads(world)
             if world.hub.now >= deadline:
-                raise Violation("progress", f"{left[:3]} not archived {SETTLE_SECONDS:.0f} s after all was healed")
+                raise Violation("progress", f"{left[:3]} not archived at {deadline:.0f} s, though all was healed")
             world.hub.run(world.hub.now + LOOK_SECONDS)
 
     def _left(self) -> list[tuple[Partition, int | None, int]]:

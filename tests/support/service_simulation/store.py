@@ -225,9 +225,17 @@ class SimulatedStore:
                     hub.sleep(bucket.latency)
                     raise FAILURES[spell.trouble](f"{spell.trouble.value}: {key}")
                 if spell.trouble is Trouble.SLOW:
-                    hub.sleep(hub.rng.choice((1.0, 5.0, 20.0)))
+                    self._delay(hub.rng.choice((1.0, 5.0, 20.0)))
                 else:
                     self._hang(key, None if spell.trouble is Trouble.FOR_EVER else CLIENT_SECONDS, is_upload=is_upload)
+
+    def _delay(self, seconds: float) -> None:
+        hub, task = NOW.hub, NOW.hub.current
+        assert task is not None
+        self._bucket.hanging.append(task)
+        hub.park(seconds)
+        if task in self._bucket.hanging:
+            self._bucket.hanging.remove(task)
 
     def _hang(self, key: str, seconds: float | None, *, is_upload: bool) -> None:
         hub, task = NOW.hub, NOW.hub.current
