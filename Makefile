@@ -15,10 +15,10 @@ SOAK_PARTITIONS ?= 2000
 # The Git revision that `make house` compares the working tree with.
 BASE ?=
 # Files of tests run side by side, each process with servers of its own. Much of a system test is waiting.
-SIDE_BY_SIDE ?= -n 2 --dist loadfile
+SIDE_BY_SIDE ?= -n 3 --dist loadfile
 SYSTEM_SIDE_BY_SIDE ?= -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test unit system spark check house bench bench-quick faults mutants soak replay-kills clean
+.PHONY: demo test unit system spark check house bench bench-quick faults mutants simulate long soak replay-kills clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/archiver demo
@@ -58,9 +58,10 @@ mutants: $(VENV)/.dev
 simulate: $(VENV)/.dev
 	$(BIN)/python -m tests.support.service_simulation --schedules $(SCHEDULES) --seed $(SEED)
 
-# Hours: the fault campaign on real servers, and both simulators at length.
+# Hours: the fault campaign on real servers, both simulators at length, and streams begun again more often.
 long: $(VENV)/.dev
 	$(MAKE) faults
+	BLOCKGZ_RESTARTS=20 $(BIN)/python -m pytest system_test/test_spark_cluster.py -k begun_again
 	$(BIN)/python -m tests.support.simulate --schedules $(PROTOCOL_SCHEDULES) --seed $(SEED)
 	$(MAKE) simulate
 	$(BIN)/python -m tests.support.service_simulation --wide --schedules 500 --seed $(SEED)

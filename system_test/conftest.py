@@ -25,6 +25,8 @@ _TEST_SECONDS = 300
 _LONGEST = (
     "test_soak.py",
     "test_faults.py",
+    "test_mutants.py",
+    "test_service_simulation.py",
     "test_kill.py",
     "test_spark_republish.py",
     "test_spark_sink.py",
