@@ -82,9 +82,16 @@ class LogBounds(NamedTuple):
     high: int
 
 
+NOW = 2**63 - 1
+"""Above the end of any log: see ReadLogBounds."""
+
+
 @dataclass(frozen=True)
 class ReadLogBounds:
-    """Answer: LogBounds of the partition; not such as were known before where those end below `at_least`."""
+    """Answer: LogBounds of the partition; not such as were known before where those end below `at_least`.
+
+    With NOW they are asked for in any case, and the topic is found to be no other one after that.
+    """
 
     at_least: int = 0
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from archiver.commit.commit import PartitionIdentity
 from archiver.commit.objects import Held, read_marker, swap_marker, until_swapped
 from archiver.commit.operations import (
+    NOW,
     Get,
     LogBounds,
     NewToken,
@@ -115,6 +116,9 @@ def _take_over_once(identity: PartitionIdentity, writer: str, policy: TakeoverPo
     if held is not None:
         try:
             gap = gap_before(held.marker, bounds, identity)
+            if gap is not None:  # recorded for ever: not by bounds that may be a former topic's
+                bounds = yield from retrying(ReadLogBounds(NOW))
+                gap = gap_before(held.marker, bounds, identity)
             _compare_tail(identity, held.marker, newest)
         except Diverged as error:
             raise _judged_with_id(identity, held.marker, error) from None

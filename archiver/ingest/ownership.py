@@ -14,7 +14,7 @@ from typing import NamedTuple
 from archiver.commit.commit import PartitionIdentity
 from archiver.commit.driver import Driver, LogReader, NoLog, Wait
 from archiver.commit.objects import Held, read_marker
-from archiver.commit.operations import LogBounds
+from archiver.commit.operations import NOW, LogBounds
 from archiver.commit.recovery import Claimed, TakeoverPolicy, name_successors, take_over_last
 from archiver.config.model import RunConfig
 from archiver.errors import AssignmentLost, Diverged, Fenced, TopicGone
@@ -34,6 +34,7 @@ from blockgz_runtime.store.retry import backoff_seconds
 from blockgz_runtime.store.writer import Store
 from index_format.errors import BlockgzError
 from index_format.keys import LAYOUTS, TopicFolder
+from index_format.records import Record
 
 HEARTBEAT_SECONDS = 3.0
 """A fenced writer waits this long before it claims again: by then a zombie has learnt that it is none."""
@@ -133,6 +134,23 @@ class ArchivingContext:
     committers: Executor
     dead_letters: DeadLetterTopic | None = None
     """Takes records that cannot be archived, where that is the policy."""
+
+
+@dataclass(frozen=True)
+class _LogOfTopic:
+    """A log for a claim, of a topic that may be deleted and created again meanwhile."""
+
+    log: LogReader
+    is_same: Callable[[], bool]
+
+    def bounds(self, at_least: int) -> LogBounds:
+        found = self.log.bounds(at_least)
+        if at_least == NOW and not self.is_same():
+            raise PartitionUnavailable("the topic was created again meanwhile")
+        return found
+
+    def record_at(self, offset: int) -> Record | None:
+        return self.log.record_at(offset)
 
 
 class Leaving(NamedTuple):
@@ -413,7 +431,7 @@ class Ownership:
                 raise cause
             raise PartitionUnavailable(f"{name_of(partition)} cannot be claimed yet", why=cause)
 
-        log_reader = context.log_of(partition, bounds)
+        log_reader = _LogOfTopic(context.log_of(partition, bounds), lambda: context.topics.is_same(topic, topic_id))
         driver = Driver(
             context.store, log_reader, put_off, lambda: partition in self._assigned, lambda: Situation.STARTING
         )

@@ -127,6 +127,8 @@ class ArchivingState:
     inbox: tuple[PartitionEvent, ...] = ()
     inbox_bytes: int = 0
     """Bytes that were offered and not yet taken into a chunk."""
+    is_begun: bool = False
+    """Whether the consumer told anything of the log: before that, the position is only where it is to begin."""
     is_building: bool = False
     has_committer: bool = False
     is_closed: bool = False
@@ -229,8 +231,14 @@ class ArchivingState:
         if event == WriteAgain():
             return self if event in self.inbox else replace(self, inbox=(event, *self.inbox))
         num_bytes = event.num_bytes if isinstance(event, Fetched) else 0
-        fetched = max(self.fetched, _end_of(event))
-        return replace(self, inbox=(*self.inbox, event), inbox_bytes=self.inbox_bytes + num_bytes, fetched=fetched)
+        end = _end_of(event)
+        return replace(
+            self,
+            inbox=(*self.inbox, event),
+            inbox_bytes=self.inbox_bytes + num_bytes,
+            fetched=max(self.fetched, end or 0),
+            is_begun=self.is_begun or end is not None,
+        )
 
     def building(self) -> "tuple[ArchivingState, bool]":
         """Whether a builder has to start."""
@@ -324,8 +332,8 @@ class ArchivingState:
         )
 
 
-def _end_of(event: PartitionEvent) -> int:
-    """The offset behind what the event tells of the log."""
+def _end_of(event: PartitionEvent) -> int | None:
+    """The offset behind what the event tells of the log; None where it tells nothing."""
     match event:
         case Fetched():
             return event.last_offset + 1
@@ -334,7 +342,7 @@ def _end_of(event: PartitionEvent) -> int:
         case Unreadable(offset=offset):
             return offset + 1
         case _:
-            return 0
+            return None
 
 
 def epoch_fell(state: ArchivingState, fetched: Fetched) -> bool:
@@ -376,7 +384,10 @@ def flushed(state: ArchivingState) -> Ending:
     """What is committed where all that is open is to end."""
     if state.open_chunk is not None:
         return EndChunk()
-    is_new = state.committed is None or state.position > state.committed
+    if state.committed is None:
+        is_new = state.is_begun or state.is_drained
+    else:
+        is_new = state.position > state.committed
     if state.has_committer or state.pending or not is_new:
         return None
     gaps = state.chunk.gaps if state.chunk else ()

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError
 
 from archiver.errors import Diverged
 from archiver.ingest import kafka_source
+from archiver.ingest.backpressure import FetchMode
 from blockgz_runtime.errors import BufferFailed, BufferFull
 from blockgz_runtime.store.retry import LONGEST_REFUSAL_SECONDS
 from tests.support.service_simulation.group import METADATA_SECONDS, SESSION_SECONDS
@@ -245,6 +246,8 @@ class Schedule:
         if ownership is None or self.world.config.once:
             return
         owned = {each for member in self.world.group.members if member.host == run.host.name for each in member.owned}
+        if run.service._fetching._mode is FetchMode.WAIT:
+            return  # for STALL_SECONDS at most: without memory or buffer it does not ask the group
         strays = set(ownership.active) - owned
         again = strays & self._strays.get(run.host.name, set())
         if again and run.host.frozen_until < self.world.hub.now:
