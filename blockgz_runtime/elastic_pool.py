@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -59,14 +60,20 @@ class ElasticPool(Executor):
         """Begin tasks that wait, as far as they may begin now. The pool calls this itself, every GROW_SECONDS."""
         with self._guard:
             while self._waiting and self._may_begin():
-                thread = threading.Thread(target=self._work, name=self._name, args=(self._waiting.popleft(),))
+                thread = threading.Thread(target=self._work, name=self._name, args=(self._waiting[0],))
                 thread.daemon = True  # one that hangs for ever does not keep the process
                 self._begun[thread] = self._clock()
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError:  # no more threads now
+                    del self._begun[thread]
+                    break
+                self._waiting.popleft()
             if self._waiting and (self._growing is None or not self._growing.is_alive()):
                 self._growing = threading.Timer(GROW_SECONDS, self._grow_again)
                 self._growing.daemon = True
-                self._growing.start()
+                with suppress(RuntimeError):
+                    self._growing.start()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more tasks; `wait` for those that were taken, except the cancelled."""

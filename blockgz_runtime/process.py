@@ -182,9 +182,12 @@ def ended_in_time(
     def watch() -> None:
         ending.wait()
         if not ended.wait(seconds):
-            code = report(seconds)
-            sys.stdout.flush()
-            leave(code)
+            code = 1
+            try:
+                code = report(seconds)
+                sys.stdout.flush()
+            finally:  # such as where nobody reads the report any more
+                leave(code)
 
     threading.Thread(target=watch, name="ending", daemon=True).start()
     try:

@@ -110,6 +110,8 @@ def _take_over_once(identity: PartitionIdentity, writer: str, policy: TakeoverPo
     held = yield from read_own(identity, policy)
     archived = held.marker.next_offset if held else None
     bounds: LogBounds = yield from retrying(ReadLogBounds(archived or 0))
+    if archived is None and bounds.low > 0:  # where the archive begins: not by bounds that may be a former topic's
+        bounds = yield from retrying(ReadLogBounds(NOW))
     newest = yield from _newest_archived(held.marker if held else None, bounds)
     yield from _check_assignment(identity)
     gap = None

@@ -7,6 +7,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from archiver.commit.operations import LogBounds
 from archiver.ingest.kafka_log import AskBounds
 from archiver.ingest.kafka_source import Partition
+from index_format.errors import BlockgzError
 
 C = TypeVar("C")
 
@@ -41,17 +42,31 @@ class ClaimQueue(Generic[C]):
             self._new = []
 
     def _begin(self, claims: list[_Claim]) -> None:
-        answers = self._ask([claim.partition for claim in claims])
-        for claim in claims:
-            answer = answers[claim.partition]
-            if isinstance(answer, LogBounds):
-                self._executor.submit(_carry_out, claim, answer)
-            else:
-                claim.result.set_exception(answer)
+        left = list(claims)
+        try:
+            answers = self._ask([claim.partition for claim in claims])
+            while left:
+                answer = answers[left[-1].partition]
+                if isinstance(answer, LogBounds):
+                    self._executor.submit(_carry_out, left[-1], answer)
+                else:
+                    left[-1].result.set_exception(answer)
+                left.pop()
+        except Exception as error:  # nobody asks for the result of this call, but for each claim's
+            for claim in left:
+                claim.result.set_exception(_internal(error))
 
 
 def _carry_out(claim: _Claim, bounds: LogBounds) -> None:
     try:
         claim.result.set_result(claim.carry_out(claim.partition, bounds))
-    except Exception as error:
+    except BlockgzError as error:
         claim.result.set_exception(error)
+    except Exception as error:
+        claim.result.set_exception(_internal(error))
+
+
+def _internal(error: Exception) -> BlockgzError:
+    failure = BlockgzError("internal error", why=repr(error))
+    failure.__cause__ = error
+    return failure

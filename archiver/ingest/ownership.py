@@ -9,15 +9,15 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from archiver.commit.commit import PartitionIdentity
 from archiver.commit.driver import Driver, LogReader, NoLog, Wait
 from archiver.commit.objects import Held, read_marker
-from archiver.commit.operations import NOW, LogBounds
+from archiver.commit.operations import NOW, CompareAndSwap, LogBounds, Operation
 from archiver.commit.recovery import Claimed, TakeoverPolicy, name_successors, take_over_last
 from archiver.config.model import RunConfig
-from archiver.errors import AssignmentLost, Diverged, Fenced, TopicGone
+from archiver.errors import AssignmentLost, Diverged, Fenced, TopicChanged, TopicGone
 from archiver.failures import Next, Situation, what_next
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkSettings
@@ -151,6 +151,15 @@ class _LogOfTopic:
 
     def record_at(self, offset: int) -> Record | None:
         return self.log.record_at(offset)
+
+
+class _OneWriterDriver(Driver):
+    """For a store that does not keep writers apart: nothing is swapped once the partition was lost."""
+
+    def _carry_out(self, operation: Operation) -> Any:
+        if isinstance(operation, CompareAndSwap) and not self._still_assigned():
+            raise AssignmentLost("the partition was lost", why="nothing in the store would keep two writers apart")
+        return super()._carry_out(operation)
 
 
 class Leaving(NamedTuple):
@@ -314,8 +323,9 @@ class Ownership:
     def restart(self, partition: Partition) -> None:
         """Commit what was offered, then take the partition over again; nothing of it is to be fetched meanwhile."""
         archiver = self._active[partition]
-        assert archiver.restart is not None
-        archiver.offer(PartitionFailed(partition, archiver.restart))
+        why, archiver.restart = archiver.restart, None
+        if why is not None:
+            archiver.offer(PartitionFailed(partition, why))
 
     def review(self) -> list[Partition]:
         """End partitions that failed, are drained or left; gives those that are to be consumed no longer."""
@@ -375,8 +385,7 @@ class Ownership:
 
     def _leave(self, partitions: Iterable[Partition], seconds: float) -> None:
         until = self._context.clock() + seconds
-        for partition in partitions:
-            self._assigned.discard(partition)
+        for partition in list(partitions):
             self._hurried.setdefault(partition, threading.Event()).set()
             self._retry_at.pop(partition, None)
             if partition in self._active:
@@ -385,6 +394,7 @@ class Ownership:
                     self._leaving[partition] = Leaving(archiver, until)
                 if seconds > 0:
                     archiver.offer(Flush(RollReason.FLUSH))
+            self._assigned.discard(partition)  # last: its threads find it assigned or leaving
         self._see_off()
 
     def _see_off(self) -> None:
@@ -421,7 +431,13 @@ class Ownership:
     def _claim(self, partition: Partition, bounds: LogBounds) -> tuple[PartitionIdentity, Claimed]:
         """Runs in a thread of its own."""
         context, (topic, number) = self._context, partition
-        config = context.config
+        config, end_offset = context.config, self.reports[partition].end_offset
+        if end_offset is not None and bounds.high < end_offset:
+            raise TopicChanged(
+                f"{name_of(partition)} ends at offset {bounds.high} now, and at {end_offset} as the run began",
+                why="the topic was created again meanwhile, or its log was truncated",
+                remedy="run it again, which asks for its end anew",
+            )
         topic_id, folder = context.topics.locate(topic)
         keys = LAYOUTS[config.layout](folder, number)
 
@@ -490,12 +506,20 @@ class Ownership:
 
     def _archiver(self, partition: Partition, identity: PartitionIdentity, claimed: Claimed) -> PartitionArchiver:
         context = self._context
+        kind = _OneWriterDriver if context.config.single_writer else Driver
+        driver = kind(
+            context.store,
+            NoLog(),
+            self._back_off(partition),
+            lambda: partition in self._assigned or partition in self._leaving,
+            lambda: self.situation,
+        )
         return PartitionArchiver(
             identity,
             claimed,
             ChunkSettings.of(context.config),
             buffer=context.buffer,
-            driver=Driver(context.store, NoLog(), self._back_off(partition), lambda: True, lambda: self.situation),
+            driver=driver,
             topic_id_now=partial(context.topics.current_id, partition[0]),
             builders=context.builders,
             committers=context.committers,

@@ -45,7 +45,7 @@ from archiver.ingest.partition_state import (
 )
 from archiver.ingest.roll_policy import rows_that_fit
 from archiver.logs import LogEvent, log
-from blockgz_runtime.errors import BufferFull, SyncFailed
+from blockgz_runtime.errors import BufferFull, PartitionUnavailable, SyncFailed
 from blockgz_runtime.store.retry import backoff_seconds
 from index_format.errors import BlockgzError
 
@@ -88,8 +88,9 @@ class PartitionArchiver:
         self._dead_letters = dead_letters
         self.may_claim = True
         """False once the partition was lost: what is in hand is offered to the store, as long as nobody else claims."""
-        self.restart: TopicChanged | None = None
-        """Why the partition is to be taken over again, once its owner let the consumer go of it."""
+        self.restart: BlockgzError | None = None
+        """Why the partition is to be taken over again, once its owner let the consumer go of it; set once."""
+        self._is_told = False
         self._guard = threading.Lock()
         self._write_again_at = -math.inf
         self._full_tries = 0
@@ -126,11 +127,19 @@ class PartitionArchiver:
         """The cluster named the topic's id, None where it did not, after records below `fetched` were handed over."""
         claimed = self._identity.topic_id
         if topic_id is not None and claimed is None:
-            self.restart = self._changed("its id was not known as it was claimed")
+            self._restart_with(
+                PartitionUnavailable(
+                    f"{self._identity} is claimed again", why="the topic's id was not known as it was claimed"
+                )
+            )
         elif topic_id is not None and topic_id == claimed:
             self._change(ArchivingState.confirmed_to, fetched)
         elif topic_id is not None:
-            self.restart = self._changed(f"its id is {topic_id} now, and was {claimed}")
+            self._restart_with(self._changed(f"its id is {topic_id} now, and was {claimed}"))
+
+    def _restart_with(self, why: BlockgzError) -> None:
+        if not self._is_told:
+            self.restart, self._is_told = why, True
 
     def close(self) -> None:
         """Forget the partition: nothing more is written, the open chunk's buffer is given back."""

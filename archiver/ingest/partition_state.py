@@ -222,7 +222,7 @@ class ArchivingState:
     @property
     def can_build(self) -> bool:
         """Whether an event waits that may be handled."""
-        return bool(self.inbox) and (self.inbox[0] == WriteAgain() or not self.is_blocked)
+        return bool(self.inbox) and (self.inbox[0] == WriteAgain() or self.is_over or not self.is_blocked)
 
     def offered(self, event: PartitionEvent) -> "ArchivingState":
         """With one more event; ticks and orders to end a block do not pile up during an outage."""

@@ -187,7 +187,8 @@ class ArchiverService:
         self._tell_start(topics)
         ids = TopicIds(self._cluster.topic_ids, lambda: {topic for topic, _ in self._assigned()}, self._clock)
         directory = TopicDirectory(self._store, ids, archive, self._clock)
-        configs = TopicConfigs(self._store, archive.layout, directory.locate, self._cluster.describe)
+        is_ending = (lambda: False) if self._config.once else self._stopping.is_set  # a short run keeps them, too
+        configs = TopicConfigs(self._store, archive.layout, directory.locate, self._cluster.describe, is_ending)
         schedule = TopicConfigSchedule(configs, self._asking)
         ownership = self._ownership = Ownership(self._context(archive, directory))
         if self._config.http is not None:

@@ -107,7 +107,16 @@ Describe = Callable[[Sequence[str]], Mapping[str, TopicDescription]]
 class TopicConfigs:
     """Keeps the configurations of topics up to date; one call at a time."""
 
-    def __init__(self, store: Store, layout: str, locate: Locate, describe: Describe) -> None:
+    def __init__(
+        self,
+        store: Store,
+        layout: str,
+        locate: Locate,
+        describe: Describe,
+        is_ending: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`is_ending`: what is left of a call is left to another run."""
+        self._is_ending = is_ending
         self._store = store
         self._layout = layout
         self._locate = locate
@@ -122,6 +131,8 @@ class TopicConfigs:
             log.warning(LogEvent.TOPIC_CONFIG_UNKNOWN, topic=",".join(topics), cause=error.what, why=error.why)
             return
         for topic, description in described.items():
+            if self._is_ending():
+                return
             try:
                 self._keep(topic, description)
             except BlockgzError as error:

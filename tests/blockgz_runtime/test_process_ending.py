@@ -2,6 +2,8 @@
 
 import threading
 
+import pytest
+
 from blockgz_runtime.process import ended_in_time
 
 SECONDS = 10
@@ -29,3 +31,20 @@ def test_an_end_inside_its_time_is_nobodys_business() -> None:
     watching.join(SECONDS)
     assert not watching.is_alive()
     assert not codes
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_report_that_cannot_be_made_does_not_keep_the_process() -> None:
+    ending, left, codes = threading.Event(), threading.Event(), list[int]()
+    ending.set()
+
+    def report(_: float) -> int:
+        raise BrokenPipeError
+
+    def leave(code: int) -> None:
+        codes.append(code)
+        left.set()
+
+    with ended_in_time(ending, 0.01, report, leave):
+        assert left.wait(SECONDS)
+    assert codes == [1]

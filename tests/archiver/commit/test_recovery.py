@@ -280,6 +280,19 @@ def test_bounds_that_are_older_than_the_archive_are_no_divergence(store: MemoryS
         claim(store, AskedBefore(changed))
 
 
+def test_neither_a_gap_nor_the_archives_start_rests_on_the_bounds_of_a_former_topic(store: MemoryStore) -> None:
+    class AskedBefore(MemoryLog):
+        """Its bounds were asked for as a topic had the name of which retention had taken much."""
+
+        def bounds(self, at_least: int = 0) -> op.LogBounds:
+            return super().bounds() if at_least == op.NOW else op.LogBounds(50, 90)
+
+    fresh = AskedBefore(records(range(100)))
+    assert claim(MemoryStore(), fresh).position == 0
+    later = claim(store, AskedBefore([*ROWS, *records(range(8, 100))]))
+    assert (later.position, later.gap) == (8, None)
+
+
 def test_a_lost_race_for_the_claim_starts_again_and_wins(store: MemoryStore) -> None:
     log = MemoryLog(ROWS)
     slow = Actor("slow", take_over(IDENTITY, "slow", POLICY), store, log, random.Random(1))

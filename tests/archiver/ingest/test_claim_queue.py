@@ -11,6 +11,7 @@ from archiver.ingest.claim_queue import ClaimQueue
 from archiver.ingest.kafka_log import BoundsOrFailure
 from archiver.ingest.kafka_source import Partition
 from blockgz_runtime.errors import PartitionUnavailable
+from index_format.errors import BlockgzError
 
 SECONDS = 10
 THREADS = 2
@@ -56,4 +57,16 @@ def test_what_a_claim_raises_is_its_results() -> None:
         queue: ClaimQueue[None] = ClaimQueue(lambda each: dict.fromkeys(each, LogBounds(0, 0)), executor)
         result = queue.submit(("orders", 0), claim)
         queue.ask()
-        assert isinstance(result.exception(SECONDS), KeyError)
+        failure = result.exception(SECONDS)
+    assert isinstance(failure, BlockgzError) and isinstance(failure.__cause__, KeyError)
+
+
+def test_a_fault_of_our_own_leaves_no_claim_waiting_for_ever() -> None:
+    def ask(_: object) -> dict[Partition, LogBounds]:
+        raise KeyError("x")
+
+    with ThreadPoolExecutor(THREADS) as executor:
+        queue: ClaimQueue[None] = ClaimQueue(ask, executor)
+        results = [queue.submit(("orders", number), lambda *_: None) for number in range(3)]
+        queue.ask()
+        assert all(isinstance(result.exception(SECONDS), BlockgzError) for result in results)

@@ -16,7 +16,7 @@ from archiver.cli.archiving import RunResult
 from archiver.cli.run import run_exit_code
 from archiver.commit.operations import LogBounds
 from archiver.config.model import RunConfig
-from archiver.errors import Diverged, TopicGone
+from archiver.errors import Diverged, TopicChanged, TopicGone
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.claim_queue import ClaimQueue
 from archiver.ingest.kafka_source import Fetched, Partition
@@ -104,7 +104,7 @@ def owner(
         writer="w",
         back_off=back_off or (lambda *_: time.sleep(0.001)),
         clock=time.monotonic,
-        claims=ClaimQueue(lambda partitions: dict.fromkeys(partitions, LogBounds(0, 0)), pool),
+        claims=ClaimQueue(lambda partitions: dict.fromkeys(partitions, LogBounds(0, high)), pool),
         builders=pool,
         committers=pool,
     )
@@ -440,3 +440,11 @@ def test_a_claim_from_before_a_loss_is_not_used_where_the_partition_came_back(
     epoch = ownership.active[PARTITION].held.marker.epoch
     ownership.tick(math.inf)
     assert epoch == 2 and not ownership._claims
+
+
+def test_a_log_that_ends_below_the_end_of_a_drain_ends_it(pool: ThreadPoolExecutor, buffer: BufferFolder) -> None:
+    """The topic that was to be drained is gone, and nothing may ever fill the new one."""
+    ownership = owner(MemoryStore(), buffer, pool, high=9, once=True)
+    ownership.acquire(PARTITION, 10)
+    wait_for(lambda: not ownership.begin() and ownership.is_over)
+    assert isinstance(ownership.reports[PARTITION].failure, TopicChanged)

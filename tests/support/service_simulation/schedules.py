@@ -56,8 +56,8 @@ class Schedule:
         self.shape = shape
         self.sick: set[Partition] = set()
         self.slots: list[str] = []
-        self._strays: dict[str, set[Partition]] = {}
-        """What each run worked on at the last look without being its owner."""
+        self._strays: dict[str, dict[Partition, float]] = {}
+        """Since when each run works on what is not its own."""
 
     def run(self) -> World:
         """The world at its end; raises Violation."""
@@ -248,10 +248,12 @@ class Schedule:
         owned = {each for member in self.world.group.members if member.host == run.host.name for each in member.owned}
         if run.service._fetching._mode is FetchMode.WAIT:
             return  # for STALL_SECONDS at most: without memory or buffer it does not ask the group
-        strays = set(ownership.active) - owned
-        again = strays & self._strays.get(run.host.name, set())
-        if again and run.host.frozen_until < self.world.hub.now:
-            raise Violation("strays", f"{run.host.name} works on {sorted(again)}, which are not its own")
+        now, before = self.world.hub.now, self._strays.get(run.host.name, {})
+        strays = {each: before.get(each, now) for each in set(ownership.active) - owned}
+        # A flush inside of a rebalance may take the grace time; the group is heard again after it.
+        again = sorted(each for each, since in strays.items() if now - since > self.world.config.grace + LOOK_SECONDS)
+        if again and run.host.frozen_until < now:
+            raise Violation("strays", f"{run.host.name} works on {again}, which are not its own")
         self._strays[run.host.name] = strays
 
     def _check_stops(self, run: Run) -> None:
