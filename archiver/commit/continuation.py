@@ -10,7 +10,7 @@ from archiver.commit.commit import FinishedChunk, PartitionIdentity, StoredChunk
 from archiver.commit.objects import Held, read_marker, store_once, swap_marker
 from archiver.commit.operations import NewToken, Protocol
 from archiver.commit.recovery import close_folder
-from archiver.errors import Diverged
+from archiver.errors import Diverged, Fenced
 from index_format import marker as markers
 from index_format import objects
 from index_format.keys import PartitionKeys
@@ -39,6 +39,14 @@ def continue_in(new: PartitionIdentity, old: PartitionKeys, held: Held, turn: Tu
             f"{new.keys.marker} is there already",
             why="the folder holds a chain of the partition that does not continue this one",
             remedy="find out where it comes from; nothing was changed",
+        )
+    # Asked after `existing` was read: whoever closes the old folder meanwhile has replaced that before.
+    now = yield from read_marker(old.marker)
+    if now is None or now.etag != held.etag:
+        raise Fenced(
+            f"another writer took over {old.marker}",
+            why="it changed since it was read: an archiver or another repair is at work",
+            remedy="run the command again; nothing was changed",
         )
     epoch = max(held.marker.epoch, existing.marker.epoch if existing else 0) + 1
     marker = yield from _begun(new, old, held.marker, turn, writer, epoch)

@@ -56,7 +56,10 @@ class RepairTarget:
 
 
 def targets(store: ToolStore, layout: str, texts: Sequence[str]) -> list[RepairTarget]:
-    """What `orders`, `orders:3`, `orders~2:0` or the key of a chunk's data means; raises UsageError or NotInArchive."""
+    """What `orders`, `orders:3`, `orders~2:0` or the key of a chunk's data means, each once.
+
+    Raises UsageError or NotInArchive.
+    """
     found: list[RepairTarget] = []
     for text in texts:
         if "/" in text:
@@ -79,7 +82,7 @@ def targets(store: ToolStore, layout: str, texts: Sequence[str]) -> list[RepairT
                 remedy="replayer ls shows what is archived",
             )
         found += [RepairTarget(keys) for keys in chosen]
-    return found
+    return list({(str(each), each.key and each.key.key): each for each in found}.values())
 
 
 def parse_place(text: str) -> tuple[str, int | None]:

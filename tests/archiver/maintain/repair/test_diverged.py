@@ -13,7 +13,7 @@ from archiver.commit.recovery import last_folder, name_successors, take_over, ta
 from archiver.errors import Diverged, Fenced, FolderClosed
 from archiver.maintain.repair.diverged import Source, plan_diverged
 from archiver.maintain.repair.markers import plan_marker
-from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out
+from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out, targets
 from archiver.maintain.sweep import plan_sweep, sweep
 from index_format import marker as markers
 from index_format.chunk_index import Gap
@@ -291,6 +291,24 @@ def test_a_commit_between_plan_and_repair_wins() -> None:
     world.repaired()
     world.go_on(range(10, 50))
     assert len(world.read().records) == 50
+
+
+def test_a_second_repair_that_comes_late_changes_nothing() -> None:
+    world = usual()
+    late = world.plan()
+    world.repaired()
+    world.go_on(range(10, 50))
+    before = world.marker_at(world.last())
+    (problem,) = carry_out(late)
+    assert isinstance(problem.error, Fenced)
+    assert world.marker_at(world.last()) == before
+    assert world.read().records == {n: LOG.records[n].value for n in range(10)} | values(world.log, 10)
+
+
+def test_a_partition_that_is_named_twice_is_one_target() -> None:
+    world = usual()
+    (target,) = targets(world.store, "topic", ["orders", "orders:3"])
+    assert str(target) == "orders:3"
 
 
 def test_a_topic_that_is_created_again_names_the_next_folder_that_holds_the_partition() -> None:
