@@ -253,8 +253,9 @@ async def asked_job(
     partition = selections[0].partition
     numbers = "all" if request.topic.partitions is None else ",".join(map(str, request.topic.partitions))
     asked = (numbers, *request.selection.asked, *more)
-    archive_id, folder = partition.marker.archive_id, str(partition.keys.folder)
-    return selections, make_job(request.job, archive_id, folder, request.target, asked, pipeline)
+    # The first of its folders: the job is the same one after its log was truncated.
+    archive_id, first_folder = partition.marker.archive_id, str(partition.folders[0][0].folder)
+    return selections, make_job(request.job, archive_id, first_folder, request.target, asked, pipeline)
 
 
 async def known_job(

@@ -22,7 +22,7 @@ from index_format.keys import (
     data_suffix,
     topic_home,
 )
-from index_format.marker import ChunkEntry, Marker, advanced, appended, claimed, encode, entry_of, folded
+from index_format.marker import ChunkEntry, Continues, Marker, advanced, appended, claimed, encode, entry_of, folded
 from index_format.record_formats import record_format
 from index_format.records import TIMESTAMP_TYPES, Record, batch_from_records, record_hash
 
@@ -188,6 +188,24 @@ class PartitionWriter:
         """The last swap of an old incarnation's marker."""
         self.marker = replace(self.marker, successor=successor)
         self.store_marker()
+
+    def truncated(self, offset: int) -> "PartitionWriter":
+        """A writer of the next folder, where the partition goes on from `offset`, its log having been truncated."""
+        number = self.keys.folder.incarnation + 1
+        newer = self.archive.partition(self.keys.folder.topic, self.keys.partition, incarnation=number)
+        folder, topic_id = newer.keys.folder, self.marker.topic_id
+        info = TopicInfo(topic=folder.topic, topic_id=topic_id, incarnation=number)
+        self.archive.put(topic_home(self.keys.layout, folder) + "_topic.json", objects.encode(info))
+        newer.marker = replace(
+            newer.marker,
+            topic_id=topic_id,
+            continues=Continues(str(self.keys.folder), offset),
+            start_offset=offset,
+            next_offset=offset,
+        )
+        newer.store_marker()
+        self.hand_over(str(newer.keys.folder))
+        return newer
 
     def _last_end(self) -> int:
         spans = self.marker.spans

@@ -29,7 +29,7 @@ from replayer.replay.prepare import KnownJob, ShapedTarget, ask_before, asked_jo
 from replayer.replay.request import ReplayRequest
 from replayer.replay.target_topic import undo_retention
 from replayer.spark.archive_place import ArchivePlace
-from replayer.spark.jobs.replaying import LanesResult, LaneWork, Replay, run_rounds, written
+from replayer.spark.jobs.replaying import LanesResult, LaneWork, Replay, run_rounds, topics_of, written
 from replayer.spark.lanes import LaneStore, LaneTarget, SourceLane, places_for, source_lane
 
 BY_SOURCE = "a lane for each source partition"
@@ -57,7 +57,7 @@ async def replay(
         await asyncio.to_thread(make_ready, target, admin, properties)
         work = _work(request, known, target, properties, address)
         begun = time.monotonic()
-        job = Replay(known.work.first, known.recorded, lanes, store, work)
+        job = Replay(known.work.first, known.recorded, lanes, store, topics_of(known.work.selections), work)
         result = await _run(job, plan, spark, as_json=as_json)
         if result.complete:
             await print_set_back(target.name, admin, properties)
@@ -94,11 +94,9 @@ def _work(
     properties: Mapping[str, str],
     address: ArchiveOptions,
 ) -> LaneWork:
-    folder = known.work.selections[0].partition.keys.folder
     config = target.facts.config if target.facts else None
     return LaneWork(
         ArchivePlace(**vars(address)),
-        f"{folder.topic}~{folder.incarnation}",
         known.pipeline,
         request.selection.filter,
         request.on_damage == SKIPS,

@@ -1,7 +1,7 @@
 """A replay by lanes: each source partition is a task of Spark, in rounds until every lane is complete."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -36,8 +36,6 @@ class LaneWork:
     """What all lanes of a replay have in common."""
 
     place: ArchivePlace
-    topic: str
-    """The incarnation, so that every task opens the same."""
     pipeline: Pipeline
     record_filter: RecordFilter
     skips_damage: bool
@@ -50,6 +48,8 @@ class LaneTask:
     """One lane, and the position that its job began with."""
 
     work: LaneWork
+    topic: str
+    """The incarnation that holds the source, so that every attempt opens the same."""
     lane: SourceLane
     first: LanePosition
 
@@ -74,6 +74,8 @@ class Replay:
     recorded: Mapping[int, LanePosition]
     lanes: Mapping[int, SourceLane]
     store: LaneStore
+    topics: Mapping[int, str]
+    """The incarnation that holds each source; not the same one for all where logs were truncated."""
     work: LaneWork
 
     @property
@@ -84,7 +86,7 @@ class Replay:
     def tasks(self, now: Mapping[int, LanePosition]) -> list[LaneTask]:
         """Of the lanes that are not complete."""
         return [
-            LaneTask(self.work, lane, self.first[source])
+            LaneTask(self.work, self.topics[source], lane, self.first[source])
             for source, lane in self.lanes.items()
             if not now[source].complete
         ]
@@ -117,6 +119,12 @@ class LanesResult:
     def skipped(self) -> list[tuple[int, LostRange]]:
         """What was passed over at damage by source partition, in order and once."""
         return sorted({(outcome.source, each) for outcome in self.outcomes for each in outcome.skipped})
+
+
+def topics_of(selections: Iterable[Selection]) -> dict[int, str]:
+    """By source partition, a name that means the same folder wherever it is opened."""
+    folders = {each.partition.partition: each.partition.keys.folder for each in selections}
+    return {source: f"{folder.topic}~{folder.incarnation}" for source, folder in folders.items()}
 
 
 def written(positions: Mapping[int, LanePosition]) -> int:
@@ -188,7 +196,7 @@ def run_lane(task: LaneTask) -> LaneOutcome:
 async def _replayed(task: LaneTask, damage: SkipDamage, left_out: LeftOut) -> ReplayResult:
     work, lane = task.work, task.lane
     async with opened(work.place) as archive:
-        partition = await archive.open_partition(work.topic, lane.source)
+        partition = await archive.open_partition(task.topic, lane.source)
         progress = task.first.sources[lane.source]
         reading = Reading(work.record_filter, lambda _: damage if work.skips_damage else STOP)
         selection = Selection(partition, OffsetRange(progress.start, progress.end))

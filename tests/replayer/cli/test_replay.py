@@ -130,6 +130,26 @@ def test_a_dry_run_writes_nothing(program: Program, copy: str) -> None:
     assert program.held(copy) == 0
 
 
+def test_a_job_is_the_same_after_the_log_of_its_first_partition_was_truncated(
+    program: Program, copy: str, tmp_path: Path
+) -> None:
+    """Else it would replay what others hold once more."""
+
+    def name() -> str:
+        planned = program("replay", "payments", "--to-topic", copy, "--dry-run", "--json")
+        assert planned.exit_code == 0, planned.stderr
+        return str(json.loads(planned.stdout)["plan"]["job"])
+
+    archive = ArchiveWriter(tmp_path)
+    writer = archive.partition("payments", 0)
+    writer.commit(records(range(20)))
+    writer.commit(records(range(20, 40)))
+    archive.partition("payments", 1).commit(records(range(40)))
+    before = name()
+    writer.truncated(20).commit(records(range(20, 40)))
+    assert name() == before
+
+
 def test_a_complete_job_leaves_nothing_behind_and_can_be_run_again(program: Program, copy: str, tmp_path: Path) -> None:
     for option in ("--resume", "--into-source"):
         result = program("replay", "orders:0", "--to-topic", copy, "--yes", option, "--json")

@@ -1,8 +1,10 @@
 """One source partition of a replay as an executor does it, killed at every step."""
 
+import asyncio
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -10,16 +12,18 @@ from blockgz_runtime.errors import exit_code as exit_code_of
 from blockgz_runtime.store.address import LocalAddress
 from index_format.ancestor.payloads import ANCESTORS_FORMAT
 from index_format.errors import FormatError
+from replayer.read.positions import OffsetRange
 from replayer.read.record_filter import RecordFilter
+from replayer.read.selection import Selection
 from replayer.replay.job import Job
 from replayer.replay.ledger import LanePosition, SourceProgress, decode_position
 from replayer.replay.pipeline import Pipeline
 from replayer.replay.routing import FoldPartitions
 from replayer.replay.stages import DropTombstones
-from replayer.spark.archive_place import ArchivePlace
+from replayer.spark.archive_place import ArchivePlace, opened
 from replayer.spark.jobs import replaying
-from replayer.spark.jobs.replaying import LaneTask, LaneWork, run_lane
-from replayer.spark.lanes import LaneTarget, source_lane
+from replayer.spark.jobs.replaying import LaneTask, LaneWork, Replay, run_lane, topics_of
+from replayer.spark.lanes import LaneStore, LaneTarget, source_lane
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 from tests.support.replays import Crash, FakeSink, Topic
 
@@ -40,7 +44,6 @@ def task(source: PartitionWriter, tmp_path: Path) -> LaneTask:
     router = FoldPartitions(2)
     work = LaneWork(
         ArchivePlace(LocalAddress(str(tmp_path)), None, None, 1 << 20, ANCESTORS_FORMAT),
-        "orders~1",
         Pipeline((DropTombstones(),), router),
         RecordFilter(),
         skips_damage=False,
@@ -48,7 +51,7 @@ def task(source: PartitionWriter, tmp_path: Path) -> LaneTask:
         target=LaneTarget({}, router, None),
     )
     position = LanePosition("0" * 16, "0" * 16, 0, {SOURCE: SourceProgress(7, 7, 50)})
-    return LaneTask(work, source_lane(JOB, SOURCE, 2), position)
+    return LaneTask(work, "orders~1", source_lane(JOB, SOURCE, 2), position)
 
 
 def kept(source: PartitionWriter, start: int, end: int) -> list[int]:
@@ -98,3 +101,28 @@ def test_an_error_is_an_outcome_that_says_what_went_before(
     assert skipping.failure is None
     ((start, end, _),) = skipping.skipped
     assert [record.offset for record in topic.records[1]] == [*kept(source, 7, start), *kept(source, end, 50)]
+
+
+def test_a_task_reads_the_folder_that_its_partition_is_in(
+    task: LaneTask, source: PartitionWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sibling is in an older folder: the log of this one was truncated."""
+    source.archive.partition("orders", 0).commit(records(range(60)))
+    later = source.truncated(40)
+    later.commit(records(range(40, 60), value_bytes=30))
+
+    async def selected() -> list[Selection]:
+        async with opened(task.work.place) as archive:
+            return [Selection(each, OffsetRange(7, 50)) for each in await archive.open_topic("orders")]
+
+    topics = topics_of(asyncio.run(selected()))
+    assert topics == {0: "orders~1", SOURCE: "orders~2"}
+    replay = Replay({SOURCE: task.first}, {}, {SOURCE: task.lane}, cast(LaneStore, None), topics, task.work)
+    topic = Topic()
+    monkeypatch.setattr(replaying, "lane_sink", lambda *_, **__: nullcontext(FakeSink(topic)))
+    (made,) = replay.tasks(replay.before)
+    assert run_lane(made).failure is None
+    values = {record.offset: record.value for record in [*source.records[:40], *later.records]}
+    assert {record.offset: record.value for record in topic.records[1]} == {
+        offset: value for offset, value in values.items() if 7 <= offset < 50 and value is not None
+    }

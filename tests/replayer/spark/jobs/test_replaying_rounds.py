@@ -91,7 +91,7 @@ class World:
 
 def replay_of(world: World) -> Replay:
     lanes = {source: source_lane(JOB, source, 2) for source in world.first}
-    return Replay(world.first, world.recorded, lanes, world, WORK)  # type: ignore[arg-type]
+    return Replay(world.first, world.recorded, lanes, world, dict.fromkeys(world.first, "orders~1"), WORK)  # type: ignore[arg-type]
 
 
 def run(world: World) -> LanesResult:
@@ -103,7 +103,6 @@ def run(world: World) -> LanesResult:
 
 WORK = LaneWork(
     ArchivePlace(LocalAddress("./archive"), None, None, 1, ANCESTORS_FORMAT),
-    "orders~1",
     Pipeline(),
     RecordFilter(),
     skips_damage=False,
@@ -189,7 +188,7 @@ def test_a_task_travels_with_all_that_a_replay_can_be_asked_for() -> None:
     for router in routers:
         pipeline = Pipeline(stages, router)
         work = replace(WORK, pipeline=pipeline, record_filter=RecordFilter(1, 2, conditions))
-        task = LaneTask(work, source_lane(JOB, 5, 2), first(5))
+        task = LaneTask(work, "orders~1", source_lane(JOB, 5, 2), first(5))
         again: LaneTask = pickle.loads(pickle.dumps(task))
         assert again.work.pipeline.fingerprint == pipeline.fingerprint
         assert str(again.work.record_filter) == str(work.record_filter)
