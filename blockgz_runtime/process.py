@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType, SimpleNamespace
 from typing import Any
 
@@ -183,11 +183,10 @@ def ended_in_time(
         ending.wait()
         if not ended.wait(seconds):
             code = 1
-            try:
+            with suppress(Exception):  # such as where nobody reads the report any more
                 code = report(seconds)
                 sys.stdout.flush()
-            finally:  # such as where nobody reads the report any more
-                leave(code)
+            leave(code)
 
     threading.Thread(target=watch, name="ending", daemon=True).start()
     try:

@@ -2,8 +2,6 @@
 
 import threading
 
-import pytest
-
 from blockgz_runtime.process import ended_in_time
 
 SECONDS = 10
@@ -33,7 +31,6 @@ def test_an_end_inside_its_time_is_nobodys_business() -> None:
     assert not codes
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_report_that_cannot_be_made_does_not_keep_the_process() -> None:
     ending, left, codes = threading.Event(), threading.Event(), list[int]()
     ending.set()
