@@ -67,6 +67,8 @@ class DeadLetterTopic:
         self.topic = str(config.dead_letter_topic)
         self._guard = threading.Lock()
         self._producer: Producer | None = None
+        self.clients_dropped = 0
+        """What was sent when there were fewer, and has no report, will never have one."""
         self._closed = threading.Event()
 
     def letters_of(self, partition: Partition) -> "DeadLetters":
@@ -139,7 +141,10 @@ class DeadLetterTopic:
             # After a fatal error the client leaves a Python exception behind in purge.
             with suppress(KafkaException, SystemError):
                 producer.purge()
-                producer.flush(CLOSE_SECONDS)
+            with suppress(KafkaException, SystemError):
+                producer.flush(CLOSE_SECONDS)  # serves the reports, those of other partitions as well
+            with self._guard:
+                self.clients_dropped += 1
 
 
 class DeadLetters:
@@ -148,8 +153,8 @@ class DeadLetters:
     def __init__(self, topic: DeadLetterTopic, partition: Partition) -> None:
         self._topic = topic
         self._partition = partition
-        self._sent: dict[int, DeadLetter] = {}
-        """By offset: handed to the producer and not acknowledged."""
+        self._sent: dict[int, tuple[DeadLetter, int]] = {}
+        """By offset: handed to the producer and not acknowledged, and how many clients had been dropped before."""
         self._refused: dict[int, tuple[DeadLetter, KafkaError]] = {}
         """By offset: not taken, and why; sent again by the next `settle`."""
         self._failure: KafkaError | None = None
@@ -178,6 +183,7 @@ class DeadLetters:
 
         Raises as `send`, and ShuttingDown when the run ends.
         """
+        self._refuse_dropped()
         for offset in [offset for offset in list(self._refused) if offset < end]:
             letter, error = self._refused.pop(offset)
             try:
@@ -188,12 +194,20 @@ class DeadLetters:
         while (first := self.first_open(end)) is not None:
             if first in self._refused:
                 raise self._topic.failure(self._refused[first][1])
-            self._topic.raise_if_closed()
+            self._refuse_dropped()
+            self._topic.raise_if_closed()  # after it: the end of the run drops the client as well
             self._topic.poll(POLL_SECONDS)
 
     def first_open(self, end: int) -> int | None:
         """The lowest offset below `end` of a record that was sent and is not acknowledged."""
         return min((offset for offset in (*self._sent, *self._refused) if offset < end), default=None)
+
+    def _refuse_dropped(self) -> None:
+        """What a client was given that was dropped since, and did not report, was not taken as far as anyone knows."""
+        for offset, (letter, dropped) in list(self._sent.items()):
+            if dropped < self._topic.clients_dropped:
+                self._refused[offset] = letter, KafkaError(KafkaError._PURGE_QUEUE)
+                self._sent.pop(offset, None)
 
     def _send(self, letter: DeadLetter) -> None:
         offset = letter.record.offset
@@ -202,11 +216,11 @@ class DeadLetters:
             if error is not None:
                 self._refused[offset] = letter, error
                 self._failure = error
-            del self._sent[offset]  # only now: at any time it stands in one of both
+            self._sent.pop(offset, None)  # only now: at any time it stands in one of both
 
-        self._sent[offset] = letter
+        self._sent[offset] = letter, self._topic.clients_dropped
         try:
             self._topic.produce(self._partition, letter, on_delivery)
         except BlockgzError:
-            del self._sent[offset]
+            self._sent.pop(offset, None)
             raise

@@ -160,10 +160,10 @@ class Follower:
     def _news(self, number: int, newer: ArchivedPartition) -> Selection | None:
         before, position = self._followed[number]
         if newer.keys.folder != before.keys.folder and before.keys.folder in {keys.folder for keys, _ in newer.folders}:
-            self._announce(
-                f"partition {before} continues as {newer} from offset {newer.own_start}: its log was truncated there"
-            )
-            position = min(position, newer.own_start)
+            # There may be several folders behind the one that was followed: the last need not begin lowest.
+            begin = min(start for keys, start in newer.folders if keys.folder > before.keys.folder)
+            self._announce(f"partition {before} continues as {newer} from offset {begin}: its log was truncated there")
+            position = min(position, begin)
         elif newer.keys.folder != before.keys.folder:
             self._announce(f"partition {before} continues as {newer}: the topic was created again")
             position = newer.start_offset

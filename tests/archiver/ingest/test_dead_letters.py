@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from archiver.config.model import RunConfig
 from archiver.errors import DeadLetterRefused, UnencodableRecord, UnreadableRecord
+from archiver.ingest import dead_letters
 from archiver.ingest.dead_letters import DeadLetter, DeadLetters, DeadLetterTopic, context_headers
 from blockgz_runtime.errors import AccessDenied, BrokerUnreachable, ShuttingDown
 from index_format.errors import BlockgzError
@@ -163,6 +164,54 @@ def test_the_end_of_the_run_is_waited_for_by_nobody(cluster: MockCluster, topic:
     topic.close()
     with pytest.raises(ShuttingDown):
         letters.settle(ALL)
+
+
+class FailingClient:
+    """Refuses its second record for good, as a client does after a fatal error; the others take all."""
+
+    made = 0
+
+    def __init__(self, *, reports: bool) -> None:
+        FailingClient.made += 1
+        self._fails = FailingClient.made == 1
+        self._reports = reports
+        self._waiting: list[Any] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def produce(self, *_: Any, on_delivery: Any, **__: Any) -> None:
+        if self._fails and self._waiting:
+            raise KafkaException(KafkaError(KafkaError._FATAL))
+        self._waiting.append(on_delivery)
+
+    def poll(self, _: float) -> None:
+        while self._waiting and not self._fails:
+            self._waiting.pop()(None, None)
+
+    def purge(self) -> None:
+        raise SystemError("left behind")
+
+    def flush(self, _: float) -> None:
+        while self._waiting and self._reports:
+            self._waiting.pop()(KafkaError(KafkaError._PURGE_QUEUE), None)
+
+
+@pytest.mark.parametrize("reports", [True, False])
+def test_a_client_that_one_partition_drops_leaves_no_other_one_waiting(
+    reports: bool, topic: DeadLetterTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FailingClient, "made", 0)
+    monkeypatch.setattr(dead_letters, "make_client", lambda *_: FailingClient(reports=reports))
+    waiting, failing = topic.letters_of(PARTITION), topic.letters_of(("orders", 4))
+    waiting.send(letter(1))
+    with pytest.raises(BrokerUnreachable):
+        failing.send(letter(2))
+    settling = threading.Thread(target=waiting.settle, args=(ALL,), daemon=True)
+    settling.start()
+    settling.join(5)
+    assert not settling.is_alive() and waiting.first_open(ALL) is None
+    assert FailingClient.made == 2, "the letter was sent again"
 
 
 class HeldBack(DeadLetters):

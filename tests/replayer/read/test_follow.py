@@ -88,6 +88,24 @@ def test_a_topic_that_was_created_again_twice_between_two_looks_is_told_whole(
     assert following(opened, [created_again, lambda: None], []) == [told, []]
 
 
+def test_a_log_that_was_truncated_twice_between_two_looks_is_told_from_the_lower_place(
+    opened: Opened, writer: ArchiveWriter
+) -> None:
+    first = writer.partition("orders", 0)
+    for start in range(0, 30, 10):
+        first.commit(records(range(start, start + 10)))
+    said: list[str] = []
+
+    def truncated_twice() -> None:
+        second = first.truncated(10)
+        for start in range(10, 50, 10):
+            second.commit(records(range(start, start + 10), value_bytes=30))
+        second.truncated(40).commit(records(range(40, 60), value_bytes=40))
+
+    assert following(opened, [truncated_twice, lambda: None], said) == [[("orders~3:0", 10, 60)], []]
+    assert said == ["partition orders:0 continues as orders~3:0 from offset 10: its log was truncated there"]
+
+
 def test_new_partitions_are_found(opened: Opened, writer: ArchiveWriter) -> None:
     writer.partition("orders", 0)
     said: list[str] = []
