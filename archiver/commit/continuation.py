@@ -65,7 +65,7 @@ def _begun(
         topic_id=new.topic_id,
         partition=new.keys.partition,
         group_id=before.group_id,
-        isolation_level=before.isolation_level,
+        isolation_level=new.isolation_level,
         epoch=epoch,
         writer=writer,
         nonce=nonce,

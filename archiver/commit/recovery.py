@@ -21,7 +21,7 @@ from archiver.commit.operations import (
     retrying,
 )
 from archiver.config.model import RunConfig
-from archiver.errors import AssignmentLost, Diverged, Fenced, FolderClosed, GapRefused, OwnedByAnother
+from archiver.errors import AssignmentLost, Diverged, Fenced, FolderClosed, GapRefused, OwnedByAnother, UnreadableRecord
 from blockgz_runtime.errors import BrokerUnreachable, StoreError, UsageError
 from blockgz_runtime.store.writer import StoredObject
 from index_format import marker as markers
@@ -190,10 +190,12 @@ def read_own(identity: PartitionIdentity, policy: TakeoverPolicy) -> Protocol[He
 def why_diverged(identity: PartitionIdentity, marker: Marker) -> Protocol[Diverged | None]:
     """What a claim of the partition would raise because its log is not the archived one; None where it would go on."""
     bounds: LogBounds = yield from retrying(ReadLogBounds(marker.next_offset or 0))
-    newest = yield from _newest_archived(marker, bounds)
     try:
+        newest = yield from _newest_archived(marker, bounds)
         gap_before(marker, bounds, identity)
         _compare_tail(identity, marker, newest)
+    except UnreadableRecord:
+        return _another_record(identity, marker.tail[-1].last_offset)
     except Diverged as error:
         return error
     return None
@@ -265,7 +267,7 @@ def _check_identity(identity: PartitionIdentity, marker: Marker, policy: Takeove
 
 def _check_isolation(identity: PartitionIdentity, marker: Marker) -> Protocol[None]:
     """Before the log is asked: its end, and the record at an offset, are others under another level."""
-    level = yield from _archived_level(identity, marker)
+    level = yield from archived_level(identity.keys, marker)
     if level is not None and level != identity.isolation_level:
         raise UsageError(
             f"{identity} is archived with isolation level {level}",
@@ -274,11 +276,11 @@ def _check_isolation(identity: PartitionIdentity, marker: Marker) -> Protocol[No
         )
 
 
-def _archived_level(identity: PartitionIdentity, marker: Marker) -> Protocol[str | None]:
+def archived_level(keys: PartitionKeys, marker: Marker) -> Protocol[str | None]:
     """As the marker says or, where an earlier writer left it out, the newest index; None where nothing is archived."""
     if marker.isolation_level is not None or not marker.tail:
         return marker.isolation_level if marker.next_offset is not None else None
-    entry, keys = marker.tail[-1], identity.keys
+    entry = marker.tail[-1]
     key = keys.chunks + keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[keys.layout])
     found: StoredObject | None = yield from retrying(Get(key))
     if found is None:
@@ -307,11 +309,15 @@ def _newest_archived(marker: Marker | None, bounds: LogBounds) -> Protocol[Recor
 
 def _compare_tail(identity: PartitionIdentity, marker: Marker, newest: Record | Vanished | None) -> None:
     if isinstance(newest, Record) and record_hash(newest) != marker.tail_hash:
-        raise Diverged(
-            f"{identity}: the record at offset {newest.offset} is not the one that was archived",
-            why="the log was truncated and written again, or this is another cluster",
-            remedy="find out what happened to the log; `archiver repair diverged` lets the partition go on",
-        )
+        raise _another_record(identity, newest.offset)
+
+
+def _another_record(identity: PartitionIdentity, offset: int) -> Diverged:
+    return Diverged(
+        f"{identity}: the record at offset {offset} is not the one that was archived",
+        why="the log was truncated and written again, or this is another cluster",
+        remedy="find out what happened to the log; `archiver repair diverged` lets the partition go on",
+    )
 
 
 def _name_successor_once(old: PartitionKeys, successor: str, writer: str) -> Protocol[bool]:

@@ -2,7 +2,7 @@
 
 from array import array
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -133,8 +133,10 @@ async def read_chain(partition: ArchivedPartition, choice: ChunkChoice = EVERY_C
         if start != position:
             joints.append(Joint(position, start, key))
         position = end
-    _check_joints(chain, joints)
-    _check_end(chain, position, partition)
+    turns = frozenset(offset for _, offset in partition.folders[1:])
+    _check_joints(chain, joints, turns)
+    if position not in turns:
+        _check_end(chain, position, partition)
     return chain
 
 
@@ -156,14 +158,15 @@ async def chosen_chunks(
         number += is_candidate
 
 
-def _check_joints(chain: ChunkChain, joints: Sequence[Joint]) -> None:
+def _check_joints(chain: ChunkChain, joints: Sequence[Joint], turns: Collection[int]) -> None:
     """Gaps explain a joint if the first begins where the chain stopped, and the last ends where it goes on.
 
+    `turns` is where the chain goes on in another folder: holes may follow, up to the first gap there or the next turn.
     Known at the end only: a catalog may name gaps among the chunks of those before it.
     """
     gaps = sorted(chain.gaps, key=lambda gap: gap.start)
     for stop, start, key in joints:
-        unexplained = list(_unexplained(gaps, stop, start))
+        unexplained = list(_unexplained(gaps, stop, start, turns))
         if unexplained or start < stop:
             reason = f"no chunk and no recorded gap: the chain breaks before {key}"
             chain.damage.append(Damage(key, reason))
@@ -179,15 +182,15 @@ def _check_end(chain: ChunkChain, position: int, partition: ArchivedPartition) -
         chain.lost.append(LostRange(position, behind, reason))
 
 
-def _unexplained(gaps: Sequence[Gap], stop: int, start: int) -> Iterator[tuple[int, int]]:
+def _unexplained(gaps: Sequence[Gap], stop: int, start: int, turns: Collection[int]) -> Iterator[tuple[int, int]]:
     """The edges of offsets [stop, start) that gaps in order do not cover; between two gaps may be holes."""
     first = bisect_left(gaps, stop, key=lambda gap: gap.start)
     behind = bisect_left(gaps, start, key=lambda gap: gap.start)
     if first == behind:
-        if stop < start:
+        if stop < start and not (stop in turns and start in turns):
             yield stop, start
         return
-    if stop < gaps[first].start:
+    if stop < gaps[first].start and stop not in turns:
         yield stop, gaps[first].start
     if gaps[behind - 1].end < start:
         yield gaps[behind - 1].end, start

@@ -10,10 +10,10 @@ from typing import NamedTuple
 from archiver.commit.archive import adopt_topic_id, archived_topic_id, settle_same_topic
 from archiver.commit.commit import PartitionIdentity
 from archiver.commit.continuation import Turn, continue_in
-from archiver.commit.driver import Driver, LogReader, Wait
+from archiver.commit.driver import Driver, LogReader, NoLog, Wait
 from archiver.commit.objects import Held
-from archiver.commit.recovery import why_diverged
-from archiver.errors import Diverged
+from archiver.commit.recovery import archived_level, why_diverged
+from archiver.errors import Diverged, UnreadableRecord
 from archiver.maintain.garbage import Chain
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
 from archiver.maintain.repair.salvage import Piece, cut_chunk, members_of
@@ -65,9 +65,10 @@ def plan_diverged(
         if place is None:
             return RepairPlan(notes=(f"{target}: nothing of it is archived",))
         keys, marker = place.keys, place.held.marker
-        log = source.log_of(keys.folder.topic, keys.partition, marker.isolation_level or "read_committed")
+        level = Driver(store, NoLog(), wait, lambda: True).run(archived_level(keys, marker)) or "read_committed"
+        log = source.log_of(keys.folder.topic, keys.partition, level)
         driver = Driver(store, log, wait, lambda: True)
-        identity = _identity(place, source.topic_id(keys.folder.topic))
+        identity = _identity(place, source.topic_id(keys.folder.topic), level)
         refusal = driver.run(why_diverged(identity, marker))
         if refusal is None:
             return RepairPlan(notes=(f"{target}: its log agrees with the archive; nothing to repair",))
@@ -90,7 +91,7 @@ def _last(store: ToolStore, keys: PartitionKeys, max_block_bytes: int) -> Place 
         keys = LAYOUTS[keys.layout](parse_topic_folder(held.marker.successor), keys.partition)
 
 
-def _identity(place: Place, topic_id: str | None) -> PartitionIdentity:
+def _identity(place: Place, topic_id: str | None, level: str) -> PartitionIdentity:
     """The partition in the next folder. Raises BrokerUnreachable or Diverged where the topic may be another one."""
     store, keys, (marker, _), _ = place
     known = marker.topic_id if marker.topic_id is not None else archived_topic_id(store, keys.layout, keys.folder)
@@ -116,7 +117,7 @@ def _identity(place: Place, topic_id: str | None) -> PartitionIdentity:
             group_id=marker.group_id,
             record_format="json",
             codec="gzip",
-            isolation_level=marker.isolation_level or "read_committed",
+            isolation_level=level,
             key_prefix=store.prefix,
         )
     raise Diverged(f"{following} holds another topic", why="its topic id differs", remedy="nothing was changed")
@@ -128,11 +129,19 @@ def _agreement(place: Place, chain: Chain, log: LogReader) -> Agreement:
     for entry in sorted(chain.entries, key=lambda entry: -entry.start_offset):
         if entry.last_offset < low:
             break
-        found = log.record_at(entry.last_offset) if entry.last_offset < high else None
+        found = _in_log(log, entry.last_offset) if entry.last_offset < high else None
         if found is not None and _is_archived(place, entry, found):
             return Agreement(entry.last_offset + 1, None)
     around = next((entry for entry in chain.entries if entry.start_offset < low <= entry.last_offset), None)
     return Agreement(low, _index(place, around) if around is not None else None)
+
+
+def _in_log(log: LogReader, offset: int) -> Record | None:
+    """The record there; None also for one that the client cannot hand over, which is no archived one."""
+    try:
+        return log.record_at(offset)
+    except UnreadableRecord:
+        return None
 
 
 def _is_archived(place: Place, entry: ChunkEntry, found: Record) -> bool:
@@ -170,9 +179,10 @@ def _step(
     )
 
     def carry_out() -> None:
-        settle_same_topic(store, keys.layout, new.folder, identity.topic_id)
         if identity.topic_id is not None:
+            # First: two folders with different ids would be two topics for who does not know the id.
             adopt_topic_id(store, keys.layout, keys.folder, identity.topic_id)
+        settle_same_topic(store, keys.layout, new.folder, identity.topic_id)
         writer = str(uuid.uuid4())
         if cut is None:
             driver.run(continue_in(identity, keys, held, Turn(offset, offset, None), writer))

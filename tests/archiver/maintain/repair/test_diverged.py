@@ -1,16 +1,18 @@
 """A log that was truncated and written again: where the partition goes on, and that readers see one partition."""
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from archiver.commit.archive import find_incarnation
 from archiver.commit.commit import commit_chunk, commit_progress
 from archiver.commit.recovery import last_folder, name_successors, take_over, take_over_last
-from archiver.errors import Diverged, Fenced, FolderClosed
+from archiver.errors import Diverged, Fenced, FolderClosed, UnreadableRecord
 from archiver.maintain.repair.diverged import Source, plan_diverged
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out, targets
@@ -35,6 +37,7 @@ from tests.support.memory_reader import MemoryReader
 from tests.support.memory_store import MemoryLog
 
 GRACE = 3600.0
+DIRTY = "read_uncommitted"
 
 
 def rewritten(start: int, end: int, low: int = 0, word: bytes = b"new") -> MemoryLog:
@@ -229,6 +232,37 @@ def test_holes_right_behind_the_turn_do_not_lead_to_the_older_folder() -> None:
     assert world.read().records == {n: LOG.records[n].value for n in range(10)} | values(world.log, 15)
 
 
+def went_on_without_records() -> Cluster:
+    """The partition goes on at 10; up to 12 there were no records."""
+    world = usual()
+    world.repaired()
+    identity, claimed = world.run(take_over_last(world.identity, "again", POLICY))
+    world.run(commit_progress(identity, claimed.held, 12))
+    return world
+
+
+def test_holes_right_behind_the_turn_are_not_lost() -> None:
+    world = went_on_without_records()
+    assert list(world.read().records) == list(range(10))
+    world.log = rewritten(15, 60, 45)
+    world.go_on(range(45, 60))
+    seen = world.read()
+    assert list(seen.records) == [*range(10), *range(45, 60)] and seen.gaps == (Gap(12, 45, "retention"),)
+
+
+def test_a_lost_first_chunk_behind_the_turn_is_no_hole() -> None:
+    world = usual()
+    world.repaired()
+    world.go_on(range(10, 20))
+    world.go_on(range(20, 50))
+    keys = world.last()
+    held = world.store.get(keys.marker)
+    marker = world.marker_at(keys)
+    world.store.compare_and_swap(keys.marker, markers.encode(replace(marker, tail=marker.tail[1:])), held.etag)
+    with pytest.raises(AssertionError, match="the chain breaks before"):
+        world.read()
+
+
 def test_it_may_diverge_again() -> None:
     world = usual()
     world.repaired()
@@ -247,6 +281,67 @@ def test_nothing_to_do_where_log_and_archive_agree() -> None:
     world.commit(range(10))
     plan = world.plan()
     assert not plan.steps and not plan.problems and "agrees" in plan.notes[0]
+
+
+def test_a_marker_without_isolation_level_has_that_of_its_newest_chunk() -> None:
+    world = Cluster(identity=dataclasses.replace(identity_of("topic", archive_id=ARCHIVE_ID), isolation_level=DIRTY))
+    world.commit(range(10))
+    world.commit(range(10, 20))
+    held = world.store.get(world.keys.marker)
+    body = markers.encode(replace(world.marker, isolation_level=None))
+    assert held and world.store.compare_and_swap(world.keys.marker, body, held.etag)
+    asked = []
+
+    def log_of(topic: str, partition: int, level: str) -> MemoryLog:
+        asked.append(level)
+        return world.log
+
+    def plan() -> RepairPlan:
+        source = Source(log_of, lambda topic: "id-1")
+        return plan_diverged(world.store, RepairTarget(world.keys), source, MAX, lambda attempt, cause: None)
+
+    assert not plan().steps
+    world.log = rewritten(15, 50)
+    assert not carry_out(plan())
+    assert asked == [DIRTY, DIRTY] and world.marker_at(world.last()).isolation_level == DIRTY
+
+
+def test_a_record_that_cannot_be_read_is_not_the_archived_one() -> None:
+    class Failing(MemoryLog):
+        def record_at(self, offset: int) -> Any:
+            if offset in (19, 29):
+                raise UnreadableRecord("it cannot be read", why="its headers are damaged")
+            return super().record_at(offset)
+
+    world = usual()
+    world.log = Failing(LOG.records)
+    assert world.repaired() == Continues("orders", 10)
+
+
+class Nameless(Cluster):
+    """The topic's id was not known as it was begun."""
+
+    def __post_init__(self) -> None:
+        World.__post_init__(self)
+        self.settle(None)
+
+
+def nameless() -> Nameless:
+    world = Nameless(identity=dataclasses.replace(identity_of("topic", archive_id=ARCHIVE_ID), topic_id=None))
+    for start in (0, 10, 20):
+        world.commit(range(start, start + 10))
+    world.log = rewritten(15, 50)
+    return world
+
+
+def test_a_crash_never_leaves_two_topics_for_who_does_not_know_the_id() -> None:
+    for death in deaths(nameless):
+        world = nameless()
+        world.store.requests, world.store.dies_at = 0, death
+        with pytest.raises(Died):
+            world.repaired()
+        world.store.dies_at = None
+        assert str(world.settle(None)) == "orders", death
 
 
 @pytest.mark.parametrize(("topic_id", "told"), [("id-2", "created again"), (None, "not known now")])
