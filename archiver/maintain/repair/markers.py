@@ -20,7 +20,7 @@ from archiver.maintain.repair.chunk_indexes import (
     stored_indexes,
 )
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
-from archiver.maintain.sweep import Problem
+from archiver.maintain.sweep import Problem, read_chain
 from blockgz_runtime.store.writer import ContentTag, StoredObject, ToolStore
 from index_format import marker as markers
 from index_format.blocks import decode_block
@@ -95,18 +95,20 @@ def plan_marker(store: ToolStore, target: RepairTarget, group_id: str, max_block
     damaged = tuple(f"{keys.chunks}{name} is damaged" for name, (_, index) in indexes.items() if index is None)
     try:
         _check(place, chain, found)
+        successor, begun = _successor(store, target)
         conflicts = [conflict.epoch for key, _ in place.listed if (conflict := conflict_in(key.key)) is not None]
         facts = MarkerFacts(
             group_id=group_id,
             epoch=max([claimed.epoch if claimed else 0, *conflicts, *(each.index.epoch for each in found)]) + 1,
             tail_hash=_tail_hash(place, chain.links[-1]),
-            successor=_successor(store, target),
+            successor=successor,
             continues=_continues(store, target, chain.links[0]),
         )
     except BlockgzError as error:
         return RepairPlan(notes=(*damaged, *chain.notes), problems=(Problem(keys.marker, error),))
     return RepairPlan(
-        (_step(store, target, chain.links, facts, stored, state, wait),), (*_notes(place, chain, found), *damaged)
+        (_step(store, target, chain.links, facts, stored, state, wait),),
+        (*_notes(place, chain, found), *damaged, *begun),
     )
 
 
@@ -197,14 +199,32 @@ def _tail_hash(place: ListedPartition, link: Link) -> str | None:
     return record_hash(record_at(batch, -1))
 
 
-def _successor(store: ToolStore, target: RepairTarget) -> str | None:
-    """The next incarnation that has this partition: the lost marker named it then."""
+def _successor(store: ToolStore, target: RepairTarget) -> tuple[str | None, list[str]]:
+    """The next incarnation that has this partition: the lost marker named it then. And notes on what is passed over."""
     layout, following = target.keys.layout, _following(target)
+    notes: list[str] = []
     while store.head(topic_home(layout, following) + TOPIC_OBJECT) is not None:
-        if store.head(LAYOUTS[layout](following, target.keys.partition).marker) is not None:
-            return str(following)
+        keys = LAYOUTS[layout](following, target.keys.partition)
+        stored = store.get(keys.marker)
+        if stored is not None and not _is_only_begun(stored, keys, target):
+            return str(following), notes
+        if stored is not None:
+            notes.append(
+                f"{target}: {following} continues it and holds nothing yet; it is not named as the successor. If the "
+                f"log was truncated, repeat: archiver repair diverged {target}"
+            )
         following = following._replace(incarnation=following.incarnation + 1)
-    return None
+    return None, notes
+
+
+def _is_only_begun(stored: StoredObject, keys: PartitionKeys, target: RepairTarget) -> bool:
+    """Whether nothing was archived there since the repair of a truncated log, which may have died before its end."""
+    if marker_state(stored, keys) is MarkerState.DAMAGED:
+        return False
+    marker = markers.decode_marker(stored.body, keys.marker)
+    if not marker.continues or marker.continues.folder != str(target.keys.folder):
+        return False
+    return not marker.spans and not marker.gaps
 
 
 def _continues(store: ToolStore, target: RepairTarget, first: Link) -> Continues | UnsetType:
@@ -218,7 +238,10 @@ def _continues(store: ToolStore, target: RepairTarget, first: Link) -> Continues
         leads_here = stored is not None and markers.decode_marker(stored.body, key).successor == str(here)
         if leads_here and archived_topic_id(store, layout, older) == topic_id:
             start = first.gaps_before[0].start if first.gaps_before else first.chunk.index.start_offset
-            return Continues(str(older), start)
+            # Holes right behind the turn are in no index, and the turn cut no chunk.
+            entries = chain.entries if (chain := read_chain(store, layout, older, target.keys.partition)) else ()
+            around = [each.start_offset for each in entries if each.start_offset < start <= each.last_offset]
+            return Continues(str(older), min(around, default=start))
     return UNSET
 
 

@@ -545,6 +545,36 @@ def test_a_lost_marker_is_made_again_with_the_folder_that_it_continues(make: Cal
     assert world.read().records == before
 
 
+def test_a_marker_made_again_behind_holes_cuts_no_older_chunk() -> None:
+    world = went_on_without_records()
+    world.log = rewritten(15, 60, 45)
+    world.go_on(range(45, 60))
+    before, keys = world.read().records, world.last()
+    world.store.delete(keys.marker)
+    plan = plan_marker(world.store, RepairTarget(keys), "blockgz-archiver", MAX, lambda attempt, cause: None)
+    assert not plan.problems and not carry_out(plan)
+    assert world.marker_at(keys).continues == Continues("orders", 10)
+    assert world.read().records == before
+
+
+def test_a_folder_that_a_repair_began_and_did_not_end_is_no_successor() -> None:
+    for death in deaths(usual):
+        world = usual()
+        world.store.requests, world.store.dies_at = 0, death
+        with pytest.raises(Died):
+            world.repaired()
+        world.store.dies_at = None
+        begun = LAYOUTS["topic"](TopicFolder("orders", 2), 3).marker in world.store.bodies()
+        if begun and world.marker.successor is None:
+            break
+    world.store.delete(world.keys.marker)
+    plan = plan_marker(world.store, RepairTarget(world.keys), "blockgz-archiver", MAX, lambda attempt, cause: None)
+    assert "orders~2 continues it and holds nothing yet" in plan.notes[-1]
+    assert not carry_out(plan) and world.marker.successor is None
+    assert list(world.read().records) == list(range(30))
+    assert world.repaired() == Continues("orders", 10)
+
+
 def test_markers_without_it_do_not_have_the_field() -> None:
     world = Cluster()
     world.commit(range(3))
