@@ -46,6 +46,8 @@ class ChunkChain:
     first_candidate: str = ""
     first_offset: int | None = None
     last_is_candidate: bool = False
+    checked: int = 0
+    """Chunks that were chosen and could be read once more."""
     starts: "array[int]" = field(default_factory=lambda: array("q"))
     last_offsets: "array[int]" = field(default_factory=lambda: array("q"))
     gaps: set[Gap] = field(default_factory=set)
@@ -65,6 +67,10 @@ class ChunkChain:
         if self.last_is_candidate:
             self.candidates += 1
             self.first_candidate = self.first_candidate or entry.name
+
+    def lose(self, catalog: Unreadable) -> None:
+        self.damage.append(Damage(catalog.key, catalog.reason))
+        self.lost.append(LostRange(catalog.start, catalog.end, catalog.reason))
 
     @property
     def chosen(self) -> Sequence[int]:
@@ -124,8 +130,7 @@ async def read_chain(partition: ArchivedPartition, choice: ChunkChoice = EVERY_C
             chain.add(opened)
             start, end, key = opened.start_offset, opened.next_offset, partition.index_key(opened)
         elif isinstance(opened, Unreadable):
-            chain.damage.append(Damage(opened.key, opened.reason))
-            chain.lost.append(LostRange(opened.start, opened.end, opened.reason))
+            chain.lose(opened)
             start, end, key = opened.start, opened.end, opened.key
         else:
             chain.gaps.update(opened.gaps)
@@ -143,15 +148,24 @@ async def read_chain(partition: ArchivedPartition, choice: ChunkChoice = EVERY_C
 async def chosen_chunks(
     partition: ArchivedPartition, chain: ChunkChain, progress: Progress = lambda _: None
 ) -> AsyncIterator[ChunkEntry]:
-    """The chosen chunks of a chain that was read, in order; `progress` gets the bytes of the others."""
+    """The chosen chunks of a chain that was read, in order; `progress` gets the bytes of the others.
+
+    A catalog that cannot be read any more becomes damage of the chain.
+    """
+    known = {each.key for each in chain.damage}
     chosen = iter(chain.chosen)
     wanted, number = next(chosen, None), 0
     async for entry in partition.walk(0, END):
+        if isinstance(entry, Unreadable) and entry.key not in known:
+            chain.lose(entry)
+            chain.records -= entry.num_records
+            chain.last_is_candidate = False  # which of the others are chosen is another question now
         if not isinstance(entry, ChunkEntry):
             continue
         is_candidate = chain.choice.considers(entry)
         if is_candidate and number == wanted:
             wanted = next(chosen, None)
+            chain.checked += 1
             yield entry
         else:
             progress(entry.bytes)
@@ -217,7 +231,7 @@ def assembled(
         partition.partition,
         records=chain.records + found.recounted - found.lost_records,
         chunks=chain.chunks,
-        checked_chunks=len(chosen),
+        checked_chunks=chain.checked,
         first_offset=chain.first_offset,
         next_offset=marker.next_offset,
         gaps=sorted(gaps, key=lambda gap: gap.start),

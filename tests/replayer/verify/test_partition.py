@@ -14,9 +14,9 @@ from index_format.marker import encode, inserted
 from index_format.records import Record
 from replayer.read.archive import Archive
 from replayer.read.damage import LostRange
-from replayer.verify.chunk_checks import ChunkChoice, Depth
+from replayer.verify.chunk_checks import ChunkChoice, ChunkFindings, Depth
 from replayer.verify.findings import PartitionReport, Verdict
-from replayer.verify.partition import ChunkChain, chosen_chunks, read_chain, verify_partition
+from replayer.verify.partition import ChunkChain, assembled, chosen_chunks, read_chain, verify_partition
 from replayer.verify.survey import read_identity
 from tests.replayer.conftest import Opened
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
@@ -230,6 +230,28 @@ def test_the_chosen_chunks_are_those_of_the_chain(opened: Opened, writer: Archiv
             assert len(found) == (max(1, round(share * len(allowed))) if allowed else 0)
             assert found == sorted(found) and set(found) <= set(allowed)
             assert skipped == [100] * (200 - len(found))
+
+
+def test_a_catalog_that_cannot_be_read_any_more_is_reported(opened: Opened, writer: ArchiveWriter) -> None:
+    partition = writer.partition("orders", 0)
+    partition.pretend(range(200))
+    second = partition.marker.catalogs[0][1]
+    path = opened.root / (partition.keys.home + second.name)
+
+    async def checked(archive: Archive) -> PartitionReport:
+        chain = await read_chain(await archive.open_partition("orders", 0))
+        path.write_bytes(b"{}")
+        # As where a partition has more catalogs than are remembered.
+        again = await archive.open_partition("orders", 0)
+        async for _ in chosen_chunks(again, chain):
+            pass
+        return assembled(again, "orders", chain, [ChunkFindings()], None)
+
+    report = opened.read(checked)
+    assert [each.key for each in report.damage] == [partition.keys.home + second.name]
+    assert [(each.start, each.end) for each in report.lost] == [(second.start_offset, second.next_offset)]
+    assert report.records == report.checked_chunks == 200 - second.num_chunks
+    assert report.verdict is not Verdict.OK
 
 
 def test_a_catalog_is_not_remembered_for_ever(
