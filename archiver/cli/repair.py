@@ -1,6 +1,6 @@
 """`archiver repair`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -226,9 +226,8 @@ def _layout(store: ToolStore) -> str | None:
         return None
 
 
-def result_object(archive: str, plan: RepairPlan, failed: list[Problem], *, dry_run: bool) -> dict[str, Any]:
-    """The JSON contract of `archiver repair --json`."""
-    keys = {problem.where for problem in failed}
+def result_object(archive: str, plan: RepairPlan, failed: Mapping[int, Problem], *, dry_run: bool) -> dict[str, Any]:
+    """The JSON contract of `archiver repair --json`; `failed` as `carry_out` returns it."""
     return {
         "archive": archive,
         "dry_run": dry_run,
@@ -238,13 +237,14 @@ def result_object(archive: str, plan: RepairPlan, failed: list[Problem], *, dry_
                 "what": step.what,
                 "key": step.key,
                 "detail": step.detail,
-                "done": not dry_run and step.key not in keys,
+                "done": not dry_run and number not in failed,
             }
-            for step in plan.steps
+            for number, step in enumerate(plan.steps)
         ],
         "notes": plan.notes,
         "problems": [
-            {"where": where, "error": error.what, "why": error.why} for where, error in (*plan.problems, *failed)
+            {"where": where, "error": error.what, "why": error.why}
+            for where, error in (*plan.problems, *failed.values())
         ],
     }
 
@@ -253,11 +253,11 @@ def _finish(archive: str, plan: RepairPlan, *, dry_run: bool, yes: bool, as_json
     """Show the plan, carry it out where that is wanted, and say how it went."""
     if not as_json:
         _print_plan(plan)
-    failed: list[Problem] = []
+    failed: dict[int, Problem] = {}
     if plan.steps and not dry_run:
         confirm(f"Store {len(plan.steps):,} objects?", undone="nothing was repaired", is_agreed=yes)
         failed = carry_out(plan)
-    problems = (*plan.problems, *failed)
+    problems = (*plan.problems, *failed.values())
     if as_json:
         click.echo(orjson.dumps(result_object(archive, plan, failed, dry_run=dry_run)).decode())
     elif plan.steps and not dry_run:

@@ -107,14 +107,14 @@ def objects_of(store: ToolStore, keys: PartitionKeys) -> list[tuple[ObjectKey, L
     ]
 
 
-def carry_out(plan: RepairPlan) -> list[Problem]:
-    """Take every step; what fails is a problem, and the other steps are taken."""
-    problems = []
-    for step in plan.steps:
+def carry_out(plan: RepairPlan) -> dict[int, Problem]:
+    """Take every step; what fails is a problem, by the step's place in the plan, and the other steps are taken."""
+    problems = {}
+    for number, step in enumerate(plan.steps):
         try:
             step.carry_out()
         except BlockgzError as error:
-            problems.append(Problem(step.key, error))
+            problems[number] = Problem(step.key, error)
     return problems
 
 

@@ -66,7 +66,7 @@ class Cluster(World):
     def repaired(self) -> Continues:
         plan = self.plan()
         assert not plan.problems, [problem.error.why for problem in plan.problems]
-        failed = carry_out(plan)
+        failed = list(carry_out(plan).values())
         assert not failed, failed
         continues = self.marker_at(self.last()).continues
         assert continues
@@ -355,7 +355,7 @@ def test_a_topic_that_may_be_another_one_is_refused(topic_id: str | None, told: 
 def test_a_folder_of_another_topic_is_not_taken() -> None:
     world = usual()
     world.settle("id-2")
-    (problem,) = carry_out(world.plan())
+    (problem,) = carry_out(world.plan()).values()
     assert "another topic" in problem.error.what
     assert world.marker.successor is None
 
@@ -380,7 +380,7 @@ def test_a_commit_between_plan_and_repair_wins() -> None:
     world.log = MemoryLog(LOG.records)  # fetched before
     world.run(commit_chunk(world.identity, held, world.chunk(range(30, 40))))
     world.log = now
-    (problem,) = carry_out(plan)
+    (problem,) = carry_out(plan).values()
     assert isinstance(problem.error, Fenced) and world.marker.successor is None
     assert list(world.read().records) == list(range(40)), "readers see the old chain"
     world.repaired()
@@ -394,7 +394,7 @@ def test_a_second_repair_that_comes_late_changes_nothing() -> None:
     world.repaired()
     world.go_on(range(10, 50))
     before = world.marker_at(world.last())
-    (problem,) = carry_out(late)
+    (problem,) = carry_out(late).values()
     assert isinstance(problem.error, Fenced)
     assert world.marker_at(world.last()) == before
     assert world.read().records == {n: LOG.records[n].value for n in range(10)} | values(world.log, 10)

@@ -12,13 +12,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from archiver.cli import main as archiver_main
+from archiver.cli.repair import result_object
 from archiver.commit.commit import commit_chunk
 from archiver.commit.driver import Driver
 from archiver.commit.recovery import take_over
 from archiver.errors import Fenced
 from archiver.maintain.repair.chunk_indexes import plan_indexes
 from archiver.maintain.repair.markers import plan_marker
-from archiver.maintain.repair.plan import RepairTarget, carry_out
+from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget, carry_out
+from blockgz_runtime.errors import StoreError
 from index_format import marker as markers
 from index_format.blocks import BlockBuilder, block_crc32
 from index_format.chunk_index import BlockEntry
@@ -468,3 +470,17 @@ def test_a_plan_first(tmp_path: Path) -> None:
     refused = repair("marker", tmp_path, "orders")
     assert refused.exit_code == 2 and "--yes" in refused.stderr
     assert contents(tmp_path) == before
+
+
+def test_the_json_tells_steps_apart_that_store_the_same_object() -> None:
+    """As two gaps of a partition are filled by two swaps of its marker."""
+
+    def refused() -> None:
+        raise StoreError("marker.json changed meanwhile")
+
+    steps = [RepairStep("orders:0", "gap", "marker.json", "10 records", what) for what in (lambda: None, refused)]
+    plan = RepairPlan(tuple(steps))
+    failed = carry_out(plan)
+    told = result_object("./archive", plan, failed, dry_run=False)
+    assert [step["done"] for step in told["steps"]] == [True, False]
+    assert [problem["where"] for problem in told["problems"]] == ["marker.json"]

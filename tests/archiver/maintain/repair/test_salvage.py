@@ -233,7 +233,7 @@ def test_of_two_repairs_at_once_one_finds_nothing_left() -> None:
     world = usual()
     first, second = world.plan(), world.plan()
     assert not carry_out(first)
-    (problem,) = carry_out(second)
+    (problem,) = carry_out(second).values()
     assert isinstance(problem.error, SalvageRefused)
     assert world.offsets() == list(range(60))
 
