@@ -16,7 +16,7 @@ from archiver.maintain.repair.chunk_indexes import plan_indexes
 from archiver.maintain.repair.diverged import Source, plan_diverged
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.old_objects import plan_old_indexes, plan_old_markers
-from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out, targets
+from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out, later_folders, targets
 from archiver.maintain.repair.salvage import plan_salvage
 from archiver.maintain.sweep import Problem
 from archiver.old_archives.old_archive import OldReader
@@ -150,7 +150,7 @@ def diverged(*, places: tuple[str, ...], kafka: dict[str, str], **options: Any) 
     def plan_one(store: ToolStore, target: RepairTarget, max_block_bytes: int) -> RepairPlan:
         return plan_diverged(store, target, source, max_block_bytes, bounded_backoff(store.url))
 
-    return _repair(_not_for_old, plan_one, places=places, **options)
+    return _repair(_not_for_old, plan_one, places=places, follows=True, **options)
 
 
 def log_source(kafka: dict[str, str]) -> Source:
@@ -194,6 +194,7 @@ def _repair(
     plan_one: Callable[[ToolStore, RepairTarget, int], RepairPlan],
     *,
     places: tuple[str, ...],
+    follows: bool = False,
     archive: str,
     endpoint_url: str | None,
     region: str | None,
@@ -201,14 +202,18 @@ def _repair(
     max_block_bytes: int,
     **outcome: bool,
 ) -> int:
-    """Plan for an old archive or for each partition of a current one, and finish."""
+    """Plan for an old archive or for each partition of a current one, and finish.
+
+    `follows`: the plan of a partition is for the folder that it is in now.
+    """
     store = open_existing_store(archive, endpoint_url=endpoint_url, region=region)
     layout = _layout(store)
     if layout is None:
         plan = plan_old(OldReader(store, old_format, max_block_bytes), places)
     else:
-        plans = (plan_one(store, target, max_block_bytes) for target in targets(store, layout, places))
-        plan = sum(plans, RepairPlan())
+        named = targets(store, layout, places)
+        plans = (plan_one(store, target, max_block_bytes) for target in named)
+        plan = sum(plans, RepairPlan() if follows else later_folders(store, named))
     return _finish(archive, plan, **outcome)
 
 

@@ -17,6 +17,7 @@ from index_format.keys import (
     partition_folders,
     topic_home,
 )
+from index_format.marker import Marker, decode_marker
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,34 @@ def targets(store: ToolStore, layout: str, texts: Sequence[str]) -> list[RepairT
             )
         found += [RepairTarget(keys) for keys in chosen]
     return list({(str(each), each.key and each.key.key): each for each in found}.values())
+
+
+def later_folders(store: ToolStore, named: Sequence[RepairTarget]) -> RepairPlan:
+    """Notes on folders that named partitions go on in, their logs having been truncated, and that are not named."""
+    names = {str(each) for each in named}
+    notes = []
+    for target in named:
+        later = None if target.key else _later_folder(store, target.keys)
+        if later is not None and str(RepairTarget(later)) not in names:
+            notes.append(f"{target}: the partition goes on in {later.folder}: name {RepairTarget(later)} for that")
+    return RepairPlan(notes=tuple(notes))
+
+
+def _later_folder(store: ToolStore, keys: PartitionKeys) -> PartitionKeys | None:
+    try:
+        here = _marker(store, keys)
+        if here is None or here.successor is None:
+            return None
+        later = LAYOUTS[keys.layout](parse_topic_folder(here.successor), keys.partition)
+        there = _marker(store, later)
+    except BlockgzError:
+        return None  # a damaged marker is a matter of the repair itself
+    return later if there and there.continues and there.continues.folder == str(keys.folder) else None
+
+
+def _marker(store: ToolStore, keys: PartitionKeys) -> Marker | None:
+    stored = store.get(keys.marker)
+    return decode_marker(stored.body, keys.marker) if stored else None
 
 
 def parse_place(text: str) -> tuple[str, int | None]:

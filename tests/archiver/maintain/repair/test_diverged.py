@@ -15,7 +15,7 @@ from archiver.commit.recovery import last_folder, name_successors, take_over, ta
 from archiver.errors import Diverged, Fenced, FolderClosed, UnreadableRecord
 from archiver.maintain.repair.diverged import Source, plan_diverged
 from archiver.maintain.repair.markers import plan_marker
-from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out, targets
+from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out, later_folders, targets
 from archiver.maintain.sweep import plan_sweep, sweep
 from index_format import marker as markers
 from index_format.chunk_index import Gap
@@ -404,6 +404,16 @@ def test_a_partition_that_is_named_twice_is_one_target() -> None:
     world = usual()
     (target,) = targets(world.store, "topic", ["orders", "orders:3"])
     assert str(target) == "orders:3"
+
+
+def test_a_repair_of_the_older_folder_says_where_the_partition_goes_on() -> None:
+    world = usual()
+    assert later_folders(world.store, targets(world.store, "topic", ["orders"])).notes == ()
+    world.repaired()
+    (note,) = later_folders(world.store, targets(world.store, "topic", ["orders"])).notes
+    assert note == "orders:3: the partition goes on in orders~2: name orders~2:3 for that"
+    both = targets(world.store, "topic", ["orders", "orders~2"])
+    assert len(both) == 2 and later_folders(world.store, both).notes == ()
 
 
 def test_a_topic_that_is_created_again_names_the_next_folder_that_holds_the_partition() -> None:
