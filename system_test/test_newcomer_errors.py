@@ -160,7 +160,7 @@ REPLAYER_AND_ARCHIVE = [
     Mistake(
         "AWS_SECRET_ACCESS_KEY=wrong replayer ls -a s3://archive/x {s3}",
         NOT_PERMITTED,
-        ("bucket archive", "SignatureDoesNotMatch", "credentials"),
+        ("s3://archive/x", "SignatureDoesNotMatch", "renew the credentials"),
     ),
     Mistake(
         "AWS_ACCESS_KEY_ID= AWS_SECRET_ACCESS_KEY= replayer get {topic}:0:0 -a s3://archive/x {s3}",

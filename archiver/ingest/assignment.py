@@ -206,10 +206,13 @@ class GroupMember:
 
     def give_up(self, partitions: Sequence[Partition]) -> None:
         """Flush and commit within the grace time; the group hears how far the partitions came."""
+        self._give_up(partitions, lambda: False)
+
+    def _give_up(self, partitions: Sequence[Partition], is_cut_short: Callable[[], bool]) -> None:
         self._hand_over(partitions)
         active = self._ownership.active
         leaving = {partition: active[partition] for partition in partitions if partition in active}
-        self._ownership.give_up(partitions, self._config.grace, self._rest)
+        self._ownership.give_up(partitions, self._config.grace, self._rest, is_cut_short)
         self._inform(leaving)
 
     def assigned(self, partitions: Sequence[Partition]) -> None:
@@ -220,7 +223,9 @@ class GroupMember:
 
     def revoked(self, partitions: Sequence[Partition]) -> None:
         log.info(LogEvent.REVOKED, partitions=len(partitions))
-        self.give_up(partitions)
+        # The grace of a process that is told to end meanwhile is for its other partitions, too. What then goes on beside
+        # the next owner is safe where a swap keeps writers apart.
+        self._give_up(partitions, lambda: bool(self._wait(0)) and not self._config.single_writer)
 
     def lost(self, partitions: Sequence[Partition]) -> None:
         self._lose(partitions, "the group continued without this process")

@@ -291,7 +291,8 @@ class Ownership:
 
     def _settle_refused(self) -> None:
         """Refusals before the first claim: taken for passing once another claim succeeded, else the process's end."""
-        if not self._refused or (self._claims and not self._has_claimed):
+        untried = self._claims or any(self._tries.get(each, 0) < RESTARTS_IN_A_ROW for each in self._retry_at)
+        if not self._refused or (untried and not self._has_claimed):
             return
         refused = [(partition, error) for partition, error in self._refused.items() if partition in self._assigned]
         self._refused = {}
@@ -349,8 +350,17 @@ class Ownership:
                 self._tries.pop(partition, None)
         return ended
 
-    def give_up(self, partitions: Iterable[Partition], seconds: float, pause: Callable[[], None]) -> None:
-        """Flush and commit up to a deadline; those that were lost before, and are not done yet, are waited for too."""
+    def give_up(
+        self,
+        partitions: Iterable[Partition],
+        seconds: float,
+        pause: Callable[[], None],
+        is_cut_short: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Flush and commit up to a deadline; those that were lost before, and are not done yet, are waited for too.
+
+        What is not done when the wait is cut short goes on in the background.
+        """
         wanted = set(partitions)
         leaving = [partition for partition in wanted if partition in self._assigned]
         self._leave(leaving, seconds)
@@ -358,7 +368,7 @@ class Ownership:
             report = self.reports[partition]
             if isinstance(report.waits_for, TopicGone):
                 report.failure = report.waits_for
-        while wanted & self._leaving.keys():
+        while wanted & self._leaving.keys() and not is_cut_short():
             pause()
             self._see_off()
 

@@ -1,7 +1,7 @@
 """The archiver's consumer made of the prototype, so that the whole program can be measured with either."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from archiver.ingest.kafka_source import BATCH_FOOTPRINT, EndReached, Event, Fetched, GroupListener, Partition
@@ -25,7 +25,7 @@ class PrototypeSource:
         self._fetcher: TopicFetcher | None = None
         self._consuming: set[Partition] = set()
         self._released: set[Partition] = set()
-        self._paused = False
+        self._paused: set[Partition] = set()
 
     def subscribe(self, topics: Sequence[str], listener: GroupListener) -> None:
         """There is no group; raises NotImplementedError."""
@@ -45,17 +45,22 @@ class PrototypeSource:
         """See KafkaSource."""
         for partition in self._consuming.intersection(partitions):
             self._consuming.remove(partition)
+            self._paused.discard(partition)
             self._released.add(partition)
             if self._fetcher is not None:
                 self._fetcher.forget(partition[1])
 
-    def pause(self) -> None:
-        """See KafkaSource; the queue is full soon, and then nothing is fetched."""
-        self._paused = True
+    def pause(self, partitions: Collection[Partition]) -> None:
+        """See KafkaSource; while one partition is paused, all are: the queue is full soon, and nothing is fetched."""
+        self._paused |= self._consuming.intersection(partitions)
 
-    def resume(self) -> None:
+    def resume(self, partitions: Collection[Partition]) -> None:
         """See KafkaSource."""
-        self._paused = False
+        self._paused -= set(partitions)
+
+    def batched(self, _: Iterable[Partition]) -> list[Event]:
+        """See KafkaSource; nothing waits here."""
+        return []
 
     def commit(self, positions: Mapping[Partition, int]) -> None:
         """Nobody is told: there is no group."""

@@ -240,6 +240,16 @@ class TestLosing:
         ownership.give_up([PARTITION], 10, store.gate.set)
         assert next_offset(store) == 3
 
+    def test_a_wait_that_is_cut_short_goes_on_at_the_end(self, pool: ThreadPoolExecutor, buffer: BufferFolder) -> None:
+        """SIGTERM comes while a partition that leaves holds up the others, which are to be flushed as well."""
+        store = GatedStore()
+        ownership = claimed(store, buffer, pool)
+        ownership.offer(Fetched(PARTITION, batch_from_records(records(range(3))), None, 100))
+        ownership.give_up([PARTITION], 10, lambda: time.sleep(0.001), lambda: True)
+        assert next_offset(store) is None and PARTITION in ownership.in_hand
+        ownership.give_up([PARTITION], 10, store.gate.set)
+        assert next_offset(store) == 3
+
     def test_nothing_is_written_where_the_store_keeps_no_writers_apart(
         self, pool: ThreadPoolExecutor, buffer: BufferFolder
     ) -> None:
