@@ -223,8 +223,8 @@ class GroupMember:
 
     def revoked(self, partitions: Sequence[Partition]) -> None:
         log.info(LogEvent.REVOKED, partitions=len(partitions))
-        # The grace of a process that is told to end meanwhile is for its other partitions, too. What then goes on beside
-        # the next owner is safe where a swap keeps writers apart.
+        # The grace of a process that is told to end meanwhile is for its other partitions, too. What goes on then,
+        # beside the next owner, is safe where a swap keeps writers apart.
         self._give_up(partitions, lambda: bool(self._wait(0)) and not self._config.single_writer)
 
     def lost(self, partitions: Sequence[Partition]) -> None:
