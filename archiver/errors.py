@@ -55,6 +55,13 @@ class TopicGone(NoSuchTopic):
 
     exit_code = PARTLY_FAILED
 
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"topic {topic!r} is gone",
+            why="the cluster has no topic of that name; what was fetched of it is archived",
+            remedy="nothing to do where it was deleted on purpose; it is archived again once it is back",
+        )
+
 
 class FolderClosed(AssignmentLost):
     """The marker names a successor: the partition goes on in another folder of the archive."""

@@ -95,7 +95,7 @@ class StoreFull(StoreError):
 class SyncFailed(StoreError):
     """An fsync failed: whether the write will outlast a power failure is unknown, and a second fsync would not tell.
 
-    Whoever claims the partition anew reads what is there, and writes and syncs it again.
+    Whoever claims the partition again reads what is there, and writes and syncs it again.
     """
 
 

@@ -166,6 +166,24 @@ def signals_held_back() -> Iterator[None]:
 
 
 @contextmanager
+def every(seconds: float, report: Callable[[], None]) -> Iterator[None]:
+    """Calls `report` in a thread of its own, each time so many seconds later."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(seconds):
+            report()
+
+    thread = threading.Thread(target=watch, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+@contextmanager
 def ended_in_time(
     ending: threading.Event,
     seconds: float,

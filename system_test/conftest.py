@@ -76,6 +76,12 @@ def broker() -> Iterator[KafkaBroker]:
     yield from _served(KafkaBroker)
 
 
+@pytest.fixture
+def own_broker() -> Iterator[KafkaBroker]:
+    """A running broker of the test's own, which it may kill, or whose logs it may break."""
+    yield from _served(KafkaBroker)
+
+
 @pytest.fixture(scope="session")
 def moto() -> Iterator[MotoServer]:
     """The running moto server."""

@@ -4,12 +4,10 @@ import json
 import signal
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from system_test.conftest import required_parts
 from system_test.support.archiving import Site, folder_site
 from system_test.support.environment import free_port
 from system_test.support.kafka_broker import KafkaBroker
@@ -17,16 +15,8 @@ from system_test.support.programs import Running
 from system_test.support.topics import NewRecord, create_topic, delete_records, delete_topic, produce
 
 LONG = ("--chunk-interval", "10m")
+WATCHFUL = ("--topic-refresh", "1s", "-X", "topic.metadata.refresh.interval.ms=1000")
 RECORDS = 500
-
-
-@pytest.fixture
-def own_broker() -> Iterator[KafkaBroker]:
-    """One that the test may kill."""
-    with required_parts():
-        broker = KafkaBroker()
-    with broker:
-        yield broker
 
 
 class Service:
@@ -56,6 +46,17 @@ def fill(broker: KafkaBroker, topic: str, start: int, stop: int) -> None:
     produce(broker.bootstrap, topic, [NewRecord(b"value %d" % number) for number in range(start, stop)])
 
 
+@contextmanager
+def archiving(broker: KafkaBroker, site: Site, topic: str, *arguments: str) -> Iterator[Service]:
+    """An archiver that has RECORDS records of a new topic in hand."""
+    create_topic(broker.bootstrap, topic, 1)
+    fill(broker, topic, 0, RECORDS)
+    service = Service(site, topic, *arguments)
+    with service.program:
+        service.wait_for("position", RECORDS)
+        yield service
+
+
 def assert_archived(site: Site, topic: str, offsets: range) -> None:
     records = {record.offset: record for record in site.checked(topic).records}
     assert [records[offset].value for offset in offsets] == [b"value %d" % offset for offset in offsets]
@@ -64,11 +65,8 @@ def assert_archived(site: Site, topic: str, offsets: range) -> None:
 
 def test_a_topic_deleted_while_its_records_are_in_hand(broker: KafkaBroker, topic_name: str, tmp_path: Path) -> None:
     site = folder_site(broker.bootstrap, tmp_path / "archive")
-    create_topic(broker.bootstrap, topic_name, 1)
-    fill(broker, topic_name, 0, RECORDS)
-    service = Service(site, topic_name, *LONG, "--topic-refresh", "1s", "-X", "topic.metadata.refresh.interval.ms=1000")
-    with service.program as program:
-        service.wait_for("position", RECORDS)
+    with archiving(broker, site, topic_name, *LONG, *WATCHFUL) as service:
+        program = service.program
         delete_topic(broker.bootstrap, topic_name)
         program.wait_for(
             lambda: [each["state"] for each in service.status()] == ["gone"], 60, "the status says that it is gone"
@@ -81,11 +79,8 @@ def test_a_topic_deleted_while_its_records_are_in_hand(broker: KafkaBroker, topi
 
 def test_a_cluster_that_is_gone(own_broker: KafkaBroker, topic_name: str, tmp_path: Path) -> None:
     site = folder_site(own_broker.bootstrap, tmp_path / "archive")
-    create_topic(own_broker.bootstrap, topic_name, 1)
-    fill(own_broker, topic_name, 0, RECORDS)
-    service = Service(site, topic_name, *LONG)
-    with service.program as program:
-        service.wait_for("position", RECORDS)
+    with archiving(own_broker, site, topic_name, *LONG) as service:
+        program = service.program
         own_broker.kill()
         done = program.terminate(60)
     assert_archived(site, topic_name, range(RECORDS))
@@ -94,11 +89,8 @@ def test_a_cluster_that_is_gone(own_broker: KafkaBroker, topic_name: str, tmp_pa
 
 def test_commits_go_on_while_the_cluster_is_gone(own_broker: KafkaBroker, topic_name: str, tmp_path: Path) -> None:
     site = folder_site(own_broker.bootstrap, tmp_path / "archive")
-    create_topic(own_broker.bootstrap, topic_name, 1)
-    fill(own_broker, topic_name, 0, RECORDS)
-    service = Service(site, topic_name, "--chunk-interval", "15s")
-    with service.program as program:
-        service.wait_for("position", RECORDS)
+    with archiving(own_broker, site, topic_name, "--chunk-interval", "15s") as service:
+        program = service.program
         own_broker.kill()
         program.wait_for(lambda: site.marker(topic_name)["next_offset"] == RECORDS, 60, "the chunk is committed")
         program.kill()
@@ -107,11 +99,8 @@ def test_commits_go_on_while_the_cluster_is_gone(own_broker: KafkaBroker, topic_
 
 def test_retention_that_passes_the_consumer(broker: KafkaBroker, topic_name: str, tmp_path: Path) -> None:
     site = folder_site(broker.bootstrap, tmp_path / "archive")
-    create_topic(broker.bootstrap, topic_name, 1)
-    fill(broker, topic_name, 0, RECORDS)
-    service = Service(site, topic_name, *LONG)
-    with service.program as program:
-        service.wait_for("position", RECORDS)
+    with archiving(broker, site, topic_name, *LONG) as service:
+        program = service.program
         program.signal(signal.SIGSTOP)
         # The fetch that is under way brings the first batch of these; nothing brings the last before it is deleted.
         for start in range(RECORDS, 2 * RECORDS, 50):
@@ -132,11 +121,8 @@ def test_a_topic_created_again_while_its_records_are_in_hand(
     broker: KafkaBroker, topic_name: str, tmp_path: Path
 ) -> None:
     site = folder_site(broker.bootstrap, tmp_path / "archive")
-    create_topic(broker.bootstrap, topic_name, 1)
-    fill(broker, topic_name, 0, RECORDS)
-    service = Service(site, topic_name, *LONG, "--topic-refresh", "1s", "-X", "topic.metadata.refresh.interval.ms=1000")
-    with service.program as program:
-        service.wait_for("position", RECORDS)
+    with archiving(broker, site, topic_name, *LONG, *WATCHFUL) as service:
+        program = service.program
         service.wait_for("confirmed_offset", RECORDS)
         delete_topic(broker.bootstrap, topic_name)
         create_topic(broker.bootstrap, topic_name, 1)

@@ -1,12 +1,8 @@
 """A partition whose log lost records that were archived, as after an unclean leader election: how it goes on."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from system_test.conftest import required_parts
 from system_test.support.archiving import Site, folder_site
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.programs import Completed, run
@@ -18,15 +14,6 @@ ARCHIVED = 200
 KEPT = 150
 """So much of it is in the log that comes after."""
 WRITTEN = 300
-
-
-@pytest.fixture
-def own_broker() -> Iterator[KafkaBroker]:
-    """One that loses a log."""
-    with required_parts():
-        broker = KafkaBroker()
-    with broker:
-        yield broker
 
 
 def fill(broker: KafkaBroker, topic: str, start: int, stop: int, word: str = "value") -> None:

@@ -140,7 +140,7 @@ def salvage(*, places: tuple[str, ...], **options: Any) -> int:
 def diverged(*, places: tuple[str, ...], kafka: dict[str, str], **options: Any) -> int:
     """Let a partition go on whose log was truncated and written again, as after an unclean leader election.
 
-    The partition's chain begins anew in the next folder of its topic, right behind the newest chunk whose last record
+    The partition's chain continues in the next folder of its topic, right behind the newest chunk whose last record
     the log still holds. Readers see one partition; what the log lost stays readable as TOPIC~N. Restart archivers that
     stopped the partition.
     """

@@ -2,7 +2,6 @@
 
 import io
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -13,6 +12,7 @@ from archiver.ingest.ownership import PartitionState
 from archiver.ingest.service import ArchiverService
 from archiver.logs import LogEvent, progress_log
 from archiver.monitor.snapshot import PartitionSnapshot
+from blockgz_runtime.process import every
 
 LOOK_SECONDS = 0.5
 LINE_SECONDS = 10.0
@@ -107,22 +107,9 @@ def on_stderr(*, as_json: bool) -> AbstractContextManager[Show]:
     return _bar() if sys.stderr.isatty() and not as_json else nullcontext(Lines())
 
 
-@contextmanager
-def shown_progress(look: Callable[[], Progress], show: Show) -> Iterator[None]:
-    """Shows how far the block is, by looks from a thread of its own."""
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(LOOK_SECONDS):
-            show(look())
-
-    thread = threading.Thread(target=watch, name="progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+def shown_progress(look: Callable[[], Progress], show: Show) -> AbstractContextManager[None]:
+    """Shows how far a block is, by looks from a thread of its own."""
+    return every(LOOK_SECONDS, lambda: show(look()))
 
 
 class CurrentStderr(io.TextIOBase):

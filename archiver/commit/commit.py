@@ -198,6 +198,7 @@ def store_catalogs(keys: PartitionKeys, marker: Marker, catalogs: Sequence[marke
 
 
 def _store_catalog(keys: PartitionKeys, marker: Marker, catalog: markers.PendingCatalog) -> Protocol[Marker]:
+    """The marker with the name that the catalog got."""
 
     def key_of(conflict: Conflict | None) -> str:
         return keys.home + catalog_name(catalog.level, catalog.position, conflict)

@@ -52,5 +52,5 @@ def check_gap(identity: PartitionIdentity, held: Held | None, chunk: FinishedChu
         raise SalvageRefused(
             f"{identity}: no gap of the marker holds offsets {start} to {end - 1} any more",
             why="another process changed the archive meanwhile",
-            remedy="run the command again: it plans anew",
+            remedy="run the command again: it plans again",
         )

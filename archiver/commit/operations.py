@@ -64,7 +64,7 @@ class NewToken:
 
 @dataclass(frozen=True)
 class StillAssigned:
-    """Answer: whether the partition may be claimed: it is still this process's, and its topic no other one."""
+    """Answer: whether the partition may be claimed, being still this process's."""
 
 
 @dataclass(frozen=True)

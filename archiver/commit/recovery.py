@@ -161,7 +161,7 @@ def _judged_with_id(identity: PartitionIdentity, marker: Marker, error: Diverged
 
 
 def reclaim(identity: PartitionIdentity, writer: str) -> Protocol[Held]:
-    """Claim a partition anew that this writer holds, after a write that may not last.
+    """Claim a partition again that this writer holds, after a write that may not last.
 
     What stands there is read and written again under a higher epoch. The log is not looked at: nobody else wrote since.
     Raises Fenced where another writer claimed the partition.

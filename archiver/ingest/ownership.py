@@ -387,11 +387,7 @@ class Ownership:
         """The cluster does not have these topics any more."""
         for (topic, _), report in self.reports.items():
             if topic in topics and report.failure is None:
-                report.failure = TopicGone(
-                    f"topic {topic!r} is gone",
-                    why="the cluster has no topic of that name; what was fetched of it is archived",
-                    remedy="nothing to do where it was deleted on purpose; it is archived again once it is back",
-                )
+                report.failure = TopicGone(topic)
 
     def _leave(self, partitions: Iterable[Partition], seconds: float) -> None:
         until = self._context.clock() + seconds
@@ -446,7 +442,7 @@ class Ownership:
             raise TopicChanged(
                 f"{name_of(partition)} ends at offset {bounds.high} now, and at {end_offset} as the run began",
                 why="the topic was created again meanwhile, or its log was truncated",
-                remedy="run it again, which asks for its end anew",
+                remedy="run it again, which asks for its end again",
             )
         topic_id, folder = context.topics.locate(topic)
         keys = LAYOUTS[config.layout](folder, number)

@@ -211,11 +211,7 @@ class TopicDirectory:
             if known is None or self._clock() - known[0] > FRESH_SECONDS:
                 answers = self._ids.now(topic)
                 if topic in answers.missing:
-                    raise TopicGone(
-                        f"topic {topic!r} is gone",
-                        why="the cluster has no topic of that name; what was fetched of it is archived",
-                        remedy="nothing to do where it was deleted on purpose; it is archived again once it is back",
-                    )
+                    raise TopicGone(topic)
                 if topic in answers.denied:
                     raise answers.denied[topic]
                 topic_id = answers.ids.get(topic)

@@ -1,7 +1,6 @@
 """Progress of work on records: a bar on a terminal, lines elsewhere, in JSON beside `--json`."""
 
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from blockgz_runtime.process import every
 from blockgz_runtime.program.tables import bytes_text
 
 STATUS_SECONDS = 2.0
@@ -143,24 +143,6 @@ def record_progress(what: str, total: int | None, *, as_json: bool) -> Iterator[
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), _Rates(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         yield _Bar(bar, bar.add_task(what, total=total, bytes=0))
-
-
-@contextmanager
-def every(seconds: float, report: Callable[[], None]) -> Iterator[None]:
-    """Calls `report` in a thread of its own, each time so many seconds later."""
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(seconds):
-            report()
-
-    thread = threading.Thread(target=watch, name="progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
 
 
 class StatusLines:

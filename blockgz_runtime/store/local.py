@@ -278,7 +278,7 @@ class LocalStore:
                 self._sync_folder(child.parent)
             except SyncFailed:
                 with suppress(OSError):
-                    child.rmdir()  # made and synced anew with the next try
+                    child.rmdir()  # made and synced again with the next try
                 raise
 
     def _sync_folder(self, folder: Path) -> None:

@@ -9,9 +9,10 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from blockgz_runtime.process import every
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing
-from blockgz_runtime.program.progress import PLAIN_SECONDS, every
+from blockgz_runtime.program.progress import PLAIN_SECONDS
 from blockgz_runtime.program.tables import bytes_text
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
 from replayer.cli.options.options import json_option

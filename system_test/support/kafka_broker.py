@@ -138,7 +138,7 @@ class KafkaBroker:
         return segment
 
     def lose_log(self, topic: str, partition: int = 0) -> None:
-        """Delete all that the stopped broker holds of a partition: it begins anew at offset 0, the topic's id stays."""
+        """Delete all that the stopped broker holds of a partition: it begins at offset 0, the topic's id stays."""
         shutil.rmtree(self._data / f"{topic}-{partition}")
 
     def segment_starts(self, topic: str, partition: int = 0) -> set[int]:

@@ -60,7 +60,7 @@ class Position:
     version: int
     told_end: int | None = None
     is_broken: bool = False
-    """An error was told; nothing is fetched until it is assigned anew."""
+    """An error was told; nothing is fetched until it is assigned again."""
     was_missing: bool = False
 
 
