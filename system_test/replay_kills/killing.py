@@ -6,6 +6,7 @@ import json
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -101,22 +102,30 @@ class Watch:
         self._consumer = Consumer(settings)
         self._places = [TopicPartition(target, partition) for partition in range(PARTITIONS)]
 
-    def _answers(self) -> bool:
-        try:
-            return self.logged() >= 0
-        except KafkaException:
-            return False
-
     def logged(self) -> int:
         """Offsets in the log: records, committed or not, and transaction markers."""
-        return sum(self._consumer.get_watermark_offsets(place, timeout=10)[1] for place in self._places)
+        return self._asked(
+            lambda: sum(self._consumer.get_watermark_offsets(place, timeout=10)[1] for place in self._places)
+        )
 
     def committed(self) -> int:
         """Records that the job says are written."""
-        return sum(max(place.offset, 0) for place in self._consumer.committed(self._places, timeout=10))
+        return self._asked(
+            lambda: sum(max(place.offset, 0) for place in self._consumer.committed(self._places, timeout=10))
+        )
+
+    def _asked(self, question: Callable[[], int]) -> int:
+        """A broker that just started has no leaders and no coordinator for a moment."""
+
+        def answer() -> tuple[int] | None:
+            with suppress(KafkaException):
+                return (question(),)
+            return None
+
+        return wait_until(answer, 30, "the target's leaders and the job's coordinator")[0]
 
     def __enter__(self) -> Watch:
-        wait_until(self._answers, 30, "the target's leaders")
+        self.logged()
         return self
 
     def __exit__(self, *_: object) -> None:
