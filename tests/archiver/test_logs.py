@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from archiver import logs
 from archiver.logs import LONGEST_QUIET_SECONDS, ClientLog, LogEvent, log, log_to
-from blockgz_runtime.kafka import LOGGER
 from blockgz_runtime.kafka.connection import ConnectionErrors
 from blockgz_runtime.kafka.settings import client_settings, make_client
 
@@ -35,12 +33,8 @@ def calls() -> Iterator[tuple[Path, ast.Call]]:
 
 
 @pytest.fixture
-def stream() -> Iterator[io.StringIO]:
-    loggers = [logging.getLogger(name) for name in (logs.NAME, LOGGER)]
-    before = [(logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
-    yield io.StringIO()
-    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
-        logger.handlers[:], logger.level, logger.propagate = handlers, level, propagate
+def stream() -> io.StringIO:
+    return io.StringIO()
 
 
 def test_events_and_keys_are_as_documented() -> None:

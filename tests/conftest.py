@@ -1,0 +1,19 @@
+"""What holds for every test."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from archiver import logs
+from blockgz_runtime.kafka import LOGGER
+
+
+@pytest.fixture(autouse=True)
+def _loggers_as_before() -> Iterator[None]:
+    """A command that runs in the tests' process says where logs go: for its test alone, not for those that follow."""
+    loggers = [logging.getLogger(name) for name in (logs.NAME, LOGGER)]
+    before = [(logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
+    yield
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers[:], logger.level, logger.propagate = handlers, level, propagate
