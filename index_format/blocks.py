@@ -293,14 +293,14 @@ def _check_offsets(batch: pa.RecordBatch, entry: BlockEntry) -> None:
     offsets = batch.column("offset").to_numpy()
     bounds = (int(offsets[0]), int(offsets[-1])) if len(offsets) else None
     if bounds != (entry.first_record_offset, entry.last_record_offset) or bool((offsets[1:] <= offsets[:-1]).any()):
-        raise _other_records(entry, str(bounds))
+        raise _other_records(entry, f"[{bounds[0]}..{bounds[1] + 1})" if bounds else "none")
 
 
 def _other_records(entry: BlockEntry, found: str) -> CorruptBlock:
     return CorruptBlock(
         "a block does not hold the records that its index says",
-        why=f"the index says {entry.num_records} records at offsets {entry.first_record_offset} to "
-        f"{entry.last_record_offset}; found {found}",
+        why=f"the index says {entry.num_records} records at offsets "
+        f"[{entry.first_record_offset}..{entry.last_record_offset + 1}); found {found}",
     )
 
 

@@ -113,11 +113,13 @@ def _print_table(rows: Sequence[CoverageRow], over: Timeline | None) -> None:
         )
         for row in rows
     ]
-    print_table(("PARTITION", "RECORDS", "OFFSETS", "COVERAGE", "GAPS"), cells)
+    print_table(("PARTITION", "RECORDS", "OFFSETS [FROM..TO)", "COVERAGE", "GAPS"), cells)
     for row in rows:
         for gap in row.coverage.gaps:
             between = " and ".join(timestamp_text(time) for time in (gap.after, gap.before) if time is not None)
-            click.echo(f"{row.label}: gap {gap.gap.start}..{gap.gap.end} ({gap.gap.reason}), at {between or 'no time'}")
+            click.echo(
+                f"{row.label}: gap [{gap.gap.start}..{gap.gap.end}) ({gap.gap.reason}), at {between or 'no time'}"
+            )
 
 
 def _json(row: CoverageRow, over: Timeline | None) -> dict[str, Any]:
@@ -215,7 +217,7 @@ def _row(row: CoverageRow, over: Timeline, top: int) -> list[str]:
         known = [over.position(time) for time in (gap.after, gap.before) if time is not None]
         if known:
             start, end = _LEFT + _CHART * min(known), _LEFT + _CHART * max(known)
-            reason = f"gap: offsets {gap.gap.start} to {gap.gap.end} ({gap.gap.reason})"
+            reason = f"gap: offsets [{gap.gap.start}..{gap.gap.end}) ({gap.gap.reason})"
             parts.append(
                 f'<rect class="g" x="{start:.2f}" y="{top}" width="{max(end - start, 2):.2f}" height="{height}">'
                 f"<title>{escape(reason)}</title></rect>"

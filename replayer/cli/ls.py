@@ -18,7 +18,7 @@ from replayer.read.damage import Damaged
 from replayer.read.partition import ArchivedPartition, summarize
 from replayer.read.topics import TopicPartitions, parse_topic
 
-FIGURES = ("RECORDS", "CHUNKS", "SIZE", "OFFSETS", "FROM", "TO")
+FIGURES = ("RECORDS", "CHUNKS", "SIZE", "OFFSETS [FROM..TO)", "FROM", "TO")
 
 
 @click.command("ls", epilog=closing("replayer ls -a ./archive", "replayer ls --json -a s3://bucket/prefix"))
@@ -132,7 +132,7 @@ def _print_partitions(partitions: Sequence[dict[str, Any]]) -> None:
     print_table(("PARTITION", *FIGURES, "GAPS", "EPOCH", "GROUP", "WRITER"), rows)
     for partition in partitions:
         for gap in partition["gaps"]:
-            click.echo(f"partition {partition['partition']}: gap {gap['from']}..{gap['to']} ({gap['reason']})")
+            click.echo(f"partition {partition['partition']}: gap [{gap['from']}..{gap['to']}) ({gap['reason']})")
 
 
 async def _describe(

@@ -14,6 +14,7 @@ from replayer.cli.options.replay_options import ReplayOptions
 from replayer.kafka.admin import KafkaAdmin
 from replayer.read.damage import LostRange
 from replayer.read.partition import ArchivedPartition
+from replayer.read.positions import OffsetRange
 from replayer.replay.plan import ReplayPlan
 from replayer.replay.result import ReplayResult
 from replayer.replay.stages import LeftOut
@@ -78,8 +79,8 @@ def print_result(plan: ReplayPlan, result: ReplayResult) -> None:
             lane.partition,
             lane.target_partition,
             lane.records,
-            _half_open(lane.first_offset, lane.last_offset),
-            _half_open(lane.target_first_offset, lane.target_last_offset),
+            _range_text(lane.offsets),
+            _range_text(lane.target_offsets),
         )
         for lane in result.partitions
     ]
@@ -108,8 +109,8 @@ def print_left_out(left_out: LeftOut) -> None:
             click.echo(f"{number} records were {reason}")
 
 
-def _half_open(first: int | None, last: int | None) -> str:
-    return "-" if first is None or last is None else f"{first}..{last + 1}"
+def _range_text(offsets: OffsetRange | None) -> str:
+    return "-" if offsets is None else f"{offsets.start}..{offsets.end}"
 
 
 def plan_json(plan: ReplayPlan) -> dict[str, Any]:
@@ -144,10 +145,19 @@ def plan_json(plan: ReplayPlan) -> dict[str, Any]:
 
 
 def result_json(plan: ReplayPlan, result: ReplayResult) -> dict[str, Any]:
-    """What was done, for `--json`; offsets are inclusive."""
+    """What was done, for `--json`; `to` and `target_to` are excluded."""
     return {
         "records": result.records,
-        "partitions": msgspec.to_builtins(result.partitions),
+        "partitions": [
+            {
+                "partition": lane.partition,
+                "target_partition": lane.target_partition,
+                "records": lane.records,
+                **_range_json(lane.offsets),
+                **_range_json(lane.target_offsets, "target_"),
+            }
+            for lane in result.partitions
+        ],
         "topic": plan.topic,
         "target": plan.target,
         "bytes": result.bytes,
@@ -156,9 +166,23 @@ def result_json(plan: ReplayPlan, result: ReplayResult) -> dict[str, Any]:
         "records_before": result.records_before,
         "complete": result.complete,
         "lost_commits": result.lost_commits,
-        "targets": msgspec.to_builtins(result.targets),
+        "targets": [
+            {
+                "target_partition": lane.target_partition,
+                "records": lane.records,
+                "records_before": lane.records_before,
+                **_range_json(lane.offsets),
+                "sha256": lane.sha256,
+            }
+            for lane in result.targets
+        ],
         "plan": plan_json(plan),
     }
+
+
+def _range_json(offsets: OffsetRange | None, prefix: str = "") -> dict[str, int | None]:
+    start, end = offsets or (None, None)
+    return {f"{prefix}from": start, f"{prefix}to": end}
 
 
 def skipped_json(skipped: Sequence[tuple[ArchivedPartition, LostRange]]) -> list[dict[str, Any]]:

@@ -177,8 +177,8 @@ def _located(block: StoredBlock) -> Iterator[None]:
         yield
     except CorruptBlock as error:
         raise CorruptBlock(
-            f"block {block.number} of {block.chunk.data_key} is damaged: offsets {entry.first_record_offset} to "
-            f"{entry.last_record_offset} cannot be read",
+            f"block {block.number} of {block.chunk.data_key} is damaged: offsets "
+            f"[{entry.first_record_offset}..{entry.last_record_offset + 1}) cannot be read",
             why=error.reason,
             remedy="run `replayer verify --deep` to see all that is lost",
         ) from error

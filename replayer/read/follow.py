@@ -175,6 +175,6 @@ class Follower:
             )
         for gap in newer.marker.gaps:
             if gap.end > max(position, before.next_offset) and gap not in before.marker.gaps:
-                self._announce(f"partition {newer} has a gap from {gap.start} to {gap.end}: {gap.reason}")
+                self._announce(f"partition {newer} has a gap [{gap.start}..{gap.end}): {gap.reason}")
         self._followed[number] = Followed(newer, max(position, newer.next_offset))
         return Selection(newer, OffsetRange(position, newer.next_offset)) if newer.next_offset > position else None

@@ -78,7 +78,7 @@ class InGap:
 
     @property
     def why(self) -> str:
-        return f"it lies in the recorded gap from {self.gap.start} to {self.gap.end}: {self.gap.reason}"
+        return f"it lies in the recorded gap [{self.gap.start}..{self.gap.end}): {self.gap.reason}"
 
 
 @dataclass(frozen=True)

@@ -47,10 +47,10 @@ def _warnings(preflight: Preflight, target: TopicFacts) -> Iterator[str]:
     for lane in preflight.lanes:
         if lane in held:
             low, end = held[lane]
-            yield f"{target.name}:{lane} is not empty ({low}..{end}): the records are appended"
+            yield f"{target.name}:{lane} is not empty, it holds [{low}..{end}): the records are appended"
     for source in preflight.sources:
         for gap in source.gaps:
-            yield f"partition {source.partition} has a recorded gap at {gap.start}..{gap.end} ({gap.reason})"
+            yield f"partition {source.partition} has a recorded gap [{gap.start}..{gap.end}) ({gap.reason})"
         if source.timestamps is not None and source.timestamps.min <= 0 <= source.timestamps.max:
             yield (
                 f"partition {source.partition} may hold records with timestamp 0, which the client cannot send: "
@@ -230,7 +230,7 @@ def _refuse_foreign_records(preflight: Preflight, target: TopicFacts) -> None:
         if bounds is not None and bounds.end > bounds.low:
             raise ReplayRefused(
                 f"topic {target.name!r} is not empty",
-                why=f"{target.name}:{lane} holds offsets {bounds.low}..{bounds.end}, which are not of this replay",
+                why=f"{target.name}:{lane} holds offsets [{bounds.low}..{bounds.end}), which are not of this replay",
                 remedy="name an empty topic, or say --append to write behind them",
             )
 

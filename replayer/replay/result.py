@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from index_format.canonical import canonical_stream
 from index_format.records import SCHEMA, payload_bytes
+from replayer.read.positions import OffsetRange
 from replayer.replay.ledger import LanePosition
 
 
@@ -19,10 +20,19 @@ class Delivered(NamedTuple):
     first_offset: int | None
     last_offset: int | None
 
+    @property
+    def offsets(self) -> OffsetRange | None:
+        if self.first_offset is None or self.last_offset is None:
+            return None
+        return OffsetRange(self.first_offset, self.last_offset + 1)
+
+
+NOTHING = Delivered(None, None)
+
 
 @dataclass(frozen=True)
 class LaneResult:
-    """Records of one source partition in one target partition; offsets are inclusive, None where there are none.
+    """Records of one source partition in one target partition, and their offsets; None where there are none.
 
     The target's offsets are those of all that this run wrote to that partition.
     """
@@ -30,10 +40,8 @@ class LaneResult:
     partition: int
     target_partition: int
     records: int
-    first_offset: int | None
-    last_offset: int | None
-    target_first_offset: int | None
-    target_last_offset: int | None
+    offsets: OffsetRange | None
+    target_offsets: OffsetRange | None
 
 
 @dataclass(frozen=True)
@@ -46,8 +54,7 @@ class TargetResult:
     target_partition: int
     records: int
     records_before: int
-    first_offset: int | None
-    last_offset: int | None
+    offsets: OffsetRange | None
     sha256: str
 
 
@@ -88,8 +95,7 @@ def digest_form(batch: pa.RecordBatch) -> pa.RecordBatch:
 @dataclass
 class _SourceCounts:
     records: int = 0
-    first_offset: int | None = None
-    last_offset: int | None = None
+    offsets: OffsetRange | None = None
 
 
 @dataclass
@@ -121,9 +127,8 @@ class RunCounts:
         flow = counts.sources.setdefault(source, _SourceCounts())
         offsets = batch.column("offset")
         flow.records += batch.num_rows
-        flow.last_offset = offsets[-1].as_py()
-        if flow.first_offset is None:
-            flow.first_offset = offsets[0].as_py()
+        first = flow.offsets.start if flow.offsets else offsets[0].as_py()
+        flow.offsets = OffsetRange(first, offsets[-1].as_py() + 1)
         counts.bytes += payload_bytes(batch)
         counts.zero_timestamps += zero_timestamps
         counts.digest.update(canonical_stream(digest_form(batch)))
@@ -148,12 +153,12 @@ class RunCounts:
         """What was committed; `positions` are the last ones of all lanes."""
         sources, targets = [], []
         for number, position in sorted(positions.items()):
-            counts, bounds = self._committed[number], delivered.get(number, Delivered(None, None))
+            counts, written = self._committed[number], delivered.get(number, NOTHING).offsets
             before = position.written - counts.records
-            targets.append(TargetResult(number, counts.records, before, *bounds, counts.digest.hexdigest()))
+            targets.append(TargetResult(number, counts.records, before, written, counts.digest.hexdigest()))
             for source in sorted(position.sources):
                 flow = counts.sources.get(source, _SourceCounts())
-                sources.append(LaneResult(source, number, flow.records, flow.first_offset, flow.last_offset, *bounds))
+                sources.append(LaneResult(source, number, flow.records, flow.offsets, written))
         return ReplayResult(
             partitions=tuple(sorted(sources, key=lambda each: (each.partition, each.target_partition))),
             targets=tuple(targets),

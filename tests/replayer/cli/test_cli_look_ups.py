@@ -123,7 +123,7 @@ class TestGet:
     def test_several_go_on_behind_one_that_is_absent(self, root: Path, orders: list[PartitionWriter]) -> None:
         result = replayer("get", "orders:1:50", "orders:1:100", "-f", "%o\n", root=root)
         assert (result.exit_code, result.stdout) == (4, "100\n")
-        assert "recorded gap from 40 to 100" in result.stderr
+        assert "recorded gap [40..100)" in result.stderr
 
     def test_the_newest_record_of_a_transactional_topic(self, root: Path, writer: ArchiveWriter) -> None:
         """Its last offsets are those of the transaction's end: no record is there."""
@@ -337,7 +337,7 @@ def test_describe(root: Path, orders: list[PartitionWriter]) -> None:
     assert partition["gaps"] == [{"from": 40, "to": 100, "reason": "retention"}]
     assert (partition["epoch"], partition["writer"], partition["chunks"]) == (2, "writer-2", 2)
     assert partition["last_chunk_index"] == f"{100:020d}.index.json"
-    assert "gap 40..100 (retention)" in replayer("describe", "orders", root=root).stdout
+    assert "gap [40..100) (retention)" in replayer("describe", "orders", root=root).stdout
 
 
 class TestDamagedMarkers:
@@ -431,14 +431,14 @@ class TestCoverage:
         table = replayer("coverage", "orders", root=root).stdout.splitlines()
         assert f"|{'@' * 30}{' ' * 30}|" in table[2]
         assert f"|{'@' * 19}{'!' * 32}{'@' * 9}|" in table[3]
-        assert table[4].startswith("orders:1: gap 40..100 (retention), at 2025-10-09T08:53:20.039")
+        assert table[4].startswith("orders:1: gap [40..100) (retention), at 2025-10-09T08:53:20.039")
 
     def test_pictures(self, root: Path, orders: list[PartitionWriter]) -> None:
         picture = ElementTree.fromstring(replayer("coverage", "--format", "svg", root=root).stdout)
         space = {"s": "http://www.w3.org/2000/svg"}
         assert [text.text for text in picture.findall("s:text", space)][-2:] == ["orders:0", "orders:1"]
         (gap,) = picture.findall("s:rect[@class='g']", space)
-        assert gap.findtext("s:title", namespaces=space) == "gap: offsets 40 to 100 (retention)"
+        assert gap.findtext("s:title", namespaces=space) == "gap: offsets [40..100) (retention)"
         assert float(gap.attrib["width"]) == pytest.approx(900 * 61 / 120, abs=1)
         page = replayer("coverage", "--format", "html", root=root).stdout
         assert "<svg" in page

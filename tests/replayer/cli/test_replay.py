@@ -88,10 +88,10 @@ def test_replay_as_of_a_time_in_json(program: Program, copy: str) -> None:
             "partition": partition,
             "target_partition": partition,
             "records": 30,
-            "first_offset": 0,
-            "last_offset": 29,
-            "target_first_offset": 0,
-            "target_last_offset": 29,
+            "from": 0,
+            "to": 30,
+            "target_from": 0,
+            "target_to": 30,
         }
         for partition in range(3)
     ]
@@ -192,7 +192,7 @@ def test_only_some_records(program: Program, copy: str, cluster: MockCluster, tm
     told = json.loads(result.stdout)
     offsets = [n for n in range(0, 30, 5) if n % 10 == 5 and n % 7 != 3]
     assert offsets == [5, 15, 25]
-    assert [(each["records"], each["first_offset"]) for each in told["partitions"]] == [(2, 15), (2, 15)]
+    assert [(each["records"], each["from"], each["to"]) for each in told["partitions"]] == [(2, 15, 26)] * 2
     assert told["skipped"] == []
     assert f"only records with timestamp < {TIME_OF_30} and header 'h' = b'v'" in told["plan"]["notes"][0]
     assert program.held(copy) == 4
@@ -231,7 +231,7 @@ def test_damage_is_passed_over_and_named(program: Program, copy: str, root: Path
     assert skipped["partition"] == 1
     assert 40 <= skipped["from"] < skipped["to"] == 60
     assert (told["records"], told["complete"]) == (180 - lost, True)
-    assert f"FAILURE orders:1 skipped offsets {skipped['from']}..60" in result.stderr
+    assert f"FAILURE orders:1 skipped offsets [{skipped['from']}..60): " in result.stderr
     assert "damaged blocks are passed over" in told["plan"]["notes"][0]
     compared = program("verify", "orders", "--against-topic", copy)
     assert compared.exit_code == 3

@@ -50,7 +50,7 @@ def test_each_offset_is_told_once(opened: Opened, writer: ArchiveWriter) -> None
         [("orders:0", 10, 20), ("orders:1", 10, 11)],
         [],
     ]
-    assert said == ["partition orders:1 has a gap from 3 to 10: retention"]
+    assert said == ["partition orders:1 has a gap [3..10): retention"]
 
 
 def test_a_topic_that_was_created_again_goes_on_after_its_old_end(opened: Opened, writer: ArchiveWriter) -> None:

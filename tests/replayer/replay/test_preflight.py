@@ -163,8 +163,8 @@ def test_warnings_name_what_the_copy_will_not_have() -> None:
     request = TargetRequest("orders", "copy", append=True)
     warnings = plan(TopicFacts("copy", 4, None, None), odd, request=request, watermarks={1: Watermarks(5, 7)}).warnings
     told = "\n".join(warnings)
-    assert "copy:1 is not empty (5..7)" in told
-    assert "recorded gap at 3..9 (retention)" in told
+    assert "copy:1 is not empty, it holds [5..7)" in told
+    assert "recorded gap [3..9) (retention)" in told
     assert "timestamp 0" in told
     assert "archived as text" in told
 
@@ -172,7 +172,10 @@ def test_warnings_name_what_the_copy_will_not_have() -> None:
 def test_records_of_others_in_the_target_are_refused() -> None:
     held = {0: Watermarks(5, 7), 1: Watermarks(0, 9)}
     refused(
-        ReplayRefused, r"'copy' is not empty.*copy:0 holds offsets 5\.\.7.*--append", target=facts(), watermarks=held
+        ReplayRefused,
+        r"'copy' is not empty.*copy:0 holds offsets \[5\.\.7\).*--append",
+        target=facts(),
+        watermarks=held,
     )
     assert plan(facts(), watermarks={0: Watermarks(7, 7), 3: Watermarks(0, 9)}), "partition 3 gets nothing"
     assert plan(facts(), watermarks=held, request=TargetRequest("orders", "copy", append=True))
