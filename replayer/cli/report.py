@@ -128,6 +128,9 @@ def print_report(report: ArchiveReport) -> None:
         if partition.lost:
             readable = ", ".join(f"{start}..{end}" for start, end in partition.readable)
             click.echo(f"{place} still readable: {readable or 'nothing'}")
+        for orphan in partition.orphans:
+            end = "" if orphan.end is None else orphan.end
+            click.echo(f"{place} orphan {orphan.key}, offsets [{orphan.start}..{end}): above the marker, not committed")
     for damage in report.damage:
         click.echo(f"FAILURE {damage.key}: {damage.reason}")
     for topic, number in report.absent:

@@ -21,10 +21,11 @@ from replayer.cli.options.verify_options import choice_options, report_options
 from replayer.cli.report import ReportOptions, conclude, naming_what_is_left
 from replayer.read.selection import Positions
 from replayer.read.topics import TopicPartitions, parse_topic
+from replayer.verify.above_marker import list_above
 from replayer.verify.chunk_checks import ChunkChoice, Depth
 from replayer.verify.chunk_checks import Progress as OnProgress
 from replayer.verify.findings import ArchiveReport
-from replayer.verify.partition import expected_bytes, verify_partition
+from replayer.verify.partition import verify_partition
 from replayer.verify.survey import survey
 
 
@@ -100,13 +101,14 @@ async def _verify(
 ) -> ArchiveReport:
     async with open_archive(options) as archive:
         identity, places, report = await survey(archive, [(each.topic, each.partitions) for each in wanted])
-        total = sum([await expected_bytes(archive, *place) for place in places])
+        listing = await list_above(archive, places)
         names = [f"{topic}:{number}" for topic, number in places]
-        with naming_what_is_left(names, lambda: len(report.partitions)), _progress(total) as on_progress:
+        with naming_what_is_left(names, lambda: len(report.partitions)), _progress(listing.bytes) as on_progress:
             for topic, number in places:
-                report.partitions.append(
-                    await verify_partition(archive, topic, number, depth, on_progress, choice=choice, identity=identity)
+                checked = verify_partition(
+                    archive, topic, number, depth, on_progress, choice=choice, identity=identity, listing=listing
                 )
+                report.partitions.append(await checked)
     return report
 
 

@@ -31,6 +31,15 @@ class AbsentPartition(NamedTuple):
     partition: int
 
 
+class Orphan(NamedTuple):
+    """An object above the end of a chain that no marker leads to: of a writer at work, or left of one that died."""
+
+    key: str
+    start: int
+    end: int | None
+    """Offsets [start, end) that it holds; None where only its name tells of them."""
+
+
 @dataclass(frozen=True)
 class Digests:
     """The digests of all records of a partition: see index_format.canonical."""
@@ -58,6 +67,11 @@ class PartitionReport:
     damage: list[Damage] = field(default_factory=list)
     digests: Digests | None = None
     """Where every record was decoded."""
+    orphans: list[Orphan] = field(default_factory=list)
+    """What lies above the marker; it is no fault."""
+    incarnation: int | None = None
+    chain: str | None = None
+    """The digest of the chain, see `replayer.verify.partition.ChainDigest`; None where not all of it can be read."""
 
     @property
     def verdict(self) -> Verdict:
@@ -73,8 +87,8 @@ class PartitionReport:
         taken = sorted([(lost.start, lost.end) for lost in self.lost] + [(gap.start, gap.end) for gap in self.gaps])
         runs, position = [], self.first_offset
         for start, end in [*taken, (self.next_offset, self.next_offset)]:
-            if start > position:
-                runs.append(OffsetRange(position, start))
+            if min(start, self.next_offset) > position:
+                runs.append(OffsetRange(position, min(start, self.next_offset)))
             position = max(position, end)
         return runs
 

@@ -1,5 +1,7 @@
 """Checking a partition: every damage is found in one run, and reported as the offsets that it costs."""
 
+import hashlib
+import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
@@ -13,6 +15,7 @@ from index_format.marker import ChunkEntry
 from replayer.read.archive import Archive
 from replayer.read.damage import Damage, Damaged, LostRange, Unreadable
 from replayer.read.partition import ArchivedPartition
+from replayer.verify.above_marker import AboveListing, AboveMarker, list_above, look_above
 from replayer.verify.chunk_checks import (
     END,
     EVERY_CHUNK,
@@ -35,6 +38,23 @@ class Joint(NamedTuple):
     key: str
 
 
+class ChainDigest:
+    """A SHA-256 over the chunks of a partition: what was committed once has the same for ever (docs/verify.md)."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def add(self, entry: ChunkEntry) -> None:
+        """A chunk, in the order of offsets; its entry's `next_offset` may still rise, and does not count."""
+        facts = struct.pack(">QQQ", entry.first_offset, entry.last_offset, entry.num_records)
+        self._digest.update(facts + bytes.fromhex(entry.sha256))
+
+    @property
+    def sha256(self) -> str:
+        """Of the chunks so far, as lower-case hex."""
+        return self._digest.hexdigest()
+
+
 @dataclass
 class ChunkChain:
     """What marker and catalogs say of a partition's chunks, and what is wrong with it; of a chunk 16 bytes are kept."""
@@ -53,6 +73,9 @@ class ChunkChain:
     gaps: set[Gap] = field(default_factory=set)
     lost: list[LostRange] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
+    digest: ChainDigest = field(default_factory=ChainDigest)
+    is_whole: bool = True
+    """Whether all catalogs could be read."""
 
     @property
     def chunks(self) -> int:
@@ -61,6 +84,7 @@ class ChunkChain:
     def add(self, entry: ChunkEntry) -> None:
         self.starts.append(entry.start_offset)
         self.last_offsets.append(entry.last_offset)
+        self.digest.add(entry)
         self.records += entry.num_records
         self.first_offset = entry.first_offset if self.first_offset is None else self.first_offset
         self.last_is_candidate = self.choice.considers(entry)
@@ -69,6 +93,7 @@ class ChunkChain:
             self.first_candidate = self.first_candidate or entry.name
 
     def lose(self, catalog: Unreadable) -> None:
+        self.is_whole = False
         self.damage.append(Damage(catalog.key, catalog.reason))
         self.lost.append(LostRange(catalog.start, catalog.end, catalog.reason))
 
@@ -83,14 +108,6 @@ class ChunkChain:
         return next_chunk < self.chunks and self.last_offsets[next_chunk] < gap.end
 
 
-async def expected_bytes(archive: Archive, topic: str, partition: int) -> int:
-    """The bytes of data that a verification of the partition will account for; 0 where its marker is damaged."""
-    try:
-        return (await archive.open_partition(topic, partition)).num_bytes
-    except Damaged:
-        return 0
-
-
 async def verify_partition(
     archive: Archive,
     topic: str,
@@ -100,14 +117,20 @@ async def verify_partition(
     *,
     choice: ChunkChoice = EVERY_CHUNK,
     identity: Identity | None = None,
+    listing: AboveListing | None = None,
 ) -> PartitionReport:
-    """Checks one partition: marker and catalogs, and the chosen chunks; raises only for what is not damage."""
+    """Checks one partition: marker, catalogs, what lies above it, and the chosen chunks.
+
+    `listing` was made before, of this partition too; without one it is made here. Raises only for what is not damage.
+    """
+    listing = listing or await list_above(archive, [(topic, partition)])
     opened = await open_to_verify(archive, topic, partition)
     if isinstance(opened, PartitionReport):
         return opened
     chain = await read_chain(opened, choice)
+    above = await look_above(opened, listing)
     found = await check_chunks(opened, chosen_chunks(opened, chain, progress), depth, progress)
-    return assembled(opened, topic, chain, [found], identity)
+    return assembled(opened, topic, chain, [found], identity, above)
 
 
 async def open_to_verify(archive: Archive, topic: str, partition: int) -> ArchivedPartition | PartitionReport:
@@ -216,8 +239,10 @@ def assembled(
     chain: ChunkChain,
     parts: Sequence[ChunkFindings],
     identity: Identity | None,
+    above: AboveMarker | None = None,
 ) -> PartitionReport:
     """The report: `parts` are of the chosen chunks, in order; only where it is one there are digests."""
+    above = above or AboveMarker()
     found = joined(parts)
     marker, chosen = partition.marker, chain.chosen
     lost = sorted([*chain.lost, *found.lost], key=lambda each: each.start)
@@ -235,14 +260,18 @@ def assembled(
         first_offset=chain.first_offset,
         next_offset=marker.next_offset,
         gaps=sorted(gaps, key=lambda gap: gap.start),
-        lost=lost,
+        lost=[*lost, *above.lost],
         damage=[
             *chain.damage,
             *found.damage,
             *partition.damage,
             *(Damage(partition.keys.marker, reason) for reason in reasons),
+            *above.damage,
         ],
         digests=found.digests if len(chosen) == chain.chunks and not lost else None,
+        orphans=above.orphans,
+        incarnation=partition.keys.folder.incarnation,
+        chain=chain.digest.sha256 if chain.is_whole else None,
     )
 
 

@@ -24,7 +24,7 @@ code { font-size: 90%; overflow-wrap: anywhere }
 .OK { color: #186a2b } .WARNING { color: #8a5a00 } .FAILURE { color: #a8071a; font-weight: bold }
 """
 COUNTS = ("records", "archived", "found", "differing", "missing", "extra", "chunks", "checked_chunks")
-FINDINGS = ("gaps", "lost", "readable", "damage", "excused", "missing_offsets", "extra_offsets")
+FINDINGS = ("gaps", "lost", "readable", "damage", "orphans", "excused", "missing_offsets", "extra_offsets")
 
 
 def verification_document(report: ArchiveReport, address: str, depth: Depth) -> Document:
@@ -65,6 +65,9 @@ def _partition(report: PartitionReport) -> Document:
         "readable": _runs(report.readable),
         "damage": [_damage(damage) for damage in report.damage],
         "digests": _digests(report.digests),
+        "orphans": [{"object": orphan.key, "from": orphan.start, "to": orphan.end} for orphan in report.orphans],
+        "incarnation": report.incarnation,
+        "chain": report.chain,
     }
 
 

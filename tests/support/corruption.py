@@ -365,11 +365,19 @@ def _indexed(partition: Written, sample: Sample, after: Objects) -> set[int]:
 
 
 async def _check_older(partition: Written, archive: Archive, identity: Identity, marker: bytes) -> None:
-    """An older marker is an older archive: whole, and shorter."""
-    end = _marker(marker).tail[-1].next_offset
+    """An older marker is an older archive, whole and shorter, unless what lies above it proves that it was put back."""
+    older, newest = _marker(marker), _marker(partition.markers[-1])
+    end = older.tail[-1].next_offset
     expected = [record for record in partition.records if record.offset < end]
     report = await _verified(partition, archive, identity)
-    assert report.verdict is not Verdict.FAILURE
+    chunks_above = newest.num_chunks - older.num_chunks
+    if chunks_above > 1 or _marker(partition.markers[older.num_chunks]).epoch > older.epoch:
+        assert report.verdict is Verdict.FAILURE
+        (lost,) = report.lost
+        assert (lost.start, lost.end) == (older.next_offset, newest.tail[-1].next_offset)
+    else:
+        assert report.verdict is not Verdict.FAILURE
+        assert [orphan.start for orphan in report.orphans] == [older.chain_end]
     assert report.records == len(expected) < len(partition.records)
     assert await _read_on(partition, archive, expected) == set()
 

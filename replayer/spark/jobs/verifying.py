@@ -18,6 +18,7 @@ from replayer.read.partition import ArchivedPartition
 from replayer.read.prefetch import streamed
 from replayer.spark.archive_place import ArchivePlace, opened
 from replayer.spark.jobs.reading import named_topics, spread
+from replayer.verify.above_marker import AboveMarker, list_above, look_above
 from replayer.verify.chunk_checks import ChunkChoice, ChunkFindings, Depth, check_chunks
 from replayer.verify.findings import ArchiveReport, PartitionReport
 from replayer.verify.partition import ChunkChain, assembled, chosen_chunks, open_to_verify, read_chain
@@ -42,6 +43,7 @@ class Subject:
     topic: str
     partition: ArchivedPartition
     chain: ChunkChain
+    above: AboveMarker
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ async def planned(
     async with opened(place) as archive:
         named = await named_topics(archive, topics)
         found = await survey(archive, [(each.topic, each.partitions) for each in named])
+        listing = await list_above(archive, found.places)
         for topic, number in found.places:
             partition = await open_to_verify(archive, topic, number)
             if isinstance(partition, PartitionReport):
@@ -89,7 +92,7 @@ async def planned(
                 for group in ([tuple(entries)] if digests else _grouped(entries, task_bytes))
             ]
             slices += [ChunkSlice(len(subjects), n, keys, bare, group) for n, (keys, group) in enumerate(groups)]
-            subjects.append(Subject(topic, partition, chain))
+            subjects.append(Subject(topic, partition, chain, await look_above(partition, listing)))
     return VerificationPlan(found, subjects, slices)
 
 
@@ -111,7 +114,8 @@ def reported(plan: VerificationPlan, found: Mapping[tuple[int, int], ChunkFindin
         parts.setdefault(each.home, []).append(found[each.home, each.number])
     for home, subject in enumerate(plan.subjects):
         if isinstance(subject, Subject):
-            subject = assembled(subject.partition, subject.topic, subject.chain, parts[home], identity)  # noqa: PLW2901
+            partition, chain, above = subject.partition, subject.chain, subject.above
+            subject = assembled(partition, subject.topic, chain, parts[home], identity, above)  # noqa: PLW2901
         report.partitions.append(subject)
     return report
 

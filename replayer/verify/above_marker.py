@@ -1,0 +1,252 @@
+"""What lies above a marker: what a writer has in hand, what dead writers left, or proof that the marker was put back.
+
+Objects are listed first and markers read after that. What a marker led to when an object was stored, a marker that is
+read later leads to as well, unless an older one was put back. FORMAT.md, "Above the marker", says what proves that.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from blockgz_runtime.errors import ObjectMissing
+from index_format import objects
+from index_format.chunk_index import ChunkIndex
+from index_format.keys import ObjectKey, ObjectKind, PartitionKeys, TopicFolder, conflict_in, parse_key
+from index_format.marker import MAX_LEVELS, ChunkCatalog, Marker, ReferenceCatalog, Span
+from replayer.read.archive import Archive
+from replayer.read.damage import Damage, Damaged, LostRange
+from replayer.read.partition import ArchivedPartition
+from replayer.read.prefetch import prefetched, streamed
+from replayer.verify.findings import Orphan
+
+PARTITIONS_AT_ONCE = 8
+READS_AT_ONCE = 16
+MOST_OBJECTS = 10_000
+"""So many objects above one marker are looked at, and the newest index."""
+
+
+class Written(NamedTuple):
+    """What an index or a catalog above a marker says; a catalog has the first three fields alone."""
+
+    key: str
+    start_offset: int
+    next_offset: int | None
+    """None for a damaged object, whose name alone is known."""
+    epoch: int = 0
+    previous: str | None = None
+    data: str | None = None
+
+    @property
+    def is_catalog(self) -> bool:
+        return self.data is None
+
+
+@dataclass
+class AboveMarker:
+    """What was found above one marker; `lost` and `damage` only where the marker was put back."""
+
+    lost: list[LostRange] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
+    orphans: list[Orphan] = field(default_factory=list)
+
+
+class _Bounds(NamedTuple):
+    """From where on a version of a marker leads to nothing."""
+
+    chain_end: int
+    unfolded: Sequence[int]
+    """By level less 1, where the next catalog of that level starts, or a later one."""
+
+    @classmethod
+    def of(cls, marker: Marker) -> "_Bounds":
+        end = marker.chain_end or 0
+        levels: list[Sequence[Span]] = [marker.tail, *marker.catalogs]
+        starts = [
+            next((spans[0].start_offset for spans in levels[level::-1] if spans), end) for level in range(MAX_LEVELS)
+        ]
+        return cls(end, starts)
+
+    def are_below(self, key: ObjectKey) -> bool:
+        """Whether the object may be one that the marker leads to nothing of."""
+        if key.kind is ObjectKind.CATALOG:
+            return key.number >= self.unfolded[min(key.level, len(self.unfolded)) - 1]
+        return key.kind is not ObjectKind.ANCESTOR_INDEX and key.number >= self.chain_end
+
+
+@dataclass
+class _Kept:
+    """The objects of one partition above its marker as it was before the listing."""
+
+    bounds: _Bounds
+    keys: list[ObjectKey] = field(default_factory=list)
+    newest: ObjectKey | None = None
+    """An index, where not all are among `keys`."""
+
+    def offer(self, key: ObjectKey) -> None:
+        if not self.bounds.are_below(key):
+            return
+        if len(self.keys) < MOST_OBJECTS:
+            self.keys.append(key)
+        elif key.kind is ObjectKind.INDEX and (self.newest is None or key.number > self.newest.number):
+            self.newest = key
+
+
+@dataclass
+class AboveListing:
+    """What lay above the markers of some partitions when it was made."""
+
+    bytes: int = 0
+    """Of data that these partitions have."""
+    kept: dict[tuple[TopicFolder, int], _Kept] = field(default_factory=dict)
+
+    def of(self, partition: ArchivedPartition) -> list[ObjectKey]:
+        """The objects that lay above its marker; none where it was not listed."""
+        kept = self.kept.get((partition.keys.folder, partition.partition))
+        return [] if kept is None else kept.keys + ([kept.newest] if kept.newest else [])
+
+
+async def list_above(archive: Archive, places: Iterable[tuple[str, int]]) -> AboveListing:
+    """Lists what lies above the markers of partitions, before the markers are read that it is compared with.
+
+    A partition whose marker is damaged is left out. Layout `topic` takes one listing a partition, layout `seed` one of
+    the whole archive. Of a partition at most some MB are kept.
+    """
+    listing, limit = AboveListing(), asyncio.Semaphore(PARTITIONS_AT_ONCE)
+
+    async def look(topic: str, number: int) -> None:
+        async with limit:
+            try:
+                partition = await archive.open_partition(topic, number)
+            except Damaged:
+                return
+            listing.bytes += partition.num_bytes
+            # In layout seed the incarnations share the names of chunks, and only the newest is written to.
+            if archive.other is None and (archive.layout != "seed" or partition.marker.successor is None):
+                kept = listing.kept[partition.keys.folder, number] = _Kept(_Bounds.of(partition.marker))
+                if archive.layout != "seed":
+                    await _list_partition(archive, partition.keys, kept)
+
+    await asyncio.gather(*(look(*place) for place in places))
+    if archive.layout == "seed" and listing.kept:
+        await _list_all(archive, listing)
+    return listing
+
+
+async def _list_partition(archive: Archive, keys: PartitionKeys, kept: _Kept) -> None:
+    first = f"{keys.home}{kept.bounds.chain_end:020d}"
+    async for name in archive.reader.list(keys.home):
+        # Catalogs are not below it either.
+        key = parse_key(keys.layout, name) if name >= first else None
+        if key is not None:
+            kept.offer(key)
+
+
+async def _list_all(archive: Archive, listing: AboveListing) -> None:
+    newest = {(folder.topic, number): kept for (folder, number), kept in listing.kept.items()}
+    async for name in archive.reader.list(""):
+        key = parse_key("seed", name)
+        if key is None:
+            continue
+        place = key.folder, key.partition
+        is_catalog = key.kind is ObjectKind.CATALOG
+        kept = listing.kept.get(place) if is_catalog else newest.get((key.folder.topic, key.partition))
+        if kept is not None:
+            kept.offer(key)
+
+
+async def look_above(partition: ArchivedPartition, listing: AboveListing) -> AboveMarker:
+    """What a listing from before the partition was opened shows above its marker.
+
+    Reads the indexes and catalogs there, of which a partition at rest has none.
+    """
+    bounds = _Bounds.of(partition.marker)
+    referenced = {partition.keys_of(each.span).home + each.span.name for each in partition.spans}
+    keys = [key for key in listing.of(partition) if bounds.are_below(key) and key.key not in referenced]
+    is_shared = partition.keys.layout == "seed"
+    # Layout seed: data without an index of ours may be kafka-connect-s3's.
+    data = [key for key in keys if key.kind is ObjectKind.DATA and not is_shared]
+    asked = [key for key in keys if key.kind is not ObjectKind.DATA]
+    read = prefetched(streamed(asked), _Read(partition), cost=lambda _: 1, budget=READS_AT_ONCE)
+    written = [found async for found in read if found is not None]
+    return judged(partition.keys, partition.marker, written, data)
+
+
+@dataclass(frozen=True)
+class _Read:
+    partition: ArchivedPartition
+
+    async def __call__(self, key: ObjectKey) -> Written | None:
+        """What it says; None where it is gone by now, or another incarnation's."""
+        keys, marker = self.partition.keys, self.partition.marker
+        try:
+            body = await self.partition.reader.get(key.key, objects.MAX_OBJECT_BYTES)
+            if key.kind is ObjectKind.CATALOG:
+                kind: type[ChunkCatalog] | type[ReferenceCatalog] = ChunkCatalog if key.level == 1 else ReferenceCatalog
+                entries = objects.decode(body, kind, key.key).entries
+                return Written(key.key, entries[0].start_offset, entries[-1].next_offset)
+            index = objects.decode(body, ChunkIndex, key.key)
+        except ObjectMissing:
+            return None
+        except Damaged:
+            return Written(key.key, key.number, None, data="" if key.kind is ObjectKind.INDEX else None)
+        if keys.layout == "seed" and index.topic_id != marker.topic_id:
+            return None
+        data = keys.chunks + index.data.name
+        return Written(key.key, index.start_offset, index.next_offset, index.epoch, index.previous, data)
+
+
+def judged(
+    keys: PartitionKeys, marker: Marker, written: Sequence[Written], data: Sequence[ObjectKey] = ()
+) -> AboveMarker:
+    """What indexes, catalogs and data above a marker, stored before it was read, say of it."""
+    above = {each.key for each in written}
+    proofs = [(each, why) for each in written if (why := _proof(keys, marker, each, above)) is not None]
+    if not proofs:
+        # The chunks of the folder that this one continues lie among its own.
+        is_mixed = keys.layout == "seed" and bool(marker.continues)
+        return AboveMarker(orphans=[] if is_mixed else _orphans(written, data, 0))
+    end = max(each.next_offset or 0 for each, _ in proofs)
+    start = marker.next_offset
+    if start is None or start >= end:
+        start = min(each.start_offset for each in written)
+    first, why = proofs[0]
+    more = f"; {len(proofs) - 1} more objects prove the same" if len(proofs) > 1 else ""
+    damage = Damage(keys.marker, f"an older marker was put back: {first.key} {why}{more}")
+    lost = LostRange(start, end, "stored, but above the end of a marker that was put back")
+    return AboveMarker([lost], [damage], _orphans(written, data, end))
+
+
+def _proof(keys: PartitionKeys, marker: Marker, each: Written, above: Collection[str]) -> str | None:
+    """Why a later marker must have been there when the object was stored; None where that is not certain."""
+    end = marker.chain_end
+    if each.next_offset is None:
+        return None
+    if each.is_catalog:
+        reaches_above = each.next_offset > (end or 0)
+        return f"lists chunks up to {each.next_offset}, above the chain's end at {end or 0}" if reaches_above else None
+    if each.epoch > marker.epoch and not _is_copy(marker, each):
+        return f"is of epoch {each.epoch}, the marker of epoch {marker.epoch}"
+    if keys.layout == "seed" and marker.continues:
+        return None  # it may be the older folder's, whose chunks have the same names
+    if end is not None and each.start_offset > end:
+        return f"begins where the chain ended, at {each.start_offset}, and the marker ends it at {end}"
+    is_behind = each.previous is not None and (end is None or keys.chunks + each.previous in above)
+    return f"continues {each.previous}, which the marker does not lead to" if is_behind else None
+
+
+def _is_copy(marker: Marker, each: Written) -> bool:
+    """Whether it is of the chunk that a folder begins with after a truncation: stored before the folder's marker is.
+
+    An attempt that died may have left a marker without chunks.
+    """
+    begun = bool(marker.continues) and not marker.spans
+    return begun and each.start_offset == marker.chain_end and conflict_in(each.key) is not None
+
+
+def _orphans(written: Sequence[Written], data: Sequence[ObjectKey], start: int) -> list[Orphan]:
+    """The chunks at and above an offset, in order; data that an index names is not named again."""
+    named = {each.data for each in written}
+    found = [Orphan(each.key, each.start_offset, each.next_offset) for each in written if not each.is_catalog]
+    found += [Orphan(each.key, each.number, None) for each in data if each.key not in named]
+    return sorted((each for each in found if each.start >= start), key=lambda each: (each.start, each.key))
