@@ -166,7 +166,11 @@ def log_source(kafka: dict[str, str]) -> Source:
 
     def log_of(topic: str, partition: int, level: str) -> PartitionLog:
         return PartitionLog(
-            (topic, partition), NOT_ASKED, lambda asked: cluster.ask_bounds(asked, level), records(level)
+            (topic, partition),
+            NOT_ASKED,
+            lambda asked: cluster.ask_bounds(asked, level),
+            records(level),
+            lambda _: None,  # the plan compares ids itself
         )
 
     def id_of(topic: str) -> str | None:

@@ -25,6 +25,9 @@ class LogReader(Protocol):
     def record_at(self, offset: int) -> Record | None:
         """The record at that offset, or None where the log has none there any more."""
 
+    def confirm(self, topic_id: str) -> None:
+        """Return once the cluster named this id for the topic; raise where it names none now, or another one."""
+
 
 class NoLog:
     """In the place of a log that nobody reads: it may hold anything, so that nothing is compared with the archive."""
@@ -34,6 +37,9 @@ class NoLog:
 
     def record_at(self, offset: int) -> Record | None:  # noqa: ARG002
         return None
+
+    def confirm(self, topic_id: str) -> None:
+        """Nothing is compared."""
 
 
 class Driver:
@@ -89,7 +95,14 @@ class Driver:
                 return self._still_assigned()
             case op.CourtesyFailed(key, cause):
                 return log.warning(LogEvent.COURTESY_FAILED, key=key, cause=cause)
+            case op.ReadLogBounds() | op.ReadLogRecord() | op.ConfirmTopic():
+                return self._ask_log(operation)
+
+    def _ask_log(self, operation: op.ReadLogBounds | op.ReadLogRecord | op.ConfirmTopic) -> Any:
+        match operation:
             case op.ReadLogBounds(at_least):
                 return self._log.bounds(at_least)
             case op.ReadLogRecord(offset):
                 return self._log.record_at(offset)
+            case op.ConfirmTopic(topic_id):
+                return self._log.confirm(topic_id)

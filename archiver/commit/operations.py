@@ -90,10 +90,17 @@ NOW = 2**63 - 1
 class ReadLogBounds:
     """Answer: LogBounds of the partition; not such as were known before where those end below `at_least`.
 
-    With NOW they are asked for in any case, and the topic is found to be no other one after that.
+    With NOW they are asked for in any case.
     """
 
     at_least: int = 0
+
+
+@dataclass(frozen=True)
+class ConfirmTopic:
+    """Answer: None, once the cluster named this id for the topic. BrokerUnreachable where it names none now."""
+
+    topic_id: str
 
 
 @dataclass(frozen=True)
@@ -113,6 +120,7 @@ Operation = (
     | StillAssigned
     | CourtesyFailed
     | ReadLogBounds
+    | ConfirmTopic
     | ReadLogRecord
 )
 

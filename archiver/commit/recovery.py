@@ -11,6 +11,7 @@ from archiver.commit.commit import PartitionIdentity
 from archiver.commit.objects import Held, read_marker, swap_marker, until_swapped
 from archiver.commit.operations import (
     NOW,
+    ConfirmTopic,
     Get,
     LogBounds,
     NewToken,
@@ -22,11 +23,10 @@ from archiver.commit.operations import (
 )
 from archiver.config.model import RunConfig
 from archiver.errors import AssignmentLost, Diverged, Fenced, FolderClosed, GapRefused, OwnedByAnother, UnreadableRecord
-from blockgz_runtime.errors import BrokerUnreachable, StoreError, UsageError
+from blockgz_runtime.errors import StoreError, UsageError
 from blockgz_runtime.store.writer import StoredObject
 from index_format import marker as markers
 from index_format.chunk_index import Gap
-from index_format.errors import BlockgzError
 from index_format.keys import INDEX_SUFFIXES, LAYOUTS, PartitionKeys, TopicFolder, parse_topic_folder
 from index_format.marker import Marker
 from index_format.records import Record, record_hash
@@ -101,7 +101,8 @@ def take_over(identity: PartitionIdentity, writer: str, policy: TakeoverPolicy) 
     """Claim the partition: read the marker, compare it with the log, raise the epoch by compare-and-swap.
 
     The log is read before the claim, so that a process that may not read it fences nobody. Raises Diverged,
-    GapRefused, OwnedByAnother or UsageError, which claim nothing.
+    GapRefused, OwnedByAnother or UsageError, which claim nothing; BrokerUnreachable or PartitionUnavailable where only
+    the topic's id would say whose log it is, and the cluster does not confirm it.
     """
     return (yield from until_swapped(lambda: _take_over_once(identity, writer, policy)))
 
@@ -122,8 +123,11 @@ def _take_over_once(identity: PartitionIdentity, writer: str, policy: TakeoverPo
                 bounds = yield from retrying(ReadLogBounds(NOW))
                 gap = gap_before(held.marker, bounds, identity)
             _compare_tail(identity, held.marker, newest)
-        except Diverged as error:
-            raise _judged_with_id(identity, held.marker, error) from None
+        except Diverged:  # unless the log is another topic's: then it says nothing about this archive
+            yield from _confirm_topic(identity, held.marker)
+            raise
+    if not isinstance(newest, Record):  # no record says whose log it is
+        yield from _confirm_topic(identity, held.marker if held else None)
     if gap is not None and not policy.gaps_are_recorded:
         raise GapRefused(
             f"{identity}: records at offsets {gap.start} to {gap.end - 1} were never archived",
@@ -149,15 +153,12 @@ def _check_assignment(identity: PartitionIdentity) -> Protocol[None]:
         )
 
 
-def _judged_with_id(identity: PartitionIdentity, marker: Marker, error: Diverged) -> BlockgzError:
-    """The error itself, unless the topic may be another one: then its log says nothing about this archive."""
-    if marker.topic_id is None or identity.topic_id is not None:
-        return error
-    return BrokerUnreachable(
-        f"the id of topic {identity.topic!r} is not known now",
-        why=f"the archive knows it, and the log may be another topic's: {error.what}",
-        remedy="nothing to do: the partition is taken over once the cluster tells the id",
-    )
+def _confirm_topic(identity: PartitionIdentity, marker: Marker | None) -> Protocol[None]:
+    """Where the archive knows the topic's id: have the cluster name it, after the log was looked at."""
+    archived = marker.topic_id if marker else None
+    known = identity.topic_id if archived is None else archived
+    if known is not None:
+        yield from retrying(ConfirmTopic(known))
 
 
 def reclaim(identity: PartitionIdentity, writer: str) -> Protocol[Held]:

@@ -84,8 +84,10 @@ class TopicIds:
         return shared.result()
 
     def _answers(self, topics: Collection[str]) -> TopicIdAnswers:
-        answers = self._ask(topics) if topics else NOTHING_TOLD
-        is_silent = bool(topics) and not (answers.ids or answers.missing or answers.denied)
+        if not topics:
+            return NOTHING_TOLD
+        answers = self._ask(topics)
+        is_silent = not (answers.ids or answers.missing or answers.denied)
         self._silent_until = self._clock() + SILENT_SECONDS if is_silent else None
         return answers
 

@@ -171,6 +171,8 @@ class PartitionLog:
     """As they were asked for before, together with others'."""
     ask: AskBounds
     records: RecordReader
+    confirm: Callable[[str], None]
+    """See LogReader."""
 
     def bounds(self, at_least: int) -> LogBounds:
         """Those that are known, unless they end below `at_least`: the log may have grown since."""

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from archiver.commit.commit import PartitionIdentity
 from archiver.commit.driver import Driver, LogReader, NoLog, Wait
 from archiver.commit.objects import Held, read_marker
-from archiver.commit.operations import NOW, CompareAndSwap, LogBounds, Operation
+from archiver.commit.operations import CompareAndSwap, LogBounds, Operation
 from archiver.commit.recovery import Claimed, TakeoverPolicy, name_successors, take_over_last
 from archiver.config.model import RunConfig
-from archiver.errors import AssignmentLost, Diverged, Fenced, TopicChanged, TopicGone
+from archiver.errors import AssignmentLost, Fenced, TopicChanged, TopicGone
 from archiver.failures import Next, Situation, what_next
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.chunk_builder import ChunkSettings
@@ -34,7 +34,6 @@ from blockgz_runtime.store.retry import backoff_seconds
 from blockgz_runtime.store.writer import Store
 from index_format.errors import BlockgzError
 from index_format.keys import LAYOUTS, TopicFolder
-from index_format.records import Record
 
 HEARTBEAT_SECONDS = 3.0
 """A fenced writer waits this long before it claims again: by then a zombie has learnt that it is none."""
@@ -134,23 +133,6 @@ class ArchivingContext:
     committers: Executor
     dead_letters: DeadLetterTopic | None = None
     """Takes records that cannot be archived, where that is the policy."""
-
-
-@dataclass(frozen=True)
-class _LogOfTopic:
-    """A log for a claim, of a topic that may be deleted and created again meanwhile."""
-
-    log: LogReader
-    is_same: Callable[[], bool]
-
-    def bounds(self, at_least: int) -> LogBounds:
-        found = self.log.bounds(at_least)
-        if at_least == NOW and not self.is_same():
-            raise PartitionUnavailable("the topic was created again meanwhile")
-        return found
-
-    def record_at(self, offset: int) -> Record | None:
-        return self.log.record_at(offset)
 
 
 class _OneWriterDriver(Driver):
@@ -453,25 +435,25 @@ class Ownership:
                 raise cause
             raise PartitionUnavailable(f"{name_of(partition)} cannot be claimed yet", why=cause)
 
-        log_reader = _LogOfTopic(context.log_of(partition, bounds), lambda: context.topics.is_same(topic, topic_id))
         driver = Driver(
-            context.store, log_reader, put_off, lambda: partition in self._assigned, lambda: Situation.STARTING
+            context.store,
+            context.log_of(partition, bounds),
+            put_off,
+            lambda: partition in self._assigned,
+            lambda: Situation.STARTING,
         )
-        adopts = topic_id is not None and not context.topics.has_id(folder)
+        archived_id = context.topics.archived_id(folder)
+        adopts = topic_id is not None and archived_id is None
         if adopts:
             self._adopt_archived(driver.run(read_marker(keys.marker)), folder, topic_id)
         for _ in driver.run(name_successors(keys, context.writer)):
             log.warning(LogEvent.SUCCEEDED, topic=topic, partition=number, folder=str(folder))
-        identity = PartitionIdentity.of(config, keys, context.archive_id, topic_id, context.store.prefix)
-        try:
-            identity, claimed = driver.run(take_over_last(identity, context.writer, TakeoverPolicy.of(config)))
-        except Diverged:
-            if not context.topics.is_same(topic, topic_id):  # another one, whatever its offsets look like
-                raise PartitionUnavailable(f"topic {topic!r} was created again meanwhile") from None
-            raise
+        # Where the cluster does not tell the id now, the archive's own is what later answers are compared with.
+        known_id = archived_id if topic_id is None else topic_id
+        identity = PartitionIdentity.of(config, keys, context.archive_id, known_id, context.store.prefix)
+        identity, claimed = driver.run(take_over_last(identity, context.writer, TakeoverPolicy.of(config)))
         if adopts and topic_id is not None:
             context.topics.adopt(folder, topic_id)
-        # Where the cluster does not tell the id now, the archive's own is what later answers are compared with.
         return replace(identity, topic_id=claimed.held.marker.topic_id), claimed
 
     def _adopt_archived(self, held: Held | None, folder: TopicFolder, topic_id: str | None) -> None:

@@ -228,8 +228,8 @@ class ArchivingState:
         """With one more event; ticks and orders to end a block do not pile up during an outage."""
         if self.is_over or (isinstance(event, Tick) and self.inbox) or (event == EndBlock() and event in self.inbox):
             return self
-        if event == WriteAgain():
-            return self if event in self.inbox else replace(self, inbox=(event, *self.inbox))
+        if event == WriteAgain():  # before all others, also before one that was postponed meanwhile
+            return replace(self, inbox=(event, *(each for each in self.inbox if each != event)))
         num_bytes = event.num_bytes if isinstance(event, Fetched) else 0
         end = _end_of(event)
         return replace(

@@ -319,7 +319,9 @@ class ArchiverService:
             store=self._store,
             buffer=self._buffer,
             topics=topics,
-            log_of=lambda partition, known: PartitionLog(partition, known, self._ask_bounds, self._records),
+            log_of=lambda partition, known: PartitionLog(
+                partition, known, self._ask_bounds, self._records, partial(topics.confirm, partition[0])
+            ),
             writer=str(uuid.uuid4()),
             back_off=StoreBackoff(self._store.url, self._abandoned, TRIES_OF_ONCE if self._config.once else None),
             clock=self._clock,

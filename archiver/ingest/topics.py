@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from archiver.commit.archive import adopt_topic_id, archived_topic_id, find_incarnation
 from archiver.errors import TopicGone
-from archiver.ingest.identity import TopicIds, Verdict, verdict
+from archiver.ingest.identity import TopicIds
 from archiver.ingest.kafka_cluster import TopicDescription
 from archiver.logs import LogEvent, log
-from blockgz_runtime.errors import NoSuchTopic
+from blockgz_runtime.errors import BrokerUnreachable, NoSuchTopic, PartitionUnavailable
 from blockgz_runtime.store.writer import Store
 from blockgz_runtime.topic_patterns import TopicSelection
 from index_format import objects
@@ -198,7 +198,7 @@ class TopicDirectory:
         self._clock = clock
         self._asking: dict[str, threading.Lock] = {}
         self._known: dict[str, tuple[float, str | None, TopicFolder]] = {}
-        self._with_id: set[TopicFolder] = set()
+        self._archived: dict[TopicFolder, str] = {}
 
     def locate(self, topic: str) -> tuple[str | None, TopicFolder]:
         """The topic's id, None where the cluster does not tell it, and its folder.
@@ -219,19 +219,37 @@ class TopicDirectory:
                 known = self._known[topic] = (self._clock(), topic_id, folder)
             return known[1:]
 
-    def is_same(self, topic: str, topic_id: str | None) -> bool:
-        """Whether the topic is not known to be another one than that of the id."""
-        return topic_id is None or verdict(topic_id, self.current_id(topic)) is not Verdict.DIFFERENT
+    def confirm(self, topic: str, topic_id: str) -> None:
+        """Return once the cluster named this id for the topic, in an answer to a question that began after the call.
+
+        Raises BrokerUnreachable where it names none now, PartitionUnavailable where it names another one.
+        """
+        told = self.current_id(topic)
+        if told == topic_id:
+            return
+        self._known.pop(topic, None)
+        if told is not None:
+            raise PartitionUnavailable(
+                f"topic {topic!r} was created again", why=f"its id is {told}, the archive's is {topic_id}"
+            )
+        raise BrokerUnreachable(
+            f"the id of topic {topic!r} is not known now",
+            why="the archive knows it, and the log may be another topic's of that name",
+            remedy="nothing to do: the partition is taken over once the cluster tells the id",
+        )
 
     def current_id(self, topic: str) -> str | None:
         """As the cluster tells it now; None where it does not."""
         return self._ids.now(topic).ids.get(topic)
 
-    def has_id(self, folder: TopicFolder) -> bool:
-        """Whether the archive says which topic lives in the folder; it does not where the cluster did not tell."""
-        if folder not in self._with_id and archived_topic_id(self._store, self._archive.layout, folder) is not None:
-            self._with_id.add(folder)
-        return folder in self._with_id
+    def archived_id(self, folder: TopicFolder) -> str | None:
+        """The id of the topic that lives in the folder; None where the cluster did not tell it so far."""
+        known = self._archived.get(folder)
+        if known is None:
+            known = archived_topic_id(self._store, self._archive.layout, folder)
+            if known is not None:
+                self._archived[folder] = known
+        return known
 
     def adopt(self, folder: TopicFolder, topic_id: str) -> None:
         """Have the archive say which topic lives in a folder that was made before this was known."""

@@ -12,6 +12,7 @@ DIVERGED, OF_DIVERGED = (
     "archiver/maintain/repair/diverged.py",
     "tests/archiver/maintain/repair/test_diverged.py",
 )
+RECOVERY, OF_RECOVERY = "archiver/commit/recovery.py", "tests/archiver/commit/test_recovery.py"
 OF_LETTERS = f"{TESTS}/test_dead_letters.py"
 OF_ARCHIVER, OF_IDENTITY = f"{TESTS}/test_partition_archiver.py", f"{TESTS}/test_partition_archiver_identity.py"
 
@@ -251,5 +252,47 @@ MUTANTS = (
         "                self._is_torn = True\n",
         "",
         (f"{TESTS}/test_buffer.py::test_a_block_that_fitted_in_part_is_cut_off_and_may_be_written_again",),
+    ),
+    Mutant(
+        "a claim goes on although no record and no id say that the log is the archived one",
+        RECOVERY,
+        "    if not isinstance(newest, Record):  # no record says whose log it is\n",
+        "    if gap is not None:\n",
+        (f"{OF_RECOVERY}::TestLogsThatNoRecordSpeaksFor",),
+    ),
+    Mutant(
+        "a gap is recorded although the log may be another topic's",
+        RECOVERY,
+        "    if not isinstance(newest, Record):  # no record says whose log it is\n",
+        "    if not isinstance(newest, Record) and gap is None:\n",
+        (f"{OF_RECOVERY}::TestLogsThatNoRecordSpeaksFor",),
+    ),
+    Mutant(
+        "a partition diverges although the log may be another topic's",
+        RECOVERY,
+        "            yield from _confirm_topic(identity, held.marker)\n            raise\n",
+        "            raise\n",
+        (f"{OF_RECOVERY}::TestLogsThatNoRecordSpeaksFor",),
+    ),
+    Mutant(
+        "the id that the folder names is forgotten where the cluster is silent",
+        OWNERSHIP,
+        "        known_id = archived_id if topic_id is None else topic_id\n",
+        "        known_id = topic_id\n",
+        (f"{OF_OWNERSHIP}::test_an_id_that_is_not_told_is_the_folders",),
+    ),
+    Mutant(
+        "a look at nothing makes the cluster count as one that answers",
+        "archiver/ingest/identity.py",
+        "        if not topics:\n            return NOTHING_TOLD\n",
+        "        if not topics:\n            self._silent_until = None\n            return NOTHING_TOLD\n",
+        (f"{TESTS}/test_identity.py::test_a_look_at_nothing_does_not_make_the_cluster_answer",),
+    ),
+    Mutant(
+        "a batch that was postponed stands before the order to write again",
+        STATE,
+        "            return replace(self, inbox=(event, *(each for each in self.inbox if each != event)))\n",
+        "            return self if event in self.inbox else replace(self, inbox=(event, *self.inbox))\n",
+        (f"{TESTS}/test_partition_state.py::test_writing_again_comes_before_a_batch_that_was_postponed_behind_it",),
     ),
 )

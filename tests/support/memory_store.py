@@ -10,6 +10,7 @@ from typing import NamedTuple
 from archiver.commit.operations import LogBounds
 from blockgz_runtime.errors import StoreError
 from blockgz_runtime.store.writer import Body, FileBody, Leftover, ListedObject, ObjectHead, StoredObject
+from index_format.errors import BlockgzError
 from index_format.records import Record
 
 
@@ -164,6 +165,10 @@ class MemoryLog:
         self.records = list(records)
         self.low = low
         self.high = high if high is not None else (records[-1].offset + 1 if records else low)
+        self.confirmed: list[str] = []
+        """Ids that somebody wanted to be confirmed."""
+        self.unconfirmed: BlockgzError | None = None
+        """What the cluster answers instead of confirming."""
 
     def bounds(self, at_least: int = 0) -> LogBounds:
         """See LogReader."""
@@ -172,3 +177,9 @@ class MemoryLog:
     def record_at(self, offset: int) -> Record | None:
         """See LogReader."""
         return next((record for record in self.records if record.offset == offset), None)
+
+    def confirm(self, topic_id: str) -> None:
+        """See LogReader."""
+        self.confirmed.append(topic_id)
+        if self.unconfirmed is not None:
+            raise self.unconfirmed

@@ -42,6 +42,7 @@ class Fate(Enum):
 
 WRITES = (op.PutIfAbsent, op.CompareAndSwap)
 READS = (op.Get, op.Head)
+LOG_READS = (op.ReadLogBounds, op.ReadLogRecord, op.ConfirmTopic)
 CRASHES = (Fate.CRASH_BEFORE, Fate.CRASH_AFTER)
 FATES_OF_WRITES = tuple(fate for fate in Fate if fate not in (Fate.NORMAL, Fate.TAKEN_AWAY))
 
@@ -84,7 +85,7 @@ def fates_of(operation: Step) -> tuple[Fate, ...]:
     """What may go wrong with an operation."""
     if isinstance(operation, (*WRITES, Overwrite, Delete)):
         return FATES_OF_WRITES
-    if isinstance(operation, (*READS, op.ReadLogBounds, op.ReadLogRecord)):
+    if isinstance(operation, (*READS, *LOG_READS)):
         return (*CRASHES, Fate.NOT_APPLIED)
     if isinstance(operation, op.StillAssigned):
         return (Fate.CRASH_BEFORE, Fate.TAKEN_AWAY)
@@ -159,7 +160,7 @@ class Actor:
 
     def _refuse(self, operation: Step) -> None:
         error: BlockgzError = StoreUnavailable("the store did not answer")
-        if isinstance(operation, op.ReadLogBounds | op.ReadLogRecord):
+        if isinstance(operation, LOG_READS):
             error = BrokerUnreachable("the broker did not answer")
         self._go_on(lambda: self._protocol.throw(error))
 
@@ -175,7 +176,7 @@ class Actor:
         self._protocol.close()
         self.operation = None
 
-    def _carry_out(self, operation: Step) -> Any:
+    def _carry_out(self, operation: Step) -> Any:  # noqa: PLR0911
         match operation:
             case op.Wait() | op.CourtesyFailed():
                 return None
@@ -187,6 +188,8 @@ class Actor:
                 return self._log.bounds(at_least)
             case op.ReadLogRecord(offset):
                 return self._log.record_at(offset)
+            case op.ConfirmTopic(topic_id):
+                return self._log.confirm(topic_id)
             case _:
                 return self._carry_out_on_store(operation)
 

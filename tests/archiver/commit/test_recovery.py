@@ -14,7 +14,7 @@ from archiver.commit.driver import Driver
 from archiver.commit.objects import Held, swap_marker
 from archiver.commit.recovery import Claimed, TakeoverPolicy, gap_before, take_over
 from archiver.errors import AssignmentLost, Diverged, Fenced, GapRefused, OwnedByAnother
-from blockgz_runtime.errors import BrokerUnreachable, ShuttingDown, StoreError, StoreUnfit, UsageError
+from blockgz_runtime.errors import PartitionUnavailable, ShuttingDown, StoreError, StoreUnfit, UsageError
 from index_format.chunk_index import Gap
 from index_format.errors import BlockgzError, FormatError, MalformedObject, UnsupportedVersion
 from index_format.marker import Marker, decode_marker, encode
@@ -28,6 +28,7 @@ from tests.support.simulator import Actor, Fate
 IDENTITY = identity_of()
 KEY = IDENTITY.keys.marker
 ROWS = records([0, 1, 2, 5, 6, 7])
+NOT_TOLD = PartitionUnavailable("the id is not known now", why="the cluster does not tell it", remedy="wait")
 STOP_AT_GAPS = TakeoverPolicy(gaps_are_recorded=False, other_groups_are_replaced=False)
 TAKE_FROM_OTHERS = TakeoverPolicy(gaps_are_recorded=True, other_groups_are_replaced=True)
 
@@ -427,8 +428,49 @@ class TestIdsThatWereNotKnown:
         claimed = claim(store, MemoryLog(ROWS), self.UNKNOWN)
         assert not claimed.adopted_id and claimed.held.marker.topic_id == IDENTITY.topic_id
 
-    def test_and_a_log_that_does_not_fit_may_be_another_topics(self, store: MemoryStore) -> None:
-        refused(BrokerUnreachable, store, MemoryLog([]), self.UNKNOWN)
+
+class TestLogsThatNoRecordSpeaksFor:
+    """Only the topic's id says then that the log is the archived one: it is asked after the log was looked at."""
+
+    @pytest.mark.parametrize("topic_id", [None, IDENTITY.topic_id], ids=["not told", "told before"])
+    @pytest.mark.parametrize(
+        ("rows", "low", "high"),
+        [
+            ([], 0, 3),
+            ([], 40, 90),
+            (ROWS[:-1], 0, 8),
+            ([*ROWS[:-1], ROWS[-1]._replace(value=b"another")], 0, 8),
+        ],
+        ids=["shorter", "a gap", "without the newest record", "with another record"],
+    )
+    def test_an_archive_that_knows_the_id_waits_for_it(
+        self, store: MemoryStore, rows: list[Record], low: int, high: int, topic_id: str | None
+    ) -> None:
+        log = MemoryLog(rows, low=low, high=high)
+        log.unconfirmed = NOT_TOLD
+        refused(PartitionUnavailable, store, log, identity_of(topic_id=topic_id))
+        assert log.confirmed == ["id-1"]
+
+    @pytest.mark.parametrize("rows", [[], ROWS], ids=["empty", "with records"])
+    def test_a_partition_of_which_nothing_is_archived_waits_for_it(self, rows: list[Record]) -> None:
+        store, log = MemoryStore(), MemoryLog(rows)
+        log.unconfirmed = NOT_TOLD
+        refused(PartitionUnavailable, store, log)
+        log.unconfirmed = None
+        assert claim(store, log).held.marker.topic_id == "id-1"
+        log.unconfirmed = NOT_TOLD
+        refused(PartitionUnavailable, store, log, identity_of(topic_id=None))
+
+    def test_nothing_waits_where_nobody_ever_told_an_id(self) -> None:
+        store, log = MemoryStore(), MemoryLog([], low=4, high=90)
+        unknown = identity_of(topic_id=None)
+        run(commit_progress(unknown, claim(store, log, unknown).held, 10), store, log)
+        assert claim(store, MemoryLog([], low=20, high=90), unknown).gap == Gap(10, 20, "retention")
+        assert not log.confirmed
+
+    def test_nothing_waits_where_the_newest_record_is_the_archived_one(self, store: MemoryStore) -> None:
+        log = MemoryLog(ROWS)
+        assert claim(store, log).position == 8 and not log.confirmed
 
 
 def test_progress_raises_the_newest_chunk_with_the_marker(store: MemoryStore) -> None:

@@ -87,6 +87,20 @@ def test_a_cluster_that_said_nothing_is_left_alone_for_a_moment() -> None:
     assert ids.now("orders").ids["orders"] == "3"
 
 
+def test_a_look_at_nothing_does_not_make_the_cluster_answer() -> None:
+    """All partitions left: their last commits would each wait for a cluster that is known to be silent."""
+    asked: list[Collection[str]] = []
+
+    def ask(topics: Collection[str]) -> TopicIdAnswers:
+        asked.append(topics)
+        return TopicIdAnswers({}, frozenset())
+
+    ids = TopicIds(ask, set, lambda: 0.0)
+    ids.now("orders")
+    ids.asked()
+    assert ids.now("orders").ids == {} and len(asked) == 1
+
+
 def test_a_failure_is_raised_and_forgotten() -> None:
     failures = iter([ConnectionError("no")])
 

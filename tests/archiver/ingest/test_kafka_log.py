@@ -115,7 +115,7 @@ def test_bounds_that_are_too_old_are_asked_again() -> None:
         return {("orders", 0): answers.pop(0)}
 
     nothing: Any = None
-    log = PartitionLog(("orders", 0), LogBounds(0, 20), ask, nothing)
+    log = PartitionLog(("orders", 0), LogBounds(0, 20), ask, nothing, nothing)
     assert log.bounds(20) == LogBounds(0, 20) and not asked
     assert log.bounds(21) == LogBounds(0, 30) and asked == [[("orders", 0)]]
     with pytest.raises(PartitionUnavailable):

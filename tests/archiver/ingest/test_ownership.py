@@ -23,7 +23,7 @@ from archiver.ingest.kafka_source import Fetched, Partition
 from archiver.ingest.ownership import ArchivingContext, Ownership, PartitionState
 from archiver.ingest.partition_state import Flush
 from archiver.ingest.roll_policy import RollReason
-from blockgz_runtime.errors import AccessDenied, BufferFailed
+from blockgz_runtime.errors import AccessDenied, BufferFailed, PartitionUnavailable
 from blockgz_runtime.store.retry import StoreBackoff
 from blockgz_runtime.store.writer import Body, StoredObject
 from index_format.errors import BlockgzError
@@ -84,23 +84,25 @@ def owner(
     topic_id: str | None = None,
     *,
     high: int = 10**6,
-    is_same: bool = True,
+    archived_id: str | None = None,
+    unconfirmed: BlockgzError | None = None,
     **settings: Any,
 ) -> Ownership:
-    """An owner of no partition yet; `high` is where the log ends."""
+    """An owner of no partition yet; `high` is where the log ends, `archived_id` what the topic's folder says."""
     topics: Any = SimpleNamespace(
         locate=lambda topic: (topic_id, TopicFolder(topic)),
-        is_same=lambda *_: is_same,
         current_id=lambda _: topic_id,
-        has_id=lambda _: True,
+        archived_id=lambda _: archived_id or topic_id,
     )
+    log = MemoryLog([], high=high)
+    log.unconfirmed = unconfirmed
     context = ArchivingContext(
         config=RunConfig(archive="./archive", bootstrap_servers="b:9092", topics=("orders",), **settings),
         archive_id="a",
         store=store,
         buffer=buffer,
         topics=topics,
-        log_of=lambda *_: MemoryLog([], high=high),
+        log_of=lambda *_: log,
         writer="w",
         back_off=back_off or (lambda *_: time.sleep(0.001)),
         clock=time.monotonic,
@@ -413,21 +415,32 @@ def test_an_id_that_is_not_told_is_the_archives(pool: ThreadPoolExecutor, buffer
         assert ownership.active[PARTITION]._identity.topic_id == "id-1"
 
 
+def test_an_id_that_is_not_told_is_the_folders(pool: ThreadPoolExecutor, buffer: BufferFolder) -> None:
+    """Of a partition that was never claimed the topic's folder alone says whose it is."""
+    ownership = owner(MemoryStore(), buffer, pool, archived_id="id-1")
+    ownership.acquire(PARTITION)
+    wait_for(ownership.begin)
+    archiver = ownership.active[PARTITION]
+    assert archiver._identity.topic_id == archiver.held.marker.topic_id == "id-1"
+
+
 @pytest.mark.parametrize(
-    ("is_same", "state"), [(True, PartitionState.STOPPED), (False, PartitionState.WAITING)], ids=["same", "another"]
+    ("unconfirmed", "state"),
+    [(None, PartitionState.STOPPED), (PartitionUnavailable("another one"), PartitionState.WAITING)],
+    ids=["same", "another"],
 )
-def test_a_log_that_ends_early_is_no_divergence_where_it_is_another_topics(
-    is_same: bool, state: PartitionState, pool: ThreadPoolExecutor, buffer: BufferFolder
+def test_a_log_that_ends_early_is_no_divergence_where_it_may_be_another_topics(
+    unconfirmed: BlockgzError | None, state: PartitionState, pool: ThreadPoolExecutor, buffer: BufferFolder
 ) -> None:
     store = MemoryStore()
-    first = claimed(store, buffer, pool)
+    first = claimed(store, buffer, pool, topic_id="id-1")
     first.offer(Fetched(PARTITION, batch_from_records(records(range(3))), None, 100))
     first.give_up([PARTITION], 10, lambda: time.sleep(0.001))
-    second = owner(store, buffer, pool, high=1, is_same=is_same)
+    second = owner(store, buffer, pool, topic_id="id-1", high=1, unconfirmed=unconfirmed)
     second.acquire(PARTITION)
     wait_for(lambda: second.begin() or second.views()[0].state is not PartitionState.CLAIMING)
     assert second.views()[0].state is state
-    assert isinstance(second.reports[PARTITION].failure, Diverged) == is_same
+    assert isinstance(second.reports[PARTITION].failure, Diverged) == (unconfirmed is None)
 
 
 def test_a_claim_from_before_a_loss_is_not_used_where_the_partition_came_back(

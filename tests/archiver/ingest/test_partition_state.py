@@ -14,6 +14,7 @@ from archiver.ingest.partition_state import (
     Flush,
     PendingCommit,
     Tick,
+    WriteAgain,
     due,
     flushed,
     wanted,
@@ -65,6 +66,12 @@ def test_ticks_and_ends_of_blocks_do_not_pile_up_behind_other_events() -> None:
     assert [type(event) for event in waiting.inbox] == [Fetched, EndBlock]
     assert waiting.inbox_bytes == 100
     assert state(failure=BlockgzError("over")).offered(some(10)).inbox == ()
+
+
+def test_writing_again_comes_before_a_batch_that_was_postponed_behind_it() -> None:
+    """Nothing is handled before what waits for space is written: the partition would wait for ever."""
+    waiting = state().offered(WriteAgain()).postponed(some(10)).offered(WriteAgain())
+    assert [type(event) for event in waiting.inbox] == [WriteAgain, Fetched]
 
 
 def test_a_second_finished_chunk_stalls_building() -> None:

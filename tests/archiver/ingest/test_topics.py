@@ -6,7 +6,7 @@ from archiver.commit.archive import find_incarnation
 from archiver.errors import TopicGone
 from archiver.ingest.identity import TopicIds
 from archiver.ingest.topics import TopicDirectory
-from blockgz_runtime.errors import AccessDenied
+from blockgz_runtime.errors import AccessDenied, BrokerUnreachable, PartitionUnavailable
 from blockgz_runtime.kafka.admin import TopicIdAnswers
 from index_format.identity import ArchiveInfo
 from index_format.keys import TopicFolder
@@ -20,14 +20,23 @@ def directory(told: str | None, *, missing: bool = False, store: MemoryStore | N
     return TopicDirectory(store or MemoryStore(), TopicIds(lambda _: answers, set), ARCHIVE)
 
 
-@pytest.mark.parametrize(
-    ("claimed", "told", "is_same"),
-    [("one", "one", True), ("one", None, True), ("one", "two", False), (None, None, True), (None, "one", True)],
-)
-def test_a_topic_is_another_one_only_where_the_cluster_says_so(
-    claimed: str | None, told: str | None, is_same: bool
-) -> None:
-    assert directory(told).is_same("orders", claimed) == is_same
+def test_a_topic_is_confirmed_by_the_cluster_alone() -> None:
+    directory("one").confirm("orders", "one")
+    with pytest.raises(BrokerUnreachable, match="not known now"):
+        directory(None).confirm("orders", "one")
+    with pytest.raises(PartitionUnavailable, match="created again"):
+        directory("two").confirm("orders", "one")
+
+
+def test_an_id_that_is_not_confirmed_is_not_used_again() -> None:
+    """For a few seconds many partitions share an answer; the topic may have been created again since."""
+    told = ["one", "two", "two"]
+    ids = TopicIds(lambda _: TopicIdAnswers({"orders": told.pop(0)}, frozenset()), set)
+    topics = TopicDirectory(MemoryStore(), ids, ARCHIVE)
+    assert topics.locate("orders") == topics.locate("orders") == ("one", TopicFolder("orders"))
+    with pytest.raises(PartitionUnavailable):
+        topics.confirm("orders", "one")
+    assert topics.locate("orders") == ("two", TopicFolder("orders", 2))
 
 
 def test_a_topic_that_is_not_there_is_gone_and_gets_no_folder() -> None:
@@ -49,9 +58,9 @@ def test_an_id_that_was_not_known_is_adopted_once_and_tells_topics_apart() -> No
     store = MemoryStore()
     assert directory(None, store=store).locate("orders") == (None, TopicFolder("orders"))
     later = directory("one", store=store)
-    assert later.locate("orders") == ("one", TopicFolder("orders")) and not later.has_id(TopicFolder("orders"))
+    assert later.locate("orders") == ("one", TopicFolder("orders")) and later.archived_id(TopicFolder("orders")) is None
     later.adopt(TopicFolder("orders"), "one")
     later.adopt(TopicFolder("orders"), "two")
-    assert later.has_id(TopicFolder("orders"))
+    assert later.archived_id(TopicFolder("orders")) == "one"
     assert find_incarnation(store, layout="topic", topic="orders", topic_id="one").incarnation == 1
     assert find_incarnation(store, layout="topic", topic="orders", topic_id="two").incarnation == 2
