@@ -14,9 +14,10 @@ import msgspec
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError
 from blockgz_runtime.program.main import closing, listed, noting_what_is_left
 from blockgz_runtime.program.tables import print_table
-from index_format.errors import BlockgzError
+from index_format.errors import BlockgzError, MalformedObject
 from replayer.verify.chunk_checks import Depth
-from replayer.verify.findings import ArchiveReport, Verdict
+from replayer.verify.earlier import EarlierReport, parse_report
+from replayer.verify.findings import ArchiveReport, EarlierFindings, Verdict
 from replayer.verify.report import Document, page, verification_document
 
 SIGNATURE_SUFFIX = ".sig"
@@ -135,7 +136,18 @@ def print_report(report: ArchiveReport) -> None:
         click.echo(f"FAILURE {damage.key}: {damage.reason}")
     for topic, number in report.absent:
         click.echo(f"WARNING {topic}:{number} is not here: nothing of it was archived yet, or all of it is gone")
+    if report.since_report is not None:
+        _print_since(report.since_report)
     click.echo(report.verdict.value)
+
+
+def _print_since(found: EarlierFindings) -> None:
+    for each in found.differences:
+        place = f"{each.topic}:{each.partition} [{each.start}..{each.end})"
+        click.echo(f"FAILURE {place} is not as in the report of {found.created}: {each.reason}")
+    for warning in found.warnings:
+        click.echo(f"WARNING {warning}")
+    click.echo(f"compared with the report of {found.created}: {found.partitions} partitions, {found.verdict.value}")
 
 
 @click.command(
@@ -165,15 +177,37 @@ def verify_report(report: Path, key: Path, signature: Path | None) -> int:
 
     Prints what the report found.
     """
-    # Here, as in `_signature`.
-    from replayer.verify.signing import is_signed, public_key  # noqa: PLC0415
-
     body = _content(report)
-    if not is_signed(body, _content(signature or report.with_name(report.name + SIGNATURE_SUFFIX)), public_key(key)):
+    if not _is_signed(body, report, key, signature):
         click.echo(f"FAILURE {report} is not what the owner of {key} signed", err=True)
         return PARTLY_FAILED
     click.echo(f"{report} is as signed{_findings(body) if report.suffix == '.json' else ''}")
     return 0
+
+
+def earlier_report(since_report: Path | None, key: Path | None) -> EarlierReport | None:
+    """The report in a file, signed by the key's owner where a key is given.
+
+    Raises UsageError for no such file, MalformedObject for one with another signature.
+    """
+    if since_report is None:
+        return None
+    body = _content(since_report)
+    if key is not None and not _is_signed(body, since_report, key):
+        raise MalformedObject(
+            f"{since_report} is not what the owner of {key} signed",
+            why="the report, its signature or the key is another one",
+            remedy="restore the report and its signature from where they are kept",
+        )
+    return parse_report(body, str(since_report))
+
+
+def _is_signed(body: bytes, report: Path, key: Path, signature: Path | None = None) -> bool:
+    # Here, as in `_signature`.
+    from replayer.verify.signing import is_signed, public_key  # noqa: PLC0415
+
+    beside = report.with_name(report.name + SIGNATURE_SUFFIX)
+    return is_signed(body, _content(signature or beside), public_key(key))
 
 
 def _findings(body: bytes) -> str:

@@ -17,13 +17,14 @@ from blockgz_runtime.program.tables import bytes_text
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
 from replayer.cli.options.options import json_option
 from replayer.cli.options.selection_options import range_options
-from replayer.cli.options.verify_options import choice_options, report_options
+from replayer.cli.options.verify_options import choice_options, earlier_options, report_options
 from replayer.cli.report import ReportOptions, conclude, naming_what_is_left
 from replayer.read.selection import Positions
 from replayer.read.topics import TopicPartitions, parse_topic
 from replayer.verify.above_marker import list_above
 from replayer.verify.chunk_checks import ChunkChoice, Depth
 from replayer.verify.chunk_checks import Progress as OnProgress
+from replayer.verify.earlier import EarlierReport, compare_with
 from replayer.verify.findings import ArchiveReport
 from replayer.verify.partition import verify_partition
 from replayer.verify.survey import survey
@@ -37,6 +38,7 @@ from replayer.verify.survey import survey
         "replayer verify orders:0-3 --records --json -a ./archive",
         "replayer verify --deep --since -1d --sample 5% -a s3://bucket/prefix",
         "replayer verify orders --records --report report.json --report page.html --sign-key key.pem -a ./archive",
+        "replayer verify --since-report report.json --key pub.pem -a ./archive",
         "replayer verify orders --against-topic orders -b localhost:9092 -a ./archive",
         "replayer verify orders --against-topic orders-copy --at 2026-11-20T12:00:00Z -b localhost:9092 -a ./archive",
     ),
@@ -49,6 +51,7 @@ from replayer.verify.survey import survey
 )
 @click.option("--partitions", metavar="P,P-P", help="With --against-topic: only these partitions.")
 @choice_options
+@earlier_options
 @range_options
 @report_options
 @json_option
@@ -61,6 +64,7 @@ def command(
     against_topic: str | None,
     partitions: str | None,
     choice: ChunkChoice,
+    earlier: EarlierReport | None,
     positions: Positions,
     report_to: ReportOptions,
     as_json: bool,
@@ -74,6 +78,8 @@ def command(
     Marker and catalogs are always checked whole; --since and --sample choose the chunks whose index and data are. With
     --records and all chunks, --json and --report have a digest of the records of each partition.
 
+    With --since-report, also compare with an earlier report: nothing that it found may be gone or changed.
+
     With --against-topic, compare what the archive holds of one topic, or the part of it that --from, --to and --at
     select, with a topic record by record.
     """
@@ -82,6 +88,8 @@ def command(
             raise click.UsageError("--against-topic reads every record anyway: run it without --deep and --records")
         if not choice.takes_all:
             raise click.UsageError("--since and --sample choose chunks of an archive; with --against-topic give --from")
+        if earlier is not None:
+            raise click.UsageError("--since-report compares the archive with itself: run it without --against-topic")
         if len(topics) != 1:
             raise click.UsageError("--against-topic compares one archived topic: name it")
         # Here, because no other verification needs a Kafka client.
@@ -92,12 +100,16 @@ def command(
     if partitions is not None or positions != Positions():
         raise click.UsageError("--partitions, --from, --to and --at go with --against-topic")
     depth = Depth.RECORDS if records else Depth.BLOCKS if deep else Depth.STRUCTURE
-    report = asyncio.run(_verify(archive, [parse_topic(topic) for topic in topics], depth, choice))
+    report = asyncio.run(_verify(archive, [parse_topic(topic) for topic in topics], depth, choice, earlier))
     return conclude(report, str(archive.address), depth, report_to, as_json=as_json)
 
 
 async def _verify(
-    options: ArchiveOptions, wanted: list[TopicPartitions], depth: Depth, choice: ChunkChoice
+    options: ArchiveOptions,
+    wanted: list[TopicPartitions],
+    depth: Depth,
+    choice: ChunkChoice,
+    earlier: EarlierReport | None,
 ) -> ArchiveReport:
     async with open_archive(options) as archive:
         identity, places, report = await survey(archive, [(each.topic, each.partitions) for each in wanted])
@@ -109,6 +121,8 @@ async def _verify(
                     archive, topic, number, depth, on_progress, choice=choice, identity=identity, listing=listing
                 )
                 report.partitions.append(await checked)
+        if earlier is not None:
+            report.since_report = await compare_with(archive, identity.archive_id, earlier, wanted)
     return report
 
 

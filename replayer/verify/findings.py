@@ -93,6 +93,31 @@ class PartitionReport:
         return runs
 
 
+class EarlierDifference(NamedTuple):
+    """A partition whose state in an earlier report, offsets [start, end), is not the beginning of what it is now."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    reason: str
+
+
+@dataclass
+class EarlierFindings:
+    """What the comparison with an earlier report found; `partitions` were compared."""
+
+    created: str
+    partitions: int = 0
+    differences: list[EarlierDifference] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> Verdict:
+        failures = [Verdict.FAILURE for _ in self.differences[:1]]
+        return worst(failures + [Verdict.WARNING for _ in self.warnings[:1]])
+
+
 @dataclass
 class ArchiveReport:
     """What was found of the whole; `damage` is that of objects above the partitions."""
@@ -100,11 +125,14 @@ class ArchiveReport:
     partitions: list[PartitionReport] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
     absent: list[AbsentPartition] = field(default_factory=list)
+    archive_id: str | None = None
+    since_report: EarlierFindings | None = None
 
     @property
     def verdict(self) -> Verdict:
         above = [Verdict.FAILURE for _ in self.damage[:1]] + [Verdict.WARNING for _ in self.absent[:1]]
-        return worst([report.verdict for report in self.partitions] + above)
+        earlier = [] if self.since_report is None else [self.since_report.verdict]
+        return worst([report.verdict for report in self.partitions] + above + earlier)
 
 
 class Relation(Enum):

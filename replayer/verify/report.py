@@ -11,7 +11,14 @@ from index_format.records import Record
 from replayer.read.damage import Damage
 from replayer.read.positions import OffsetRange
 from replayer.verify.chunk_checks import Depth
-from replayer.verify.findings import ArchiveReport, ComparisonReport, Digests, PartitionComparison, PartitionReport
+from replayer.verify.findings import (
+    ArchiveReport,
+    ComparisonReport,
+    Digests,
+    EarlierFindings,
+    PartitionComparison,
+    PartitionReport,
+)
 
 Document = dict[str, Any]
 
@@ -35,6 +42,8 @@ def verification_document(report: ArchiveReport, address: str, depth: Depth) -> 
         "partitions": [_partition(partition) for partition in report.partitions],
         "damage": [_damage(damage) for damage in report.damage],
         "absent": [absent._asdict() for absent in report.absent],
+        "archive_id": report.archive_id,
+        "since_report": None if report.since_report is None else _since_report(report.since_report),
     }
 
 
@@ -47,6 +56,20 @@ def comparison_document(report: ComparisonReport, address: str, topic: str, agai
         "records": sum(each.records for each in report.partitions),
         "partitions": [_compared(each, topic) for each in report.partitions],
         "warnings": report.warnings,
+    }
+
+
+def _since_report(found: EarlierFindings) -> Document:
+    differences = [
+        {"topic": each.topic, "partition": each.partition, "from": each.start, "to": each.end, "reason": each.reason}
+        for each in found.differences
+    ]
+    return {
+        "verdict": found.verdict.value,
+        "created": found.created,
+        "partitions": found.partitions,
+        "differences": differences,
+        "warnings": found.warnings,
     }
 
 
@@ -133,6 +156,9 @@ def page(document: Document) -> str:
             _findings("Damaged objects above the partitions", document.get("damage", [])),
             _findings("Partitions that are not in the archive", document.get("absent", [])),
             _findings("Warnings", document.get("warnings", [])),
+            _findings(
+                "Differences from the earlier report", (document.get("since_report") or {}).get("differences", [])
+            ),
             *(_details(partition) for partition in partitions),
             "</body></html>\n",
         ]

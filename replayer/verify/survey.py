@@ -79,7 +79,7 @@ async def survey(archive: Archive, wanted: Sequence[tuple[str, Sequence[int] | N
     """Of the wanted topics and partitions, all partitions of a topic where none are named, everything if empty."""
     asked = wanted or [(topic, None) for topic in await archive.all_incarnations()]
     identity = await read_identity(archive, [topic for topic, _ in asked])
-    report = ArchiveReport(damage=list(identity.damage))
+    report = ArchiveReport(damage=list(identity.damage), archive_id=identity.archive_id)
     places = []
     for topic, partitions in asked:
         numbers = partitions or await archive.partitions(topic)

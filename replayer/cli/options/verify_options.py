@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from blockgz_runtime.program.options import Option, OptionSet, Parsed
-from replayer.cli.report import ReportOptions
+from replayer.cli.report import ReportOptions, earlier_report
 from replayer.read.positions import parse_time
 from replayer.verify.chunk_checks import ChunkChoice
 
@@ -65,3 +65,22 @@ report_options = OptionSet(
     ),
 )
 """Passes `report_to: ReportOptions`."""
+
+earlier_options = OptionSet(
+    "earlier",
+    earlier_report,
+    Option(
+        "--since-report",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="An earlier .json report: what it found must be the beginning of what is there now.",
+    ),
+    Option(
+        "--key",
+        type=click.Path(path_type=Path),
+        envvar="BLOCKGZ_REPORT_KEY",
+        metavar="PEM",
+        help="With --since-report: the public key of who signed it.",
+    ),
+)
+"""Passes `earlier: EarlierReport | None`."""

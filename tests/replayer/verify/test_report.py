@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import struct
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
+from index_format.marker import encode as encode_marker
+from index_format.objects import encode
 from index_format.records import canonical_bytes
 from replayer.cli import main
 from replayer.read.damage import LostRange
@@ -139,6 +142,52 @@ def test_a_signed_report_is_told_from_a_changed_one(
     assert checked().exit_code == 2
 
 
+def test_the_digest_of_a_chain_can_be_repeated_from_its_indexes(tmp_path: Path, partition: PartitionWriter) -> None:
+    digest = hashlib.sha256()
+    for index in partition.indexes:
+        digest.update(struct.pack(">QQQ", index.first_offset, index.last_offset, index.num_records))
+        digest.update(hashlib.sha256(encode(index)).digest())
+    (found,) = json.loads(verify(tmp_path, "--json").stdout)["partitions"]
+    assert (found["chain"], found["incarnation"]) == (digest.hexdigest(), 1)
+    assert len(partition.indexes) == found["chunks"]
+
+
+def test_an_archive_is_compared_with_an_earlier_signed_report(
+    tmp_path: Path, partition: PartitionWriter, keys: tuple[Path, Path]
+) -> None:
+    private, public = keys
+    before = partition.marker
+    partition.commit(records(range(120, 125)))
+    earlier = tmp_path / "earlier.json"
+    assert verify(tmp_path, "--report", earlier, "--sign-key", private).exit_code == 0
+    partition.commit(records(range(125, 130)))
+    since = ("--since-report", earlier, "--key", public)
+    same = verify(tmp_path, *since)
+    created = json.loads(earlier.read_bytes())["created"]
+    assert same.exit_code == 0
+    assert same.stdout.splitlines()[-2:] == [f"compared with the report of {created}: 1 partitions, OK", "WARNING"]
+    assert json.loads(verify(tmp_path, "--json", *since).stdout)["since_report"]["differences"] == []
+
+    writer = partition.archive
+    writer.put(partition.keys.marker, encode_marker(before))
+    for path in (tmp_path / "archive" / partition.keys.home).glob(f"{0:017d}12*"):
+        path.unlink()
+    assert verify(tmp_path).exit_code == 0, "nothing above the marker proves that it was put back"
+    shorter = verify(tmp_path, *since, "--report", tmp_path / "report.html")
+    assert shorter.exit_code == 3
+    expected = f"FAILURE orders:0 [0..125) is not as in the report of {created}: it ends at 120 and ended at 125"
+    assert expected in shorter.stdout.splitlines()
+    assert "it ends at 120 and ended at 125" in Text((tmp_path / "report.html").read_text()).text
+    (difference,) = json.loads(verify(tmp_path, "--json", *since).stdout)["since_report"]["differences"]
+    assert (difference["topic"], difference["partition"], difference["from"], difference["to"]) == ("orders", 0, 0, 125)
+
+    earlier.write_bytes(earlier.read_bytes().replace(b"125", b"120"))
+    forged = verify(tmp_path, *since)
+    assert (forged.exit_code, forged.stdout) == (3, "") and "is not what the owner of" in forged.stderr
+    (tmp_path / "earlier.json.sig").unlink()
+    assert verify(tmp_path, *since).exit_code == 2
+
+
 def test_what_could_not_be_reported_or_signed_is_refused_before_the_work(
     tmp_path: Path, partition: PartitionWriter, keys: tuple[Path, Path]
 ) -> None:
@@ -162,6 +211,8 @@ def test_what_could_not_be_reported_or_signed_is_refused_before_the_work(
         (("--sample", "5"), "5%"),
         (("--since", "yesterday"), "yesterday"),
         (("orders", "--against-topic", "orders", "--sample", "5%"), "--sample"),
+        (("--since-report", tmp_path / "none.json"), "none.json cannot be read"),
+        (("--since-report", keys[1]), "pub.pem is no report to compare with"),
     ):
         refused = verify(tmp_path, *arguments)
         assert (refused.exit_code, refused.stdout) == (2, ""), arguments

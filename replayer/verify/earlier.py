@@ -1,0 +1,155 @@
+"""An earlier report as a witness: what it found must be the beginning of what the archive is now."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from blockgz_runtime.errors import NotInArchive, UsageError
+from index_format.chunk_index import Gap
+from index_format.errors import BadName
+from index_format.keys import TopicFolder, parse_topic_folder
+from index_format.marker import ChunkEntry
+from replayer.read.archive import Archive
+from replayer.read.damage import Damaged
+from replayer.read.partition import END, ArchivedPartition
+from replayer.read.topics import TopicPartitions
+from replayer.verify.chunk_checks import EVERY_CHUNK
+from replayer.verify.findings import EarlierDifference, EarlierFindings
+from replayer.verify.partition import ChunkChain
+
+
+class EarlierPartition(msgspec.Struct, frozen=True):
+    """What a report says of one partition; `incarnation` and `chain` are None in reports of older releases."""
+
+    topic: str
+    partition: int
+    chunks: int
+    first_offset: int | None
+    next_offset: int | None
+    gaps: tuple[Gap, ...] = ()
+    incarnation: int | None = None
+    chain: str | None = None
+
+    @property
+    def folder(self) -> TopicFolder:
+        """Raises BadName. An older release's name without an incarnation is taken for the first one."""
+        folder = parse_topic_folder(self.topic)
+        return folder if self.incarnation is None else folder._replace(incarnation=self.incarnation)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The offsets that it had."""
+        return self.first_offset or 0, self.next_offset or 0
+
+
+class EarlierReport(msgspec.Struct, frozen=True):
+    """A report of `replayer verify`, as far as it can be compared with."""
+
+    format: Literal["blockgz-report"]
+    version: Literal[1]
+    created: str
+    archive: str
+    depth: str
+    partitions: tuple[EarlierPartition, ...]
+    archive_id: str | None = None
+
+
+def parse_report(body: bytes, name: str) -> EarlierReport:
+    """The report in a file's bytes; raises UsageError for any other file."""
+    try:
+        report = msgspec.json.decode(body, type=EarlierReport)
+        for partition in report.partitions:
+            _ = partition.folder
+    except (msgspec.MsgspecError, BadName) as error:
+        raise UsageError(
+            f"{name} is no report to compare with",
+            why=str(error).splitlines()[0],
+            remedy="name a .json report of `replayer verify` without --against-topic",
+        ) from error
+    return report
+
+
+def selected(report: EarlierReport, topics: Sequence[TopicPartitions]) -> list[EarlierPartition]:
+    """Its partitions of these topics, all of them where none is named; `orders` means every incarnation."""
+
+    def is_named(each: EarlierPartition) -> bool:
+        return any(
+            wanted.topic in (each.folder.topic, f"{each.folder.topic}~{each.folder.incarnation}")
+            and (wanted.partitions is None or each.partition in wanted.partitions)
+            for wanted in topics
+        )
+
+    return [each for each in report.partitions if not topics or is_named(each)]
+
+
+async def compare_with(
+    archive: Archive, archive_id: str | None, report: EarlierReport, topics: Sequence[TopicPartitions]
+) -> EarlierFindings:
+    """Compares what an earlier report found of these topics, of all where none is named, with what is there now.
+
+    Reads markers and catalogs. Raises UsageError for a report of another archive, and what is no damage.
+    """
+    if None not in (archive_id, report.archive_id) and archive_id != report.archive_id:
+        raise UsageError(
+            f"the report of {report.created} is not of this archive",
+            why=f"it is of archive {report.archive_id} at {report.archive}, this one is {archive_id}",
+            remedy="check -a; if it is right, the archive that was verified then is gone from there",
+        )
+    found = EarlierFindings(report.created)
+    for each in selected(report, topics):
+        found.partitions += 1
+        name = f"{each.topic}:{each.partition}"
+        if each.chain is None and each.next_offset is not None:
+            found.warnings.append(f"{name}: the report has no digest of its chunks; they were counted alone")
+        try:
+            now = await archive.open_partition(f"{each.folder.topic}~{each.folder.incarnation}", each.partition)
+            reason = await _difference(now, each, is_old=archive.other is not None)
+        except (*Damaged, NotInArchive) as error:
+            reason = f"it cannot be read any more: {error.what}" + (f" ({error.why})" if error.why else "")
+        if reason is not None:
+            found.differences.append(EarlierDifference(each.topic, each.partition, *each.span, reason))
+    return found
+
+
+async def _difference(now: ArchivedPartition, then: EarlierPartition, *, is_old: bool) -> str | None:
+    """Why the earlier state is not the beginning of the partition; None where it is.
+
+    A chunk in the place of an earlier gap may have come since. Raises as `entries`.
+    """
+    if then.next_offset is None:
+        return None
+    if now.next_offset < then.next_offset:
+        return f"it ends at {now.next_offset} and ended at {then.next_offset}"
+    chain, filled = ChunkChain(EVERY_CHUNK), list[tuple[int, int]]()
+    async for entry in now.entries(0, then.next_offset):
+        if _is_inside(entry, then.gaps):
+            filled.append((entry.start_offset, entry.next_offset))
+        elif entry.first_offset < then.next_offset:
+            chain.add(entry)
+    if (chain.chunks, chain.first_offset) != (then.chunks, then.first_offset):
+        was = f"{then.chunks} chunks from {then.first_offset} on"
+        return f"it has {chain.chunks} chunks from {chain.first_offset} on there and had {was}"
+    if then.chain not in (None, chain.digest.sha256):
+        return "its chunks are others than they were"
+    recorded = sorted([*filled, *((gap.start, gap.end) for gap in await now.gaps())])
+    for gap in () if is_old else then.gaps:
+        if not _covers(recorded, gap):
+            return f"its gap [{gap.start}..{gap.end}) is no longer recorded, and no chunks are there instead"
+    return None
+
+
+def _is_inside(entry: ChunkEntry, gaps: Sequence[Gap]) -> bool:
+    behind = bisect_right(gaps, entry.start_offset, key=lambda gap: gap.start)
+    return behind > 0 and entry.last_offset < gaps[behind - 1].end
+
+
+def _covers(runs: Sequence[tuple[int, int]], gap: Gap) -> bool:
+    """Whether runs of offsets, sorted and apart, hold all of the gap."""
+    position = gap.start
+    for start, end in runs[max(0, bisect_right(runs, (position, END)) - 1) :]:
+        if start > position or position >= gap.end:
+            break
+        position = max(position, end)
+    return position >= gap.end
