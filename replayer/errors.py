@@ -6,6 +6,8 @@
     RecordUnfit         1   a record that cannot be changed as was asked for (a ValueError)
     DeliveryFailed      1   the cluster did not take a record
     └── CommitLost      1   a transaction was rolled back, or nobody knows
+        └── Fenced      1   the cluster lets this run's producer write no more
+    TargetChanged       1   the target is another topic than before, or has lost records
     JobTakenOver       11   another run of the same job writes now
 """
 
@@ -37,6 +39,16 @@ class DeliveryFailed(BlockgzError):
 
 class CommitLost(DeliveryFailed):
     """A transaction was rolled back, or its end is not known: the committed position tells; worth a retry."""
+
+
+class Fenced(CommitLost):
+    """The cluster lets this run's producer write no more: another run began, or a late request of its own counted."""
+
+
+class TargetChanged(BlockgzError):
+    """The target topic is gone, was created again, or lacks records that were written to it."""
+
+    exit_code = 1
 
 
 class JobTakenOver(BlockgzError):

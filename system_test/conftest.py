@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import signal
@@ -124,5 +125,6 @@ def topic_name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def site(broker: KafkaBroker, tmp_path: Path) -> Site:
-    """The broker and an archive in a folder of the test's own, which does not exist yet."""
-    return folder_site(broker.bootstrap, tmp_path / "archive")
+    """The broker, an archive in a new folder of the test's own, and a home of its own for jobs."""
+    site = folder_site(broker.bootstrap, tmp_path / "archive")
+    return dataclasses.replace(site, env={**site.env, "XDG_STATE_HOME": str(tmp_path / "state")})

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import random
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
@@ -24,12 +22,6 @@ RECORDS = 40_000
 KILLS = 2
 ENDING_SECONDS = 25.0
 """A stop after ten seconds, what the client takes to be dropped, and a slow machine."""
-
-
-@pytest.fixture
-def site(site: Site, tmp_path: Path) -> Site:
-    """As everywhere, with a home of its own for what replays write down."""
-    return dataclasses.replace(site, env={**site.env, "XDG_STATE_HOME": str(tmp_path / "state")})
 
 
 @pytest.fixture

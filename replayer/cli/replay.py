@@ -15,6 +15,7 @@ from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing, ended_code, print_failure
 from blockgz_runtime.program.progress import RecordProgress, record_progress
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
+from replayer.cli.options.job_options import open_jobs
 from replayer.cli.options.options import json_option
 from replayer.cli.options.replay_options import ReplayOptions, replay_options
 from replayer.cli.options.selection_options import print_skipped
@@ -27,7 +28,8 @@ from replayer.replay.preflight import make_plan
 from replayer.replay.prepare import PreparedJob, ask_before, make_ready, prepared_job, shaped_target
 from replayer.replay.request import ReplayRequest
 from replayer.replay.result import ReplayResult
-from replayer.replay.run import RecordSink, run_replay, written_text
+from replayer.replay.run import run_replay
+from replayer.replay.seams import Keeping, RecordSink
 from replayer.replay.target_topic import undo_retention
 
 
@@ -69,18 +71,20 @@ async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, s
     async with open_archive(address) as archive, AsyncExitStack() as stack:
         target = await shaped_target(request, archive, admin)
         damage = DamagePolicies(request.on_damage)
-        prepared = await stack.enter_async_context(prepared_job(request, archive, target.pipeline, properties, damage))
+        jobs = open_jobs(request.jobs, address)
+        preparing = prepared_job(request, archive, target, properties, jobs, damage)
+        prepared = await stack.enter_async_context(preparing)
         preflight = await ask_before(request, prepared, target, admin)
         plan = make_plan(preflight)
         seconds = request.pace.seconds(plan.records, plan.bytes, plan.span_ms)
         if not agreed(plan, options, as_json=as_json, seconds=round(seconds, 3)):
             return 0
-        limit = preflight.target.config.max_message_bytes if preflight.target and preflight.target.config else None
         with prepared.alone():
             await asyncio.to_thread(make_ready, target, admin, properties)
-            result, signals = await _run(request, prepared, prepared.sink(limit), plan.records, as_json)
+            fresh = await asyncio.to_thread(KafkaAdmin, properties) if target.creates else admin
+            sink, keeping = await asyncio.to_thread(prepared.begun, fresh)
+            result, signals = await _run(request, prepared, sink, keeping, plan.records, as_json)
             if result.complete:
-                prepared.forget()
                 await print_set_back(target.name, admin, properties)
             elif target.holds:
                 click.echo(f"retention of {target.name} is still held: --resume, or --undo-retention", err=True)
@@ -95,15 +99,15 @@ async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, s
 
 
 async def _run(
-    request: ReplayRequest, prepared: PreparedJob, sink: RecordSink, records: int, as_json: bool
+    request: ReplayRequest, prepared: PreparedJob, sink: RecordSink, keeping: Keeping, records: int, as_json: bool
 ) -> tuple[ReplayResult, set[int]]:
     """What was done, and the signals that asked it to end."""
     commands = Commands()
     with record_progress("replaying", records, as_json=as_json) as advance, steered(commands, advance) as steering:
         try:
-            result = await run_replay(prepared.work, prepared.pipeline, sink, request.pace, commands, advance)
+            result = await run_replay(prepared.work, prepared.pipeline, sink, request.pace, commands, advance, keeping)
         except asyncio.CancelledError as error:
-            click.echo(written_text(sink.delivered()), err=True)
+            click.echo("\n".join(error.__notes__), err=True)
             raise steering.ended() from error
         except DeliveryFailed as error:
             if not steering.signals:

@@ -1,7 +1,7 @@
 """What the replayer asks of the cluster: which topics there are, their configurations and watermarks."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -15,7 +15,15 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
 from confluent_kafka.admin import NewTopic as ClientNewTopic  # type: ignore[attr-defined]
 
 from blockgz_runtime.errors import AccessDenied, BrokerUnreachable
-from blockgz_runtime.kafka.admin import OF_THE_TOPIC, answered, ask_configs, log_bounds, topic_id
+from blockgz_runtime.kafka.admin import (
+    OF_THE_TOPIC,
+    TopicIdAnswers,
+    answered,
+    ask_configs,
+    log_bounds,
+    topic_id,
+    topic_ids,
+)
 from blockgz_runtime.kafka.connection import (
     BROKER_DEADLINE_SECONDS,
     ConnectionErrors,
@@ -128,6 +136,10 @@ class KafkaAdmin:
             topic_id(self._admin, name) if tells else None,
             self._config(name) if tells else None,
         )
+
+    def topic_ids(self, names: Collection[str]) -> TopicIdAnswers:
+        """What the cluster says of these topics now."""
+        return topic_ids(self._admin, names)
 
     def watermarks(
         self, topic: str, partitions: Iterable[int], isolation_level: str = "read_committed"

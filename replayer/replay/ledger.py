@@ -154,10 +154,10 @@ class Ledger:
         return {lane: position for lane, position in now.items() if position != self._committed[lane]}
 
     def committed(self, positions: Mapping[int, LanePosition]) -> None:
-        """These positions, as `positions` gave them, stand."""
+        """These positions, as `positions` once gave them, stand."""
         for lane, position in positions.items():
+            self._records[lane] -= position.written - self._committed[lane].written
             self._committed[lane] = position
-            self._records[lane] = 0
 
     @property
     def last(self) -> Mapping[int, LanePosition]:

@@ -4,20 +4,28 @@ Nothing is changed before `make_ready`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
+import msgspec
+
 from blockgz_runtime.errors import NotInArchive
+from blockgz_runtime.store.writer import Store
 from index_format.keys import parse_topic_folder
+from replayer.errors import ReplayRefused, TargetChanged
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicFacts
+from replayer.kafka.topic_pin import TopicPin
 from replayer.read.archive import Archive
 from replayer.read.positions import OffsetRange
 from replayer.read.request import SKIPS, DamagePolicies
 from replayer.read.selection import Reading, Selection
 from replayer.replay.job import Job, chain_hash, first_positions, make_job, pinned, refuse_other_job
+from replayer.replay.job_folder import JobFolder, JobRequest
+from replayer.replay.job_lock import held
+from replayer.replay.job_log import FolderLog
 from replayer.replay.ledger import LanePosition, Ledger, decode_position, refuse_long_metadata
 from replayer.replay.pipeline import KeepPartitions, Pipeline, Router, Stage
 from replayer.replay.plan import (
@@ -31,9 +39,10 @@ from replayer.replay.plan import (
 )
 from replayer.replay.request import ReplayRequest, Shape
 from replayer.replay.routing import make_router
-from replayer.replay.run import RecordSink, ReplayWork
+from replayer.replay.run import ReplayWork
+from replayer.replay.seams import Keeping, RecordSink
 from replayer.replay.sinks.committed_positions import CommittedPositions
-from replayer.replay.sinks.idempotent import JobFile, KafkaSink
+from replayer.replay.sinks.idempotent import KafkaSink
 from replayer.replay.sinks.transactional import TransactionalSink
 from replayer.replay.stages import (
     AddProvenance,
@@ -45,6 +54,10 @@ from replayer.replay.stages import (
     wall_clock,
 )
 from replayer.replay.target_topic import new_topic, plan_hold, retention_file, state_folder, still_means, while_held
+
+PRODUCERS = 4
+"""So many share the lanes of a job with transactions."""
+LEAST_TIMEOUT_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -199,45 +212,165 @@ class KnownJob:
 class PreparedJob(KnownJob):
     """One that this process does."""
 
+    folder: JobFolder
     alone: Callable[[], AbstractContextManager[None]]
     """Keeps other runs of the job away on this machine; transactions do it in the cluster."""
-    forget: Callable[[], None]
-    """A job without transactions that is complete can be run again from the start."""
-    sink: Callable[[int | None], RecordSink]
-    """Where its records go, for the topic's max.message.bytes."""
+    begun: Callable[[KafkaAdmin], tuple[RecordSink, Keeping]]
+    """Where its records go, and what it keeps to: with the target as it is now, whose id is written down."""
 
 
 @asynccontextmanager
 async def prepared_job(
     request: ReplayRequest,
     archive: Archive,
-    pipeline: Pipeline,
+    target: ShapedTarget,
     properties: Mapping[str, str],
+    jobs: Store,
     damage: DamagePolicies,
 ) -> AsyncIterator[PreparedJob]:
     """The job of a request, whose scans report to `damage`; nothing is written and nobody fenced.
 
-    `properties` are librdkafka's. Raises ReplayRefused where what is recorded of the job belongs to another selection
-    or another history.
+    `properties` are librdkafka's, `jobs` holds the folders of jobs. Raises ReplayRefused where what is recorded of the
+    job belongs to another selection or another history, or its folder is missing, and TargetChanged.
     """
-    selections, job = await asked_job(request, archive, pipeline)
-    if not request.transactional:
-        file = JobFile(request.job_file or state_folder() / "jobs" / f"{job.name}.json", job)
-        known = await known_job(request, job, pipeline, selections, file.read(), damage)
-        yield PreparedJob(
-            **vars(known), alone=file.held, forget=file.remove, sink=partial(KafkaSink, properties, job.target, file)
-        )
-        return
-    positions = CommittedPositions(properties, job, decode_position)
-    lanes = sorted({lane for each in selections for lane in pipeline.targets(each.partition.partition)})
+    request = await asyncio.to_thread(_of_the_same_incarnation, request, jobs)
+    selections, job = await asked_job(request, archive, target.pipeline)
+    if request.job is None and not request.transactional:
+        job = await asyncio.to_thread(_numbered, job, jobs, resume=request.resume)
+    folder = JobFolder(jobs, job.name)
+    kept = await asyncio.to_thread(folder.request)
+    fresh = _asked_of_folder(request, job, selections, target.pipeline)
+    if kept is not None:
+        refuse_other_folder(kept, fresh, folder.address)
+        refuse_changed_target(kept, target.facts if target.creates is None else None)
+    positions: CommittedPositions[LanePosition] | None = None
     try:
-        recorded = await asyncio.to_thread(positions.read, lanes)
-        known = await known_job(request, job, pipeline, selections, recorded, damage)
-        refuse_long_metadata(known.work.first)
-        sink = partial(TransactionalSink[LanePosition], properties, job, positions)
-        yield PreparedJob(**vars(known), alone=nullcontext, forget=lambda: None, sink=sink)
+        if request.transactional:
+            positions = CommittedPositions(properties, job, decode_position)
+            lanes = sorted({lane for each in selections for lane in target.pipeline.targets(each.partition.partition)})
+            recorded = await asyncio.to_thread(positions.read, lanes)
+        else:
+            recorded = await asyncio.to_thread(folder.positions.read)
+        if recorded and kept is None:
+            raise _folder_missing(folder, recorded)
+        known = await known_job(request, job, target.pipeline, selections, recorded, damage)
+        if positions is not None:
+            refuse_long_metadata(known.work.first)
+        begun = partial(_begun, request, folder, kept or fresh, positions, properties)
+        alone = nullcontext if request.transactional else partial(held, state_folder() / "jobs", job.name)
+        yield PreparedJob(**vars(known), folder=folder, alone=alone, begun=partial(begun, job, known.work))
     finally:
-        await asyncio.to_thread(positions.close)
+        if positions is not None:
+            await asyncio.to_thread(positions.close)
+
+
+def _begun(
+    request: ReplayRequest,
+    folder: JobFolder,
+    asked: JobRequest,
+    positions: CommittedPositions[LanePosition] | None,
+    properties: Mapping[str, str],
+    job: Job,
+    work: ReplayWork,
+    admin: KafkaAdmin,
+) -> tuple[RecordSink, Keeping]:
+    facts = admin.topic(job.target)
+    kept = folder.request()
+    if kept is None:
+        ranges = {each.partition.partition: tuple(each.offsets) for each in work.selections}
+        told = facts.topic_id if facts else None
+        lanes = len(work.first)
+        kept = msgspec.structs.replace(asked, target_topic_id=told, ranges=ranges, producers=min(PRODUCERS, lanes))
+        folder.create(kept)
+    else:
+        refuse_changed_target(kept, facts)
+    limit = facts.config.max_message_bytes if facts and facts.config else None
+    keeping = Keeping(FolderLog(folder), TopicPin(admin, job.target, kept.target_topic_id), request.patience)
+    if positions is not None:
+        sink: RecordSink = TransactionalSink(properties, job, positions, limit, producers=kept.producers)
+    else:
+        timeout_ms = int(max(request.patience, LEAST_TIMEOUT_SECONDS) * 1000)
+        sink = KafkaSink(properties, job.target, folder.positions, limit, timeout_ms=timeout_ms)
+    return sink, keeping
+
+
+def _of_the_same_incarnation(request: ReplayRequest, jobs: Store) -> ReplayRequest:
+    """What is resumed reads the incarnation that it began with, whatever was archived since."""
+    if not request.resume or request.job is None:
+        return request
+    kept = JobFolder(jobs, request.job).request()
+    if kept is None or parse_topic_folder(kept.folder).topic != request.topic.topic:
+        return request
+    return replace(request, topic=replace(request.topic, topic=kept.folder))
+
+
+def _numbered(job: Job, jobs: Store, *, resume: bool) -> Job:
+    """The newest job of that name; one that is complete is done again as the next one, unless it is to be resumed."""
+    newest, number = job, 2
+    while JobFolder(jobs, (following := replace(job, name=f"{job.name}-{number}")).name).request() is not None:
+        newest, number = following, number + 1
+    positions = JobFolder(jobs, newest.name).positions.read()
+    if positions and not resume and all(position.complete for position in positions.values()):
+        return following
+    return newest
+
+
+def _asked_of_folder(
+    request: ReplayRequest, job: Job, selections: Sequence[Selection], pipeline: Pipeline
+) -> JobRequest:
+    partition = selections[0].partition
+    folder = partition.folders[0][0].folder
+    return JobRequest(
+        job=job.name,
+        selection=job.selection,
+        archive_id=partition.marker.archive_id,
+        folder=f"{folder.topic}~{folder.incarnation}",
+        source_topic_id=partition.marker.topic_id,
+        target=job.target,
+        target_topic_id=None,
+        transactional=request.transactional,
+        producers=0,
+        begun_at=wall_clock(),
+        ranges={},
+        asked={"pipeline": pipeline.fingerprint},
+    )
+
+
+def refuse_other_folder(kept: JobRequest, asked: JobRequest, address: str) -> None:
+    """Raises ReplayRefused where a job of that name is another one."""
+    names = ("selection", "archive_id", "folder", "target", "transactional")
+    other = [name for name in names if getattr(kept, name) != getattr(asked, name)]
+    if other:
+        told = {"selection": "other partitions, positions, filters or routing", "archive_id": "another archive"}
+        raise ReplayRefused(
+            "this is not the replay that the job began with",
+            why=f"job {kept.job} was begun into {kept.target} with "
+            + ", ".join(told.get(name, f"{name} {getattr(kept, name)}") for name in other),
+            remedy="repeat the first command with --resume, begin another job with --job NAME, or forget the first one "
+            f"with replayer jobs rm {kept.job} ({address})",
+        )
+
+
+def refuse_changed_target(kept: JobRequest, facts: TopicFacts | None) -> None:
+    """Raises TargetChanged where the job's target is gone, or another topic has its name now."""
+    found = facts.topic_id if facts else None
+    if facts is not None and (found is None or kept.target_topic_id in (None, found)):
+        return
+    now = f"the topic of that name has id {found}" if facts else "there is no such topic now"
+    raise TargetChanged(
+        f"topic {kept.target} is not the one that job {kept.job} wrote to",
+        why=f"that had id {kept.target_topic_id}, {now}: what the job wrote is gone",
+        remedy=f"begin another job with --job NAME, or forget this one with replayer jobs rm {kept.job}",
+    )
+
+
+def _folder_missing(folder: JobFolder, recorded: Mapping[int, LanePosition]) -> ReplayRefused:
+    written = sum(position.written for position in recorded.values())
+    return ReplayRefused(
+        f"the folder of job {folder.job} is missing",
+        why=f"{written} records of it are committed, and {folder.address} does not tell where they are",
+        remedy="name the folder of jobs that it began with by --jobs, or begin another job with --job NAME",
+    )
 
 
 async def asked_job(

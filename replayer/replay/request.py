@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 from index_format.keys import parse_topic_folder
@@ -10,6 +9,7 @@ from replayer.read.request import STOPS, SelectionRequest
 from replayer.read.topics import TopicPartitions
 from replayer.replay.pace import Pace, Slowest
 from replayer.replay.routing import RoutingRequest
+from replayer.replay.seams import PATIENCE_SECONDS
 from replayer.replay.stages import AddHeader, KeepTimestamps, TimestampPolicy
 from replayer.transforms.chain import Chain
 
@@ -35,7 +35,10 @@ class Shape:
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """What is replayed, where to, and how; without `job` the job gets a name that follows from the rest."""
+    """What is replayed, where to, and how; without `job` the job gets a name that follows from the rest.
+
+    `jobs` is the address of the folders of jobs, `patience` the seconds that a cluster may stand still.
+    """
 
     topic: TopicPartitions
     target: str
@@ -46,7 +49,8 @@ class ReplayRequest:
     transactional: bool = False
     resume: bool = False
     job: str | None = None
-    job_file: Path | None = None
+    jobs: str | None = None
+    patience: float = PATIENCE_SECONDS
     pace: Pace = field(default_factory=Slowest)
 
 

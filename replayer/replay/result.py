@@ -99,7 +99,9 @@ class _SourceCounts:
 
 
 @dataclass
-class _LaneCounts:
+class LaneCounts:
+    """What was handed over to one lane."""
+
     digest: Any = field(default_factory=hashlib.sha256)
     sources: dict[int, _SourceCounts] = field(default_factory=dict)
     bytes: int = 0
@@ -109,17 +111,22 @@ class _LaneCounts:
     def records(self) -> int:
         return sum(flow.records for flow in self.sources.values())
 
-    def copied(self) -> "_LaneCounts":
+    def copied(self) -> "LaneCounts":
         sources = {source: _SourceCounts(**vars(flow)) for source, flow in self.sources.items()}
-        return _LaneCounts(self.digest.copy(), sources, self.bytes, self.zero_timestamps)
+        return LaneCounts(self.digest.copy(), sources, self.bytes, self.zero_timestamps)
 
 
 class RunCounts:
     """Counts what is handed over, and remembers what was committed of it."""
 
     def __init__(self, lanes: Iterable[int]) -> None:
-        self._running = {lane: _LaneCounts() for lane in lanes}
-        self._committed = {lane: _LaneCounts() for lane in self._running}
+        self._running = {lane: LaneCounts() for lane in lanes}
+        self._committed = {lane: LaneCounts() for lane in self._running}
+
+    @property
+    def records(self) -> int:
+        """Records that were committed."""
+        return sum(counts.records for counts in self._committed.values())
 
     def add(self, source: int, lane: int, batch: pa.RecordBatch, zero_timestamps: int) -> None:
         """A batch of records of `source`, as it was handed over; its offsets are the source's."""
@@ -133,10 +140,13 @@ class RunCounts:
         counts.zero_timestamps += zero_timestamps
         counts.digest.update(canonical_stream(digest_form(batch)))
 
-    def committed(self, lanes: Iterable[int]) -> None:
-        """All of these lanes stands."""
-        for lane in lanes:
-            self._committed[lane] = self._running[lane].copied()
+    def noted(self, lanes: Iterable[int]) -> Mapping[int, LaneCounts]:
+        """What was handed over to these lanes so far, for `committed`."""
+        return {lane: self._running[lane].copied() for lane in lanes}
+
+    def committed(self, noted: Mapping[int, LaneCounts]) -> None:
+        """What was noted stands."""
+        self._committed.update(noted)
 
     def rolled_back(self) -> None:
         """What was not committed is gone."""

@@ -3,14 +3,17 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from blockgz_runtime.errors import StoreUnavailable
 from index_format.errors import BlockgzError
 from index_format.records import payload_bytes
-from replayer.errors import CommitLost, JobTakenOver
+from replayer.errors import CommitLost, Fenced, JobTakenOver, TargetChanged
 from replayer.read.blocks import ReadAhead
 from replayer.read.positions import OffsetRange
 from replayer.read.selection import Reading, Selection, selected
@@ -18,14 +21,17 @@ from replayer.replay.job import refuse_other_job
 from replayer.replay.ledger import LanePosition, Ledger
 from replayer.replay.pace import Commands, Pace
 from replayer.replay.pipeline import Pipeline, ScannedBatch
-from replayer.replay.result import Delivered, ReplayResult, RunCounts
+from replayer.replay.result import Delivered, LaneCounts, ReplayResult, RunCounts
+from replayer.replay.run_map import Outstanding, Run
+from replayer.replay.seams import NOTHING_KEPT, Keeping, RecordSink
 from replayer.replay.stages import sendable
 
 T = TypeVar("T")
 
-LOST_COMMITS = 5
-"""So many in a row without any progress end a replay."""
 RETRY_SECONDS = 1.0
+LONGEST_RETRY_SECONDS = 5.0
+SOURCES_AT_ONCE = 8
+"""So many source partitions are read side by side, so that the leaders of as many lanes are at work."""
 ENDING_SECONDS = 10.0
 """So long after the word to end, a sink that is still at work is stopped; a commit takes far less."""
 LISTEN_SECONDS = 0.2
@@ -37,11 +43,17 @@ Progress = Callable[[int, int], None]
 
 
 class Cadence(NamedTuple):
-    """A commit is due after so many records or bytes, or so long after the first of them."""
+    """A commit is due after so many records or bytes, or so long after the first of them.
+
+    A commit that took long, as on a cluster far away, makes the next one wait: `rest` times as long, but no longer
+    than `longest_rest`, so that commits take a small share of the time.
+    """
 
     records: int = 25_000
     bytes: int = 8 * 1024 * 1024
     seconds: float = 5.0
+    rest: float = 9.0
+    longest_rest: float = 10.0
 
 
 CADENCE = Cadence()
@@ -55,32 +67,6 @@ class ReplayWork(NamedTuple):
     reading: Reading = Reading()
 
 
-class RecordSink(Protocol):
-    """Takes records and positions; all but `stop` block and are called by one thread at a time.
-
-    After an error that `is_lost` calls a lost commit, `begin` may be called again and says what stands.
-    """
-
-    def begin(self, lanes: Iterable[int]) -> Mapping[int, LanePosition]:
-        """Takes these target partitions over: whoever wrote to them for this job can do so no more.
-
-        What they have committed, by lane; a lane without a position is missing. What was sent and not committed counts
-        as not written from now on.
-        """
-
-    def send(self, lane: int, batch: pa.RecordBatch) -> None:
-        """Takes the batch, in order; raises a BlockgzError once it is known that a record was not taken."""
-
-    def commit(self, positions: Mapping[int, LanePosition]) -> None:
-        """Makes what was sent to these lanes last, and these positions with it."""
-
-    def delivered(self) -> Mapping[int, Delivered]:
-        """What is known to be written by now, committed where there are transactions."""
-
-    def stop(self) -> None:
-        """Gives up: a call under way ends soon. May be called from any thread."""
-
-
 async def run_replay(
     work: ReplayWork,
     pipeline: Pipeline,
@@ -88,34 +74,26 @@ async def run_replay(
     pace: Pace,
     control: Commands,
     progress: Progress,
+    keeping: Keeping = NOTHING_KEPT,
     cadence: Cadence = CADENCE,
 ) -> ReplayResult:
     """Replays what the sink's positions leave to do, and waits until it is committed.
 
     Memory holds what is read ahead and what the sink has not sent. A transaction that was rolled back is written
-    again. An error, of archive or sink, says in its reason what was written before; everything that was handed over
-    before damage in the archive is committed first.
+    again. An error, of archive or sink, says in its reason what was written before, and a cancellation in a note;
+    everything that was handed over before damage in the archive is committed first.
     """
-    run = _RunningReplay(work, pipeline, sink, pace, control, progress, cadence)
+    run = _RunningReplay(work, pipeline, sink, pace, control, progress, keeping, cadence)
     try:
         return await run.to_the_end()
     except BlockgzError as error:
-        await run.settle()
-        error.why = "; ".join(part for part in (error.why, written_text(sink.delivered())) if part)
-        raise
-    except BaseException:
+        told = await run.settle(error)
+        told.why = "; ".join(part for part in (told.why, run.written()) if part)
+        raise told from (None if told is error else error)
+    except BaseException as error:
+        error.add_note(run.written())
         sink.stop()
         raise
-
-
-def written_text(delivered: Mapping[int, Delivered]) -> str:
-    """What was written before an error, for its reason."""
-    parts = [
-        f"partition {partition} offsets {lane.first_offset} to {lane.last_offset}"
-        for partition, lane in sorted(delivered.items())
-        if lane.last_offset is not None
-    ]
-    return f"written to the target: {', '.join(parts)}" if parts else "nothing was written to the target"
 
 
 class _Source:
@@ -129,17 +107,24 @@ class _Source:
         self._batches = batches
         self._coming: asyncio.Future[pa.RecordBatch | None] | None = None
 
+    @property
+    def coming(self) -> asyncio.Future[pa.RecordBatch | None]:
+        """The next batch, on its way."""
+        self._coming = self._coming or asyncio.ensure_future(anext(self._batches, None))
+        return self._coming
+
     async def ready(self, seconds: float) -> bool:
         """Waits so long for `rest` to be filled; whether it is, or is None because nothing more comes.
 
         Raises what `selected` raises.
         """
         if self.rest is None:
-            self._coming = self._coming or asyncio.ensure_future(anext(self._batches, None))
-            done, _ = await asyncio.wait({self._coming}, timeout=seconds)
-            if not done:
+            coming = self.coming
+            if not coming.done():
+                await asyncio.wait({coming}, timeout=seconds)
+            if not coming.done():
                 return False
-            self.rest, self._coming = self._coming.result(), None
+            self.rest, self._coming = coming.result(), None
         return True
 
     def take(self, rows: int) -> pa.RecordBatch:
@@ -155,6 +140,13 @@ class _Source:
         await self._batches.aclose()
 
 
+class _Mark(NamedTuple):
+    """What a commit writes, and the counts that stand after it."""
+
+    positions: Mapping[int, LanePosition]
+    counts: Mapping[int, LaneCounts]
+
+
 @dataclass
 class _RunningReplay:
     """One call of `run_replay`."""
@@ -165,75 +157,139 @@ class _RunningReplay:
     pace: Pace
     control: Commands
     progress: Progress
+    keeping: Keeping
     cadence: Cadence
 
     def __post_init__(self) -> None:
         self._began = self.control.elapsed()
         self._counts = RunCounts(self.work.first)
         self._ledger = Ledger({})
+        self._outstanding = Outstanding[_Mark]()
         self._sound = False
         """Whether ledger and sink agree: not while the sink is at work, and not after it failed."""
-        self._attempted: Mapping[int, LanePosition] = {}
+        self._attempted = _Mark({}, {})
+        self._attempted_runs: Sequence[Run] = ()
         """What a commit under way writes."""
+        self._delivered: dict[int, Delivered] = {}
+        self._ends: Mapping[int, int] = {}
+        """Where the lanes end at least: behind what was written."""
         self._open_records = self._open_bytes = 0
         self._open_since: float | None = None
+        self._not_before = 0.0
+        """No commit is due before."""
         self._stop_at: float | None = None
         """When to stop a sink that is still at work, on the loop's clock; None until the word to end came."""
 
     async def to_the_end(self) -> ReplayResult:
-        lost = in_vain = 0
+        lost = tries = 0
+        in_vain_since = self.control.elapsed()
         while True:
             reached = self._ledger.last
             try:
                 await self._begin()
                 await self._replay()
                 break
-            except CommitLost:
+            except CommitLost as error:
+                if isinstance(error, Fenced):
+                    await self._refuse_takeover(error)
                 lost += 1
-                in_vain = in_vain + 1 if self._ledger.last == reached else 1
-                if in_vain >= LOST_COMMITS or self.control.ending:
+                tries += 1
+                if self._ledger.last != reached:
+                    tries, in_vain_since = 1, self.control.elapsed()
+                in_vain = self.control.elapsed() - in_vain_since
+                if in_vain >= self.keeping.patience or self.control.ending:
                     raise
-                await self.control.wait(RETRY_SECONDS * (in_vain - 1))
+                await self.control.wait(min(RETRY_SECONDS * (tries - 1), LONGEST_RETRY_SECONDS))
         seconds = self.control.elapsed() - self._began
-        return self._counts.result(self._ledger.last, self.sink.delivered(), seconds=seconds, lost_commits=lost)
+        return self._counts.result(self._ledger.last, self._delivered, seconds=seconds, lost_commits=lost)
 
-    async def settle(self) -> None:
-        """After an error: commits what was handed over, unless that is what failed."""
-        try:
-            if self._sound:
-                await self._commit(self._ledger.positions())
-                return
-        except BlockgzError:
-            pass
-        self.sink.stop()
+    async def settle(self, error: BlockgzError) -> BlockgzError:
+        """After an error: commits what was handed over, unless that is what failed; the error, or what explains it."""
+        if self._sound:
+            with suppress(BlockgzError):
+                await self._checkpoint(wait=True)
+        await asyncio.to_thread(self.sink.stop)
+        if not self.sink.rolls_back:
+            with suppress(BlockgzError):
+                await self._note_the_rest()
+        if not isinstance(error, TargetChanged | JobTakenOver):
+            try:
+                await asyncio.to_thread(self.keeping.pin.check, self._ends)
+            except TargetChanged as changed:
+                return changed
+            except BlockgzError:
+                pass
+        return error
+
+    def written(self) -> str:
+        """What this run has written so far."""
+        parts = [
+            f"partition {lane} [{taken.first_offset}..{taken.last_offset + 1})"
+            for lane, taken in sorted(self._delivered.items())
+            if taken.last_offset is not None
+        ]
+        if parts:
+            return f"written to the target: {', '.join(parts)}"
+        records = self._counts.records
+        return f"{records} records were written to the target" if records else "nothing was written to the target"
 
     async def _begin(self) -> None:
-        first = self.work.first
+        first, (log, pin, patience) = self.work.first, self.keeping
         self._sound = False
+        await self._by_sink(log.claim)
         recorded = await self._by_sink(self.sink.begin, sorted(first))
         refuse_other_job(recorded, first)
         self._refuse_foreign_progress(recorded)
-        self._counts.committed(lane for lane, position in self._attempted.items() if recorded.get(lane) == position)
-        self._counts.rolled_back()
-        self.progress(-self._open_records, -self._open_bytes)
+        self._learn_what_stands(recorded)
+        least = await self._by_sink(log.written_ends, recorded)
+        ends = await self._by_sink(pin.check, {lane: least.get(lane, 0) for lane in first}, patience)
+        await self._by_sink(log.begun, recorded, ends)
+        self.sink.stand_at(ends)
+        self._ends = {**ends, **least}
         self._ledger = Ledger({**first, **recorded})
         # From then on the job's ranges stand: whoever resumes it reads the same, however the archive grows.
-        await self._commit({lane: position for lane, position in first.items() if lane not in recorded})
+        positions = {lane: position for lane, position in first.items() if lane not in recorded}
+        await self._commit(_Mark(positions, {}), ())
+
+    def _learn_what_stands(self, recorded: Mapping[int, LanePosition]) -> None:
+        """What became of a commit that was not answered, and what is to be sent again."""
+        positions, counts = self._attempted
+        standing = {lane for lane, position in positions.items() if recorded.get(lane) == position}
+        self._counts.committed({lane: each for lane, each in counts.items() if lane in standing})
+        self._deliver(run for run in self._attempted_runs if run.lane in standing)
+        self._attempted, self._attempted_runs = _Mark({}, {}), ()
+        self._counts.rolled_back()
+        self._outstanding = Outstanding()
+        self.progress(-self._open_records, -self._open_bytes)
+        self._open_records = self._open_bytes = 0
+        self._open_since = None
 
     def _refuse_foreign_progress(self, recorded: Mapping[int, LanePosition]) -> None:
         """After a lost commit: what is recorded is what this run wrote, or somebody else resumed the job."""
         for lane, ours in self._ledger.last.items():
             found = recorded.get(lane, self.work.first[lane])
-            if found not in (ours, self._attempted.get(lane)):
+            if found not in (ours, self._attempted.positions.get(lane)):
                 raise JobTakenOver(
                     f"another run of the job writes to target partition {lane}",
                     why=f"{found.written} records are committed there, and this run knew of {ours.written}",
                     remedy="let the other run finish; if there is none, run this again with --resume",
                 )
 
+    async def _refuse_takeover(self, error: Fenced) -> None:
+        """Raises JobTakenOver, unless no other run began for certain: then a late request of this one's own did it."""
+        try:
+            ours = await asyncio.to_thread(self.keeping.log.is_ours)
+        except BlockgzError:
+            ours = None
+        if ours:
+            return
+        why = "another run of the same job began" if ours is False else error.why
+        raise JobTakenOver(error.what, why=why, remedy=error.remedy) from error
+
     async def _replay(self) -> None:
         waiting = deque(self.work.selections)
-        at_once = max(len(waiting), 1) if self.pace.by_time else 1
+        at_once = len(waiting) if self.pace.by_time else min(len(waiting), SOURCES_AT_ONCE)
+        at_once = max(at_once, 1)
         reading: list[_Source] = []
         try:
             while (waiting or reading) and not self.control.ending:
@@ -247,7 +303,8 @@ class _RunningReplay:
         finally:
             for source in reading:
                 await source.close()
-        await self._commit(self._ledger.positions())
+        await self._checkpoint(wait=True)
+        await self._by_sink(self.keeping.pin.check, self._ends, self.keeping.patience)
 
     def _batches(self, rest: Selection, at_once: int) -> AsyncGenerator[pa.RecordBatch]:
         record_filter, on_damage = self.work.reading
@@ -256,28 +313,43 @@ class _RunningReplay:
     async def _portion(self, reading: list[_Source]) -> None:
         """Sends what may go now from each source, or waits until something may, with nothing open for too long."""
         if self.control.paused:
-            await self._commit(self._ledger.positions())
+            await self._checkpoint(wait=True)
             await self.control.wait(None)
             return
         wait: float | None = None
-        for source in tuple(reading):
-            if not await source.ready(self._due_in()):
-                break
+        for source in await self._ready(reading):
             if source.rest is None:
                 await source.close()
                 reading.remove(source)
                 self._ledger.passed(source.number, source.end)
-                return
+                wait = 0.0
+                continue
             due = self.pace.due(source.rest, self.control.elapsed())
             if due.rows:
                 await self._send(source.number, source.take(due.rows))
                 wait = 0.0
             else:
                 wait = due.seconds if wait is None else min(wait, due.seconds)
+            if self._due_in() <= 0:
+                break
         if self._due_in() <= 0:
-            await self._commit(self._ledger.positions())
+            await self._checkpoint(wait=False)
         elif wait:
             await self.control.wait(min(wait, self._due_in()))
+
+    async def _ready(self, reading: Sequence[_Source]) -> list[_Source]:
+        """The sources that have records, or are at their end; waits for one, or for each where times decide."""
+        if self.pace.by_time:
+            ready = []
+            for source in reading:
+                if not await source.ready(self._due_in()):
+                    break
+                ready.append(source)
+            return ready
+        if all(source.rest is None for source in reading) and reading:
+            coming = [source.coming for source in reading]
+            await asyncio.wait(coming, timeout=self._due_in(), return_when=asyncio.FIRST_COMPLETED)
+        return [source for source in reading if await source.ready(0.0)]
 
     async def _send(self, source: int, batch: pa.RecordBatch) -> None:
         num_bytes = payload_bytes(batch)
@@ -297,6 +369,7 @@ class _RunningReplay:
             fresh, zeros = sendable(self._ledger.accept(source, piece))
             if fresh.num_rows:
                 self.sink.send(piece.target, fresh)
+                self._outstanding.sent(piece.target, source, fresh.column("offset").to_numpy().copy())
                 self._counts.add(source, piece.target, fresh, zeros)
                 records += fresh.num_rows
                 num_bytes += payload_bytes(fresh)
@@ -304,17 +377,78 @@ class _RunningReplay:
         self._ledger.passed(source, batch.column("offset")[-1].as_py() + 1)
         return records, num_bytes
 
-    async def _commit(self, positions: Mapping[int, LanePosition]) -> None:
-        self._attempted = positions
-        self._sound = False
+    async def _checkpoint(self, *, wait: bool) -> None:
+        """Commits as far as the cluster took what was handed over; with `wait`, all of it."""
+        began = self.control.elapsed()
+        positions = self._ledger.positions()
         if positions:
-            await self._by_sink(self.sink.commit, positions)
-        self._attempted = {}
-        self._ledger.committed(positions)
-        self._counts.committed(positions)
+            self._outstanding.mark(_Mark(positions, self._counts.noted(positions)))
+        self._sound = False
+        taken = await self._beside_check(partial(self.sink.acknowledged, wait=wait))
+        self._outstanding.took(taken)
+        runs, mark = self._outstanding.due()
+        if mark is not None:
+            await self._commit(mark, runs)
         self._open_records = self._open_bytes = 0
         self._open_since = None
         self._sound = True
+        rest = (self.control.elapsed() - began) * self.cadence.rest
+        self._not_before = self.control.elapsed() + min(rest, self.cadence.longest_rest)
+
+    async def _beside_check(self, step: Callable[[], T]) -> T:
+        """Takes a step of the sink while the target is looked at; a target that changed ends both."""
+        checking = asyncio.ensure_future(asyncio.to_thread(self.keeping.pin.check, self._ends))
+        working = asyncio.ensure_future(self._by_sink(step))
+        try:
+            await asyncio.wait({checking, working}, return_when=asyncio.FIRST_EXCEPTION)
+            if checking.done() and checking.exception() is not None:
+                await asyncio.to_thread(self.sink.stop)
+            else:
+                await working
+            await checking
+            return await working
+        finally:
+            await asyncio.gather(checking, working, return_exceptions=True)
+
+    async def _commit(self, mark: _Mark, runs: Sequence[Run]) -> None:
+        """Writes down where the records stand, then commits the positions behind them."""
+        if runs:
+            await self._note(runs)
+        self._attempted, self._attempted_runs = mark, runs
+        if mark.positions:
+            await self._by_sink(self.sink.commit, mark.positions)
+        self._attempted, self._attempted_runs = _Mark({}, {}), ()
+        self._ledger.committed(mark.positions)
+        self._counts.committed(mark.counts)
+        self._deliver(runs)
+        self._sound = True
+
+    async def _note(self, runs: Sequence[Run]) -> None:
+        """Notes runs in the job's log; a store that does not answer is asked again, as long as patience lasts."""
+        deadline = self.control.elapsed() + self.keeping.patience
+        while True:
+            try:
+                return await self._by_sink(self.keeping.log.note, runs)
+            except StoreUnavailable:
+                if self.control.ending or self.control.elapsed() >= deadline:
+                    raise
+            await self.control.wait(RETRY_SECONDS)
+
+    async def _note_the_rest(self) -> None:
+        """After the end without transactions: what the cluster took stands, and is to be known of."""
+        self._outstanding.took(await asyncio.to_thread(self.sink.acknowledged, wait=False))
+        runs = self._outstanding.rest()
+        self._deliver(runs)
+        if runs:
+            await asyncio.to_thread(self.keeping.log.note, runs)
+
+    def _deliver(self, runs: Iterable[Run]) -> None:
+        ends = dict(self._ends)
+        for run in runs:
+            first = self._delivered.get(run.lane, Delivered(run.target_start, None)).first_offset
+            self._delivered[run.lane] = Delivered(first, run.target_end - 1)
+            ends[run.lane] = max(run.target_end, ends.get(run.lane, 0))
+        self._ends = ends
 
     async def _by_sink(self, step: Callable[..., T], *args: object) -> T:
         """Has a thread take a step that the sink may hold up: for a while at most, once the replay is to end."""
@@ -333,6 +467,6 @@ class _RunningReplay:
         """Seconds until a commit is due."""
         if self._open_since is None:
             return self.cadence.seconds
-        if self._open_records >= self.cadence.records or self._open_bytes >= self.cadence.bytes:
-            return 0.0
-        return self._open_since + self.cadence.seconds - self.control.elapsed()
+        now = self.control.elapsed()
+        full = self._open_records >= self.cadence.records or self._open_bytes >= self.cadence.bytes
+        return max(0.0 if full else self._open_since + self.cadence.seconds - now, self._not_before - now)

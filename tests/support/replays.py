@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from index_format.records import Record, iter_records
@@ -13,8 +15,9 @@ from replayer.replay.job import Job, chain_hash, first_positions
 from replayer.replay.ledger import LanePosition, decode_position
 from replayer.replay.pace import Commands, Pace, Slowest
 from replayer.replay.pipeline import Pipeline
-from replayer.replay.result import Delivered, ReplayResult
-from replayer.replay.run import CADENCE, Cadence, RecordSink, ReplayWork, run_replay
+from replayer.replay.result import ReplayResult
+from replayer.replay.run import CADENCE, Cadence, ReplayWork, run_replay
+from replayer.replay.seams import NOTHING_KEPT, Keeping, RecordSink
 
 JOB = Job("job", "copy", "0" * 16)
 
@@ -32,13 +35,15 @@ def replay_into(
     pipeline: Pipeline | None = None,
     cadence: Cadence = CADENCE,
     pace: Pace | None = None,
+    keeping: Keeping = NOTHING_KEPT,
 ) -> ReplayResult:
     """Replays everything that the sink's positions leave to do."""
     stages = pipeline or Pipeline()
 
     async def replayed() -> ReplayResult:
         work = await work_of(selections, stages)
-        return await run_replay(work, stages, sink, pace or Slowest(), Impatient(), lambda *_: None, cadence)
+        control = Impatient()
+        return await run_replay(work, stages, sink, pace or Slowest(), control, lambda *_: None, keeping, cadence)
 
     return asyncio.run(replayed())
 
@@ -81,18 +86,21 @@ class FakeSink:
     Every call is two steps, before and after it took effect.
     """
 
+    rolls_back = True
+
     def __init__(self, topic: Topic, *, crash_at: int | None = None, lose_at: Iterable[int] = ()) -> None:
         self.topic = topic
         self.steps = 0
         self.stopped = False
         self._crash_at, self._lose_at = crash_at, set(lose_at)
         self._open: dict[int, list[Record]] = {}
-        self._delivered: dict[int, Delivered] = {}
+        self._untold: dict[int, int] = {}
 
     def begin(self, lanes: Iterable[int]) -> Mapping[int, LanePosition]:
         """See RecordSink."""
         self._step()
         self._open.clear()
+        self._untold.clear()
         wanted = list(lanes)
         self.topic.writers.update(dict.fromkeys(wanted, self))
         return {lane: decode_position(*self.topic.positions[lane]) for lane in wanted if lane in self.topic.positions}
@@ -101,7 +109,21 @@ class FakeSink:
         """See RecordSink."""
         self._step()
         self._open.setdefault(lane, []).extend(iter_records(batch))
+        self._untold[lane] = self._untold.get(lane, 0) + batch.num_rows
         self._step()
+
+    def stand_at(self, ends: Mapping[int, int]) -> None:
+        """See RecordSink."""
+
+    def acknowledged(self, *, wait: bool) -> dict[int, Any]:  # everything is taken at once
+        """Where the records will stand once they are committed."""
+        self._step()
+        told = {}
+        for lane, count in self._untold.items():
+            end = len(self.topic.records.get(lane, ())) + len(self._open[lane])
+            told[lane] = np.arange(end - count, end)
+        self._untold.clear()
+        return told
 
     def commit(self, positions: Mapping[int, LanePosition]) -> None:
         """Lane after lane, so that a crash falls between them too."""
@@ -109,17 +131,9 @@ class FakeSink:
             assert self.topic.writers[lane] is self, "fenced"
             self._step()
             held = self.topic.records.setdefault(lane, [])
-            new = self._open.pop(lane, [])
-            if new:
-                first = self._delivered.get(lane, Delivered(len(held), None)).first_offset
-                self._delivered[lane] = Delivered(first, len(held) + len(new) - 1)
-            held += new
+            held += self._open.pop(lane, [])
             self.topic.positions[lane] = (position.written, position.encoded())
             self._step()
-
-    def delivered(self) -> Mapping[int, Delivered]:
-        """See RecordSink."""
-        return self._delivered
 
     def stop(self) -> None:
         """See RecordSink."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import click
 
 from blockgz_runtime.errors import UsageError
-from blockgz_runtime.program.options import Argument, Option, OptionSet, choice_option
+from blockgz_runtime.program.options import DURATION, Argument, Option, OptionSet, choice_option
 from replayer.cli.options.selection_options import damage_option, record_options
 from replayer.read.topics import TopicPartitions, parse_topic
 from replayer.replay.pace import make_pace
@@ -141,8 +141,6 @@ def _replay(
     shape: Shape = fields["shape"]
     if shape.undo_retention and (dry_run or fields["resume"]):
         raise click.UsageError("--undo-retention replays nothing: leave --resume and --dry-run out")
-    if fields["transactional"] and fields.get("job_file") is not None:
-        raise click.UsageError("--transactional keeps the position in the cluster: leave --job-file out")
     target = named_target(to_topic, topic, shape.chain)
     if target is None:
         raise click.UsageError("--to-topic says where the records go: it is missing")
@@ -175,17 +173,25 @@ _SHARED = (
 )
 
 shared_replay_options = OptionSet("options", _replay, *_SHARED)
-"""As `replay_options`, without what only one process can keep to: a job's file and a pace."""
+"""As `replay_options`, without what only one process can keep to: a job's folder, patience and a pace."""
 
 replay_options = OptionSet(
     "options",
     _replay,
     *_SHARED,
     Option(
-        "--job-file",
-        type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="Where the position is kept without --transactional, instead of $XDG_STATE_HOME/blockgz/jobs.",
+        "--jobs",
+        metavar="DIR|s3://BUCKET/PREFIX",
+        envvar="BLOCKGZ_JOBS",
+        help="Where the folders of jobs are, which tell what was written where.  [default: "
+        "$XDG_STATE_HOME/blockgz/jobs]",
+    ),
+    Option(
+        "--patience",
+        type=DURATION,
+        default="5m",
+        metavar="TIME",
+        help="How long brokers may stand still before the replay gives up.",
     ),
     Option(
         "--rate",

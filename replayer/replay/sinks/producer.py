@@ -16,7 +16,7 @@ from index_format.errors import BlockgzError
 from index_format.records import has_headers, header_rows
 from replayer.errors import DeliveryFailed
 from replayer.kafka import CLIENT_ID
-from replayer.replay.result import Delivered
+from replayer.replay.sinks.delivery_reports import LaneReports, ReadBack
 
 POLL_SECONDS = 0.1
 STOP_SECONDS = 2.0
@@ -45,44 +45,22 @@ Meaning = Callable[[int, KafkaError], BlockgzError]
 """What to raise for a record of a partition that was not taken."""
 
 
-class LaneReports:
-    """What the delivery reports of one target partition said; its callbacks run while the producer is polled."""
-
-    def __init__(self, fail: Callable[[int, KafkaError], None], partition: int) -> None:
-        self._fail = fail
-        self._partition = partition
-        self.sent = 0
-        self._first: Any = None
-        self._newest: Any = None
-
-    def on_first(self, error: KafkaError | None, message: Any) -> None:
-        """For the lane's first record."""
-        self._first = message
-        self.on_delivery(error, message)
-
-    def on_delivery(self, error: KafkaError | None, message: Any) -> None:
-        if error is None:
-            self._newest = message
-        else:
-            self._fail(self._partition, error)
-
-    @property
-    def delivered(self) -> Delivered:
-        if self._newest is None:
-            return Delivered(None, None)
-        return Delivered(self._first.offset(), self._newest.offset())
-
-
 class TopicProducer:
     """A producer and what it reports; `send` and `flush` belong to one thread at a time, `stop` to any."""
 
-    def __init__(self, settings: Mapping[str, Any], topic: str, meaning: Meaning | None = None) -> None:
-        """`settings` as `producer_settings` makes them; `meaning` instead of `not_taken`. Raises UsageError."""
+    def __init__(self, settings: Mapping[str, Any], topic: str, look: ReadBack, meaning: Meaning | None = None) -> None:
+        """`settings` as `producer_settings` makes them; `meaning` instead of `not_taken`. Raises UsageError.
+
+        `look` reads back where records stand that were acknowledged without an offset.
+        """
+        self._look = look
         self._meaning = meaning or self.not_taken
         self.connection_errors = ConnectionErrors()
         self.client: Producer = make_client(Producer, {**settings, "error_cb": self.connection_errors})
         self.topic = topic
-        self.lanes: dict[int, LaneReports] = {}
+        self.ends: Mapping[int, int] = {}
+        """The ends of partitions before the first record, where they are known."""
+        self._lanes: dict[int, LaneReports] = {}
         self._failure: BlockgzError | None = None
         self._stopped = threading.Event()
 
@@ -91,7 +69,10 @@ class TopicProducer:
 
         Raises DeliveryFailed or AccessDenied as soon as it is known that a record was not taken.
         """
-        lane = self.lanes.setdefault(partition, LaneReports(self._fail, partition))
+        lane = self._lanes.get(partition)
+        if lane is None:
+            lane = self._lanes[partition] = LaneReports(self._fail, partition, self.ends.get(partition))
+        lane.sent(batch)
         try:
             for start in range(0, batch.num_rows, ROWS_AT_ONCE):
                 self._produce_all(partition, lane, batch.slice(start, ROWS_AT_ONCE))
@@ -99,12 +80,18 @@ class TopicProducer:
             self.raise_failure()
             raise self._meaning(partition, error.args[0]) from error
 
-    def delivered(self) -> dict[int, Delivered]:
-        """What is known to be written by now, by partition; committed or not."""
-        return {partition: reports.delivered for partition, reports in self.lanes.items()}
+    def acknowledged(self) -> dict[int, Any]:
+        """By partition, the offsets of the records that the cluster took since the last call: int64 arrays, in order.
+
+        Also after a failure, which `send` and `flush` raise. Raises what reading back an offset raises.
+        """
+        self.client.poll(0)
+        drained = len(self.client) == 0
+        taken = {number: lane.take(self._look, drained=drained) for number, lane in self._lanes.items()}
+        return {number: offsets for number, offsets in taken.items() if len(offsets)}
 
     def flush(self) -> None:
-        """Waits until the cluster has taken everything; raises as `send` does."""
+        """Waits until the cluster has taken everything, which has a deadline of its own; raises as `send` does."""
         while self.client.flush(POLL_SECONDS):
             self.raise_failure()
             self.raise_if_stopped()
@@ -136,9 +123,10 @@ class TopicProducer:
                 remedy="repeat the command with --resume",
             )
 
-    def not_taken(self, partition: int, error: KafkaError) -> BlockgzError:
-        """One of our errors for a record that was not taken."""
-        what = f"the cluster did not take a record for {self.topic}:{partition}"
+    def not_taken(self, partition: int | None, error: KafkaError) -> BlockgzError:
+        """One of our errors for a record that was not taken; of which partition, where that is known."""
+        place = self.topic if partition is None else f"{self.topic}:{partition}"
+        what = f"the cluster did not take a record for {place}"
         failure = self.connection_errors.denied or self.connection_errors.first
         reason = error.str() if failure is None else f"{error.str()} ({failure.str()})"
         if error.code() in DENIED or self.connection_errors.denied is not None:
@@ -158,15 +146,12 @@ class TopicProducer:
         )
         topic, callback = self.topic, lane.on_delivery
         produce: Callable[..., None] = self.client.produce
-        if lane.sent == 0:
-            self._produce(next(rows), partition, lane.on_first)
         for row in rows:
             value, key, timestamp, headers = row
             try:
                 produce(topic, value, key, partition, callback, None, timestamp, headers)
             except BufferError:
                 self._produce(row, partition, callback)
-        lane.sent += batch.num_rows
         self.client.poll(0)
         self.raise_failure()
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
@@ -12,13 +13,13 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from blockgz_runtime.errors import BrokerUnreachable, UsageError
 from blockgz_runtime.kafka.connection import DENIED
 from index_format.errors import BlockgzError
-from replayer.errors import CommitLost, DeliveryFailed, JobTakenOver
+from replayer.errors import CommitLost, DeliveryFailed, Fenced
 from replayer.replay.job import Job
 from replayer.replay.ledger import Position
-from replayer.replay.pipeline import KeepPartitions, Router, ScannedBatch
-from replayer.replay.result import Delivered
+from replayer.replay.pipeline import Router, ScannedBatch
 from replayer.replay.sinks.bounded_calls import Calls, NoAnswer
 from replayer.replay.sinks.committed_positions import READ_SECONDS, CommittedPositions
+from replayer.replay.sinks.delivery_reports import ReadBack, read_back
 from replayer.replay.sinks.producer import STOP_SECONDS, TopicProducer, producer_settings
 
 T = TypeVar("T")
@@ -30,7 +31,7 @@ ANSWER_SECONDS = 15.0
 ABORT_SECONDS = 5.0
 HANG_SECONDS = 5.0
 """So long after its own timeout a call of librdkafka has not come back yet: it is given up, with its producer."""
-LANES_AT_ONCE = 8
+PRODUCERS_AT_ONCE = 8
 RESUME = "repair the cause and resume with --resume"
 RESERVED = ("message.timeout.ms", "transaction.timeout.ms", "transactional.id")
 
@@ -50,7 +51,11 @@ HOPELESS = {
 
 
 class TransactionalSink(Generic[P]):
-    """A producer for each lane: a second run of the job fences the first one lane by lane."""
+    """A few producers share the lanes: each commits its lanes in one transaction, and fences the same one of earlier
+    runs of the job.
+    """
+
+    rolls_back = True
 
     def __init__(
         self,
@@ -59,66 +64,79 @@ class TransactionalSink(Generic[P]):
         positions: CommittedPositions[P],
         max_message_bytes: int | None = None,
         router: Router | None = None,
+        producers: int | None = None,
     ) -> None:
         """`max_message_bytes` is the topic's, where it is known. Raises UsageError.
 
         A lane is a target partition, unless a `router` says where its records go, taking the lane for their source.
+        Without a number of `producers`, each lane has one of its own.
         """
         for name in sorted(set(RESERVED) & properties.keys()):
             raise UsageError(f"-X {name} cannot be set", why="--transactional sets it itself", remedy="leave it out")
         settings = producer_settings(properties, max_message_bytes)
         self._settings = {**settings, "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}
+        self._look = partial(read_back, properties, job.target)
         self._job = job
         self._positions = positions
-        self._router = router or KeepPartitions()
+        self._router = router
+        self._number_of = producers
         self._calls = Calls()
-        self._lanes: dict[int, _LaneProducer[P]] = {}
-        self._undecided: dict[int, _LaneProducer[P]] = {}
-        """Those whose commit was begun and not answered, until `begin` learns what became of it."""
-        self._delivered: dict[int, Delivered] = {}
+        self._producers: dict[int, _SharedProducer[P]] = {}
 
     def begin(self, lanes: Iterable[int]) -> Mapping[int, P]:
         """Fences other runs, ends what they left open, and reads what is committed then.
 
-        Raises JobTakenOver, CommitLost, AccessDenied, or what CommittedPositions raises.
+        Raises Fenced, CommitLost, AccessDenied, or what CommittedPositions raises.
         """
         wanted = list(lanes)
-        _at_once(_LaneProducer.drop, self._lanes.values())
-        for lane in self._lanes.values():
-            lane.raise_if_fenced()
-        self._undecided |= {number: lane for number, lane in self._lanes.items() if lane.undecided is not None}
-        self._lanes = {
-            number: _LaneProducer(self._settings, self._job, number, self._calls, self._router) for number in wanted
+        _at_once(_SharedProducer.drop, self._producers.values())
+        for producer in self._producers.values():
+            producer.raise_if_fenced()
+        numbers = range(self._number_of) if self._number_of else wanted
+        self._producers = {
+            number: _SharedProducer(self._settings, self._job, number, self._calls, self._look) for number in numbers
         }
-        _at_once(_LaneProducer.init, self._lanes.values())
-        recorded = self._settled(wanted)
-        for number, lane in self._undecided.items():
-            if lane.undecided == recorded.get(number):
-                self._note(lane)
-        self._undecided.clear()
-        return recorded
+        _at_once(_SharedProducer.init, self._producers.values())
+        return self._settled(wanted)
+
+    def stand_at(self, ends: Mapping[int, int]) -> None:
+        for producer in self._producers.values():
+            producer.ends = ends
 
     def send(self, lane: int, batch: pa.RecordBatch) -> None:
-        """Into the lane's transaction, which begins with it; raises DeliveryFailed, CommitLost or JobTakenOver."""
-        self._lanes[lane].send(batch)
+        """Into a transaction, which begins with it; raises DeliveryFailed, CommitLost or Fenced."""
+        producer = self._of(lane)
+        if self._router is None:
+            producer.send(lane, batch)
+            return
+        for target, records in self._router.route(ScannedBatch(lane, batch)):
+            producer.send(target, records)
+
+    def acknowledged(self, *, wait: bool) -> Mapping[int, Any] | None:  # noqa: ARG002  # only all of it can be committed
+        """Waits for everything: a transaction cannot be cut."""
+        if self._router is not None:
+            return None
+        _at_once(_SharedProducer.flush, self._producers.values())
+        return {lane: told for each in self._producers.values() for lane, told in each.acknowledged().items()}
 
     def commit(self, positions: Mapping[int, P]) -> None:
         """Ends the transactions of these lanes, several at a time; raises as `send` does."""
         metadata = self._positions.group_metadata
-
-        def commit(number: int) -> None:
-            self._lanes[number].commit(positions[number], metadata)
-            self._note(self._lanes[number])
-
-        _at_once(commit, positions)
-
-    def delivered(self) -> Mapping[int, Delivered]:
-        return dict(self._delivered)
+        shares: dict[int, dict[int, P]] = {}
+        for lane, position in positions.items():
+            shares.setdefault(self._number(lane), {})[lane] = position
+        _at_once(lambda number: self._producers[number].commit(shares[number], metadata), shares)
 
     def stop(self) -> None:
         """Aborts what is open, if the cluster answers soon; the next run would do it as well."""
         self._calls.stop()
-        _at_once(_LaneProducer.drop, self._lanes.values())
+        _at_once(_SharedProducer.drop, self._producers.values())
+
+    def _number(self, lane: int) -> int:
+        return lane % self._number_of if self._number_of else lane
+
+    def _of(self, lane: int) -> "_SharedProducer[P]":
+        return self._producers[self._number(lane)]
 
     def _settled(self, lanes: list[int]) -> Mapping[int, P]:
         what = f"where the job stands in {self._job.target} is not known"
@@ -129,46 +147,51 @@ class TransactionalSink(Generic[P]):
         except BrokerUnreachable as error:
             raise CommitLost(what, why=error.why, remedy=RESUME) from error
 
-    def _note(self, lane: "_LaneProducer[P]") -> None:
-        for partition, taken in lane.delivered().items():
-            if taken.last_offset is not None:
-                before = self._delivered.get(partition, taken)
-                self._delivered[partition] = Delivered(before.first_offset, taken.last_offset)
 
+class _SharedProducer(Generic[P]):
+    """The transactional producer of some lanes; a call that does not come back is the end of it."""
 
-class _LaneProducer(Generic[P]):
-    """The transactional producer of one lane; a call that does not come back is the end of it."""
-
-    def __init__(self, settings: Mapping[str, Any], job: Job, number: int, calls: Calls, router: Router) -> None:
-        self.number = number
-        self._router = router
-        self.undecided: P | None = None
-        """The position of a commit that was begun and not answered."""
+    def __init__(self, settings: Mapping[str, Any], job: Job, number: int, calls: Calls, look: ReadBack) -> None:
         settings = {**settings, "transactional.id": job.transactional_id(number)}
-        self._producer = TopicProducer(settings, job.target, self._meaning)
-        self.delivered = self._producer.delivered
+        self._number = number
+        self._producer = TopicProducer(settings, job.target, look, self._meaning)
+        self.acknowledged = self._producer.acknowledged
         self._client = self._producer.client
         self._calls = calls
         self._open = False
         self._dropped = False
+        self._told = False
+        """Whether it said already that it is fenced."""
         self._last_word: KafkaError | None = None
+
+    @property
+    def ends(self) -> Mapping[int, int]:
+        """As TopicProducer's."""
+        return self._producer.ends
+
+    @ends.setter
+    def ends(self, ends: Mapping[int, int]) -> None:
+        self._producer.ends = ends
 
     def init(self) -> None:
         """Fences whoever had the transactional id, and ends what was left open."""
         self._do(lambda: self._client.init_transactions(ANSWER_SECONDS))
 
-    def send(self, batch: pa.RecordBatch) -> None:
+    def send(self, partition: int, batch: pa.RecordBatch) -> None:
         self._begin()
-        for target, records in self._router.route(ScannedBatch(self.number, batch)):
-            self._producer.send(target, records)
+        self._producer.send(partition, batch)
 
-    def commit(self, position: P, group_metadata: Any) -> None:
+    def flush(self) -> None:
+        """Waits until the cluster has taken everything."""
+        if self._open:
+            self._producer.flush()
+
+    def commit(self, positions: Mapping[int, P], group_metadata: Any) -> None:
         self._begin()
-        place = TopicPartition(self._producer.topic, self.number, position.written, position.encoded())
-        self._do(lambda: self._client.send_offsets_to_transaction([place], group_metadata, ANSWER_SECONDS))
-        self.undecided = position
+        topic = self._producer.topic
+        places = [TopicPartition(topic, lane, each.written, each.encoded()) for lane, each in positions.items()]
+        self._do(lambda: self._client.send_offsets_to_transaction(places, group_metadata, ANSWER_SECONDS))
         self._do(lambda: self._client.commit_transaction(ANSWER_SECONDS))
-        self.undecided = None
         self._open = False
 
     def drop(self) -> None:
@@ -189,10 +212,10 @@ class _LaneProducer(Generic[P]):
             self._last_word = error.args[0]
 
     def raise_if_fenced(self) -> None:
-        """After `drop`: raises JobTakenOver where another run took the lane, so that this one does not take it back."""
-        word = self._producer.connection_errors.fatal or self._last_word
+        """After `drop`: raises Fenced, once, where another run may write, so that this one does not take it back."""
+        word = None if self._told else self._producer.connection_errors.fatal or self._last_word
         if word is not None and word.code() in FENCED:
-            raise self._meaning(self.number, word)
+            raise self._fenced(word)
 
     def _begin(self) -> None:
         if not self._open:
@@ -213,29 +236,36 @@ class _LaneProducer(Generic[P]):
                 failure: KafkaError = error.args[0]
                 if not failure.retriable() or time.monotonic() >= deadline:
                     self._producer.raise_failure()
-                    raise self._meaning(self.number, failure) from error
+                    raise self._meaning(None, failure) from error
 
-    def _meaning(self, partition: int, error: KafkaError) -> BlockgzError:
+    def _meaning(self, partition: int | None, error: KafkaError) -> BlockgzError:
+        """`partition` is None for what concerns all of them."""
         cause = self._producer.connection_errors.fatal or error
-        topic = self._producer.topic
         if cause.code() in FENCED:
-            return JobTakenOver(
-                f"this run of the job lost target partition {partition} of {topic}",
-                why=f"another run of the same job began, or this one stood still for too long ({cause.str()})",
-                remedy="let the other run finish; if there is none, run this again with --resume",
-            )
+            return self._fenced(cause)
         failure = self._producer.not_taken(partition, cause)
         if cause.code() in HOPELESS or not isinstance(failure, DeliveryFailed):
             return failure
         return self._lost(failure.why, failure.remedy)
 
+    def _fenced(self, cause: KafkaError) -> Fenced:
+        self._told = True
+        return Fenced(
+            f"the cluster takes no more records of this run for {self._producer.topic}",
+            why=f"another run of the same job began, or this one stood still for too long ({cause.str()})",
+            remedy="let the other run finish; if there is none, run this again with --resume",
+        )
+
     def _lost(self, why: str, remedy: str) -> CommitLost:
-        what = f"a transaction for {self._producer.topic}:{self.number} was not committed"
-        return CommitLost(what, why=why, remedy=remedy)
+        return CommitLost(
+            f"a transaction for {self._producer.topic} was not committed",
+            why=f"{why} (producer {self._number})",
+            remedy=remedy,
+        )
 
 
 def _at_once(step: Callable[[T], None], of: Iterable[T]) -> None:
     """Takes the step for several at a time, for all of them; raises the first failure in their order."""
-    with ThreadPoolExecutor(LANES_AT_ONCE) as pool:
+    with ThreadPoolExecutor(PRODUCERS_AT_ONCE) as pool:
         for _ in pool.map(step, of):
             pass

@@ -150,24 +150,42 @@ def test_a_job_is_the_same_after_the_log_of_its_first_partition_was_truncated(
     assert name() == before
 
 
-def test_a_complete_job_leaves_nothing_behind_and_can_be_run_again(program: Program, copy: str, tmp_path: Path) -> None:
-    for option in ("--resume", "--into-source"):
+def test_a_complete_job_can_be_run_again(program: Program, copy: str, tmp_path: Path) -> None:
+    """As another one; each keeps its folder, which --resume finds complete."""
+    names = []
+    for option, written in (("--yes", 60), ("--append", 60), ("--resume", 0)):
         result = program("replay", "orders:0", "--to-topic", copy, "--yes", option, "--json")
         assert result.exit_code == 0, result.stderr
         told = json.loads(result.stdout)
-        assert (told["records"], told["records_before"], told["complete"]) == (60, 0, True)
-        assert list((tmp_path / "state" / "blockgz" / "jobs").iterdir()) == []
+        assert (told["records"], told["records_before"], told["complete"]) == (written, 60 - written, True)
+        names.append(told["plan"]["job"])
+    assert names[1:] == [f"{names[0]}-2"] * 2
+    assert {path.name for path in (tmp_path / "state" / "blockgz" / "jobs").iterdir()} == {*names}
     assert program.held(copy) == 120
+    named = ("replay", "orders:0", "--to-topic", copy, "--yes", "--append", "--job", "nightly")
+    assert program(*named).exit_code == 0
+    refused = program(*named)
+    assert refused.exit_code == 2
+    assert "job nightly is complete" in refused.stderr
+
+
+def test_a_name_is_of_one_job(program: Program, copy: str) -> None:
+    named = ("--to-topic", copy, "--yes", "--append", "--job", "one")
+    assert program("replay", "orders:0", *named).exit_code == 0
+    for other in (("orders:1", *named), ("orders:0", *named, "--transactional"), ("orders:1", *named, "--resume")):
+        refused = program("replay", *other)
+        assert refused.exit_code == 2, refused.stderr
+        assert "not the replay that the job began with" in refused.stderr
 
 
 def test_a_job_that_was_broken_off(program: Program, copy: str, root: Path, tmp_path: Path) -> None:
     """Damage ends it; once that is mended it goes on behind what it had written."""
     block = next(root.glob("topic=orders/partition=00001/*40.gz"))
     stored = break_block(root)
-    again = ("replay", "orders", "--to-topic", copy, "--yes", "--json", "--job-file", str(tmp_path / "job.json"))
+    again = ("replay", "orders", "--to-topic", copy, "--yes", "--json", "--jobs", str(tmp_path / "jobs"))
     assert program(*again).exit_code == 3
     held = program.held(copy)
-    assert 100 <= held < 120
+    assert 100 <= held < 180
     block.write_bytes(stored)
     refused = program(*again)
     assert refused.exit_code == 2
@@ -200,7 +218,7 @@ def test_only_some_records(program: Program, copy: str, cluster: MockCluster, tm
 
 def test_other_records_are_not_the_same_job(program: Program, copy: str, root: Path, tmp_path: Path) -> None:
     break_block(root)
-    again = ("replay", "orders", "--to-topic", copy, "--yes", "--job-file", str(tmp_path / "job.json"), "--job", "j")
+    again = ("replay", "orders", "--to-topic", copy, "--yes", "--jobs", str(tmp_path / "jobs"), "--job", "j")
     assert program(*again, "--since", TIME_OF_30).exit_code == 3
     held = program.held(copy)
     for changed in (("--since", "@1760000000031"), ("--since", TIME_OF_30, "--key", "1"), ()):
@@ -324,7 +342,7 @@ def test_a_difference_is_shown_on_both_sides(program: Program, cluster: MockClus
         (("replay", "orders", "--to-topic", "x", "--rate", "fast"), 2, "not a rate.*5000/s or 20MB/s"),
         (("replay", "orders", "--to-topic", "x", "--speed", "0x"), 2, "not a speed"),
         (("replay", "orders", "--to-topic", "x", "--job", "a/b"), 2, "no name for a job"),
-        (("replay", "orders", "--to-topic", "x", "--transactional", "--job-file", "f"), 2, "leave --job-file out"),
+        (("replay", "orders", "--to-topic", "x", "--patience", "long"), 2, "--patience"),
         (("verify", "orders", "--against-topic", "nowhere"), 2, "no topic 'nowhere'"),
         (("verify", "orders", "--against-topic", "x", "--deep"), 2, "reads every record anyway"),
         (("verify", "--against-topic", "x"), 2, "compares one archived topic"),

@@ -1,14 +1,11 @@
 """Jobs: names, positions and what is kept of them."""
 
-import json
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from blockgz_runtime.errors import UsageError
-from replayer.errors import JobTakenOver, ReplayRefused
+from replayer.errors import ReplayRefused
 from replayer.read.positions import OffsetRange
 from replayer.replay.job import Job, first_positions, make_job, refuse_other_job
 from replayer.replay.ledger import (
@@ -19,7 +16,6 @@ from replayer.replay.ledger import (
     refuse_long_metadata,
 )
 from replayer.replay.pipeline import Pipeline
-from replayer.replay.sinks.idempotent import JobFile
 
 HASH = "0123456789abcdef"
 JOB = Job("nightly", "copy", HASH)
@@ -115,29 +111,3 @@ def test_the_positions_of_another_job_are_refused() -> None:
         refuse_other_job(begun, at_start(job=Job("nightly", "copy", "f" * 16)))
     with pytest.raises(ReplayRefused, match="archive is not the one"):
         refuse_other_job(begun, at_start(history="others"))
-
-
-def test_a_job_file_keeps_every_lane(tmp_path: Path) -> None:
-    file = JobFile(tmp_path / "deep" / "job.json", JOB)
-    assert file.read() == {}
-    with file.held():
-        file.write({0: position(1)})
-        file.write({1: position(2)})
-        file.write({0: position(5)})
-        assert file.read() == {0: position(5), 1: position(2)}
-        with pytest.raises(JobTakenOver), file.held():
-            pass
-        file.remove()
-    assert file.read() == {}
-    assert list((tmp_path / "deep").iterdir()) == []
-    with file.held():
-        pass
-
-
-@pytest.mark.parametrize("content", ["", "{}", "no json", json.dumps({"job": "other", "target": "copy", "lanes": {}})])
-def test_a_file_of_something_else_is_refused(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "job.json"
-    path.write_text(content)
-    with pytest.raises(ReplayRefused, match="does not tell where job nightly stands") as caught:
-        JobFile(path, JOB).read()
-    assert "--job-file" in caught.value.remedy

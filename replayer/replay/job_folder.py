@@ -1,0 +1,251 @@
+"""The folder of a replay job: what was asked, who ran it, and the run map. docs/jobs.md specifies it.
+
+Below `{job}/` in a store: `request.json`, `attempts/{n}.json`, `runs/{n}-{k}.json` and, without transactions,
+`positions.json`. Nothing but the positions is ever written twice.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from blockgz_runtime.store.writer import ContentTag, Store
+from index_format.errors import FormatError
+from index_format.objects import Count, Offset, Sealed, decode, encode, stored
+from replayer.errors import JobTakenOver, ReplayRefused
+from replayer.replay.ledger import LanePosition, decode_position
+from replayer.replay.run_map import Run
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+@stored
+class JobRequest(Sealed, frozen=True, kw_only=True):
+    """What a job was begun with; all runs of it keep to that.
+
+    `folder` is the incarnation of the source topic, `ranges` the offsets of its partitions, `asked` the options that
+    decide what becomes of a record, as they were given.
+    """
+
+    format: str = "blockgz-replay-job"
+    version: int = 1
+    job: str
+    selection: str
+    archive_id: str
+    folder: str
+    source_topic_id: str | None
+    target: str
+    target_topic_id: str | None
+    transactional: bool
+    producers: int
+    begun_at: int
+    ranges: dict[int, tuple[Offset, Offset]]
+    asked: dict[str, Any]
+
+
+@stored
+class Attempt(Sealed, frozen=True, kw_only=True):
+    """One run of the job; `id` is told to nobody else."""
+
+    format: str = "blockgz-replay-attempt"
+    version: int = 1
+    number: int
+    id: str
+    host: str
+    begun_at: int
+
+
+class LaneBegin(msgspec.Struct, frozen=True, array_like=True):
+    """Where a lane stood when the job went on: records that count, and the end of the target partition."""
+
+    written: Count
+    end: Offset
+
+
+@stored
+class Segment(Sealed, frozen=True, kw_only=True):
+    """A part of the run map; with `lanes` the job went on there, and runs before it that they do not cover are void.
+
+    `earlier`, of an attempt's first segment, is the newest attempt before it that had segments then, and how many: what
+    that or any other one added later does not count.
+    """
+
+    format: str = "blockgz-replay-runs"
+    version: int = 1
+    attempt: str
+    lanes: dict[int, LaneBegin] | None = None
+    earlier: tuple[Count, Count] | None = None
+    runs: tuple[tuple[int, Offset, Offset, int, Offset, Count], ...] = ()
+
+
+class _StoredLane(msgspec.Struct, frozen=True):
+    written: Count
+    position: str
+
+
+@stored
+class _Positions(Sealed, frozen=True, kw_only=True):
+    format: str = "blockgz-replay-positions"
+    version: int = 1
+    attempt: str
+    lanes: dict[int, _StoredLane]
+
+
+class JobFolder:
+    """One job's folder in a store; calls block, and raise StoreUnavailable, AccessDenied or StoreError."""
+
+    def __init__(self, store: Store, job: str) -> None:
+        self._store = store
+        self.job = job
+        self.positions = PositionsFile(store, f"{job}/positions.json", job)
+
+    @property
+    def address(self) -> str:
+        """Where it is, for people."""
+        return f"{self._store.url.rstrip('/')}/{self.job}"
+
+    def request(self) -> JobRequest | None:
+        """What the job was begun with, None where there is no such job; raises ReplayRefused for a damaged one."""
+        return self._read(f"{self.job}/request.json", JobRequest)
+
+    def create(self, request: JobRequest) -> None:
+        """Begins the job; raises JobTakenOver where somebody else just did."""
+        if not self._store.put_if_absent(f"{self.job}/request.json", encode(request), request.job):
+            found = self.request()
+            if found != request:
+                raise JobTakenOver(
+                    f"job {self.job} was begun by another run just now",
+                    why=f"{self.address} is there already",
+                    remedy="let it finish, or begin another job with --job NAME",
+                )
+
+    def newest_attempt(self) -> int:
+        """The number of the newest run, 0 before the first."""
+        return max(self._numbers("attempts/"), default=0)
+
+    def add_attempt(self, attempt: Attempt) -> bool:
+        """Whether the attempt is the first one of its number."""
+        key = f"{self.job}/attempts/{attempt.number:06d}.json"
+        return self._store.put_if_absent(key, encode(attempt), attempt.id) or self._read(key, Attempt) == attempt
+
+    def has_attempt(self, number: int) -> bool:
+        """Whether a run of that number began."""
+        return self._store.head(f"{self.job}/attempts/{number:06d}.json") is not None
+
+    def add_segment(self, attempt: int, number: int, segment: Segment) -> None:
+        """Stores the attempt's next segment, which lasts when the call returns; raises JobTakenOver."""
+        key = f"{self.job}/runs/{attempt:06d}-{number:08d}.json"
+        if not self._store.put_if_absent(key, encode(segment), segment.attempt) and self._read(key, Segment) != segment:
+            raise JobTakenOver(
+                f"another run of job {self.job} writes its run map",
+                why=f"{key} is there already",
+                remedy="let it finish",
+            )
+
+    def segment_counts(self) -> dict[int, int]:
+        """By attempt, how many segments there are."""
+        counts: dict[int, int] = {}
+        for number in self._numbers("runs/"):
+            counts[number] = counts.get(number, 0) + 1
+        return counts
+
+    def segments(self) -> Iterator[tuple[int, Segment]]:
+        """Every segment that counts, oldest first, with the number of its attempt; raises ReplayRefused."""
+        counts = self.segment_counts()
+        parts: list[tuple[int, int]] = []
+        part: tuple[int, int] | None = max(counts.items(), default=None)
+        while part is not None:
+            parts.append(part)
+            part = self._segment(part[0], 0).earlier
+        for attempt, count in reversed(parts):
+            for number in range(count):
+                yield attempt, self._segment(attempt, number)
+
+    def remove(self) -> None:
+        """Deletes the folder, the request last: what is left of a broken-off removal can be removed again."""
+        last = f"{self.job}/request.json"
+        for found in list(self._store.list(f"{self.job}/")):
+            if found.key != last:
+                self._store.delete(found.key)
+        self._store.delete(last)
+
+    def _segment(self, attempt: int, number: int) -> Segment:
+        key = f"{self.job}/runs/{attempt:06d}-{number:08d}.json"
+        segment = self._read(key, Segment)
+        if segment is None:
+            raise unreadable(self.job, f"{key} is missing")
+        return segment
+
+    def _read(self, key: str, kind: type[T]) -> T | None:
+        found = self._store.get(key)
+        if found is None:
+            return None
+        try:
+            return decode(found.body, kind, key)
+        except FormatError as error:
+            raise unreadable(self.job, f"{error.what}: {error.why}") from error
+
+    def _numbers(self, below: str) -> Iterator[int]:
+        prefix = f"{self.job}/{below}"
+        for found in self._store.list(prefix):
+            digits = found.key.removeprefix(prefix)[:6]
+            if digits.isdigit():
+                yield int(digits)
+
+
+class PositionsFile:
+    """The positions of a job without transactions, replaced by compare-and-swap."""
+
+    def __init__(self, store: Store, key: str, job: str) -> None:
+        self._store = store
+        self._key = key
+        self._job = job
+        self._tag: ContentTag | None = None
+        self._lanes: Mapping[int, _StoredLane] = {}
+        self.attempt = ""
+        """Who writes."""
+
+    def read(self) -> dict[int, LanePosition]:
+        """The positions of all lanes, none where there are none; raises ReplayRefused for what cannot be read."""
+        found = self._store.get(self._key)
+        self._tag = found.etag if found else None
+        if found is None:
+            return {}
+        try:
+            content = decode(found.body, _Positions, self._key)
+        except FormatError as error:
+            raise unreadable(self._job, f"{error.what}: {error.why}") from error
+        self._lanes = content.lanes
+        return {number: decode_position(lane.written, lane.position) for number, lane in content.lanes.items()}
+
+    def write(self, positions: Mapping[int, LanePosition]) -> None:
+        """Replaces the positions of these lanes; raises JobTakenOver where another run wrote since `read`."""
+        new = {number: _StoredLane(each.written, each.encoded()) for number, each in positions.items()}
+        lanes = dict(sorted({**self._lanes, **new}.items()))
+        body = encode(_Positions(attempt=self.attempt, lanes=lanes))
+        tag = self._store.compare_and_swap(self._key, body, self._tag)
+        if tag is None:
+            # An answer may have been lost: what is there may be what was to be written.
+            found = self._store.get(self._key)
+            if found is None or found.body != body:
+                raise JobTakenOver(
+                    f"another run of job {self._job} goes on with it",
+                    why=f"{self._key} is not as this run left it",
+                    remedy="let the other run finish; if there is none, run this again with --resume",
+                )
+            tag = found.etag
+        self._tag, self._lanes = tag, lanes
+
+
+def unreadable(job: str, why: str) -> ReplayRefused:
+    """The error for a folder that does not tell where its job stands."""
+    return ReplayRefused(
+        f"the folder of job {job} cannot be read",
+        why=why,
+        remedy="restore it, or begin another job with --job NAME",
+    )
+
+
+def runs_in(segment: Segment) -> Iterator[Run]:
+    """The runs of a segment."""
+    return (Run(*each) for each in segment.runs)

@@ -1,0 +1,57 @@
+"""One run of a job at a time on this machine."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from replayer.errors import JobTakenOver, ReplayRefused
+
+
+@contextmanager
+def held(folder: Path, job: str) -> Iterator[None]:
+    """While this lasts no other run of the job writes; raises JobTakenOver where one does already."""
+    path = folder / f".{job}.lock"
+    with _locked(path, job):
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _locked(path: Path, job: str) -> BinaryIO:
+    """The lock, held until it is closed."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            lock = path.open("ab")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_named(lock, path):
+                    return lock
+            except BaseException:
+                lock.close()
+                raise
+            lock.close()
+    except BlockingIOError as error:
+        raise JobTakenOver(
+            f"job {job} is being run already",
+            why=f"another process holds {path}",
+            remedy="wait for it, or begin another job with --job NAME",
+        ) from error
+    except OSError as error:
+        raise ReplayRefused(
+            f"job {job} cannot be kept to one run",
+            why=str(error),
+            remedy="make the folder of $XDG_STATE_HOME writable",
+        ) from error
+
+
+def _is_named(lock: BinaryIO, path: Path) -> bool:
+    """Whether the lock is the file of that name still: a run that ended may just have taken it away."""
+    try:
+        return os.path.samestat(os.fstat(lock.fileno()), path.stat())
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,143 @@
+"""A job's folder: what each run notes, and what of it counts for the next one."""
+
+from pathlib import Path
+
+import pytest
+
+from blockgz_runtime.store.local import LocalStore
+from replayer.errors import JobTakenOver, ReplayRefused
+from replayer.replay.job_folder import JobFolder, JobRequest, runs_in
+from replayer.replay.job_lock import held
+from replayer.replay.job_log import FolderLog
+from replayer.replay.ledger import LanePosition, SourceProgress
+from replayer.replay.run_map import Run
+
+HASH = "0123456789abcdef"
+
+
+def position(written: int) -> LanePosition:
+    return LanePosition(HASH, HASH, written, {0: SourceProgress(0, written, 1000)})
+
+
+def request(**changes: str) -> JobRequest:
+    fields = {"job": "j", "selection": HASH, "archive_id": "a", "folder": "orders~1", "target": "copy", **changes}
+    return JobRequest(
+        **fields,
+        source_topic_id=None,
+        target_topic_id=None,
+        transactional=True,
+        producers=4,
+        begun_at=0,
+        ranges={0: (0, 1000)},
+        asked={},
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> JobFolder:
+    made = JobFolder(LocalStore(tmp_path), "j")
+    made.create(request())
+    return made
+
+
+def begun(folder: JobFolder, written: int, end: int) -> FolderLog:
+    log = FolderLog(folder)
+    log.claim()
+    log.written_ends({0: position(written)})
+    log.begun({0: position(written)}, {0: end})
+    return log
+
+
+def test_runs_above_the_committed_position_are_void_for_the_next_run(folder: JobFolder) -> None:
+    first = begun(folder, 0, 7)
+    first.note([Run(0, 0, 10, 0, 7, 10)])
+    first.note([Run(0, 10, 20, 0, 18, 10)])
+    second = FolderLog(folder)
+    second.claim()
+    assert second.written_ends({0: position(10)}) == {0: 17}
+    second.begun({0: position(10)}, {0: 30})
+    second.note([Run(0, 10, 15, 0, 30, 5)])
+    third = FolderLog(folder)
+    third.claim()
+    assert third.written_ends({0: position(15)}) == {0: 35}
+    assert [(attempt, len(list(runs_in(segment)))) for attempt, segment in folder.segments()] == [
+        (1, 0),
+        (1, 1),
+        (1, 1),
+        (2, 0),
+        (2, 1),
+    ]
+
+
+def test_a_run_that_goes_on_after_an_abort_forgets_what_was_rolled_back(folder: JobFolder) -> None:
+    log = begun(folder, 0, 0)
+    log.note([Run(0, 0, 10, 0, 0, 10)])
+    log.claim()
+    assert log.written_ends({}) == {0: 0}
+    log.begun({}, {0: 11})
+    log.note([Run(0, 0, 10, 0, 11, 10)])
+    assert log.written_ends({0: position(10)}) == {0: 21}
+
+
+def test_what_a_zombie_adds_does_not_count(folder: JobFolder) -> None:
+    zombie = begun(folder, 0, 0)
+    zombie.note([Run(0, 0, 10, 0, 0, 10)])
+    idle = FolderLog(folder)
+    idle.claim()
+    second = begun(folder, 10, 10)
+    zombie.note([Run(0, 10, 20, 0, 10, 10)])
+    idle.begun({0: position(10)}, {0: 10})
+    second.note([Run(0, 10, 12, 0, 10, 2)])
+    assert zombie.is_ours() is False
+    assert second.is_ours() is True
+    with pytest.raises(JobTakenOver, match="another run of the same job"):
+        zombie.claim()
+    assert [run for _, segment in folder.segments() for run in runs_in(segment)] == [
+        Run(0, 0, 10, 0, 0, 10),
+        Run(0, 10, 12, 0, 10, 2),
+    ]
+
+
+def test_a_folder_that_ends_below_the_committed_position_is_refused(folder: JobFolder) -> None:
+    begun(folder, 0, 0).note([Run(0, 0, 10, 0, 0, 10)])
+    for written in (9, 11):
+        log = FolderLog(folder)
+        log.claim()
+        with pytest.raises(ReplayRefused, match="does not tell where all its records are"):
+            log.written_ends({0: position(written)})
+
+
+def test_a_damaged_segment_is_refused(folder: JobFolder, tmp_path: Path) -> None:
+    begun(folder, 0, 0).note([Run(0, 0, 10, 0, 0, 10)])
+    (path,) = (tmp_path / "j" / "runs").glob("*-00000001.json")
+    path.write_bytes(path.read_bytes().replace(b"10", b"11", 1))
+    with pytest.raises(ReplayRefused, match="folder of job j cannot be read"):
+        FolderLog(folder).claim()
+
+
+def test_positions_are_replaced_by_who_read_them_last(folder: JobFolder) -> None:
+    assert folder.positions.read() == {}
+    folder.positions.write({0: position(1)})
+    folder.positions.write({1: position(2)})
+    other = JobFolder(folder._store, "j")
+    assert other.positions.read() == {0: position(1), 1: position(2)}
+    folder.positions.write({0: position(5)})
+    with pytest.raises(JobTakenOver, match="another run of job j goes on with it"):
+        other.positions.write({0: position(3)})
+
+
+def test_a_job_is_begun_once(folder: JobFolder) -> None:
+    folder.create(request())
+    with pytest.raises(JobTakenOver, match="begun by another run"):
+        folder.create(request(target="other"))
+    folder.remove()
+    assert folder.request() is None
+
+
+def test_one_run_at_a_time_on_a_machine(tmp_path: Path) -> None:
+    with held(tmp_path / "deep", "j"):
+        with pytest.raises(JobTakenOver, match="being run already"), held(tmp_path / "deep", "j"):
+            pass
+        with held(tmp_path / "deep", "other"):
+            pass
+    assert list((tmp_path / "deep").iterdir()) == []
