@@ -136,9 +136,9 @@ async def _fetched(given: dict[str, str]) -> int:
     async with open_reader(parse_address(given["path"])) as reader:
         counting = CountingReader(reader)
         archive = Archive(counting, options.max_block_bytes)
-        partitions = await planning.subscribed(archive, options)
-        runs = await planning.ranges(partitions, options)
-        for run in await planning.tasks(partitions, runs, options):
+        wanted = await planning.subscribed(archive, options)
+        runs = await planning.ranges(wanted, options)
+        for run in await planning.tasks([each.partition for each in wanted], runs, options):
             partition = await archive.open_partition(run.topic, run.partition)
             async for _ in scan(partition, run.start, run.end):
                 pass

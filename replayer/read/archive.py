@@ -116,7 +116,7 @@ class Archive:
 
         A plain name means the newest incarnation that has a partition.
         """
-        numbers = [await self._partitions_in(folder) for folder in await self._folders_of(topic)]
+        numbers = [await self.partitions_in(folder) for folder in await self._folders_of(topic)]
         return tuple(sorted({number for each in numbers for number in each}))
 
     async def folder_of(self, topic: str) -> TopicFolder:
@@ -131,7 +131,7 @@ class Archive:
         incarnations = await self.incarnations(folder.topic)
         if "~" not in topic:
             for position in range(len(incarnations), 0, -1):
-                if await self._partitions_in(incarnations[position - 1]):
+                if await self.partitions_in(incarnations[position - 1]):
                     return await self._same_topic(incarnations[:position])
         if folder not in incarnations:
             raise NotInArchive(f"{topic} is not in the archive", why=f"there is {_listed(map(str, incarnations))}")
@@ -283,7 +283,8 @@ class Archive:
             return False
         return True
 
-    async def _partitions_in(self, folder: TopicFolder) -> tuple[int, ...]:
+    async def partitions_in(self, folder: TopicFolder) -> tuple[int, ...]:
+        """The numbers of the partitions that one folder holds, in order; one request."""
         if self.other is not None:
             return self.other.partitions(folder)
         names = await self.reader.folders(topic_home(self.layout, folder))

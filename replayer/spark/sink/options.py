@@ -25,6 +25,8 @@ class SinkOptions:
     job: str | None
     append: bool
     into_source: bool
+    recorded_incarnation: int | None
+    """Whose positions those are that were recorded of rows without an incarnation."""
 
     def job_into(self, target: str) -> Job:
         """The job as far as it writes to one target topic."""
@@ -33,7 +35,17 @@ class SinkOptions:
 
 _OF_SPARK = {"checkpointLocation", "queryName"}
 """Spark's own options: a stream hands them on."""
-_KNOWN = {"topic", "partitions", "includeHeaders", "transactional", "job", "append", "intoSource", *_OF_SPARK}
+_KNOWN = {
+    "topic",
+    "partitions",
+    "includeHeaders",
+    "transactional",
+    "job",
+    "append",
+    "intoSource",
+    "recordedIncarnation",
+    *_OF_SPARK,
+}
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
@@ -58,6 +70,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         job=options.given.get("job"),
         append=options.flag("append", default=False),
         into_source=options.flag("intoSource", default=False),
+        recorded_incarnation=options.number("recordedIncarnation"),
     )
     if parsed.transactional and parsed.job is None:
         raise UsageError(

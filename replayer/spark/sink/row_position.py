@@ -57,12 +57,14 @@ class RowPosition:
     done: tuple[Range, ...]
     newest: Range
     rows: int
+    incarnation: int | None = None
+    """Of the topic; None where the rows did not say."""
 
     def encoded(self) -> str:
         return msgspec.json.encode({"v": VERSION} | {name: getattr(self, name) for name in _STORED}).decode()
 
 
-_STORED = ("topic", "writer", "done", "newest", "rows")
+_STORED = ("topic", "writer", "done", "newest", "rows", "incarnation")
 
 
 def decode_row_position(written: int, metadata: str) -> RowPosition:
@@ -89,16 +91,23 @@ class RowLedger:
     """
 
     def __init__(
-        self, committed: RowPosition | None, topic: str, partition: int, writer: Writer, last: int = NOTHING
+        self,
+        committed: RowPosition | None,
+        topic: str,
+        partition: int,
+        writer: Writer,
+        last: int = NOTHING,
+        *,
+        incarnation: int | None = None,
     ) -> None:
         """`last` is where the task's ledger before this one ended, if it had one for this partition.
 
-        Raises ReplayRefused where the partition is another topic's, or another task's of the same run.
+        Raises ReplayRefused where the partition is another topic's or incarnation's, or another task's of the same run.
         """
-        self._where = f"partition {partition} of {topic}"
+        self._where = f"partition {partition} of {topic}{'' if incarnation is None else f'~{incarnation}'}"
+        self._topic, self._writer, self._incarnation = topic, writer, incarnation
         if committed is not None:
             self._refuse_other(committed, topic, writer)
-        self._topic, self._writer = topic, writer
         self._committed = committed
         self._position = committed
         self._last = last
@@ -142,7 +151,7 @@ class RowLedger:
         """What to commit with the rows accepted so far; None where nothing has changed."""
         if self._position is None:
             return None
-        position = replace(self._position, writer=self._writer)
+        position = replace(self._position, writer=self._writer, incarnation=self._incarnation)
         return None if position == self._committed else position
 
     def committed(self, position: RowPosition) -> None:
@@ -207,6 +216,12 @@ class RowLedger:
     def _refuse_other(self, committed: RowPosition, topic: str, writer: Writer) -> None:
         if committed.topic != topic:
             raise _other_topic(committed.topic, topic)
+        if committed.incarnation not in (None, self._incarnation):
+            raise ReplayRefused(
+                f"the job's position is of incarnation {committed.incarnation} of {topic}, the rows are of another one",
+                why=f"they are of {self._incarnation or 'one that they do not name'}, and offsets of both are the same",
+                remedy=f"read with includeIncarnation, and write with recordedIncarnation {committed.incarnation}",
+            )
         if committed.writer.run == writer.run and committed.writer.task != writer.task:
             raise ReplayRefused(
                 f"two tasks write {self._where}",

@@ -20,6 +20,7 @@ _TYPES: Mapping[str, tuple[str, ...]] = {
     "offset": ("bigint", "int"),
     "timestamp": ("timestamp",),
     "headers": ("array<struct<key:string,value:binary>>",),
+    "incarnation": ("int", "bigint"),
 }
 """The columns that mean something and the types that they may have, in Spark's words; others are left out."""
 
@@ -27,12 +28,14 @@ _TYPES: Mapping[str, tuple[str, ...]] = {
 class Part(NamedTuple):
     """Records of one source partition in the rows' order; None for what there is no column for.
 
-    `records` is a batch of `SCHEMA`. Without an offset column its offsets count the task's rows.
+    They are of one incarnation of the topic. `records` is a batch of `SCHEMA`. Without an offset column its offsets
+    count the task's rows.
     """
 
     topic: str | None
     partition: int | None
     records: pa.RecordBatch
+    incarnation: int | None = None
 
 
 Columns = frozenset[str]
@@ -67,7 +70,10 @@ class RowReader:
         self._rows = 0
 
     def parts(self, batch: pa.RecordBatch) -> Iterator[Part]:
-        """The batch by topic and partition, each in the rows' order; raises ReplayRefused for what no record can be."""
+        """The batch by topic, incarnation and partition, each in the rows' order.
+
+        Raises ReplayRefused for what no record can be.
+        """
         if not batch.num_rows:
             return
         records = self._records(batch)
@@ -76,11 +82,13 @@ class RowReader:
         if topics is not None and topics.null_count:
             raise _missing("topic")
         partitions = self._numbers(batch, "partition")
-        for rows in _groups(topics, partitions, batch.num_rows):
+        incarnations = self._numbers(batch, "incarnation")
+        for rows in _groups(topics, incarnations, partitions, batch.num_rows):
             first = int(rows[0])
             topic = topics[first].as_py() if topics is not None else None
             partition = int(partitions[first]) if partitions is not None else None
-            yield Part(topic, partition, _taken(records, rows))
+            incarnation = int(incarnations[first]) if incarnations is not None else None
+            yield Part(topic, partition, _taken(records, rows), incarnation)
 
     def _records(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         count = batch.num_rows
@@ -134,12 +142,17 @@ def _missing(name: str) -> ReplayRefused:
 
 
 def _groups(
-    topics: pa.Array | None, partitions: npt.NDArray[np.int64] | None, count: int
+    topics: pa.Array | None,
+    incarnations: npt.NDArray[np.int64] | None,
+    partitions: npt.NDArray[np.int64] | None,
+    count: int,
 ) -> Iterator[npt.NDArray[np.int64]]:
-    """The rows of each topic and partition, rising, in the order of their first rows."""
+    """The rows of each topic, incarnation and partition, rising, in the order of their first rows."""
     codes = np.zeros(count, np.int64)
     if topics is not None:
-        codes += topics.dictionary_encode().indices.to_numpy().astype(np.int64) << 32
+        codes += topics.dictionary_encode().indices.to_numpy().astype(np.int64) << 48
+    if incarnations is not None:
+        codes += pa.array(incarnations).dictionary_encode().indices.to_numpy().astype(np.int64) << 32
     if partitions is not None:
         codes += partitions
     if (codes == codes[0]).all():

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from replayer.replay.run import CADENCE
 from replayer.replay.sinks.idempotent import KafkaSink
 from replayer.replay.stages import sendable
 from replayer.spark.background import Background
-from replayer.spark.lanes import LaneTarget, lane_sink, source_lane
+from replayer.spark.lanes import LaneTarget, SourceLane, lane_sink, source_lane
 from replayer.spark.sink.options import SinkOptions
 from replayer.spark.sink.row_position import NOTHING, RowLedger, Writer, decode_row_position
 from replayer.spark.sink.rows_in import Columns, Part, RowReader
@@ -27,6 +27,9 @@ PLACES = 1
 """A write does not know how many partitions its target will have tomorrow; the first one stays."""
 LANES_AT_ONCE = 8
 """Source partitions that a task keeps producers for; rows in order of their partitions need one."""
+
+LaneKey = tuple[int, int | None]
+"""A source partition, and the incarnation of its topic where the rows say it."""
 
 
 @dataclass(frozen=True)
@@ -150,28 +153,29 @@ class _Nowhere:
 
 
 class _Transactional:
-    """Every row once, however often tasks and writes are repeated: a lane for each source partition."""
+    """Every row once, however often tasks and writes are repeated: a lane for each partition of an incarnation."""
 
     written = 0
     """Records that were committed."""
 
     def __init__(self, options: SinkOptions, target: Target, writer: Writer) -> None:
         self._options, self._target, self._writer = options, target, writer
-        self._lanes: OrderedDict[int, _Lane] = OrderedDict()
+        self._lanes: OrderedDict[LaneKey, _Lane] = OrderedDict()
         """Those that are open, the one that was written to last at the end."""
-        self._last: dict[int, int] = {}
-        """By source partition, where closed lanes ended: rows below it that come later would pass for written."""
+        self._last: dict[LaneKey, int] = {}
+        """Where closed lanes ended: rows below it that come later would pass for written."""
 
     def write(self, part: Part) -> None:
         if part.partition is None:
             raise AssertionError("a transactional write without partitions is refused before it begins")
-        if part.partition not in self._lanes:
+        key = (part.partition, part.incarnation)
+        if key not in self._lanes:
             if len(self._lanes) >= LANES_AT_ONCE:
                 self._close(next(iter(self._lanes)))
-            last = self._last.get(part.partition, NOTHING)
-            self._lanes[part.partition] = _Lane(self._options, self._target, part, self._writer, last)
-        self._lanes.move_to_end(part.partition)
-        self._lanes[part.partition].write(part)
+            last = self._last.get(key, NOTHING)
+            self._lanes[key] = _Lane(self._options, self._target, part, self._writer, last)
+        self._lanes.move_to_end(key)
+        self._lanes[key].write(part)
 
     def due_in(self) -> float | None:
         """Seconds until `commit_due` is to be called; None where there is no hurry."""
@@ -185,20 +189,28 @@ class _Transactional:
                 lane.commit()
 
     def finish(self) -> None:
-        for partition in tuple(self._lanes):
-            self._close(partition)
+        for key in tuple(self._lanes):
+            self._close(key)
 
     def stop(self) -> None:
         for lane in self._lanes.values():
             lane.stop()
 
-    def _close(self, partition: int) -> None:
-        lane = self._lanes[partition]
+    def _close(self, key: LaneKey) -> None:
+        lane = self._lanes[key]
         lane.finish()
         self.written += lane.written
-        self._last[partition] = lane.last
-        del self._lanes[partition]
+        self._last[key] = lane.last
+        del self._lanes[key]
         lane.stop()
+
+
+def _lane_of(options: SinkOptions, target: str, partition: int, incarnation: int | None) -> SourceLane:
+    """Where the position of a source partition is kept: `{job}.{partition}.{incarnation}`, else as other jobs do."""
+    job = options.job_into(target)
+    if incarnation is None or incarnation == options.recorded_incarnation:
+        return source_lane(job, partition, PLACES)
+    return SourceLane(partition, replace(job, name=f"{job.name}.{partition}.{incarnation}"), 0)
 
 
 class _Lane:
@@ -213,14 +225,16 @@ class _Lane:
         """
         assert part.partition is not None
         refuse_missing_partition(target, part.partition)
-        lane = source_lane(options.job_into(target.facts.name), part.partition, PLACES)
+        lane = _lane_of(options, target.facts.name, part.partition, part.incarnation)
         self._number = lane.number
         self.written = 0
         with ExitStack() as stack:
             to = LaneTarget(options.properties, target.router, target.max_message_bytes)
             self._sink = stack.enter_context(lane_sink(lane, to, decode_row_position))
             recorded = self._sink.begin([lane.number]).get(lane.number)
-            self._ledger = RowLedger(recorded, part.topic or "", part.partition, writer, last)
+            self._ledger = RowLedger(
+                recorded, part.topic or "", part.partition, writer, last, incarnation=part.incarnation
+            )
             self._open = stack.pop_all()
         self._open_since: float | None = None
         self._open_records = self._open_bytes = 0

@@ -80,6 +80,32 @@ def refuse_foreign_records(options: SinkOptions, target: Target, admin: KafkaAdm
             )
 
 
+def refuse_other_key(options: SinkOptions, columns: Columns, admin: KafkaAdmin) -> None:
+    """Raises ReplayRefused where the job's positions are by incarnation and the rows name none, or the reverse.
+
+    Offsets of one incarnation would pass for those of another: rows would be lost, or written twice.
+    """
+    if not options.transactional:
+        return
+    group = re.escape(options.job_into("any").group_id)
+    groups = admin.groups()
+    by_incarnation = any(map(re.compile(rf"{group}\.\d+\.\d+").fullmatch, groups))
+    if by_incarnation and "incarnation" not in columns:
+        raise ReplayRefused(
+            "the rows do not say of which incarnation of their topic they are",
+            why=f"positions of job {options.job} are recorded by incarnation, so that rows would be written twice",
+            remedy='read with .option("includeIncarnation", "true"), and keep the column incarnation',
+        )
+    without = any(map(re.compile(rf"{group}(\.\d+)?").fullmatch, groups))
+    if without and "incarnation" in columns and options.recorded_incarnation is None:
+        raise ReplayRefused(
+            f"positions of job {options.job} are recorded without an incarnation",
+            why="rows of another incarnation have the same offsets, and would pass for written",
+            remedy='say of which one they are: .option("recordedIncarnation", "1"), or begin another job with an empty '
+            "topic",
+        )
+
+
 def refuse_part(target: Target, part: Part) -> None:
     """Raises ReplayRefused where the topic would lose, rewrite or reject these records."""
     config = target.facts.config
@@ -119,7 +145,7 @@ def _begun(options: SinkOptions, target: str, admin: KafkaAdmin) -> bool:
     """Whether anything is recorded of the job, of whatever source partition."""
     if not options.transactional:
         return False
-    lane = re.compile(re.escape(options.job_into(target).group_id) + r"(\.\d+)?")
+    lane = re.compile(re.escape(options.job_into(target).group_id) + r"(\.\d+){0,2}")
     return any(map(lane.fullmatch, admin.groups()))
 
 

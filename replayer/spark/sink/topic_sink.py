@@ -15,7 +15,7 @@ from replayer.spark.sink.options import SinkOptions, parse_sink_options
 from replayer.spark.sink.row_position import Writer
 from replayer.spark.sink.rows_in import Columns, check_columns
 from replayer.spark.sink.rows_out import WriteWork, write_rows
-from replayer.spark.sink.target_check import find_target, opened_admin, refuse_foreign_records
+from replayer.spark.sink.target_check import find_target, opened_admin, refuse_foreign_records, refuse_other_key
 
 BATCH_ID = "streaming.sql.batchId"
 """Spark's local property for the number of a stream's batch."""
@@ -56,6 +56,7 @@ def prepare(given: Mapping[str, str], schema: StructType, *, overwrite: bool, ba
         )
     refuse_unfit(options, columns)
     admin = opened_admin(options)
+    refuse_other_key(options, columns, admin)
     if options.topic is None:
         return WriteWork(options, columns, None)
     target = find_target(options, columns, options.topic, admin)
@@ -83,6 +84,12 @@ def refuse_unfit(options: SinkOptions, columns: Columns) -> None:
     if options.routing is not None and options.routing.rule != "by-key" and "partition" not in columns:
         raise UsageError(
             "there is no column partition", why="partitions goes by it", remedy='.option("partitions", "by-key")'
+        )
+    if options.recorded_incarnation is not None and not (options.transactional and "incarnation" in columns):
+        raise UsageError(
+            "recordedIncarnation means nothing for this write",
+            why="it is about positions of a transactional write of rows with a column incarnation",
+            remedy='leave it out, or read with .option("includeIncarnation", "true")',
         )
     missing = [name for name in ("topic", "partition", "offset") if name not in columns]
     if options.transactional and missing:

@@ -1,13 +1,14 @@
 """A stream's offsets: where it begins, how far it may go, and what lies between."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from index_format.keys import TopicFolder, parse_topic_folder
-from replayer.read.archive import Archive
 from replayer.read.partition import ArchivedPartition
 from replayer.spark.archive_place import opened
 from replayer.spark.source import planning
+from replayer.spark.source.logs import Listing, LogPart, log_parts
 from replayer.spark.source.options import SourceOptions
 from replayer.spark.source.planning import PartitionRange
 
@@ -18,53 +19,98 @@ PartitionName = tuple[str, str]
 """An incarnation and a partition, as they stand in offsets."""
 
 
+class Reached(NamedTuple):
+    """Where the next batch ends, and where all that is committed does."""
+
+    next: Offsets
+    latest: Offsets
+
+
 async def initial(options: SourceOptions) -> Offsets:
     """Where a new query begins; raises UsageError or DataLost."""
     async with opened(options.place) as archive:
-        found = await planning.subscribed(archive, options)
-        return _offsets([(each, await planning.starting_offset(each, options)) for each in found])
+        wanted = await planning.subscribed(archive, options)
+        starts = await planning.starting_offsets(wanted, options)
+    return _offsets(zip((each.partition for each in wanted), starts, strict=True))
 
 
-async def latest(options: SourceOptions) -> Offsets:
+def _offsets(reached: Iterable[tuple[ArchivedPartition, int]]) -> Offsets:
+    """Of a partition whose log was truncated, each folder has the offset up to which its own part is read."""
+    offsets: Offsets = {}
+    for partition, offset in reached:
+        folders = partition.folders
+        for (keys, _), (_, end) in pairwise(folders):
+            _note(offsets, keys.folder, partition.partition, min(offset, end))
+        own = max(offset, folders[-1][1]) if folders[1:] else offset
+        _note(offsets, partition.keys.folder, partition.partition, own)
+    return offsets
+
+
+async def latest(options: SourceOptions, listing: Listing) -> Offsets:
     """The end of every partition by now, of older incarnations of the topics too."""
     async with opened(options.place) as archive:
-        return await _ends(archive, options)
+        return _ends(await log_parts(archive, listing))
 
 
-async def next_end(start: Offsets, last: Offsets | None, most: int | None, options: SourceOptions) -> Offsets:
+async def next_end(
+    start: Offsets, last: Offsets | None, most: int | None, options: SourceOptions, listing: Listing
+) -> Reached:
     """Where the next batch ends: never behind `start`, not beyond `last`, at most `most` offsets ahead in all.
 
-    What was archived of a topic before it was created again is read to its end, where the query had begun on it.
+    A batch reads one log of a topic: a newer one when all that is committed of those before it is read.
     """
-    firsts: dict[PartitionName, int] = {}
     async with opened(options.place) as archive:
-        ends = begun(start, last if last is not None else await _ends(archive, options))
-        for topic, partitions in ends.items():
-            for partition in partitions:
-                known = start.get(topic, {}).get(partition)
-                if known is None:
-                    known = (await archive.open_partition(topic, int(partition))).own_start
-                firsts[topic, partition] = known
-    lags = {(topic, number): max(0, ends[topic][number] - first) for (topic, number), first in firsts.items()}
+        parts = await log_parts(archive, listing)
+    ends = _ends(parts)
+    bounds = begun(start, last if last is not None else ends)
+    return Reached(_reached(start, parts, bounds, most), ends)
+
+
+def _reached(start: Offsets, parts: Sequence[LogPart], bounds: Offsets, most: int | None) -> Offsets:
+    firsts: dict[PartitionName, int] = {}
+    lags: dict[PartitionName, int] = {}
+    for part in _current(start, parts, bounds):
+        name, number = place = _name(part)
+        firsts[place] = first = start.get(name, {}).get(number, part.start)
+        lags[place] = max(0, bounds[name][number] - first)
     steps = shared_out(lags, most)
     reached: Offsets = {topic: dict(partitions) for topic, partitions in start.items()}
-    for (topic, partition), first in firsts.items():
-        reached.setdefault(topic, {})[partition] = first + steps[topic, partition]
+    for (topic, number), first in firsts.items():
+        reached.setdefault(topic, {})[number] = first + steps[topic, number]
     return reached
 
 
+def _current(start: Offsets, parts: Sequence[LogPart], bounds: Offsets) -> list[LogPart]:
+    """What the next batch may read: of each topic the oldest log with a record left, the newest one if none has.
+
+    Within a log, a partition's folder follows when the one before it is read.
+    """
+    lagging: dict[str, int] = {}
+    newest: dict[str, int] = {}
+    behind: dict[tuple[str, int, int], TopicFolder] = {}
+    inside = [part for part in parts if _name(part)[1] in bounds.get(_name(part)[0], {})]
+    for part in inside:
+        (name, number), topic = _name(part), part.folder.topic
+        newest[topic] = max(part.log, newest.get(topic, 0))
+        if bounds[name][number] > start.get(name, {}).get(number, part.start):
+            lagging[topic] = min(part.log, lagging.get(topic, part.log))
+            place = (topic, part.log, part.partition.partition)
+            behind[place] = min(part.folder, behind.get(place, part.folder))
+    return [
+        part
+        for part in inside
+        if part.log == lagging.get(part.folder.topic, newest[part.folder.topic])
+        and part.folder <= behind.get((part.folder.topic, part.log, part.partition.partition), part.folder)
+    ]
+
+
 def begun(start: Offsets, ends: Offsets) -> Offsets:
-    """The ends without incarnations older than those that the query began with."""
+    """The ends without incarnations older than those that the query began with; all of a topic that it did not know."""
     oldest: dict[str, int] = {}
     for folder in map(parse_topic_folder, start):
         oldest[folder.topic] = min(folder.incarnation, oldest.get(folder.topic, folder.incarnation))
     folders = {name: parse_topic_folder(name) for name in ends}
-    newest = {folder.topic: folder.incarnation for folder in sorted(folders.values())}
-    return {
-        name: ends[name]
-        for name, (topic, incarnation) in folders.items()
-        if incarnation >= oldest.get(topic, newest[topic])
-    }
+    return {name: ends[name] for name, (topic, number) in folders.items() if number >= oldest.get(topic, 1)}
 
 
 def shared_out(lags: Mapping[PartitionName, int], most: int | None) -> dict[PartitionName, int]:
@@ -80,34 +126,34 @@ async def tasks_between(start: Offsets, end: Offsets, options: SourceOptions) ->
 
     Raises DataLost for a gap inside, NotInArchive for a partition that is no longer there.
     """
+    places = [
+        (topic, number, stop)
+        for topic, numbers in end.items()
+        for number, stop in numbers.items()
+        if stop > start.get(topic, {}).get(number, -1)
+    ]
     async with opened(options.place) as archive:
-        partitions, runs = [], []
-        for topic, numbers in end.items():
-            for number, stop in numbers.items():
-                partition = await archive.open_partition(topic, int(number))
-                first = start.get(topic, {}).get(number, partition.own_start)
-                partitions.append(partition)
-                runs.append(PartitionRange(topic, int(number), first, max(first, stop)))
-        return await planning.tasks(partitions, runs, options)
+
+        async def found(place: tuple[str, str, int]) -> tuple[ArchivedPartition, PartitionRange]:
+            topic, number, stop = place
+            partition = await archive.open_partition(topic, int(number))
+            first = start.get(topic, {}).get(number, partition.own_start)
+            return partition, PartitionRange(topic, int(number), first, max(first, stop))
+
+        wanted = await planning.each_of(places, found)
+        return await planning.tasks([partition for partition, _ in wanted], [run for _, run in wanted], options)
 
 
-async def _ends(archive: Archive, options: SourceOptions) -> Offsets:
+def _name(part: LogPart) -> PartitionName:
+    return f"{part.folder.topic}~{part.folder.incarnation}", str(part.partition.partition)
+
+
+def _ends(parts: Sequence[LogPart]) -> Offsets:
     ends: Offsets = {}
-    for partition, end in planning.own_ends(await planning.subscribed_with_past(archive, options)).items():
-        _note(ends, partition, partition.keys.folder, end)
+    for part in parts:
+        _note(ends, part.folder, part.partition.partition, part.end)
     return ends
 
 
-def _offsets(reached: Iterable[tuple[ArchivedPartition, int]]) -> Offsets:
-    """Of a partition whose log was truncated, each folder has the offset up to which its own part is read."""
-    offsets: Offsets = {}
-    for partition, offset in reached:
-        folders = partition.folders
-        for (keys, _), (_, end) in pairwise(folders):
-            _note(offsets, partition, keys.folder, min(offset, end))
-        _note(offsets, partition, partition.keys.folder, max(offset, folders[-1][1]) if folders[1:] else offset)
-    return offsets
-
-
-def _note(offsets: Offsets, partition: ArchivedPartition, folder: TopicFolder, offset: int) -> None:
-    offsets.setdefault(f"{folder.topic}~{folder.incarnation}", {})[str(partition.partition)] = offset
+def _note(offsets: Offsets, folder: TopicFolder, partition: int, offset: int) -> None:
+    offsets.setdefault(f"{folder.topic}~{folder.incarnation}", {})[str(partition)] = offset

@@ -12,6 +12,7 @@ from blockgz_runtime.spark.options import FormatOptions, bad_value, json_object
 from blockgz_runtime.store.address import parse_address
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.errors import BadName
+from index_format.keys import TopicFolder
 from replayer.read.positions import AtOffset, AtTime, Earliest, Latest, Position
 from replayer.spark.archive_place import ArchivePlace
 
@@ -42,6 +43,8 @@ class SourceOptions:
     start: Bound
     end: Bound
     headers: bool
+    incarnation: bool
+    """Whether rows say which incarnation of their topic they are of."""
     fails_on_data_loss: bool
     late_start_means_latest: bool
     """Whether a start by time that no record reaches means the end, rather than an error."""
@@ -63,6 +66,7 @@ _KNOWN = (
     "endingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy",
     "includeHeaders",
+    "includeIncarnation",
     "minPartitions",
     "maxOffsetsPerTrigger",
     "failOnDataLoss",
@@ -94,6 +98,7 @@ def parse_options(given: Mapping[str, str], *, default_start: Position) -> Sourc
         start=_bound(options, "starting", default_start),
         end=_end(options),
         headers=options.flag("includeHeaders", default=False),
+        incarnation=options.flag("includeIncarnation", default=False),
         fails_on_data_loss=options.flag("failOnDataLoss", default=True),
         late_start_means_latest=options.word("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
         == "latest",
@@ -103,15 +108,22 @@ def parse_options(given: Mapping[str, str], *, default_start: Position) -> Sourc
     )
 
 
-def position_in(bound: Bound, topic: str, partition: int, option: str) -> Position:
+def named_in(bound: Bound, folder: TopicFolder, partition: int) -> bool:
+    """Whether offsets are given for a partition of this very incarnation: `{"orders~1":{"0":23}}`."""
+    return isinstance(bound, Mapping) and (f"{folder.topic}~{folder.incarnation}", partition) in bound
+
+
+def position_in(bound: Bound, folder: TopicFolder, partition: int, option: str) -> Position:
     """Where one partition begins or ends; raises UsageError where offsets are given and not for this one."""
     if not isinstance(bound, Mapping):
         return bound
+    if named_in(bound, folder, partition):
+        return bound[f"{folder.topic}~{folder.incarnation}", partition]
     try:
-        return bound[topic, partition]
+        return bound[folder.topic, partition]
     except KeyError:
         raise UsageError(
-            f"{option} says nothing of partition {partition} of {topic}",
+            f"{option} says nothing of partition {partition} of {folder}",
             why="where partitions are named one by one, all must be",
             remedy="add it: -2 means the earliest offset, -1 the latest, or name partitions with assign",
         ) from None

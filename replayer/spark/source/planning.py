@@ -1,18 +1,22 @@
 """Which offsets a job reads, and how they are shared out to tasks."""
 
-import re
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from typing import NamedTuple
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
-from blockgz_runtime.errors import NotInArchive, UsageError
+from blockgz_runtime.errors import UsageError
 from index_format.chunk_index import UNVERIFIED
 from index_format.errors import BlockgzError
+from index_format.keys import parse_topic_folder
 from index_format.marker import ChunkEntry
 from replayer.read.archive import Archive
 from replayer.read.partition import ArchivedPartition
-from replayer.read.positions import AtOffset, AtTime, Position, resolve_position, seek_time
-from replayer.spark.source.options import SourceOptions, position_in
+from replayer.read.positions import AtOffset, AtTime, Earliest, Latest, Position, resolve_position, seek_time
+from replayer.read.prefetch import prefetched, streamed
+from replayer.spark.source.logs import CONCURRENT_REQUESTS, Listing, log_parts
+from replayer.spark.source.options import Bound, SourceOptions, named_in, position_in
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 SLACK = 1.5
 """A chunk this many times as large as a task is worth reading its index to cut it; smaller ones stay whole."""
@@ -53,68 +57,81 @@ class CutPoint(NamedTuple):
     bytes: int
 
 
-async def subscribed(archive: Archive, options: SourceOptions) -> list[ArchivedPartition]:
-    """Every partition that the options ask for, in order; raises NotInArchive."""
-    topics = await _topics(archive, options)
-    return [each for topic, numbers in topics.items() for each in await archive.open_topic(topic, numbers)]
+class Wanted(NamedTuple):
+    """A partition of a log, and where it is read from and to; `is_past` says that its topic has a newer log."""
+
+    partition: ArchivedPartition
+    start: Position
+    end: Position
+    is_past: bool
 
 
-async def subscribed_with_past(archive: Archive, options: SourceOptions) -> list[ArchivedPartition]:
-    """The same of every incarnation of the topics; of an older one, the partitions that it had."""
-    found: list[ArchivedPartition] = []
-    for topic, numbers in (await _topics(archive, options)).items():
-        names = [topic] if "~" in topic else [f"{name}~{n}" for name, n in await archive.incarnations(topic)]
-        for name in names:
-            archived = await archive.partitions(name)
-            wanted = archived if numbers is None else sorted(set(numbers) & set(archived))
-            found += await archive.open_topic(name, wanted)
+async def subscribed(archive: Archive, options: SourceOptions) -> list[Wanted]:
+    """What the options ask for, the logs of each topic oldest first.
+
+    Older logs of a topic are read where a partition begins at the earliest offset or at a time, each to its end.
+    Raises NotInArchive or UsageError.
+    """
+    parts = await log_parts(archive, Listing(options.subscription))
+    whole = {(part.folder.topic, part.log, part.partition.partition): part.partition for part in parts}
+    newest: dict[str, int] = {}
+    for topic, log, _ in whole:
+        newest[topic] = max(log, newest.get(topic, 0))
+    for name, numbers in options.subscription.topics.items():
+        held = {part.partition.partition for part in parts if part.folder.topic == parse_topic_folder(name).topic}
+        if missing := set(numbers or ()) - held:
+            await archive.open_topic(name, sorted(missing))  # raises NotInArchive
+    found = []
+    for (topic, log, _), partition in sorted(whole.items(), key=lambda item: (item[0][0], item[0][1:])):
+        is_past = log < newest[topic]
+        start = _start(options.start, partition, is_past=is_past)
+        if start is not None:
+            found.append(Wanted(partition, start, _end(options.end, partition, is_past=is_past), is_past))
     return found
 
 
-def own_ends(partitions: Sequence[ArchivedPartition]) -> dict[ArchivedPartition, int]:
-    """Where each of them ends that `subscribed_with_past` gave, without what a folder behind it holds instead."""
-    bounds = {
-        (keys.folder, each.partition): behind
-        for each in partitions
-        for (keys, _), (_, behind) in pairwise(each.folders)
-    }
-    return {
-        each: min(each.next_offset, bounds.get((each.keys.folder, each.partition), each.next_offset))
-        for each in partitions
-    }
+def _start(bound: Bound, partition: ArchivedPartition, *, is_past: bool) -> Position | None:
+    """Where a partition begins; None for one of an older log that is not read."""
+    folder = partition.keys.folder
+    if not is_past or named_in(bound, folder, partition.partition):
+        return position_in(bound, folder, partition.partition, "startingOffsets")
+    position = bound.get((folder.topic, partition.partition)) if isinstance(bound, Mapping) else bound
+    return position if isinstance(position, Earliest | AtTime) else None
 
 
-async def _topics(archive: Archive, options: SourceOptions) -> Mapping[str, Sequence[int] | None]:
-    pattern = options.subscription.pattern
-    topics: Mapping[str, Sequence[int] | None] = options.subscription.topics
-    if pattern is not None:
-        topics = {topic: None for topic in await archive.topics() if re.fullmatch(pattern, topic)}
-        if not topics:
-            raise NotInArchive(
-                f"no archived topic fits {pattern!r}",
-                why=f"there is {', '.join(await archive.topics())}",
-                remedy="subscribePattern must fit a whole name",
-            )
-    return topics
+def _end(bound: Bound, partition: ArchivedPartition, *, is_past: bool) -> Position:
+    folder = partition.keys.folder
+    if not is_past or named_in(bound, folder, partition.partition):
+        return position_in(bound, folder, partition.partition, "endingOffsets")
+    position = bound.get((folder.topic, partition.partition)) if isinstance(bound, Mapping) else bound
+    return position if isinstance(position, AtTime) else Latest()
 
 
-async def ranges(partitions: Sequence[ArchivedPartition], options: SourceOptions) -> list[PartitionRange]:
-    """What the options ask for of each partition; raises UsageError or DataLost."""
-    runs = []
-    for partition in partitions:
-        start = await starting_offset(partition, options)
-        position = position_in(options.end, partition.topic, partition.partition, "endingOffsets")
-        end = await _offset(partition, position, options)
-        runs.append(range_of(partition, start, max(start, end)))
-    return runs
+async def ranges(wanted: Sequence[Wanted], options: SourceOptions) -> list[PartitionRange]:
+    """The offsets that are asked for of each partition; raises UsageError or DataLost."""
+    starts = await starting_offsets(wanted, options)
+
+    async def run(item: tuple[Wanted, int]) -> PartitionRange:
+        (partition, _, end, _), start = item
+        return range_of(partition, start, max(start, await _offset(partition, end, options)))
+
+    return await each_of(list(zip(wanted, starts, strict=True)), run)
 
 
-async def starting_offset(partition: ArchivedPartition, options: SourceOptions) -> int:
-    """Where the options let one partition begin; raises UsageError or DataLost."""
-    position = position_in(options.start, partition.topic, partition.partition, "startingOffsets")
+async def starting_offsets(wanted: Sequence[Wanted], options: SourceOptions) -> list[int]:
+    """Where the options let each partition begin; raises UsageError or DataLost."""
+
+    async def start(each: Wanted) -> int:
+        return await _starting_offset(each, options)
+
+    return await each_of(wanted, start)
+
+
+async def _starting_offset(wanted: Wanted, options: SourceOptions) -> int:
+    partition, position = wanted.partition, wanted.start
     if isinstance(position, AtTime) and not options.late_start_means_latest:
         found = await seek_time(partition, position.timestamp)
-        if found >= partition.next_offset:
+        if found >= partition.next_offset and not wanted.is_past:
             raise UsageError(
                 f"{partition} holds no record at or after {position.timestamp}",
                 why="a start by time must meet a record",
@@ -124,16 +141,24 @@ async def starting_offset(partition: ArchivedPartition, options: SourceOptions) 
     return await _offset(partition, position, options)
 
 
+async def each_of(items: Sequence[T], work: Callable[[T], Coroutine[Any, Any, R]]) -> list[R]:
+    """The results of `work`, in the order of the items; many run at once."""
+    return [each async for each in prefetched(streamed(items), work, cost=lambda _: 1, budget=CONCURRENT_REQUESTS)]
+
+
 async def tasks(
     partitions: Sequence[ArchivedPartition], runs: Sequence[PartitionRange], options: SourceOptions
 ) -> list[PartitionRange]:
     """The runs cut into tasks at the edges of chunks and blocks; none is empty. Raises DataLost for a gap inside."""
-    wanted = [(partition, run) for partition, run in zip(partitions, runs, strict=True) if run.end > run.start]
-    if options.fails_on_data_loss:
-        for partition, run in wanted:
+
+    async def portion(each: tuple[ArchivedPartition, PartitionRange]) -> Portion:
+        partition, run = each
+        if options.fails_on_data_loss:
             await refuse_gaps(partition, run)
-    whole = [Portion(*each, [entry async for entry in each[0].entries(each[1].start, each[1].end)]) for each in wanted]
-    return await shared_out(whole, options.task_bytes, options.min_tasks)
+        return Portion(partition, run, [entry async for entry in partition.entries(run.start, run.end)])
+
+    wanted = [(partition, run) for partition, run in zip(partitions, runs, strict=True) if run.end > run.start]
+    return await shared_out(await each_of(wanted, portion), options.task_bytes, options.min_tasks)
 
 
 async def shared_out(portions: Sequence[Portion], task_bytes: int, min_tasks: int) -> list[PartitionRange]:

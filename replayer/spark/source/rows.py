@@ -13,6 +13,8 @@ BATCH_BYTES = 4 * 1024 * 1024
 DDL = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
 HEADERS_DDL = ", headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 """The columns of Spark's Kafka source (KafkaRecordToRowConverter), without and with includeHeaders."""
+INCARNATION_DDL = ", incarnation INT"
+"""With topic, partition and offset it names one record, also where a topic was created again."""
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
@@ -27,8 +29,10 @@ _FIELDS = [
 ]
 
 
-def to_rows(batch: pa.RecordBatch, topic: str, partition: int, *, headers: bool) -> pa.RecordBatch:
-    """A batch of `records.SCHEMA` as Spark's columns; keys and values are not copied.
+def to_rows(
+    batch: pa.RecordBatch, topic: str, partition: int, *, headers: bool, incarnation: int | None = None
+) -> pa.RecordBatch:
+    """A batch of `records.SCHEMA` as Spark's columns, the last one `incarnation` if it is given; copies no values.
 
     Timestamps are instants, and -1, Kafka's "none", the millisecond before the epoch, as in Spark's Kafka source.
     """
@@ -45,6 +49,9 @@ def to_rows(batch: pa.RecordBatch, topic: str, partition: int, *, headers: bool)
     if headers:
         columns.append(_spark_headers(batch.column("headers")))
         fields.append(("headers", _HEADERS))
+    if incarnation is not None:
+        columns.append(pa.repeat(pa.scalar(incarnation, pa.int32()), batch.num_rows))
+        fields.append(("incarnation", pa.int32()))
     return pa.record_batch(columns, schema=pa.schema(fields))
 
 

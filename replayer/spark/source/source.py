@@ -12,14 +12,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from blockgz_runtime.spark.errors import ReadFailed, report_errors
+from replayer.read.partition import ArchivedPartition
 from replayer.read.positions import Earliest, Latest
 from replayer.read.selection import scan
 from replayer.spark.archive_place import opened
 from replayer.spark.background import iterated
 from replayer.spark.source import following, planning
+from replayer.spark.source.logs import Listing
 from replayer.spark.source.options import SourceOptions, parse_options
 from replayer.spark.source.planning import PartitionRange
-from replayer.spark.source.rows import DDL, HEADERS_DDL, batched, to_rows
+from replayer.spark.source.rows import DDL, HEADERS_DDL, INCARNATION_DDL, batched, to_rows
 
 T = TypeVar("T")
 
@@ -42,7 +44,7 @@ class ArchiveSource(DataSource):
         """The columns of Spark's Kafka source."""
         with report_errors(ReadFailed):
             options = parse_options(self.options, default_start=Earliest())
-        return DDL + (HEADERS_DDL if options.headers else "")
+        return DDL + (HEADERS_DDL if options.headers else "") + (INCARNATION_DDL if options.incarnation else "")
 
     def reader(self, schema: StructType) -> "BatchReader":  # noqa: ARG002
         """A batch: from the earliest offset to the latest, unless the options say otherwise."""
@@ -78,8 +80,13 @@ class BatchReader(_Reader, DataSourceReader):
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """What is committed to the archive while the query runs; offsets are Kafka's: {topic: {partition: next offset}}."""
 
-    _last: following.Offsets | None = None
-    """Where Trigger.AvailableNow ends."""
+    def __init__(self, options: SourceOptions) -> None:
+        super().__init__(options)
+        self._listing = Listing(options.subscription)
+        self._last: following.Offsets | None = None
+        """Where Trigger.AvailableNow ends."""
+        self._latest: following.Offsets | None = None
+        """What the newest trigger found, which Spark asks for once more."""
 
     def initialOffset(self) -> following.Offsets:  # noqa: N802
         return _done(following.initial(self._options))
@@ -89,14 +96,16 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._last = _done(following.latest(self._options))
+        self._listing.forget()
+        self._last = _done(following.latest(self._options, self._listing))
 
     def latestOffset(self, start: following.Offsets, limit: ReadLimit) -> following.Offsets:  # noqa: N802
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return _done(following.next_end(start, self._last, most, self._options))
+        reached, self._latest = _done(following.next_end(start, self._last, most, self._options, self._listing))
+        return reached
 
     def reportLatestOffset(self) -> following.Offsets:  # noqa: N802
-        return _done(following.latest(self._options))
+        return self._latest or _done(following.latest(self._options, self._listing))
 
     def partitions(self, start: following.Offsets, end: following.Offsets) -> Sequence[InputPartition]:
         return [Task(run) for run in _done(following.tasks_between(start, end, self._options))]
@@ -109,9 +118,9 @@ def _done(work: Coroutine[Any, Any, T]) -> T:
 
 async def _batch(options: SourceOptions) -> list[PartitionRange]:
     async with opened(options.place) as archive:
-        partitions = await planning.subscribed(archive, options)
-        runs = await planning.ranges(partitions, options)
-        return await planning.tasks(partitions, runs, options)
+        wanted = await planning.subscribed(archive, options)
+        runs = await planning.ranges(wanted, options)
+        return await planning.tasks([each.partition for each in wanted], runs, options)
 
 
 async def _rows(run: PartitionRange, options: SourceOptions) -> AsyncGenerator[pa.RecordBatch]:
@@ -119,4 +128,14 @@ async def _rows(run: PartitionRange, options: SourceOptions) -> AsyncGenerator[p
         partition = await archive.open_partition(run.topic, run.partition)
         async with aclosing(scan(partition, run.start, run.end)) as batches:
             async for batch in batches:
-                yield to_rows(batch, partition.topic, partition.partition, headers=options.headers)
+                if not batch.num_rows:
+                    continue
+                number = incarnation_of(partition, batch) if options.incarnation else None
+                yield to_rows(batch, partition.topic, partition.partition, headers=options.headers, incarnation=number)
+
+
+def incarnation_of(partition: ArchivedPartition, batch: pa.RecordBatch) -> int:
+    """The number of the folder that holds a batch: no chunk lies in two."""
+    first = batch.column("offset")[0].as_py()
+    (keys, _), *newer = partition.folders
+    return next((keys for keys, start in reversed(newer) if start <= first), keys).folder.incarnation

@@ -26,7 +26,8 @@ from replayer.read.follow import Followed, Follower
 from replayer.read.lookup import Found, look_up_all
 from replayer.read.partition import ArchivedPartition, summarize
 from replayer.read.selection import scan
-from replayer.spark.source import following, planning
+from replayer.spark.source import following
+from replayer.spark.source.logs import parts_of
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.partition import verify_partition
 from tests.archiver.maintain.repair.world import LOG, MAX, Died, World
@@ -460,7 +461,7 @@ def test_a_stream_reads_each_folder_for_its_own_part() -> None:
         assert following._offsets([(whole, 0)]) == {"orders~1": {"3": 0}, "orders~2": {"3": 10}}
         assert following._offsets([(whole, 30)]) == {"orders~1": {"3": 10}, "orders~2": {"3": 30}}
         apart = [await archive.open_partition(name, 3) for name in ("orders~1", "orders~2")]
-        assert list(planning.own_ends(apart).values()) == [10, 50]
+        assert [(part.log, part.start, part.end) for part in parts_of(apart)] == [(0, 0, 10), (0, 10, 50)]
 
     asyncio.run(offsets())
 

@@ -44,6 +44,14 @@ def lane() -> Lane:
 
 def test_encoded_and_back() -> None:
     assert decode_row_position(17, POSITION.encoded()) == POSITION
+    named = replace(POSITION, incarnation=3)
+    assert decode_row_position(17, named.encoded()) == named
+
+
+def test_a_position_of_an_earlier_version_names_no_incarnation() -> None:
+    earlier = POSITION.encoded().replace(',"incarnation":null', "")
+    assert "incarnation" not in earlier
+    assert decode_row_position(17, earlier) == POSITION
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from replayer.spark.sink.options import SinkOptions, parse_sink_options
 from replayer.spark.sink.row_position import RowPosition, Writer
 from replayer.spark.sink.rows_in import Columns, check_columns
 from replayer.spark.sink.rows_out import LANES_AT_ONCE, WriteWork, write_rows
-from replayer.spark.sink.target_check import find_target, opened_admin, refuse_foreign_records
+from replayer.spark.sink.target_check import find_target, opened_admin, refuse_foreign_records, refuse_other_key
 from replayer.spark.source.rows import to_rows
 
 SOURCE = {
@@ -164,6 +164,60 @@ def test_transactional_rows_are_written_once(cluster: Cluster) -> None:
     assert cluster.records == {("copy", 0): [1, 2, 4, 5], ("copy", 2): [1, 3]}
     assert set(cluster.positions) == {("blockgz-j", 0), ("blockgz-j.2", 0)}
     assert cluster.producers == 0
+
+
+def of_incarnation(number: int, offsets: Iterable[int], partition: int = 0) -> pa.RecordBatch:
+    records = [Record(offset, NOW, 0, b"%d" % offset, b"%d" % number, ()) for offset in offsets]
+    return to_rows(batch_from_records(records), "orders", partition, headers=True, incarnation=number)
+
+
+class TestIncarnations:
+    """A topic that was created again has the same offsets again."""
+
+    COLUMNS = check_columns({**SOURCE, "incarnation": "int"})
+
+    def written(self, cluster: Cluster, *batches: pa.RecordBatch, run: str = "run", **more: str) -> int:
+        given = options(**EXACTLY_ONCE, **more)
+        refuse_other_key(given, self.COLUMNS, cluster)  # type: ignore[arg-type]
+        target = find_target(given, self.COLUMNS, "copy", cluster)  # type: ignore[arg-type]
+        return write_rows(iter(batches), WriteWork(given, self.COLUMNS, target), Writer(run, 0))
+
+    def test_each_has_positions_of_its_own(self, cluster: Cluster) -> None:
+        batches = [of_incarnation(1, range(10)), of_incarnation(2, range(7)), of_incarnation(2, range(4), 2)]
+        assert self.written(cluster, *batches) == 21
+        assert self.written(cluster, *batches, of_incarnation(2, [7]), run="again") == 1
+        assert cluster.records == {("copy", 0): [*range(10), *range(7), 7], ("copy", 2): [*range(4)]}
+        assert {group for group, _ in cluster.positions} == {"blockgz-j.0.1", "blockgz-j.0.2", "blockgz-j.2.2"}
+        assert {each.incarnation for each in cluster.positions.values()} == {1, 2}
+
+    def test_rows_of_several_in_one_batch(self, cluster: Cluster) -> None:
+        mixed = pa.concat_batches([of_incarnation(2, [0, 1]), of_incarnation(1, [0, 1]), of_incarnation(2, [2])])
+        assert self.written(cluster, mixed) == 5
+        assert sorted(cluster.records["copy", 0]) == [0, 0, 1, 1, 2]
+
+    def test_rows_without_one_are_refused_then(self, cluster: Cluster) -> None:
+        self.written(cluster, of_incarnation(1, [0]))
+        with pytest.raises(ReplayRefused, match="do not say of which incarnation") as caught:
+            refuse_other_key(options(**EXACTLY_ONCE), COLUMNS, cluster)  # type: ignore[arg-type]
+        assert "includeIncarnation" in caught.value.remedy
+
+    def test_positions_of_rows_without_one_need_to_be_told_whose_they_are(self, cluster: Cluster) -> None:
+        written(cluster, rows(range(5)), given=options(**EXACTLY_ONCE))
+        batches = [of_incarnation(1, range(8)), of_incarnation(2, range(3))]
+        with pytest.raises(ReplayRefused, match="recorded without an incarnation") as caught:
+            self.written(cluster, *batches)
+        assert "recordedIncarnation" in caught.value.remedy
+        assert self.written(cluster, *batches, recordedIncarnation="1") == 6
+        assert cluster.records == {("copy", 0): [*range(8), *range(3)]}
+        with pytest.raises(ReplayRefused, match="is of incarnation 1 of orders, the rows are of another one"):
+            self.written(cluster, of_incarnation(2, range(3)), recordedIncarnation="2")
+        with pytest.raises(ReplayRefused, match="is of incarnation 1 of orders, the rows are of another one"):
+            written(cluster, rows(range(9)), given=options(**EXACTLY_ONCE))
+
+    def test_a_topic_with_records_of_the_job_is_its_own(self, cluster: Cluster) -> None:
+        self.written(cluster, of_incarnation(2, [0], 2))
+        given = options(**EXACTLY_ONCE)
+        refuse_foreign_records(given, find_target(given, COLUMNS, "copy", cluster), cluster)  # type: ignore[arg-type]
 
 
 def test_what_was_not_committed_is_written_by_the_next_attempt(cluster: Cluster) -> None:

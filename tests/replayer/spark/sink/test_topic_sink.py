@@ -48,6 +48,12 @@ def test_columns_that_go_with_the_options(columns: str, options: dict[str, str])
         ("value", {"topic": "copy", "partitions": "keep"}, "no column partition", "by-key"),
         ("value topic partition", {"topic": "copy", **EXACTLY_ONCE}, "transactionally", "keep the columns"),
         ("value partition offset headers", {"topic": "copy", **EXACTLY_ONCE}, "transactionally", "keep the columns"),
+        (
+            "value topic partition offset headers",
+            {"topic": "copy", "recordedIncarnation": "1", **EXACTLY_ONCE},
+            "recordedIncarnation means nothing",
+            "includeIncarnation",
+        ),
     ],
 )
 def test_columns_that_do_not(columns: str, options: dict[str, str], what: str, remedy: str) -> None:

@@ -2,6 +2,7 @@ import pytest
 
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.store.address import LocalAddress
+from index_format.keys import TopicFolder
 from replayer.read.positions import AtOffset, AtTime, Earliest, Latest
 from replayer.spark.source.options import Bound, SourceOptions, Subscription, parse_options, position_in
 
@@ -87,6 +88,6 @@ def test_what_is_refused_is_named(options: dict[str, str], named: str) -> None:
 
 def test_offsets_by_partition_must_name_all() -> None:
     bound = parsed(startingOffsets='{"orders":{"0":23}}').start
-    assert position_in(bound, "orders", 0, "startingOffsets") == AtOffset(23)
+    assert position_in(bound, TopicFolder("orders"), 0, "startingOffsets") == AtOffset(23)
     with pytest.raises(UsageError, match="says nothing of partition 1 of orders"):
-        position_in(bound, "orders", 1, "startingOffsets")
+        position_in(bound, TopicFolder("orders"), 1, "startingOffsets")

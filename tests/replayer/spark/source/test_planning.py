@@ -6,7 +6,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from blockgz_runtime.errors import NotInArchive, UsageError
 from index_format.chunk_index import Gap
@@ -64,8 +63,9 @@ def options(path: Path, **given: str) -> SourceOptions:
 def planned(wanted: SourceOptions) -> list[PartitionRange]:
     async def plan() -> list[PartitionRange]:
         async with opened(wanted.place) as archive:
-            partitions = await planning.subscribed(archive, wanted)
-            return await planning.tasks(partitions, await planning.ranges(partitions, wanted), wanted)
+            found = await planning.subscribed(archive, wanted)
+            runs = await planning.ranges(found, wanted)
+            return await planning.tasks([each.partition for each in found], runs, wanted)
 
     return asyncio.run(plan())
 
@@ -128,52 +128,68 @@ def test_a_gap_that_may_hold_nothing_does_not_end_a_read(tmp_path: Path) -> None
         planned(options(tmp_path))
 
 
+def created_again(tmp_path: Path) -> Path:
+    """A topic of three lives; the second one had a partition more."""
+    writer = ArchiveWriter(tmp_path)
+    writer.partition("orders", 0).commit(records(range(10)))
+    writer.partition("orders", 0, incarnation=2).commit(records(range(20, 30)))
+    writer.partition("orders", 1, incarnation=2).commit(records(range(5)))
+    writer.partition("orders", 0, incarnation=3).commit(records(range(40, 43)))
+    return tmp_path
+
+
+class TestTopicsCreatedAgain:
+    """Which of a topic's logs a batch reads."""
+
+    def test_from_earliest_all_are_read_oldest_first(self, tmp_path: Path) -> None:
+        assert planned(options(created_again(tmp_path))) == [
+            PartitionRange("orders~1", 0, 0, 10),
+            PartitionRange("orders~2", 0, 20, 30),
+            PartitionRange("orders~2", 1, 0, 5),
+            PartitionRange("orders~3", 0, 40, 43),
+        ]
+
+    def test_a_name_with_a_number_is_one_of_them(self, tmp_path: Path) -> None:
+        wanted = options(created_again(tmp_path), subscribe="orders~2")
+        assert planned(wanted) == [PartitionRange("orders~2", 0, 20, 30), PartitionRange("orders~2", 1, 0, 5)]
+        with pytest.raises(NotInArchive, match="orders~7 is not in the archive"):
+            planned(options(tmp_path, subscribe="orders~7"))
+
+    def test_times_mean_all_of_them(self, tmp_path: Path) -> None:
+        start, end = 1_760_000_000_000 + 8, 1_760_000_000_000 + 41
+        wanted = options(created_again(tmp_path), startingTimestamp=str(start), endingTimestamp=str(end))
+        assert planned(wanted) == [
+            PartitionRange("orders~1", 0, 8, 10),
+            PartitionRange("orders~2", 0, 20, 30),
+            PartitionRange("orders~3", 0, 40, 41),
+        ]
+
+    def test_offsets_are_those_of_the_newest_or_of_a_named_one(self, tmp_path: Path) -> None:
+        created_again(tmp_path)
+        assert planned(options(tmp_path, startingOffsets='{"orders":{"0":41}}')) == [
+            PartitionRange("orders~3", 0, 41, 43)
+        ]
+        named = options(tmp_path, startingOffsets='{"orders~2":{"0":25},"orders":{"0":41}}')
+        assert planned(named) == [PartitionRange("orders~2", 0, 25, 30), PartitionRange("orders~3", 0, 41, 43)]
+        ends = options(tmp_path, endingOffsets='{"orders~1":{"0":3},"orders":{"0":41}}')
+        assert planned(ends) == [
+            PartitionRange("orders~1", 0, 0, 3),
+            PartitionRange("orders~2", 0, 20, 30),
+            PartitionRange("orders~2", 1, 0, 5),
+            PartitionRange("orders~3", 0, 40, 41),
+        ]
+
+    def test_a_partition_is_assigned_where_any_had_it(self, tmp_path: Path) -> None:
+        wanted = options(created_again(tmp_path), subscribe="", assign='{"orders":[1]}')
+        assert planned(wanted) == [PartitionRange("orders~2", 1, 0, 5)]
+        with pytest.raises(NotInArchive, match="partition 2 of orders is not in the archive"):
+            planned(options(tmp_path, subscribe="", assign='{"orders":[0,2]}'))
+
+
 def test_a_pattern_must_fit_some_topic(archive: Path) -> None:
     assert {run.topic for run in planned(options(archive, subscribe="", subscribePattern="ord.*"))} == {"orders~1"}
     with pytest.raises(NotInArchive, match="no archived topic fits"):
         planned(options(archive, subscribe="", subscribePattern="ord"))
-
-
-def test_a_stream_goes_on_through_a_topic_created_again(tmp_path: Path) -> None:
-    writer = ArchiveWriter(tmp_path)
-    old = writer.partition("orders", 0)
-    old.commit(records(range(10)))
-    wanted = options(tmp_path)
-    start = asyncio.run(following.initial(wanted))
-    assert start == {"orders~1": {"0": 0}}
-    first = asyncio.run(following.next_end(start, None, 4, wanted))
-    assert first == {"orders~1": {"0": 4}}
-    writer.partition("orders", 0, incarnation=2).commit(records(range(3)))
-    second = asyncio.run(following.next_end(first, None, None, wanted))
-    assert second == {"orders~1": {"0": 10}, "orders~2": {"0": 3}}
-    assert asyncio.run(following.tasks_between(first, second, wanted)) == [
-        PartitionRange("orders~1", 0, 4, 10),
-        PartitionRange("orders~2", 0, 0, 3),
-    ]
-    assert asyncio.run(following.next_end(second, None, None, wanted)) == second
-
-
-def test_a_new_query_begins_on_the_newest_incarnation(tmp_path: Path) -> None:
-    writer = ArchiveWriter(tmp_path)
-    old = writer.partition("orders", 0)
-    old.commit(records(range(10)))
-    old.marker = replace(old.marker, successor="orders~2")
-    old.store_marker()
-    writer.partition("orders", 0, incarnation=2).commit(records(range(3)))
-    wanted = options(tmp_path)
-    start = asyncio.run(following.initial(wanted))
-    assert start == {"orders~2": {"0": 0}}
-    assert asyncio.run(following.next_end(start, None, None, wanted)) == {"orders~2": {"0": 3}}
-
-
-def test_available_now_does_not_run_after_new_records(archive: Path) -> None:
-    wanted = options(archive)
-    last = asyncio.run(following.latest(wanted))
-    end = asyncio.run(following.next_end({}, last, 100, wanted))
-    assert sum(end["orders~1"].values()) <= 50 + 100
-    for _ in range(10):
-        end = asyncio.run(following.next_end(end, last, 100, wanted))
-    assert end == last
 
 
 @given(st.dictionaries(st.tuples(st.just("t"), st.text("01", max_size=3)), st.integers(0, 1000)), st.integers(1, 3000))
@@ -181,6 +197,12 @@ def test_a_limit_is_shared_by_lag(lags: dict[tuple[str, str], int], most: int) -
     steps = following.shared_out(lags, most)
     assert all(0 <= steps[place] <= lag and (steps[place] > 0) == (lag > 0) for place, lag in lags.items())
     assert sum(steps.values()) <= most + len(lags)
+
+
+def test_rows_name_their_incarnation_last_if_asked() -> None:
+    batch = to_rows(batch_from_records(records(range(3))), "orders", 3, headers=True, incarnation=2)
+    assert batch.schema.names[-2:] == ["headers", "incarnation"]
+    assert batch.column("incarnation").to_pylist() == [2, 2, 2]
 
 
 def test_rows_have_the_columns_of_the_kafka_source() -> None:

@@ -1,0 +1,225 @@
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from blockgz_runtime.store.opening import open_reader
+from blockgz_runtime.store.reader import PassingReader
+from index_format.marker import Continues
+from replayer.read.archive import Archive
+from replayer.read.positions import Earliest, Latest
+from replayer.spark.archive_place import ArchivePlace
+from replayer.spark.source import following
+from replayer.spark.source.following import Offsets
+from replayer.spark.source.logs import LISTED_SECONDS, Listing
+from replayer.spark.source.options import SourceOptions, parse_options
+from replayer.spark.source.planning import PartitionRange
+from tests.support.archives import ArchiveWriter, PartitionWriter, records
+
+
+def options(path: Path, **given: str) -> SourceOptions:
+    return parse_options({"path": str(path), "subscribe": "orders"} | given, default_start=Earliest())
+
+
+def ended(start: Offsets, wanted: SourceOptions, most: int | None = None, last: Offsets | None = None) -> Offsets:
+    """Where the next batch ends."""
+    listing = Listing(wanted.subscription)
+    return asyncio.run(following.next_end(start, last, most, wanted, listing)).next
+
+
+def drained(start: Offsets, wanted: SourceOptions, most: int | None = None) -> list[Offsets]:
+    """The ends of all batches until nothing is left."""
+    found: list[Offsets] = []
+    while (end := ended(start, wanted, most)) != start:
+        found.append(end)
+        start = end
+    return found
+
+
+def named(writer: PartitionWriter, successor: str) -> None:
+    writer.marker = replace(writer.marker, successor=successor)
+    writer.store_marker()
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    writer = ArchiveWriter(tmp_path)
+    orders = writer.partition("orders", 0)
+    for first in range(0, 400, 100):
+        orders.commit(records(range(first, first + 100)))
+    writer.partition("orders", 1).commit(records(range(50, 60)))
+    return tmp_path
+
+
+def test_a_stream_goes_on_through_a_topic_created_again(tmp_path: Path) -> None:
+    writer = ArchiveWriter(tmp_path)
+    writer.partition("orders", 0).commit(records(range(10)))
+    wanted = options(tmp_path)
+    start = asyncio.run(following.initial(wanted))
+    assert start == {"orders~1": {"0": 0}}
+    first = ended(start, wanted, 4)
+    assert first == {"orders~1": {"0": 4}}
+    writer.partition("orders", 0, incarnation=2).commit(records(range(3)))
+    second, third = drained(first, wanted)
+    assert second == {"orders~1": {"0": 10}}, "a batch reads one log of a topic"
+    assert third == {"orders~1": {"0": 10}, "orders~2": {"0": 3}}
+    assert asyncio.run(following.tasks_between(second, third, wanted)) == [PartitionRange("orders~2", 0, 0, 3)]
+
+
+@pytest.mark.parametrize("most", [None, 3, 7])
+def test_a_new_query_from_the_earliest_reads_the_logs_one_after_the_other(tmp_path: Path, most: int | None) -> None:
+    writer = ArchiveWriter(tmp_path)
+    for partition in range(2):
+        old = writer.partition("orders", partition)
+        old.commit(records(range(10 + partition)))
+        named(old, "orders~2")
+        writer.partition("orders", partition, incarnation=2).commit(records(range(6)))
+    wanted = options(tmp_path)
+    start = asyncio.run(following.initial(wanted))
+    assert start == {"orders~1": {"0": 0, "1": 0}, "orders~2": {"0": 0, "1": 0}}
+    batches = drained(start, wanted, most)
+    assert batches[-1] == {"orders~1": {"0": 10, "1": 11}, "orders~2": {"0": 6, "1": 6}}
+    for end in batches:
+        assert end["orders~1"] == {"0": 10, "1": 11} or end["orders~2"] == {"0": 0, "1": 0}
+
+
+def test_a_new_query_from_the_latest_reads_the_newest_log_alone(tmp_path: Path) -> None:
+    writer = ArchiveWriter(tmp_path)
+    old = writer.partition("orders", 0)
+    old.commit(records(range(10)))
+    new = writer.partition("orders", 0, incarnation=2)
+    new.commit(records(range(3)))
+    wanted = parse_options({"path": str(tmp_path), "subscribe": "orders"}, default_start=Latest())
+    start = asyncio.run(following.initial(wanted))
+    assert start == {"orders~2": {"0": 3}}
+    new.commit(records(range(3, 5)))
+    assert drained(start, wanted) == [{"orders~2": {"0": 5}}]
+
+
+def test_a_topic_that_comes_later_is_read_from_its_first_log(tmp_path: Path) -> None:
+    writer = ArchiveWriter(tmp_path)
+    writer.partition("orders", 0).commit(records(range(3)))
+    wanted = options(tmp_path, subscribe="", subscribePattern="o.*")
+    (start,) = drained(asyncio.run(following.initial(wanted)), wanted)
+    writer.partition("others", 0).commit(records(range(5)))
+    writer.partition("others", 0, incarnation=2).commit(records(range(7)))
+    assert drained(start, wanted)[-1] == {"orders~1": {"0": 3}, "others~1": {"0": 5}, "others~2": {"0": 7}}
+
+
+def test_a_truncated_log_is_one_log(tmp_path: Path) -> None:
+    """Partition 1 stays in the first folder and grows there: partition 0 in the second one does not wait for it."""
+    writer = ArchiveWriter(tmp_path)
+    cut = writer.partition("orders", 0)
+    cut.commit(records(range(8)))
+    cut.commit(records(range(8, 10)))
+    growing = writer.partition("orders", 1)
+    growing.commit(records(range(10)))
+    newer = writer.partition("orders", 0, incarnation=2)
+    newer.marker = replace(
+        newer.marker, topic_id="id-1", continues=Continues("orders", 8), start_offset=8, next_offset=8
+    )
+    newer.commit(records(range(8, 30)))
+    wanted = options(tmp_path)
+    start = asyncio.run(following.initial(wanted))
+    assert start == {"orders~1": {"0": 0, "1": 0}, "orders~2": {"0": 8}}
+    position = ended(start, wanted, 5)
+    assert (position["orders~1"]["1"] > 0, position["orders~2"]) == (True, {"0": 8})
+    for first in range(10, 400, 10):
+        growing.commit(records(range(first, first + 10)))
+        position = ended(position, wanted, 10)
+    assert position["orders~1"]["0"] == 8, "what follows stands in the second folder"
+    assert position["orders~2"] == {"0": 30}
+
+
+def test_available_now_does_not_run_after_new_records(archive: Path) -> None:
+    wanted = options(archive)
+    last = asyncio.run(following.latest(wanted, Listing(wanted.subscription)))
+    end = ended({}, wanted, 100, last)
+    assert sum(end["orders~1"].values()) <= 50 + 100
+    ArchiveWriter(archive).partition("orders", 0, incarnation=2).commit(records(range(5)))
+    for _ in range(10):
+        end = ended(end, wanted, 100, last)
+    assert end == last
+
+
+@given(st.dictionaries(st.tuples(st.just("t"), st.text("01", max_size=3)), st.integers(0, 1000)), st.integers(1, 3000))
+def test_a_limit_is_shared_by_lag(lags: dict[tuple[str, str], int], most: int) -> None:
+    steps = following.shared_out(lags, most)
+    assert all(0 <= steps[place] <= lag and (steps[place] > 0) == (lag > 0) for place, lag in lags.items())
+    assert sum(steps.values()) <= most + len(lags)
+
+
+class CountingReader(PassingReader):
+    """Counts requests, and how many are under way at once."""
+
+    requests = at_once = _now = 0
+
+    async def get(self, key: str, max_bytes: int) -> bytes:
+        async with self._counted():
+            return await super().get(key, max_bytes)
+
+    async def folders(self, prefix: str) -> tuple[str, ...]:
+        async with self._counted():
+            return await super().folders(prefix)
+
+    @asynccontextmanager
+    async def _counted(self) -> AsyncIterator[None]:
+        self.requests += 1
+        self._now += 1
+        self.at_once = max(self.at_once, self._now)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        try:
+            yield
+        finally:
+            self._now -= 1
+
+
+@pytest.mark.parametrize(("topics", "partitions"), [(1, 200), (200, 1)])
+def test_a_trigger_asks_for_many_partitions_at_once_and_an_idle_one_for_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topics: int, partitions: int
+) -> None:
+    writer = ArchiveWriter(tmp_path)
+    for topic in range(topics):
+        for partition in range(partitions):
+            writer.partition(f"orders{topic}", partition).commit(records([0]))
+    readers: list[CountingReader] = []
+
+    @asynccontextmanager
+    async def counted(place: ArchivePlace) -> AsyncIterator[Archive]:
+        async with open_reader(place.address) as reader:
+            readers.append(CountingReader(reader))
+            yield Archive(readers[-1])
+
+    monkeypatch.setattr(following, "opened", counted)
+    wanted = options(tmp_path, subscribe="", subscribePattern="orders.*")
+    now = 0.0
+    listing = Listing(wanted.subscription, lambda: now)
+    start = asyncio.run(following.initial(wanted))
+    end = asyncio.run(following.next_end(start, None, None, wanted, listing)).next
+    assert sum(sum(each.values()) for each in end.values()) == 200
+    assert readers[-1].at_once >= 50
+    assert asyncio.run(following.next_end(end, None, None, wanted, listing)).next == end
+    assert readers[-1].requests == 200
+    writer.partition("orders0", partitions).commit(records([0]))
+    now = LISTED_SECONDS + 1
+    assert asyncio.run(following.next_end(end, None, None, wanted, listing)).next != end, "it is listed by now"
+
+
+def test_a_topic_created_again_is_seen_at_once(tmp_path: Path) -> None:
+    """Its markers name what comes after it."""
+    writer = ArchiveWriter(tmp_path)
+    old = writer.partition("orders", 0)
+    old.commit(records(range(10)))
+    wanted = options(tmp_path)
+    listing = Listing(wanted.subscription, lambda: 0.0)
+    start = asyncio.run(following.next_end({}, None, None, wanted, listing)).next
+    named(old, "orders~2")
+    writer.partition("orders", 0, incarnation=2).commit(records(range(4)))
+    end = asyncio.run(following.next_end(start, None, None, wanted, listing)).next
+    assert end == {"orders~1": {"0": 10}, "orders~2": {"0": 4}}
