@@ -89,7 +89,8 @@ def log_bounds(
 ) -> tuple[dict[tuple[str, int], tuple[int, int]], dict[tuple[str, int], KafkaError]]:
     """The offsets [low, end) of each log, and why those of others cannot be told.
 
-    The end is the last stable offset under `read_committed`, the high watermark under `read_uncommitted`.
+    The end is the last stable offset under `read_committed`, the high watermark under `read_uncommitted`. A broker that
+    stood still may answer without an error and without an offset (-1001): that is no answer.
     """
     wanted = [TopicPartition(*partition) for partition in partitions]
     asked = [
@@ -106,6 +107,8 @@ def log_bounds(
     for place in wanted:
         try:
             low, end = (answers[place].result().offset for answers in asked)
+            if low < 0 or end < 0:
+                raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, "the broker told no offset"))
             bounds[place.topic, place.partition] = low, end
         except KafkaException as error:
             failures[place.topic, place.partition] = error.args[0]

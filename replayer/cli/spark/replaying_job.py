@@ -33,7 +33,7 @@ from replayer.spark.jobs.replaying import LanesResult, LaneWork, Replay, run_rou
 from replayer.spark.lanes import LaneStore, LaneTarget, SourceLane, places_for, source_lane
 
 BY_SOURCE = "a lane for each source partition"
-"""Part of what makes a job, where that is not a lane for each target partition as well."""
+"""Part of what makes a job: `replayer replay` has other lanes and producers, and cannot resume it."""
 
 
 async def replay(
@@ -74,8 +74,7 @@ async def _known(
     request: ReplayRequest, archive: Archive, pipeline: Pipeline, properties: Mapping[str, str]
 ) -> tuple[KnownJob, Mapping[int, SourceLane], LaneStore]:
     """The job, its lanes by source partition, and where their positions are kept; nothing is written."""
-    kept = isinstance(pipeline.router, KeepPartitions)
-    selections, job = await asked_job(request, archive, pipeline, *(() if kept else (BY_SOURCE,)))
+    selections, job = await asked_job(request, archive, pipeline, BY_SOURCE)
     sources = [each.partition.partition for each in selections]
     places = places_for(pipeline.router, sources)
     lanes = {source: source_lane(job, source, places) for source in sources}

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 
 from blockgz_runtime.errors import AccessDenied, PartitionUnavailable
-from blockgz_runtime.kafka.admin import answered, topic_id, topic_ids
+from blockgz_runtime.kafka.admin import answered, log_bounds, topic_id, topic_ids
 
 DENIED = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
 TIMED_OUT = KafkaError(KafkaError._TIMED_OUT)
@@ -55,3 +55,16 @@ def test_what_a_broker_does_not_tell_is_none(answer: Callable[[], "Future[object
 def test_what_may_not_be_asked_is_denied() -> None:
     with pytest.raises(AccessDenied, match="it cannot be told"):
         answered(future(DENIED), "it cannot be told")
+
+
+def test_a_bound_without_an_offset_is_no_answer() -> None:
+    """A broker that stood still answers so."""
+
+    class Listing:
+        def list_offsets(self, asked: dict[TopicPartition, Any], **_: Any) -> dict[TopicPartition, "Future[object]"]:
+            return {place: future(SimpleNamespace(offset=-1001 if place.partition else 7)) for place in asked}
+
+    listing: Any = Listing()
+    bounds, failures = log_bounds(listing, [("t", 0), ("t", 1)], "read_uncommitted")
+    assert bounds == {("t", 0): (7, 7)}
+    assert [(place, error.code()) for place, error in failures.items()] == [(("t", 1), KafkaError.LEADER_NOT_AVAILABLE)]
