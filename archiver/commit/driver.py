@@ -25,6 +25,9 @@ class LogReader(Protocol):
     def record_at(self, offset: int) -> Record | None:
         """The record at that offset, or None where the log has none there any more."""
 
+    def first_record(self, offset: int) -> int | None:
+        """The offset of the first record at or above that one, or None where the log ends before there is one."""
+
     def confirm(self, topic_id: str) -> None:
         """Return once the cluster named this id for the topic; raise where it names none now, or another one."""
 
@@ -36,6 +39,9 @@ class NoLog:
         return op.LogBounds(0, 2**63 - 1)
 
     def record_at(self, offset: int) -> Record | None:  # noqa: ARG002
+        return None
+
+    def first_record(self, offset: int) -> int | None:  # noqa: ARG002
         return None
 
     def confirm(self, topic_id: str) -> None:
@@ -95,14 +101,16 @@ class Driver:
                 return self._still_assigned()
             case op.CourtesyFailed(key, cause):
                 return log.warning(LogEvent.COURTESY_FAILED, key=key, cause=cause)
-            case op.ReadLogBounds() | op.ReadLogRecord() | op.ConfirmTopic():
+            case op.ReadLogBounds() | op.ReadLogRecord() | op.FindLogRecord() | op.ConfirmTopic():
                 return self._ask_log(operation)
 
-    def _ask_log(self, operation: op.ReadLogBounds | op.ReadLogRecord | op.ConfirmTopic) -> Any:
+    def _ask_log(self, operation: op.ReadLogBounds | op.ReadLogRecord | op.FindLogRecord | op.ConfirmTopic) -> Any:
         match operation:
             case op.ReadLogBounds(at_least):
                 return self._log.bounds(at_least)
             case op.ReadLogRecord(offset):
                 return self._log.record_at(offset)
+            case op.FindLogRecord(offset):
+                return self._log.first_record(offset)
             case op.ConfirmTopic(topic_id):
                 return self._log.confirm(topic_id)

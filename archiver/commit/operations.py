@@ -110,6 +110,13 @@ class ReadLogRecord:
     offset: int
 
 
+@dataclass(frozen=True)
+class FindLogRecord:
+    """Answer: the offset of the first record at or above that one, or None where the log ends before there is one."""
+
+    offset: int
+
+
 Operation = (
     Get
     | Head
@@ -122,6 +129,7 @@ Operation = (
     | ReadLogBounds
     | ConfirmTopic
     | ReadLogRecord
+    | FindLogRecord
 )
 
 

@@ -12,6 +12,7 @@ from archiver.commit.objects import Held, read_marker, swap_marker, until_swappe
 from archiver.commit.operations import (
     NOW,
     ConfirmTopic,
+    FindLogRecord,
     Get,
     LogBounds,
     NewToken,
@@ -123,6 +124,7 @@ def _take_over_once(identity: PartitionIdentity, writer: str, policy: TakeoverPo
                 bounds = yield from retrying(ReadLogBounds(NOW))
                 gap = gap_before(held.marker, bounds, identity)
             _compare_tail(identity, held.marker, newest)
+            yield from _check_holes(identity, held.marker, bounds)
         except Diverged:  # unless the log is another topic's: then it says nothing about this archive
             yield from _confirm_topic(identity, held.marker)
             raise
@@ -195,6 +197,7 @@ def why_diverged(identity: PartitionIdentity, marker: Marker) -> Protocol[Diverg
         newest = yield from _newest_archived(marker, bounds)
         gap_before(marker, bounds, identity)
         _compare_tail(identity, marker, newest)
+        yield from _check_holes(identity, marker, bounds)
     except UnreadableRecord:
         return _another_record(identity, marker.tail[-1].last_offset)
     except Diverged as error:
@@ -311,6 +314,22 @@ def _newest_archived(marker: Marker | None, bounds: LogBounds) -> Protocol[Recor
 def _compare_tail(identity: PartitionIdentity, marker: Marker, newest: Record | Vanished | None) -> None:
     if isinstance(newest, Record) and record_hash(newest) != marker.tail_hash:
         raise _another_record(identity, newest.offset)
+
+
+def _check_holes(identity: PartitionIdentity, marker: Marker, bounds: LogBounds) -> Protocol[None]:
+    """Raises Diverged where the log holds a record that the archive passed over behind its newest one.
+
+    A log that lost only such offsets as held no record, and was written again since, agrees in all that is archived.
+    """
+    end = marker.next_offset
+    if end is None or not marker.tail:
+        return
+    start = max(marker.tail[-1].last_offset + 1, bounds.low, *(gap.end for gap in marker.gaps))
+    if start >= end:
+        return
+    found: int | None = yield from retrying(FindLogRecord(start))
+    if found is not None and found < end:
+        raise _another_record(identity, found)
 
 
 def _another_record(identity: PartitionIdentity, offset: int) -> Diverged:

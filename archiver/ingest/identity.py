@@ -4,6 +4,7 @@ A topic that is deleted and created again has another id. Ids are asked for all 
 before a commit that the last answers do not cover.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -55,6 +56,13 @@ class TopicIds:
         self._next: Future[TopicIdAnswers] | None = None
         self._wanted: set[str] = set()
         self._silent_until: float | None = None
+        self._told: dict[str, tuple[float, str]] = {}
+        """Topic -> when a question began that was answered with its id, and the newest such id."""
+
+    def told_since(self, topic: str, since: float) -> str | None:
+        """The id that the newest answer named which was asked for at that time or later; asks nobody."""
+        asked_at, topic_id = self._told.get(topic, (-math.inf, None))
+        return topic_id if asked_at >= since else None
 
     def now(self, topic: str) -> TopicIdAnswers:
         """The answers to a question about all topics, this one among them, that begins after the call.
@@ -86,7 +94,9 @@ class TopicIds:
     def _answers(self, topics: Collection[str]) -> TopicIdAnswers:
         if not topics:
             return NOTHING_TOLD
+        asked_at = self._clock()
         answers = self._ask(topics)
+        self._told |= {topic: (asked_at, topic_id) for topic, topic_id in answers.ids.items()}
         is_silent = not (answers.ids or answers.missing or answers.denied)
         self._silent_until = self._clock() + SILENT_SECONDS if is_silent else None
         return answers

@@ -36,7 +36,8 @@ NOTHING_THERE = (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET)
 
 class _Wanted(NamedTuple):
     offset: int
-    record: Future[Record | None]
+    found: Future[Message | None]
+    """The first message at or above that offset; None at the log's end."""
 
 
 class RecordReader:
@@ -61,9 +62,26 @@ class RecordReader:
     ) -> Record | None:
         """The record at that offset, or None where the log holds none there any more. Safe to call from any thread.
 
+        Raises UnreadableRecord where the client cannot hand it over, and what `first_record` raises.
+        """
+        found = self._first(partition, offset, deadline_seconds)
+        if found is None or found.offset() != offset:
+            return None
+        try:
+            return next(iter_records(batch_of(Readable([found], [found.headers()]))))
+        except SystemError as refusal:  # its headers cannot be handed over
+            raise UnreadableRecord(_failing(partition, offset), why=str(refusal)) from None
+
+    def first_record(self, partition: Partition, offset: int) -> int | None:
+        """The offset of the first record at or above that one, or None at the log's end. Safe to call from any thread.
+
         Raises BrokerUnreachable after the deadline, PartitionUnavailable where another thread reads of the partition,
         ShuttingDown after `close`, and what the broker says of the partition.
         """
+        found = self._first(partition, offset, BROKER_DEADLINE_SECONDS)
+        return None if found is None else found.offset()
+
+    def _first(self, partition: Partition, offset: int, deadline_seconds: float) -> Message | None:
         wanted = _Wanted(offset, Future())
         with self._guard:
             if self._is_closed:
@@ -73,7 +91,7 @@ class RecordReader:
             self._wanted[partition] = wanted
         self._asked.set()
         try:
-            return wanted.record.result(deadline_seconds)
+            return wanted.found.result(deadline_seconds)
         except TimeoutError:
             raise kafka_failure(KafkaError(KafkaError._TIMED_OUT), _failing(partition, offset)) from None
         finally:
@@ -84,8 +102,8 @@ class RecordReader:
         with self._guard:
             self._is_closed = True
             for wanted in self._wanted.values():
-                if not wanted.record.done():
-                    wanted.record.set_exception(ShuttingDown("the program ends"))
+                if not wanted.found.done():
+                    wanted.found.set_exception(ShuttingDown("the program ends"))
         self._asked.set()
         self._thread.join()
         self._consumer.close()
@@ -110,7 +128,7 @@ class RecordReader:
     def _assign(self) -> None:
         """Have the consumer fetch what is wanted now, and nothing else."""
         with self._guard:
-            wanted = {partition: each for partition, each in self._wanted.items() if not each.record.done()}
+            wanted = {partition: each for partition, each in self._wanted.items() if not each.found.done()}
         gone = [TopicPartition(*each) for each in self._assigned if wanted.get(each) is not self._assigned[each]]
         new = [
             TopicPartition(*partition, each.offset)
@@ -135,22 +153,16 @@ class RecordReader:
         for partition in answered:
             wanted = self._assigned.get(partition)
             with self._guard:
-                if wanted is not None and not wanted.record.done():
+                if wanted is not None and not wanted.found.done():
                     _answer(wanted, partition, message)
 
 
 def _answer(wanted: _Wanted, partition: Partition, message: Message) -> None:
     error = message.error()
     if error is not None and error.code() not in NOTHING_THERE:
-        wanted.record.set_exception(kafka_failure(error, _failing(partition, wanted.offset)))
-    elif error is not None or message.offset() != wanted.offset:
-        wanted.record.set_result(None)
+        wanted.found.set_exception(kafka_failure(error, _failing(partition, wanted.offset)))
     else:
-        try:
-            batch = batch_of(Readable([message], [message.headers()]))
-            wanted.record.set_result(next(iter_records(batch)))
-        except SystemError as refusal:  # its headers cannot be handed over
-            wanted.record.set_exception(UnreadableRecord(_failing(partition, wanted.offset), why=str(refusal)))
+        wanted.found.set_result(None if error is not None else message)
 
 
 def _failing(partition: Partition, offset: int) -> str:
@@ -185,3 +197,6 @@ class PartitionLog:
 
     def record_at(self, offset: int) -> Record | None:
         return self.records.record_at(self.partition, offset)
+
+    def first_record(self, offset: int) -> int | None:
+        return self.records.first_record(self.partition, offset)

@@ -508,7 +508,7 @@ class Ownership:
             ChunkSettings.of(context.config),
             buffer=context.buffer,
             driver=driver,
-            topic_id_now=partial(context.topics.current_id, partition[0]),
+            topic_id_now=partial(context.topics.id_of_claimed, partition[0], identity.topic_id, self._context.clock()),
             builders=context.builders,
             committers=context.committers,
             clock=context.clock,

@@ -242,6 +242,15 @@ class TopicDirectory:
         """As the cluster tells it now; None where it does not."""
         return self._ids.now(topic).ids.get(topic)
 
+    def id_of_claimed(self, topic: str, topic_id: str | None, claimed_at: float) -> str | None:
+        """As the cluster tells it now. Where it does not, another id than the claimed one, if it told that since.
+
+        An id never comes back; the same one from an earlier answer says nothing of what was fetched since.
+        """
+        now = self.current_id(topic)
+        before = self._ids.told_since(topic, claimed_at)
+        return before if now is None and before != topic_id else now
+
     def archived_id(self, folder: TopicFolder) -> str | None:
         """The id of the topic that lives in the folder; None where the cluster did not tell it so far."""
         known = self._archived.get(folder)

@@ -295,4 +295,20 @@ MUTANTS = (
         "            return self if event in self.inbox else replace(self, inbox=(event, *self.inbox))\n",
         (f"{TESTS}/test_partition_state.py::test_writing_again_comes_before_a_batch_that_was_postponed_behind_it",),
     ),
+    Mutant(
+        "records behind the newest archived one are passed over where the log was written again",
+        RECOVERY,
+        "    if found is not None and found < end:\n",
+        "    if found is not None and found < start:\n",
+        (f"{OF_RECOVERY}::TestALogThatWasWrittenAgainBehindTheNewestRecord",),
+    ),
+    Mutant(
+        "that the topic has another id is forgotten where the cluster is silent",
+        "archiver/ingest/topics.py",
+        "        return before if now is None and before != topic_id else now\n",
+        "        return now\n",
+        (
+            f"{TESTS}/test_topics.py::test_an_id_that_was_told_since_the_claim_is_remembered_where_the_cluster_is_silent",
+        ),
+    ),
 )

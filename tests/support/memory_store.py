@@ -178,6 +178,10 @@ class MemoryLog:
         """See LogReader."""
         return next((record for record in self.records if record.offset == offset), None)
 
+    def first_record(self, offset: int) -> int | None:
+        """See LogReader."""
+        return next((record.offset for record in self.records if record.offset >= max(offset, self.low)), None)
+
     def confirm(self, topic_id: str) -> None:
         """See LogReader."""
         self.confirmed.append(topic_id)

@@ -42,7 +42,7 @@ class Fate(Enum):
 
 WRITES = (op.PutIfAbsent, op.CompareAndSwap)
 READS = (op.Get, op.Head)
-LOG_READS = (op.ReadLogBounds, op.ReadLogRecord, op.ConfirmTopic)
+LOG_READS = (op.ReadLogBounds, op.ReadLogRecord, op.FindLogRecord, op.ConfirmTopic)
 CRASHES = (Fate.CRASH_BEFORE, Fate.CRASH_AFTER)
 FATES_OF_WRITES = tuple(fate for fate in Fate if fate not in (Fate.NORMAL, Fate.TAKEN_AWAY))
 
@@ -188,6 +188,8 @@ class Actor:
                 return self._log.bounds(at_least)
             case op.ReadLogRecord(offset):
                 return self._log.record_at(offset)
+            case op.FindLogRecord(offset):
+                return self._log.first_record(offset)
             case op.ConfirmTopic(topic_id):
                 return self._log.confirm(topic_id)
             case _:

@@ -12,7 +12,7 @@ from archiver.commit import operations as op
 from archiver.commit.commit import PartitionIdentity, commit_chunk, commit_progress
 from archiver.commit.driver import Driver
 from archiver.commit.objects import Held, swap_marker
-from archiver.commit.recovery import Claimed, TakeoverPolicy, gap_before, take_over
+from archiver.commit.recovery import Claimed, TakeoverPolicy, gap_before, take_over, why_diverged
 from archiver.errors import AssignmentLost, Diverged, Fenced, GapRefused, OwnedByAnother
 from blockgz_runtime.errors import PartitionUnavailable, ShuttingDown, StoreError, StoreUnfit, UsageError
 from index_format.chunk_index import Gap
@@ -471,6 +471,35 @@ class TestLogsThatNoRecordSpeaksFor:
     def test_nothing_waits_where_the_newest_record_is_the_archived_one(self, store: MemoryStore) -> None:
         log = MemoryLog(ROWS)
         assert claim(store, log).position == 8 and not log.confirmed
+
+
+class TestALogThatWasWrittenAgainBehindTheNewestRecord:
+    """It lost only offsets that held no record, and agrees in all that is archived."""
+
+    @pytest.fixture
+    def ended_in_holes(self, store: MemoryStore) -> MemoryStore:
+        """Archived up to offset 12, and offsets 8 to 11 are holes."""
+        run(commit_progress(IDENTITY, claim(store, MemoryLog(ROWS, high=12)).held, 12), store, MemoryLog(ROWS, high=12))
+        return store
+
+    @pytest.mark.parametrize("offset", [8, 11])
+    def test_diverged(self, ended_in_holes: MemoryStore, offset: int) -> None:
+        again = MemoryLog([*ROWS, *records([offset, 12, 13])])
+        assert f"offset {offset} " in refused(Diverged, ended_in_holes, again).what
+        marker = marker_in(ended_in_holes)
+        assert isinstance(run(why_diverged(IDENTITY, marker), ended_in_holes, again), Diverged)
+
+    def test_agrees_where_they_are_holes_still(self, ended_in_holes: MemoryStore) -> None:
+        for log in (MemoryLog(ROWS, high=12), MemoryLog([*ROWS, *records([12, 13])])):
+            assert claim(ended_in_holes, log).position == 12
+
+    def test_what_a_gap_lists_may_be_there(self, ended_in_holes: MemoryStore) -> None:
+        """Records that could not be encoded."""
+        log = MemoryLog([*ROWS, *records([12, 13, 14])])
+        held = claim(ended_in_holes, log).held
+        run(commit_progress(IDENTITY, held, 15, (Gap(12, 14, "skipped"),)), ended_in_holes, log)
+        refused(Diverged, ended_in_holes, log)
+        assert claim(ended_in_holes, MemoryLog([*ROWS, *records([12, 13])], high=15)).position == 15
 
 
 def test_progress_raises_the_newest_chunk_with_the_marker(store: MemoryStore) -> None:

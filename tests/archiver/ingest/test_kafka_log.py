@@ -59,6 +59,11 @@ def test_no_record_there(reader: RecordReader) -> None:
     assert found is not None and found.offset == 19
 
 
+def test_the_first_record_from_an_offset_on(cluster: MockCluster, reader: RecordReader) -> None:
+    assert reader.first_record(("orders", 0), 7) == 7
+    assert reader.first_record(("orders", 0), 20) is None, "the log's end"
+
+
 def test_a_partition_without_a_leader_meets_its_own_deadline_and_holds_up_nobody(reader: RecordReader) -> None:
     with ThreadPoolExecutor(4) as askers:
         sick = [askers.submit(reader.record_at, ("sick", number), 0, 1.0) for number in range(4)]

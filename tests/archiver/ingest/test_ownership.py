@@ -91,7 +91,7 @@ def owner(
     """An owner of no partition yet; `high` is where the log ends, `archived_id` what the topic's folder says."""
     topics: Any = SimpleNamespace(
         locate=lambda topic: (topic_id, TopicFolder(topic)),
-        current_id=lambda _: topic_id,
+        id_of_claimed=lambda *_: topic_id,
         archived_id=lambda _: archived_id or topic_id,
     )
     log = MemoryLog([], high=high)

@@ -28,6 +28,23 @@ def test_a_topic_is_confirmed_by_the_cluster_alone() -> None:
         directory("two").confirm("orders", "one")
 
 
+def test_an_id_that_was_told_since_the_claim_is_remembered_where_the_cluster_is_silent() -> None:
+    """Otherwise the new topic's records would be taken for the claimed one's as soon as the cluster is silent."""
+    answers, now = ["one", "two", None, None, None], [0.0]
+
+    def ask(_: object) -> TopicIdAnswers:
+        told = answers.pop(0)
+        return TopicIdAnswers({"orders": told} if told else {}, frozenset())
+
+    topics = TopicDirectory(MemoryStore(), TopicIds(ask, set, lambda: now[0]), ARCHIVE, lambda: now[0])
+    assert topics.id_of_claimed("orders", "one", 0.0) == "one"
+    now[0] = 10.0
+    assert topics.id_of_claimed("orders", "one", 0.0) == "two"
+    for claimed, claimed_at, told in (("one", 0.0, "two"), ("two", 0.0, None), ("three", 11.0, None)):
+        now[0] += 10.0
+        assert topics.id_of_claimed("orders", claimed, claimed_at) == told
+
+
 def test_an_id_that_is_not_confirmed_is_not_used_again() -> None:
     """For a few seconds many partitions share an answer; the topic may have been created again since."""
     told = ["one", "two", "two"]

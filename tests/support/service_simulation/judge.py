@@ -13,6 +13,7 @@ from index_format.identity import TopicInfo
 from index_format.keys import LAYOUTS, PartitionKeys, TopicFolder, topic_home
 from tests.support.chain import MARKER, Chain, check_history, read_chain
 from tests.support.service_simulation.logs import Log, Origin, Partition, Topic
+from tests.support.service_simulation.store import Swap
 from tests.support.service_simulation.world import Run, World
 
 LAYOUT = "topic"
@@ -46,7 +47,7 @@ def judge(world: World) -> None:
     check_threads(world)
     archive = list(_archive(world))
     for archived in archive:
-        _check_origins(archived)
+        _check_origins(world, archived)
         _check_gaps(archived)
         _check_nothing_is_passed_over(archived)
     _check_what_was_fetched(world, archive)
@@ -99,11 +100,11 @@ def _read(topic: Topic, keys: PartitionKeys, bodies: dict[str, bytes]) -> Archiv
     return Archived(topic, keys, chain, origins)
 
 
-def _check_origins(archived: Archived) -> None:
+def _check_origins(world: World, archived: Archived) -> None:
     """Records of one life of the topic, and none beside those that replaced it when the log was truncated."""
     log = archived.topic.logs[archived.keys.partition]
-    for origin in archived.origins:
-        if origin.topic_id != log.topic_id:
+    for row, origin in enumerate(archived.origins):
+        if origin.topic_id != log.topic_id and not _could_not_be_told(world, archived, row):
             raise Violation("mixed", f"{archived.keys.home} is for {log.topic_id} and holds {origin}")
     gaps = archived.chain.gaps if archived.chain else []
     for before, after in pairwise(archived.origins):
@@ -112,6 +113,24 @@ def _check_origins(archived: Archived) -> None:
         could_tell = before.offset >= log.low and not any(before.offset < start <= after.offset for start, _ in gaps)
         if could_tell and any(end <= before.offset for end in cuts):
             raise Violation("mixed", f"{archived.keys.home}: {after} follows {before}, which the log had lost")
+
+
+def _could_not_be_told(world: World, archived: Archived, row: int) -> bool:
+    """Whether nobody could tell a record's topic from the claimed one, of which nothing had been read.
+
+    So there was no leader epoch that could have fallen, and the writer had been told no newer id when it fetched it.
+    """
+    origin, log = archived.origins[row], archived.topic.logs[archived.keys.partition]
+    if any(earlier.topic_id == log.topic_id for earlier in archived.origins[:row]):
+        return False
+    swap = next(each for each in world.bucket.swaps if each.key == archived.keys.marker and _covers(each, origin))
+    fetched = [at for at, _, each in world.run_of(swap.host).origins() if each == origin and at <= swap.at]
+    told_at = world.kafka.ids_first_told.get((swap.host, origin.topic_id))
+    return bool(fetched) and (told_at is None or told_at >= max(fetched))
+
+
+def _covers(swap: Swap, origin: Origin) -> bool:
+    return swap.next_offset is not None and swap.next_offset > origin.offset
 
 
 def _check_gaps(archived: Archived) -> None:

@@ -46,10 +46,14 @@ class Log:
     held_back: int | None = None
     """Where an open transaction begins."""
     has_leader: bool = True
+    first_epoch: int = field(init=False)
     version: int = 0
     truncations: list[int] = field(default_factory=list)
     """Where the log ended after each."""
     truncated: list[Entry] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.first_epoch = self.epoch
 
     @property
     def stable_end(self) -> int:

@@ -400,7 +400,7 @@ def _recreate(schedule: Schedule, name: str, count: int) -> None:
     if name in world.cluster.topics or world.hub.now > schedule.shape.seconds:
         return
     # A topic begins with epoch 0, and most have never had another. Equal epochs prove nothing, so that here they fall.
-    least = min(log.epoch for topic in world.cluster.lives if topic.name == name for log in topic.logs)
+    least = min(log.first_epoch for topic in world.cluster.lives if topic.name == name for log in topic.logs)
     topic = world.cluster.create(name, count, epoch=least - 1)
     for log in topic.logs:
         for _ in range(schedule.rng.choice((0, 5, 60))):

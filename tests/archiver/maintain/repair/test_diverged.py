@@ -307,6 +307,18 @@ def test_a_marker_without_isolation_level_has_that_of_its_newest_chunk() -> None
     assert asked == [DIRTY, DIRTY] and world.marker_at(world.last()).isolation_level == DIRTY
 
 
+def test_a_log_that_was_written_again_in_holes_behind_the_newest_record() -> None:
+    """All that is archived stands in the log, and records that the archive passes over."""
+    world = Cluster()
+    world.commit(range(10), end=14)
+    world.log = rewritten(10, 50)
+    with pytest.raises(Diverged, match="offset 10 "):
+        world.claim()
+    assert world.repaired() == Continues("orders", 10)
+    world.go_on(range(10, 50))
+    assert world.read().records == values(world.log)
+
+
 def test_a_record_that_cannot_be_read_is_not_the_archived_one() -> None:
     class Failing(MemoryLog):
         def record_at(self, offset: int) -> Any:
