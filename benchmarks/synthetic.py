@@ -1,10 +1,12 @@
 """An archive of very many chunks in memory: each step as the archiver's commit takes it, the marker encoded once."""
 
 import hashlib
+from collections.abc import AsyncIterator
 from itertools import count
 from pathlib import Path
 
 from benchmarks.data import START_MS, STEP_MS
+from blockgz_runtime.store.address import LocalAddress
 from blockgz_runtime.store.local import LocalReader
 from index_format import objects
 from index_format.blocks import BlockBuilder, IsalCompressor, member_crc32
@@ -88,7 +90,19 @@ def write_bare_chain(folder: Path, chunks: int) -> None:
 
 
 class BareReader(LocalReader):
-    """Reads a folder that `write_bare_chain` wrote: enough for all that looks at no block."""
+    """Reads a folder that `write_bare_chain` wrote of so many chunks: enough for all that looks at no block."""
+
+    def __init__(self, address: LocalAddress, chunks: int) -> None:
+        super().__init__(address)
+        self._chunks = chunks
+
+    async def list(self, prefix: str) -> AsyncIterator[str]:
+        for number in range(self._chunks):
+            start = _bare_start(number)
+            yield _BARE_KEYS.chunks + _BARE_KEYS.data_name(start, data_suffix(FORMAT, CODEC))
+            yield _BARE_KEYS.chunks + _BARE_KEYS.index_name(start)
+        async for key in super().list(prefix):
+            yield key
 
     async def get(self, key: str, max_bytes: int) -> bytes:
         stem = key.removeprefix(_BARE_KEYS.chunks).split(".", 1)[0]

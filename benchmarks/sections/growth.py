@@ -175,7 +175,7 @@ def verified(folder: str, chunks: int) -> Json:
     """Verifies; the peak is what the process had at most, all of Python included."""
 
     async def report() -> PartitionReport:
-        archive = Archive(BareReader(LocalAddress(folder)))
+        archive = Archive(BareReader(LocalAddress(folder), chunks))
         return await verify_partition(archive, TOPIC, 0, Depth.STRUCTURE, lambda _: None)
 
     started = time.perf_counter()

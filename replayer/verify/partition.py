@@ -204,6 +204,9 @@ def _check_joints(chain: ChunkChain, joints: Sequence[Joint], turns: Collection[
     gaps = sorted(chain.gaps, key=lambda gap: gap.start)
     for stop, start, key in joints:
         unexplained = list(_unexplained(gaps, stop, start, turns))
+        before = bisect_left(gaps, start, key=lambda gap: gap.start)
+        if before and gaps[before - 1].end > start > gaps[before - 1].start >= stop:
+            chain.damage.append(Damage(key, f"it begins at {start}, inside the recorded gap before it"))
         if unexplained or start < stop:
             reason = f"no chunk and no recorded gap: the chain breaks before {key}"
             chain.damage.append(Damage(key, reason))

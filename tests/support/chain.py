@@ -102,12 +102,20 @@ def _catalog(
 
 
 def _check_contiguity(marker: Json, entries: list[Json], gaps: list[tuple[int, int]]) -> None:
-    """Every entry starts where the one before ends, or at the end of a gap behind it."""
-    end = marker["start_offset"]
+    """Every entry starts where the one before ends, or gaps lie between: the first begins there, the last ends here."""
+    end, in_order = marker["start_offset"], sorted(gaps)
+    first = 0
     for entry in entries:
         start = entry["start_offset"]
-        assert start == end or any(gap_end == start and gap_start >= end for gap_start, gap_end in gaps), (end, start)
-        end = entry["next_offset"]
+        while first < len(in_order) and in_order[first][0] < end:
+            first += 1
+        behind = first
+        while behind < len(in_order) and in_order[behind][0] < start:
+            behind += 1
+        if start != end:
+            assert behind > first, f"nothing explains [{end}..{start})"
+            assert (in_order[first][0], in_order[behind - 1][1]) == (end, start), in_order[first:behind]
+        end, first = entry["next_offset"], behind
     assert end <= marker["next_offset"]
     if marker["tail"]:
         assert len(marker["tail"]) <= 64

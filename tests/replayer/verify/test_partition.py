@@ -19,6 +19,7 @@ from replayer.verify.findings import PartitionReport, Verdict
 from replayer.verify.partition import ChunkChain, assembled, chosen_chunks, read_chain, verify_partition
 from replayer.verify.survey import read_identity
 from tests.replayer.conftest import Opened
+from tests.support import chain
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
 
 
@@ -146,6 +147,29 @@ def test_a_gap_excuses_only_what_lies_in_it(opened: Opened, writer: ArchiveWrite
     assert [(lost.start, lost.end) for lost in chain.lost] == [(10, 20)] and len(chain.damage) == 1
     put_marker(opened, partition, gaps=(Gap(20, 25, "retention"),))
     assert [(lost.start, lost.end) for lost in chain_of(opened).lost] == [(25, 30)]
+
+
+@pytest.mark.parametrize("gap", [(10, 30), (15, 30), (20, 25), (25, 30), (20, 35)])
+def test_gaps_begin_where_a_chunk_stopped_and_end_where_the_next_one_starts(
+    opened: Opened, writer: ArchiveWriter, gap: tuple[int, int]
+) -> None:
+    """The checker of the simulations, which stands on its own, holds writers to the same."""
+    partition = writer.partition("orders", 0)
+    partition.commit(records(range(20)))
+    partition.lose(30)
+    partition.commit(records(range(30, 40)))
+
+    def simulated() -> None:
+        paths = [path for path in opened.root.rglob("*") if path.is_file()]
+        bodies = {path.relative_to(opened.root).as_posix(): path.read_bytes() for path in paths}
+        assert chain.read_chain(bodies, partition.keys.home, partition.keys.chunks)
+
+    simulated()
+    assert not chain_of(opened).damage
+    put_marker(opened, partition, gaps=(Gap(*gap, "retention"),))
+    assert [damage.key for damage in chain_of(opened).damage] == [partition.keys.home + partition.marker.tail[1].name]
+    with pytest.raises(AssertionError):
+        simulated()
 
 
 def test_between_gaps_the_log_may_have_gone_on_without_records(opened: Opened, writer: ArchiveWriter) -> None:
