@@ -96,12 +96,13 @@ class BareReader(LocalReader):
         super().__init__(address)
         self._chunks = chunks
 
-    async def list(self, prefix: str) -> AsyncIterator[str]:
+    async def list(self, prefix: str, after: str = "") -> AsyncIterator[str]:
         for number in range(self._chunks):
             start = _bare_start(number)
-            yield _BARE_KEYS.chunks + _BARE_KEYS.data_name(start, data_suffix(FORMAT, CODEC))
-            yield _BARE_KEYS.chunks + _BARE_KEYS.index_name(start)
-        async for key in super().list(prefix):
+            for name in (_BARE_KEYS.data_name(start, data_suffix(FORMAT, CODEC)), _BARE_KEYS.index_name(start)):
+                if _BARE_KEYS.chunks + name > after:
+                    yield _BARE_KEYS.chunks + name
+        async for key in super().list(prefix, after):
             yield key
 
     async def get(self, key: str, max_bytes: int) -> bytes:

@@ -67,8 +67,8 @@ class LocalReader:
     async def size(self, key: str) -> int:
         return await asyncio.to_thread(self._size, key)
 
-    async def list(self, prefix: str) -> AsyncIterator[str]:
-        for key in await asyncio.to_thread(self._list, prefix):
+    async def list(self, prefix: str, after: str = "") -> AsyncIterator[str]:
+        for key in await asyncio.to_thread(self._list, prefix, after):
             yield key
 
     async def folders(self, prefix: str) -> tuple[str, ...]:
@@ -96,9 +96,9 @@ class LocalReader:
                 raise ObjectMissing(key)
             return path.stat().st_size
 
-    def _list(self, prefix: str) -> Sequence[str]:
+    def _list(self, prefix: str, after: str) -> Sequence[str]:
         with self._reading(prefix):
-            return sorted(key for key, _ in _files(self._root, prefix))
+            return sorted(key for key, _ in _files(self._root, prefix, after))
 
     def _folders(self, prefix: str) -> tuple[str, ...]:
         with self._reading(prefix):
@@ -299,18 +299,19 @@ class LocalStore:
             ) from error
 
 
-def _files(root: Path, prefix: str) -> Iterator[tuple[str, Path]]:
-    """Files by key; temporary, lock and buffer files, which start with a dot, are left out.
+def _files(root: Path, prefix: str, after: str = "") -> Iterator[tuple[str, Path]]:
+    """Files by key, those above `after`; temporary, lock and buffer files, which start with a dot, are left out.
 
     A folder that cannot be read is an error, where `rglob` would leave it out silently.
     """
     for folder, subfolders, names in os.walk(root / prefix.rpartition("/")[0], onerror=_raise_unless_gone):
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        home = Path(folder)
+        above = "" if home == root else f"{home.relative_to(root).as_posix()}/"
         for name in sorted(names):
-            path = Path(folder, name)
-            key = path.relative_to(root).as_posix()
-            if key.startswith(prefix) and not name.startswith(".") and path.is_file():
-                yield key, path
+            key = above + name
+            if key.startswith(prefix) and key > after and not name.startswith(".") and (home / name).is_file():
+                yield key, home / name
 
 
 def _folders(root: Path, prefix: str) -> list[str]:

@@ -34,8 +34,8 @@ class ObjectReader(Protocol):
     async def size(self, key: str) -> int:
         """The object's length in bytes; raises ObjectMissing."""
 
-    def list(self, prefix: str) -> AsyncIterator[str]:
-        """The keys that begin with `prefix`, in lexical order."""
+    def list(self, prefix: str, after: str = "") -> AsyncIterator[str]:
+        """The keys that begin with `prefix` and are greater than `after`, in lexical order."""
 
     async def folders(self, prefix: str) -> tuple[str, ...]:
         """What follows `prefix` up to the next slash in the keys that begin with it, each once, in lexical order.
@@ -63,8 +63,8 @@ class PassingReader:
     async def size(self, key: str) -> int:
         return await self._reader.size(key)
 
-    def list(self, prefix: str) -> AsyncIterator[str]:
-        return self._reader.list(prefix)
+    def list(self, prefix: str, after: str = "") -> AsyncIterator[str]:
+        return self._reader.list(prefix, after)
 
     async def folders(self, prefix: str) -> tuple[str, ...]:
         return await self._reader.folders(prefix)
@@ -98,9 +98,9 @@ class CountingReader(PassingReader):
         self.requests += 1
         return await super().size(key)
 
-    def list(self, prefix: str) -> AsyncIterator[str]:
+    def list(self, prefix: str, after: str = "") -> AsyncIterator[str]:
         self.requests += 1
-        return super().list(prefix)
+        return super().list(prefix, after)
 
     async def folders(self, prefix: str) -> tuple[str, ...]:
         self.requests += 1

@@ -135,10 +135,12 @@ class S3Reader:
         length: int = response["ContentLength"]
         return length
 
-    async def list(self, prefix: str) -> AsyncIterator[str]:
-        async for page in self._pages(prefix, {}):
+    async def list(self, prefix: str, after: str = "") -> AsyncIterator[str]:
+        async for page in self._pages(prefix, {"StartAfter": self._address.prefix + after} if after else {}):
             for entry in page.get("Contents", ()):
-                yield entry["Key"].removeprefix(self._address.prefix)
+                key: str = entry["Key"].removeprefix(self._address.prefix)
+                if key > after:  # not every store knows StartAfter
+                    yield key
 
     async def folders(self, prefix: str) -> tuple[str, ...]:
         whole = self._address.prefix + prefix

@@ -109,8 +109,8 @@ class AboveListing:
 async def list_above(archive: Archive, places: Iterable[tuple[str, int]]) -> AboveListing:
     """Lists what lies above the markers of partitions, before the markers are read that it is compared with.
 
-    A partition whose marker is damaged is left out. Layout `topic` takes one listing a partition, layout `seed` one of
-    the whole archive. Of a partition at most some MB are kept.
+    A partition whose marker is damaged is left out. Layout `topic` takes one listing a partition, from the chain's end
+    on, layout `seed` one of the whole archive. Of a partition at most some MB are kept.
     """
     listing, limit = AboveListing(), asyncio.Semaphore(PARTITIONS_AT_ONCE)
 
@@ -134,10 +134,9 @@ async def list_above(archive: Archive, places: Iterable[tuple[str, int]]) -> Abo
 
 
 async def _list_partition(archive: Archive, keys: PartitionKeys, kept: _Kept) -> None:
-    first = f"{keys.home}{kept.bounds.chain_end:020d}"
-    async for name in archive.reader.list(keys.home):
-        # Catalogs are not below it either.
-        key = parse_key(keys.layout, name) if name >= first else None
+    # Catalogs are named _catalog/: behind it too.
+    async for name in archive.reader.list(keys.home, f"{keys.home}{kept.bounds.chain_end:020d}"):
+        key = parse_key(keys.layout, name)
         if key is not None:
             kept.offer(key)
 

@@ -160,12 +160,35 @@ def test_list_gives_all_keys_below_a_prefix_in_order(store: Store) -> None:
     assert store.read(lambda reader: keys(reader, "none/")) == []
 
 
+def test_list_begins_behind_a_key_which_need_not_be_there(store: Store) -> None:
+    for key in ("t/b", "t/a/2", "t/a/10", "t/_c/x", "t-x", "u"):
+        store.put(key, b"1")
+
+    async def listed(reader: ObjectReader, prefix: str, after: str) -> list[str]:
+        return [key async for key in reader.list(prefix, after) if key != "outside"]
+
+    for prefix, after, expected in (
+        ("t/", "t/a/10", ["t/a/2", "t/b"]),
+        ("t/", "t/_d", ["t/a/10", "t/a/2", "t/b"]),
+        ("t/", "a", ["t/_c/x", "t/a/10", "t/a/2", "t/b"]),
+        ("t/", "t0", []),
+        ("", "t/b", ["u"]),
+        ("", "", ["t-x", "t/_c/x", "t/a/10", "t/a/2", "t/b", "u"]),
+    ):
+        assert store.read(lambda reader, p=prefix, a=after: listed(reader, p, a)) == expected, (prefix, after)
+
+
 def test_list_gives_more_keys_than_one_page(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "10")
     expected = [f"many/{number:04d}" for number in range(31)]
     for key in expected:
         store.put(key, b"")
     assert store.read(lambda reader: keys(reader, "many/")) == expected
+
+    async def half(reader: ObjectReader) -> list[str]:
+        return [key async for key in reader.list("many/", expected[14])]
+
+    assert store.read(half) == expected[15:]
 
 
 def test_folders_gives_the_next_level_only(store: Store) -> None:

@@ -29,9 +29,9 @@ class MemoryReader:
     async def size(self, key: str) -> int:
         return len(self._body(key))
 
-    async def list(self, prefix: str) -> AsyncIterator[str]:
+    async def list(self, prefix: str, after: str = "") -> AsyncIterator[str]:
         for key in sorted(self.objects):
-            if key.startswith(prefix):
+            if key.startswith(prefix) and key > after:
                 yield key
 
     async def folders(self, prefix: str) -> tuple[str, ...]:

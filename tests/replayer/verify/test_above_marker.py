@@ -197,8 +197,8 @@ class Committing(PassingReader):
             claim(self._partition)
         self._partition.commit(made)
 
-    async def list(self, prefix: str) -> AsyncIterator[str]:
-        async for key in super().list(prefix):
+    async def list(self, prefix: str, after: str = "") -> AsyncIterator[str]:
+        async for key in super().list(prefix, after):
             yield key
             self.work()
         self.work()
