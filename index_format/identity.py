@@ -22,6 +22,8 @@ class ArchiveInfo(Sealed, frozen=True, kw_only=True):
     layout: Word
     group_id: Name | msgspec.UnsetType | None = msgspec.UNSET
     """The consumer group of its writers; archives of earlier writers do not name it."""
+    inventory: bool | msgspec.UnsetType = msgspec.UNSET
+    """Whether there is an `_inventory.json`, whose absence is a loss; archives of earlier writers do not say so."""
 
     def group(self, chosen: str | None = None) -> str:
         """The consumer group in force: the one that was chosen, or the archive's own."""

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 from index_format.errors import BadName, MalformedObject
 
 ARCHIVE_OBJECT = "_archive.json"
+INVENTORY_OBJECT = "_inventory.json"
 TOPIC_OBJECT = "_topic.json"
 TOPIC_CONFIG_OBJECT = "_topic_config.json"
 MARKER_OBJECT = "last_chunk_index.json"
@@ -248,6 +249,10 @@ INDEX_SUFFIXES = {"topic": INDEX_SUFFIX, "seed": SEED_INDEX_SUFFIX}
 
 def archive_key(layout: str) -> str:
     return (SEED_HOME if layout == "seed" else "") + ARCHIVE_OBJECT
+
+
+def inventory_key(layout: str) -> str:
+    return (SEED_HOME if layout == "seed" else "") + INVENTORY_OBJECT
 
 
 def topic_home(layout: str, folder: TopicFolder) -> str:

@@ -12,6 +12,7 @@ from index_format import objects
 from index_format.blocks import RECORD_FOOTPRINT, ZlibCompressor
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, BlockEntry, ChunkIndex
 from index_format.identity import ArchiveInfo, TopicConfig, TopicInfo
+from index_format.inventory import Inventory
 from index_format.keys import LAYOUTS
 from index_format.marker import (
     FAN_OUT,
@@ -30,7 +31,7 @@ from tests.index_format.builders import chunk_of, record
 
 TEXT = (Path(__file__).parents[1] / "FORMAT.md").read_text()
 EXAMPLES = re.findall(r"^```json\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
-STRUCTS = (ArchiveInfo, TopicInfo, TopicConfig, ChunkIndex, Marker, ChunkCatalog)
+STRUCTS = (ArchiveInfo, Inventory, TopicInfo, TopicConfig, ChunkIndex, Marker, ChunkCatalog)
 KINDS: dict[str, Any] = {kind.__struct_defaults__[0]: kind for kind in STRUCTS}
 
 

@@ -91,17 +91,17 @@ class Archive:
 
     async def topics(self) -> tuple[str, ...]:
         """The names of all archived topics, without older incarnations; raises NoArchiveThere."""
-        return tuple(sorted({folder.topic for folder in await self._topic_folders()}))
+        return tuple(sorted({folder.topic for folder in await self.find()}))
 
     async def all_incarnations(self) -> tuple[str, ...]:
         """Every incarnation of every topic, by a name that means it: `orders`, or `orders~1` where there are more."""
-        folders = await self._topic_folders()
+        folders = await self.find()
         several = {folder.topic for folder in folders if folder.incarnation > 1}
         return tuple(f"{topic}~{incarnation}" if topic in several else topic for topic, incarnation in sorted(folders))
 
     async def incarnations(self, topic: str) -> tuple[TopicFolder, ...]:
         """The archived incarnations of a plain topic name, oldest first; raises NotInArchive or NoArchiveThere."""
-        folders = await self._topic_folders()
+        folders = await self.find()
         mine = sorted(folder for folder in folders if folder.topic == topic)
         if not mine:
             raise NotInArchive(
@@ -256,7 +256,11 @@ class Archive:
             raise denied
         return None
 
-    async def _topic_folders(self) -> tuple[TopicFolder, ...]:
+    async def find(self) -> tuple[TopicFolder, ...]:
+        """The folders of all topics, each incarnation, in order; settles what kind of archive it is.
+
+        Raises NoArchiveThere.
+        """
         if self.other is not None:
             return self.other.folders()
         for layout in self._layouts:

@@ -11,6 +11,7 @@ from index_format import objects
 from index_format.blocks import BlockBuilder, IsalCompressor, RawBlock, member_crc32
 from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Gap, ancestor_index
 from index_format.identity import ArchiveInfo, TopicInfo
+from index_format.inventory import Incarnation, Inventory, united
 from index_format.keys import (
     INDEX_SUFFIX,
     LAYOUTS,
@@ -20,6 +21,7 @@ from index_format.keys import (
     TopicFolder,
     archive_key,
     data_suffix,
+    inventory_key,
     topic_home,
 )
 from index_format.marker import ChunkEntry, Continues, Marker, advanced, appended, claimed, encode, entry_of, folded
@@ -28,6 +30,7 @@ from index_format.records import TIMESTAMP_TYPES, Record, batch_from_records, re
 
 ARCHIVE_ID = "archive-1"
 CREATE_TIME = 0
+CLAIMED_MS = 1_760_000_000_000
 COMPRESSOR = IsalCompressor(1)
 
 
@@ -49,10 +52,20 @@ class ArchiveWriter:
     root: Path
     layout: str = "topic"
     topics: set[TopicFolder] = field(default_factory=set)
+    has_inventory: bool = True
+    inventory: Inventory = field(default_factory=Inventory)
 
     def __post_init__(self) -> None:
         info = ArchiveInfo(archive_id=ARCHIVE_ID, cluster_id=None, layout=self.layout)
-        self.put(archive_key(self.layout), objects.encode(info))
+        self.put(
+            archive_key(self.layout), objects.encode(replace(info, inventory=True) if self.has_inventory else info)
+        )
+        self._list_claims()
+
+    def _list_claims(self, *claims: Incarnation) -> None:
+        if self.has_inventory:
+            self.inventory = united(self.inventory, claims)
+            self.put(inventory_key(self.layout), objects.encode(self.inventory))
 
     def put(self, key: str, body: bytes) -> None:
         """Stores an object; who reads meanwhile finds it whole or not at all."""
@@ -73,6 +86,7 @@ class ArchiveWriter:
             self.put(topic_home(self.layout, folder) + "_topic.json", objects.encode(info))
         writer = PartitionWriter(self, LAYOUTS[self.layout](folder, partition), record_format)
         writer.store_marker()
+        self._list_claims(Incarnation(topic, incarnation, f"id-{incarnation}", CLAIMED_MS, None, (partition,)))
         return writer
 
 
