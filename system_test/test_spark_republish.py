@@ -25,7 +25,17 @@ from system_test.support.contents import records_of_every_content
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.programs import Running, start
 from system_test.support.spark import spark_session
-from system_test.support.topics import STORED_AS_GZIP, NewRecord, Record, create_topic, produce, read, watermarks
+from system_test.support.topics import (
+    STORED_AS_GZIP,
+    NewRecord,
+    Record,
+    create_topic,
+    delete_topic,
+    produce,
+    read,
+    topic_names,
+    watermarks,
+)
 from system_test.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600, func_only=True)
@@ -208,6 +218,54 @@ def test_a_stream_whose_checkpoint_is_lost(spark: SparkSession, site: Site, tmp_
     grow(300)
     stream(350)
     same(site, topic, copy)
+
+
+def test_a_stream_over_a_topic_that_was_created_again(spark: SparkSession, site: Site, tmp_path: Path) -> None:
+    """Both have the same offsets: every record of both is in the copy once, the old ones first, checkpoint or not."""
+    topic = "spark-again"
+    wanted: list[list[bytes]] = [[], []]
+    for life, count in enumerate((300, 500)):
+        create_topic(site.bootstrap, topic, 2)
+        values = [b"%d %d" % (life, n) for n in range(count)]
+        records = [NewRecord(value, partition=n % 2, timestamp=FIRST_MS + n) for n, value in enumerate(values)]
+        produce(site.bootstrap, topic, records)
+        site.once(topic, "--block-bytes", "1KiB")
+        for partition in range(2):
+            wanted[partition] += values[partition::2]
+        if life == 0:
+            delete_topic(site.bootstrap, topic)
+            wait_until(lambda: topic not in topic_names(site.bootstrap), 60, "topic deleted")
+    create_topic(site.bootstrap, copy := f"{topic}-copy", 2, STORED_AS_GZIP)
+
+    def stream(most: int) -> None:
+        options = {"path": site.address, "subscribe": topic, "includeHeaders": "true", "taskBytes": WHOLE}
+        rows = spark.readStream.format("blockgz").options(
+            **options, includeIncarnation="true", startingOffsets="earliest", maxOffsetsPerTrigger=str(most)
+        )
+        query = (
+            rows.load()
+            .writeStream.format("blockgz-kafka")
+            .option("kafka.bootstrap.servers", site.bootstrap)
+            .options(topic=copy, transactional="true", job=copy)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(300)
+        assert query.exception() is None
+
+    for most in (170, 1000):
+        stream(most)
+        found = [[record.value for record in read(site.bootstrap, copy, partition)] for partition in range(2)]
+        assert found == wanted
+        shutil.rmtree(tmp_path / "checkpoint")
+    both = archived(spark, site, topic, includeIncarnation="true")
+    assert {row["incarnation"]: row["count"] for row in both.groupBy("incarnation").count().collect()} == {
+        1: 300,
+        2: 500,
+    }
+    assert archived(spark, site, f"{topic}~2").count() == 500
+    assert archived(spark, site, f"{topic}~1").count() == 300
 
 
 def replaying(site: Site, topic: str, copy: str, *options: str, env: Mapping[str, str]) -> Running:

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from archiver.config.connect_names import SPARK_DEFAULTS, SPARK_NAMES
 from archiver.config.model import RunConfig
@@ -69,7 +68,4 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
 
 
 def _setting(name: str, value: str) -> Setting:
-    if name == "path" and "://" not in value:
-        # Absolute, for executors work in folders of their own.
-        value = str(Path(value).expanduser().absolute())
     return Setting(value, Origin(OriginKind.OPTION, f"format {FORMAT}", name))

@@ -7,6 +7,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.store.address import LocalAddress
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 class FormatOptions:
@@ -45,13 +48,16 @@ class FormatOptions:
         return self.given.get(name) or None
 
     def path(self, usage: str) -> str:
-        """The archive's address: a bare name is a folder, as everywhere in Spark."""
+        """The archive's address: a bare name is a folder, as everywhere in Spark.
+
+        Folders are absolute, because executors work in folders of their own. Raises UsageError.
+        """
         path = self.text("path")
         if path is None:
             raise UsageError(
                 f"format {self._format} needs a path", remedy=f'add .option("path", "s3://bucket/prefix") or {usage}'
             )
-        return path if "://" in path or path.startswith((".", "/", "~")) else f"./{path}"
+        return path if _URL.match(path) else str(LocalAddress(path).root())
 
     def word(self, name: str, words: Collection[str], default: str) -> str:
         """One of `words`, in any case."""

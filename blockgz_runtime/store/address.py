@@ -1,4 +1,4 @@
-"""Addresses of archives: `s3://bucket/prefix`, `file:///dir`, `./dir`."""
+"""Addresses of archives: `s3://bucket/prefix`, `file:///dir`, `./dir`; and as Hadoop spells them."""
 
 import re
 from pathlib import Path
@@ -46,12 +46,14 @@ Address = S3Address | LocalAddress
 def parse_address(text: str) -> Address:
     """The address that `text` names; raises BadName."""
     scheme, separator, rest = text.partition("://")
+    if text.startswith("file:/") and not separator:
+        scheme, separator, rest = "file", "://", text.removeprefix("file:")
     if not separator:
         if not _PATH.match(text):
             raise _unusable(text, "it is neither a URL nor a path; is it a bucket or a directory?")
         return LocalAddress(text)
-    if scheme == "s3":
-        url = urlsplit(text)
+    if scheme in ("s3", "s3a"):
+        url = urlsplit(f"s3://{rest}")
         if url.query or url.fragment or not _BUCKET.fullmatch(url.netloc):
             raise _unusable(text, f"{url.netloc!r} is not a bucket name" if url.netloc else "it names no bucket")
         prefix = url.path.strip("/")

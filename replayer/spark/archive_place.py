@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from blockgz_runtime.store.address import Address
+from blockgz_runtime.store.address import Address, LocalAddress
 from blockgz_runtime.store.opening import open_reader
 from index_format.ancestor.payloads import OldFormat
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
@@ -22,6 +22,11 @@ class ArchivePlace:
     max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES
     old_format: OldFormat | None = None
     """How to read an archive of kafka-connect-s3, where that is wanted."""
+
+    def __post_init__(self) -> None:
+        """Makes a folder absolute, because executors work in folders of their own."""
+        if isinstance(self.address, LocalAddress):
+            object.__setattr__(self, "address", LocalAddress(str(self.address.root())))
 
 
 @asynccontextmanager

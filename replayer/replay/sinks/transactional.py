@@ -114,10 +114,9 @@ class TransactionalSink(Generic[P]):
 
     def acknowledged(self, *, wait: bool) -> Mapping[int, Any] | None:  # noqa: ARG002  # only all of it can be committed
         """Waits for everything: a transaction cannot be cut."""
-        if self._router is not None:
-            return None
         _at_once(_SharedProducer.flush, self._producers.values())
-        return {lane: told for each in self._producers.values() for lane, told in each.acknowledged().items()}
+        taken = {lane: told for each in self._producers.values() for lane, told in each.acknowledged().items()}
+        return None if self._router is not None else taken
 
     def commit(self, positions: Mapping[int, P]) -> None:
         """Ends the transactions of these lanes, several at a time; raises as `send` does."""

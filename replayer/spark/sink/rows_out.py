@@ -133,10 +133,11 @@ class _Idempotent:
         """No transaction is open, so that there is no hurry."""
 
     def commit_due(self) -> None:
-        pass
+        """Lets go of what the cluster took."""
+        self._sink.acknowledged(wait=False)
 
     def finish(self) -> None:
-        self._sink.commit({})
+        self._sink.acknowledged(wait=True)
 
     def stop(self) -> None:
         self._sink.stop()
@@ -270,6 +271,7 @@ class _Lane:
         """Ends the transaction, if there is anything to commit."""
         position = self._ledger.position()
         if position is not None:
+            self._sink.acknowledged(wait=True)
             self._sink.commit({self._number: position})
             self._ledger.committed(position)
         self._open_since = None

@@ -45,6 +45,8 @@ def test_what_the_job_alone_can_say_is_not_offered() -> None:
 
 def test_a_bare_path_is_a_folder_as_everywhere_in_spark() -> None:
     assert parse_options({"path": "archive"}).config.archive == str(Path("archive").absolute())
+    for path in ("s3a://backup/kafka", "file:/data/kafka", "file:///data/kafka"):
+        assert parse_options({"path": path}).config.archive == path
 
 
 def test_what_spark_adds_to_the_options_of_a_stream_is_let_through() -> None:

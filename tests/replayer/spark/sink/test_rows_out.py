@@ -76,6 +76,7 @@ class Transactions:
     def __init__(self, cluster: Cluster, job: Any, router: Router) -> None:
         self._cluster, self._job, self._router = cluster, job, router
         self._open: list[tuple[int, pa.RecordBatch]] = []
+        self._unacknowledged = 0
 
     def begin(self, lanes: Iterable[int]) -> Mapping[int, RowPosition]:
         self._cluster.producers += 1
@@ -85,9 +86,15 @@ class Transactions:
     def send(self, lane: int, batch: pa.RecordBatch) -> None:
         if self._cluster.fails_at in batch.column("offset").to_pylist():
             self._cluster.take("copy", 0, batch)
+        self._unacknowledged += batch.num_rows
         self._open += [(piece.target, piece.records) for piece in self._router.route(ScannedBatch(lane, batch))]
 
+    def acknowledged(self, *, wait: bool) -> None:
+        assert wait
+        self._unacknowledged = 0
+
     def commit(self, positions: Mapping[int, RowPosition]) -> None:
+        assert not self._unacknowledged, "the producer keeps what is not asked for"
         for target, batch in self._open:
             self._cluster.take(self._job.target, target, batch)
         self._open = []
@@ -100,17 +107,18 @@ class Transactions:
 
 
 class Plain:
-    """As KafkaSink."""
+    """As KafkaSink: what is not waited for may be lost."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self._cluster, self._topic = cluster, topic
-        self.flushed = False
+        self._queue: list[tuple[int, pa.RecordBatch]] = []
 
     def send(self, lane: int, batch: pa.RecordBatch) -> None:
-        self._cluster.take(self._topic, lane, batch)
+        self._queue.append((lane, batch))
 
-    def commit(self, _: Mapping[int, object]) -> None:
-        self.flushed = True
+    def acknowledged(self, *, wait: bool) -> None:
+        while wait and self._queue:
+            self._cluster.take(self._topic, *self._queue.pop(0))
 
     def stop(self) -> None:
         """Nothing is held."""

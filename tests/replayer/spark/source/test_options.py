@@ -1,12 +1,19 @@
+from pathlib import Path
+
 import pytest
 
 from blockgz_runtime.errors import UsageError
-from blockgz_runtime.store.address import LocalAddress
+from blockgz_runtime.store.address import Address, LocalAddress, S3Address
 from index_format.keys import TopicFolder
 from replayer.read.positions import AtOffset, AtTime, Earliest, Latest
 from replayer.spark.source.options import Bound, SourceOptions, Subscription, parse_options, position_in
 
 LEAST = {"path": "./archive", "subscribe": "orders"}
+
+
+def here(name: str) -> LocalAddress:
+    """Executors work in other folders."""
+    return LocalAddress(str(Path.cwd() / name))
 
 
 def parsed(**options: str) -> SourceOptions:
@@ -15,14 +22,28 @@ def parsed(**options: str) -> SourceOptions:
 
 def test_the_least_reads_everything() -> None:
     options = parsed()
-    assert (options.place.address, options.start, options.end) == (LocalAddress("./archive"), Earliest(), Latest())
+    assert (options.place.address, options.start, options.end) == (here("archive"), Earliest(), Latest())
     assert options.subscription == Subscription({"orders": None})
     assert options.fails_on_data_loss
     assert not options.headers
 
 
 def test_a_bare_path_is_a_folder_as_everywhere_in_spark() -> None:
-    assert parsed(path="archive").place.address == LocalAddress("./archive")
+    assert parsed(path="archive").place.address == here("archive")
+
+
+@pytest.mark.parametrize(
+    ("path", "address"),
+    [
+        ("s3a://backup/kafka", S3Address("backup", "kafka/")),
+        ("s3://backup/kafka", S3Address("backup", "kafka/")),
+        ("file:/data/kafka", LocalAddress("/data/kafka")),
+        ("file:///data/kafka", LocalAddress("/data/kafka")),
+        ("~/kafka", LocalAddress(str(Path.home() / "kafka"))),
+    ],
+)
+def test_paths_as_spark_spells_them(path: str, address: Address) -> None:
+    assert parsed(path=path).place.address == address
 
 
 def test_names_in_any_case() -> None:
