@@ -285,7 +285,7 @@ def replayed(
 def test_the_command_on_executors(
     spark: SparkSession, site: Site, topic_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without transactions by key, and with them as a job that `replayer replay` knows as its own."""
+    """Without transactions by key, and with them as a job that `replayer replay` does not resume."""
     create_topic(site.bootstrap, topic_name, 3)
     records = [NewRecord(b"%d" % n, b"%d" % (n % 39), n % 3, timestamp=FIRST_MS + n) for n in range(600)]
     produce(site.bootstrap, topic_name, [*records, NewRecord(None, None, 2, (("h", None),), FIRST_MS)])
@@ -314,7 +314,8 @@ def test_the_command_on_executors(
     assert replay(copy, "--transactional", "--job", copy)["records"] == 601
     same(site, topic_name, copy, 3)
     arguments = ("replay", topic_name, "--to-topic", copy, "--transactional", "--job", copy, "--resume", "--yes")
-    again = site.replayer_json(*arguments, *site.kafka)
+    assert f"the folder of job {copy} is missing" in site.replayer(*arguments, *site.kafka, check=2).stderr
+    again = replay(copy, "--transactional", "--job", copy, "--resume")
     assert (again["records"], again["records_before"], again["complete"]) == (0, 601, True)
     report = site.replayer_json("verify", topic_name, "--against-topic", copy, *site.kafka)
     assert (report["verdict"], report["records"]) == ("OK", 601)

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from blockgz_runtime.errors import FAILED, PARTLY_FAILED
-from blockgz_runtime.process import share_heaps
+from blockgz_runtime.process import allow_open_files, share_heaps
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing, ended_code, print_failure
 from blockgz_runtime.program.progress import RecordProgress, record_progress
@@ -25,12 +25,15 @@ from replayer.kafka.admin import KafkaAdmin
 from replayer.read.request import DamagePolicies
 from replayer.replay.pace import Commands
 from replayer.replay.preflight import make_plan
-from replayer.replay.prepare import PreparedJob, ask_before, make_ready, prepared_job, shaped_target
+from replayer.replay.prepare import PRODUCERS, PreparedJob, ask_before, make_ready, prepared_job, shaped_target
 from replayer.replay.request import ReplayRequest
 from replayer.replay.result import ReplayResult
 from replayer.replay.run import run_replay
 from replayer.replay.seams import Keeping, RecordSink
 from replayer.replay.target_topic import undo_retention
+
+FILES, FILES_OF_A_PRODUCER = 100, 15
+"""So many files a replay may open, and so many more for each producer, beside a connection to each broker."""
 
 
 @click.command(
@@ -82,6 +85,7 @@ async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, s
         with prepared.alone():
             await asyncio.to_thread(make_ready, target, admin, properties)
             fresh = await asyncio.to_thread(KafkaAdmin, properties) if target.creates else admin
+            allow_open_files(FILES + PRODUCERS * (FILES_OF_A_PRODUCER + admin.num_brokers))
             sink, keeping = await asyncio.to_thread(prepared.begun, fresh)
             result, signals = await _run(request, prepared, sink, keeping, plan.records, as_json)
             if result.complete:

@@ -117,6 +117,11 @@ class KafkaAdmin:
         return self._metadata.cluster_id or None
 
     @property
+    def num_brokers(self) -> int:
+        """How many brokers there are."""
+        return len(self._metadata.brokers)
+
+    @property
     def topics(self) -> tuple[str, ...]:
         """The names of the cluster's topics, without internal ones."""
         return tuple(sorted(name for name in self._metadata.topics if not name.startswith("__")))

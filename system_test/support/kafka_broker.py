@@ -76,19 +76,20 @@ class KafkaBroker:
     As a context manager it is started, and in the end stopped and its folder deleted.
     """
 
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
-        """`settings` of the broker, beside those of all tests."""
+    def __init__(self, settings: Mapping[str, str] | None = None, advertised_port: int | None = None) -> None:
+        """`settings` of the broker, beside those of all tests; `advertised_port` is where it sends clients to."""
         self._settings = _SETTINGS | dict(settings or {})
         self._java = tool("java")
         self._jars = kafka_jars()
         self._folder = tempfile.TemporaryDirectory(prefix="blockgz-kafka-")
         home = Path(self._folder.name)
-        self._port = free_port()
-        self._controller_port = free_port(self._port)
         self._configuration = home / "server.properties"
         self._data = home / "data"
         self._server: ServerProcess | None = None
-        self.bootstrap = f"127.0.0.1:{self._port}"
+        self.port = free_port()
+        self._advertised_port = advertised_port or self.port
+        self.bootstrap = f"127.0.0.1:{self.port}"
+        self._controller_port = free_port(self.port)
         self.log = home / "broker.log"
 
     def start(self) -> None:
@@ -172,7 +173,7 @@ class KafkaBroker:
         settings = {
             **self._settings,
             "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{self._controller_port}",
-            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._advertised_port}",
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
             "log.dirs": str(self._data),
         }
@@ -190,7 +191,7 @@ class KafkaBroker:
         return [self._java, *memory, *flags, *logging, "-cp", f"{self._jars}/*", main, *arguments]
 
     def _answers(self) -> bool:
-        if not accepts_connections(self._port):
+        if not accepts_connections(self.port):
             return False
         try:
             with KafkaAdminClient(bootstrap_servers=self.bootstrap, bootstrap_timeout_ms=5000) as admin:
