@@ -12,13 +12,14 @@ PROTOCOL_SCHEDULES ?= 1000000
 SEED ?= 0
 SOAK_MINUTES ?= 60
 SOAK_PARTITIONS ?= 2000
+REPLAY_ROUNDS ?= 200
 # The Git revision that `make house` compares the working tree with.
 BASE ?=
 # Files of tests run side by side, each process with servers of its own. Much of a system test is waiting.
 SIDE_BY_SIDE ?= -n 3 --dist loadfile
 SYSTEM_SIDE_BY_SIDE ?= -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test unit system spark check house bench bench-quick faults mutants simulate long soak replay-kills clean
+.PHONY: demo test unit system spark check house bench bench-quick faults mutants simulate long soak replay-kills replay-faults clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/archiver demo
@@ -58,9 +59,10 @@ mutants: $(VENV)/.dev
 simulate: $(VENV)/.dev
 	$(BIN)/python -m tests.support.service_simulation --schedules $(SCHEDULES) --seed $(SEED)
 
-# Hours: the fault campaign on real servers, both simulators at length, and streams begun again more often.
+# Hours: the fault campaigns on real servers, both simulators at length, and streams begun again more often.
 long: $(VENV)/.dev
 	$(MAKE) faults
+	$(MAKE) replay-faults
 	BLOCKGZ_RESTARTS=20 $(BIN)/python -m pytest system_test/test_spark_cluster.py -k begun_again
 	$(BIN)/python -m tests.support.simulate --schedules $(PROTOCOL_SCHEDULES) --seed $(SEED)
 	$(MAKE) simulate
@@ -82,6 +84,9 @@ $(VENV)/.dev: $(VENV)/.runtime
 
 replay-kills: $(VENV)/.dev
 	$(BIN)/python -m system_test.replay_kills
+
+replay-faults: $(VENV)/.dev
+	$(BIN)/python -m system_test.replay_faults --rounds $(REPLAY_ROUNDS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .ruff_cache .mypy_cache .hypothesis

@@ -1,0 +1,1 @@
+"""A campaign of replays that are disrupted: run it with `python -m system_test.replay_faults`."""
