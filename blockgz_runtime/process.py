@@ -3,7 +3,6 @@
 import atexit
 import ctypes
 import os
-import resource
 import signal
 import sys
 import threading
@@ -11,8 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType, SimpleNamespace
 from typing import Any
-
-from blockgz_runtime.errors import UsageError
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
 
@@ -214,17 +211,3 @@ def ended_in_time(
         yield
     finally:
         ended.set()
-
-
-def allow_open_files(needed: int) -> None:
-    """Lets the process open so many files, if the hard limit does; raises UsageError where it does not."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return
-    if hard != resource.RLIM_INFINITY and hard < needed:
-        raise UsageError(
-            f"this process may open {hard} files at most",
-            why=f"it needs about {needed}, for connections to brokers and for the archive",
-            remedy=f"raise the limit: ulimit -n {needed}, or LimitNOFILE= of a systemd unit",
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

@@ -10,7 +10,8 @@ import click
 import msgspec
 
 from blockgz_runtime.errors import FAILED, PARTLY_FAILED
-from blockgz_runtime.process import allow_open_files, share_heaps
+from blockgz_runtime.open_files import allow_open_files
+from blockgz_runtime.process import share_heaps
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing, ended_code, print_failure
 from blockgz_runtime.program.progress import RecordProgress, record_progress
@@ -25,7 +26,16 @@ from replayer.kafka.admin import KafkaAdmin
 from replayer.read.request import DamagePolicies
 from replayer.replay.pace import Commands
 from replayer.replay.preflight import make_plan
-from replayer.replay.prepare import PRODUCERS, PreparedJob, ask_before, make_ready, prepared_job, shaped_target
+from replayer.replay.prepare import (
+    PRODUCERS,
+    PreparedJob,
+    ask_before,
+    make_ready,
+    missing_sources,
+    prepared_job,
+    shaped_target,
+    with_missing,
+)
 from replayer.replay.request import ReplayRequest
 from replayer.replay.result import ReplayResult
 from replayer.replay.run import run_replay
@@ -72,13 +82,14 @@ async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, s
         click.echo(await asyncio.to_thread(undo_retention, request.target, admin, properties))
         return 0
     async with open_archive(address) as archive, AsyncExitStack() as stack:
+        missing = await missing_sources(request, archive)
         target = await shaped_target(request, archive, admin)
         damage = DamagePolicies(request.on_damage)
         jobs = open_jobs(request.jobs, address)
         preparing = prepared_job(request, archive, target, properties, jobs, damage)
         prepared = await stack.enter_async_context(preparing)
         preflight = await ask_before(request, prepared, target, admin)
-        plan = make_plan(preflight)
+        plan = make_plan(with_missing(preflight, missing))
         seconds = request.pace.seconds(plan.records, plan.bytes, plan.span_ms)
         if not agreed(plan, options, as_json=as_json, seconds=round(seconds, 3)):
             return 0
@@ -98,7 +109,7 @@ async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, s
     else:
         print_result(plan, result)
         print_left_out(target.left_out)
-    incomplete = print_skipped(damage) or (PARTLY_FAILED if target.left_out.unfit else 0)
+    incomplete = print_skipped(damage) or (PARTLY_FAILED if target.left_out.unfit or missing else 0)
     return ended_code(incomplete, signals, is_done=result.complete)
 
 

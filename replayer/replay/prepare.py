@@ -19,6 +19,7 @@ from replayer.kafka.admin import KafkaAdmin, TopicChanges
 from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicFacts
 from replayer.kafka.topic_pin import TopicPin
 from replayer.read.archive import Archive
+from replayer.read.inventory import compare
 from replayer.read.positions import OffsetRange
 from replayer.read.request import SKIPS, DamagePolicies
 from replayer.read.selection import Reading, Selection
@@ -55,6 +56,7 @@ from replayer.replay.stages import (
 )
 from replayer.replay.target_topic import new_topic, plan_hold, retention_file, state_folder, still_means, while_held
 
+MOST_NAMED = 10
 PRODUCERS = 4
 """So many share the lanes of a job with transactions."""
 LEAST_TIMEOUT_SECONDS = 120.0
@@ -371,6 +373,33 @@ def _folder_missing(folder: JobFolder, recorded: Mapping[int, LanePosition]) -> 
         why=f"{written} records of it are committed, and {folder.address} does not tell where they are",
         remedy="name the folder of jobs that it began with by --jobs, or begin another job with --job NAME",
     )
+
+
+async def missing_sources(request: ReplayRequest, archive: Archive) -> tuple[str, ...]:
+    """What the archive should hold of the topic by its inventory, and lacks; empty where nothing is missing.
+
+    Raises ReplayRefused, unless the request goes on with what is there.
+    """
+    wanted = request.topic.narrowed(request.selection.partitions)
+    compared = await compare(archive, [(wanted.topic, wanted.partitions)])
+    missing = [str(each) for each in compared.missing]
+    if compared.damage is not None:
+        missing.append(f"{compared.damage.key} ({compared.damage.reason})")
+    if missing and not request.partial:
+        more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
+        raise ReplayRefused(
+            f"the archive lacks a part of {wanted.topic}",
+            why=f"its inventory names what is not there: {', '.join(missing[:MOST_NAMED])}{more}",
+            remedy="restore it, or replay what is there with --partial",
+        )
+    return tuple(missing)
+
+
+def with_missing(preflight: Preflight, missing: Sequence[str]) -> Preflight:
+    """The preflight with a note on what the archive lacks."""
+    if not missing:
+        return preflight
+    return replace(preflight, notes=(*preflight.notes, f"missing in the archive: {', '.join(missing)}"))
 
 
 async def asked_job(

@@ -47,6 +47,7 @@ class ReplayRequest:
     on_damage: str = STOPS
     into_source: bool = False
     transactional: bool = False
+    partial: bool = False
     resume: bool = False
     job: str | None = None
     jobs: str | None = None

@@ -164,6 +164,11 @@ _SHARED = (
         is_flag=True,
         help="Exactly once: records and position in one transaction, over crashes and --resume too.",
     ),
+    Option(
+        "--partial",
+        is_flag=True,
+        help="Replay what is there if the archive lacks partitions; the exit code is 3 then.",
+    ),
     Option("--resume", is_flag=True, help="Resume where the job stopped; begin it if it wrote nothing."),
     Option(
         "--job", metavar="NAME", help="The job's name; without it one that archive, topic, target and selection give."

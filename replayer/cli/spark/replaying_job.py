@@ -25,7 +25,17 @@ from replayer.replay.ledger import refuse_long_metadata
 from replayer.replay.pipeline import KeepPartitions, Pipeline
 from replayer.replay.plan import ReplayPlan
 from replayer.replay.preflight import make_plan
-from replayer.replay.prepare import KnownJob, ShapedTarget, ask_before, asked_job, known_job, make_ready, shaped_target
+from replayer.replay.prepare import (
+    KnownJob,
+    ShapedTarget,
+    ask_before,
+    asked_job,
+    known_job,
+    make_ready,
+    missing_sources,
+    shaped_target,
+    with_missing,
+)
 from replayer.replay.request import ReplayRequest
 from replayer.replay.target_topic import undo_retention
 from replayer.spark.archive_place import ArchivePlace
@@ -46,10 +56,11 @@ async def replay(
         click.echo(await asyncio.to_thread(undo_retention, request.target, admin, properties))
         return 0
     async with open_archive(address) as archive, AsyncExitStack() as stack:
+        missing = await missing_sources(request, archive)
         target = await shaped_target(request, archive, admin)
         known, lanes, store = await _known(request, archive, target.pipeline, properties)
         stack.callback(store.close)
-        preflight = await ask_before(request, known, target, admin)
+        preflight = with_missing(await ask_before(request, known, target, admin), missing)
         notes = (*preflight.notes, f"{len(lanes)} tasks at most, one for each source partition")
         plan = make_plan(replace(preflight, notes=notes))
         if not agreed(plan, options, as_json=as_json):
@@ -67,7 +78,7 @@ async def replay(
         _print_result(plan, result, time.monotonic() - begun)
     for source, (start, end, reason) in result.skipped:
         click.echo(f"FAILURE {plan.topic}:{source} skipped offsets {start}..{end}: {reason}", err=True)
-    return PARTLY_FAILED if result.skipped or result.left_out.unfit else 0
+    return PARTLY_FAILED if result.skipped or result.left_out.unfit or missing else 0
 
 
 async def _known(

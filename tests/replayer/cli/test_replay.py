@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -176,6 +177,21 @@ def test_a_name_is_of_one_job(program: Program, copy: str) -> None:
         refused = program("replay", *other)
         assert refused.exit_code == 2, refused.stderr
         assert "not the replay that the job began with" in refused.stderr
+
+
+def test_what_the_archive_lacks_is_said_before_the_first_record(program: Program, copy: str, root: Path) -> None:
+    shutil.rmtree(root / "topic=orders" / "partition=00001")
+    refused = program("replay", "orders", "--to-topic", copy, "--yes")
+    assert refused.exit_code == 2
+    assert "orders:1" in refused.stderr
+    assert "--partial" in refused.stderr
+    assert program.held(copy) == 0
+    assert program("replay", "orders:0", "--to-topic", copy, "--dry-run").exit_code == 0, "it is not asked for"
+    partial = program("replay", "orders", "--to-topic", copy, "--yes", "--partial", "--json")
+    assert partial.exit_code == 3, partial.stderr
+    told = json.loads(partial.stdout)
+    assert (told["records"], told["complete"]) == (120, True)
+    assert "missing in the archive: orders:1" in told["plan"]["notes"]
 
 
 def test_a_job_that_was_broken_off(program: Program, copy: str, root: Path, tmp_path: Path) -> None:
