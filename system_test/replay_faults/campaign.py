@@ -26,7 +26,7 @@ from system_test.support.waiting import wait_until
 JOB = "copy"
 RUN_SECONDS = 240.0
 ENDING_SECONDS = 60.0
-KILLED, ENDED, TAKEN_OVER, CHANGED = -9, 143, 11, 1
+KILLED, ENDED, TAKEN_OVER, FAILED = -9, 143, 11, 1
 TARGET_CHANGED = ("was deleted while the job wrote to it", "is not the one that job", "lacks records that this job")
 
 
@@ -49,6 +49,8 @@ class Round:
     _made: Counter[str] = field(default_factory=Counter)
     _runs: int = 0
     _machine: int = 1
+    _attempts_before: int = 0
+    """In the job's folder, when the newest run was started."""
     _stack: ExitStack = field(default_factory=ExitStack)
 
     def run(self) -> dict[str, Any]:
@@ -81,7 +83,9 @@ class Round:
         return self._complete(replay, source)
 
     def _complete(self, replay: Running, source: Source) -> dict[str, Any]:
-        done = self._ended(replay, RUN_SECONDS, 0)
+        done = self._check(replay.wait(RUN_SECONDS), 0, *self._while_away())
+        if done.exit_code:
+            done = self._ended(self._start(), RUN_SECONDS, 0)
         result = json.loads(done.stdout)
         made = sum(map(len, source.values()))
         written = result["records"] + result["records_before"]
@@ -96,6 +100,14 @@ class Round:
             self._prove(repeats=verdict.repeated)
         figures = {"records": made, "repeated": verdict.repeated, "proved": self.proves}
         return {"outcome": "complete", **figures, "lost_commits": result["lost_commits"]}
+
+    def _while_away(self) -> tuple[int, ...]:
+        """A run that had not begun when its broker went may end with 1: no attempt of it is in the job's folder."""
+        outage = any(kind in self._made for kind in (Kind.BROKER_KILL.value, Kind.FREEZE.value))
+        return (FAILED,) if outage and self._attempts() == self._attempts_before else ()
+
+    def _attempts(self) -> int:
+        return len(list(self.home.glob(f"jobs/{JOB}/attempts/*.json")))
 
     def _prove(self, *, repeats: int) -> None:
         options = ("--job", JOB, "--jobs", self.home / "jobs", "-b", self.broker.bootstrap, "-a", self.home / "archive")
@@ -129,8 +141,7 @@ class Round:
         return self._start()
 
     def _term(self, replay: Running, _: Disruption) -> Running:
-        replay.signal(signal.SIGTERM)
-        self._ended(replay, ENDING_SECONDS, ENDED, 0)
+        self._told_to_end(replay)
         return self._start()
 
     def _freeze(self, replay: Running, disruption: Disruption) -> Running:
@@ -152,8 +163,7 @@ class Round:
         if disruption.kind is Kind.FROZEN_KILL:
             self._killed(replay)
         else:
-            replay.signal(signal.SIGTERM)
-            self._ended(replay, ENDING_SECONDS, ENDED, 0)
+            self._told_to_end(replay)
         self.broker.resume()
         return self._start()
 
@@ -207,13 +217,20 @@ class Round:
         create_topic(self.broker.bootstrap, self.target, self.plan.routing.lanes)
 
     def _refused(self, replay: Running) -> None:
-        done = self._ended(replay, RUN_SECONDS, CHANGED)
+        done = self._ended(replay, RUN_SECONDS, FAILED)
         if not any(words in done.stderr for words in TARGET_CHANGED):
             raise AssertionError(f"it does not say that the target changed\n{done.transcript}")
 
     def _killed(self, replay: Running) -> None:
         done = replay.kill()
         self._check(done, KILLED, 0)
+
+    def _told_to_end(self, replay: Running) -> None:
+        """By SIGTERM; before the program heeds it, it ends as any process does, which shells call 143 as well."""
+        replay.signal(signal.SIGTERM)
+        done = replay.wait(ENDING_SECONDS)
+        unheeded = () if self._attempts() > self._attempts_before else (-signal.SIGTERM,)
+        self._check(done, ENDED, 0, *unheeded)
 
     def _ended(self, replay: Running, seconds: float, *codes: int) -> Completed:
         return self._check(replay.wait(seconds), *codes)
@@ -238,6 +255,7 @@ class Round:
         where = ("-b", self.broker.bootstrap, "-a", self.home / "archive")
         arguments = ("replay", TOPIC, "--to-topic", self.target, *options, *shape, *where)
         self._runs += 1
+        self._attempts_before = self._attempts()
         self._note(f"run {self._runs} begins")
         return self._stack.enter_context(start("replayer", *arguments, env=self._env()))
 
