@@ -14,6 +14,7 @@ COMMANDS = {
     "describe": "replayer.cli.ls:describe",
     "coverage": "replayer.cli.coverage:command",
     "replay": "replayer.cli.replay:command",
+    "jobs": "replayer.cli.jobs:command",
     "verify": "replayer.cli.verify:command",
     "verify-report": "replayer.cli.report:verify_report",
     "spark": "replayer.cli.spark:command",

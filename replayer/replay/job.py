@@ -21,6 +21,11 @@ HASH_DIGITS = 16
 NAME_DIGITS = 12
 
 
+def is_job_name(name: str) -> bool:
+    """Whether a job can be called that."""
+    return re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name) is not None and name.strip(".") != ""
+
+
 @dataclass(frozen=True)
 class Job:
     """What names a job in the cluster; `selection` is the hash of everything that was asked for."""
@@ -31,7 +36,7 @@ class Job:
 
     def __post_init__(self) -> None:
         """Raises UsageError."""
-        if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", self.name):
+        if not is_job_name(self.name):
             raise UsageError(
                 f"{self.name[:120]!r} is no name for a job",
                 why="it becomes part of names in Kafka and of files",

@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from blockgz_runtime.store.writer import ContentTag, Store
+from blockgz_runtime.store.writer import ContentTag, Store, ToolStore
 from index_format.errors import FormatError
 from index_format.objects import Count, Offset, Sealed, decode, encode, stored
 from replayer.errors import JobTakenOver, ReplayRefused
+from replayer.replay.job import is_job_name
 from replayer.replay.ledger import LanePosition, decode_position
 from replayer.replay.run_map import Run
 
@@ -244,6 +245,11 @@ def unreadable(job: str, why: str) -> ReplayRefused:
         why=why,
         remedy="restore it, or begin another job with --job NAME",
     )
+
+
+def job_names(store: ToolStore) -> list[str]:
+    """The folders that may be those of jobs, in order; what a job cannot be called is another's."""
+    return sorted(name for name in store.folders("") if is_job_name(name))
 
 
 def runs_in(segment: Segment) -> Iterator[Run]:

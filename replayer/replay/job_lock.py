@@ -3,7 +3,7 @@
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,21 +14,34 @@ from replayer.errors import JobTakenOver, ReplayRefused
 def held(folder: Path, job: str) -> Iterator[None]:
     """While this lasts no other run of the job writes; raises JobTakenOver where one does already."""
     path = folder / f".{job}.lock"
-    with _locked(path, job):
+    with _locked(path, job, fcntl.LOCK_EX):
         try:
             yield
         finally:
             path.unlink(missing_ok=True)
 
 
-def _locked(path: Path, job: str) -> BinaryIO:
+@contextmanager
+def shared(folder: Path, job: str) -> Iterator[None]:
+    """While this lasts the job is not removed; other runs of it may take it over. Raises JobTakenOver as `held`."""
+    path = folder / f".{job}.lock"
+    with _locked(path, job, fcntl.LOCK_SH) as lock:
+        try:
+            yield
+        finally:
+            with suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink(missing_ok=True)
+
+
+def _locked(path: Path, job: str, kind: int) -> BinaryIO:
     """The lock, held until it is closed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         while True:
             lock = path.open("ab")
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, kind | fcntl.LOCK_NB)
                 if _is_named(lock, path):
                     return lock
             except BaseException:

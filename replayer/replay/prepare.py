@@ -5,7 +5,7 @@ Nothing is changed before `make_ready`.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -23,9 +23,10 @@ from replayer.read.inventory import compare
 from replayer.read.positions import OffsetRange
 from replayer.read.request import SKIPS, DamagePolicies
 from replayer.read.selection import Reading, Selection
+from replayer.replay.asked import asked_of
 from replayer.replay.job import Job, chain_hash, first_positions, make_job, pinned, refuse_other_job
 from replayer.replay.job_folder import JobFolder, JobRequest
-from replayer.replay.job_lock import held
+from replayer.replay.job_lock import held, shared
 from replayer.replay.job_log import FolderLog
 from replayer.replay.ledger import LanePosition, Ledger, decode_position, refuse_long_metadata
 from replayer.replay.pipeline import KeepPartitions, Pipeline, Router, Stage
@@ -90,7 +91,7 @@ async def shaped_target(request: ReplayRequest, archive: Archive, admin: KafkaAd
     )
     router: Router = make_router(shape.routing, target, facts.num_partitions) if facts else KeepPartitions()
     left_out = LeftOut()
-    stages = tuple(_stages(shape, parse_topic_folder(topic).topic, target, left_out))
+    stages = tuple(make_stages(shape, parse_topic_folder(topic).topic, target, left_out))
     pipeline = Pipeline(stages, router)
     notes = tuple(_notes(request, pipeline, facts, creates, holds=holds))
     held = while_held(facts) if facts is not None and holds else facts
@@ -104,7 +105,8 @@ async def _planned(shape: Shape, archive: Archive, topic: str, target: str) -> N
     return new_topic(target, shape.routing.partitions_for(source_partitions), archived, shape.topic_config)
 
 
-def _stages(shape: Shape, topic: str, target: str, left_out: LeftOut) -> Iterator[Stage]:
+def make_stages(shape: Shape, topic: str, target: str, left_out: LeftOut) -> Iterator[Stage]:
+    """The stages in order; `topic` is the source's name without its incarnation."""
     drops = shape.tombstones == "drop"
     if drops:
         yield DropTombstones()
@@ -216,7 +218,7 @@ class PreparedJob(KnownJob):
 
     folder: JobFolder
     alone: Callable[[], AbstractContextManager[None]]
-    """Keeps other runs of the job away on this machine; transactions do it in the cluster."""
+    """Keeps the job, and where the cluster does not do it by transactions other runs of it away, on this machine."""
     begun: Callable[[KafkaAdmin], tuple[RecordSink, Keeping]]
     """Where its records go, and what it keeps to: with the target as it is now, whose id is written down."""
 
@@ -241,7 +243,7 @@ async def prepared_job(
         job = await asyncio.to_thread(_numbered, job, jobs, resume=request.resume)
     folder = JobFolder(jobs, job.name)
     kept = await asyncio.to_thread(folder.request)
-    fresh = _asked_of_folder(request, job, selections, target.pipeline)
+    fresh = _asked_of_folder(request, job, selections, target)
     if kept is not None:
         refuse_other_folder(kept, fresh, folder.address)
         refuse_changed_target(kept, target.facts if target.creates is None else None)
@@ -259,7 +261,7 @@ async def prepared_job(
         if positions is not None:
             refuse_long_metadata(known.work.first)
         begun = partial(_begun, request, folder, kept or fresh, positions, properties)
-        alone = nullcontext if request.transactional else partial(held, state_folder() / "jobs", job.name)
+        alone = partial(shared if request.transactional else held, state_folder() / "jobs", job.name)
         yield PreparedJob(**vars(known), folder=folder, alone=alone, begun=partial(begun, job, known.work))
     finally:
         if positions is not None:
@@ -318,7 +320,7 @@ def _numbered(job: Job, jobs: Store, *, resume: bool) -> Job:
 
 
 def _asked_of_folder(
-    request: ReplayRequest, job: Job, selections: Sequence[Selection], pipeline: Pipeline
+    request: ReplayRequest, job: Job, selections: Sequence[Selection], target: ShapedTarget
 ) -> JobRequest:
     partition = selections[0].partition
     folder = partition.folders[0][0].folder
@@ -334,7 +336,7 @@ def _asked_of_folder(
         producers=0,
         begun_at=wall_clock(),
         ranges={},
-        asked={"pipeline": pipeline.fingerprint},
+        asked=asked_of(request, target.pipeline, target.facts.num_partitions if target.facts else 0),
     )
 
 

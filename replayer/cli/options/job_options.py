@@ -1,12 +1,25 @@
 """Where the folders of replay jobs are."""
 
+from blockgz_runtime.program.options import Option
 from blockgz_runtime.store.opening import open_store
 from blockgz_runtime.store.writer import Store
 from replayer.cli.options.archive_options import ArchiveOptions
 from replayer.replay.target_topic import state_folder
 
+jobs_option = Option(
+    "--jobs",
+    metavar="DIR|s3://BUCKET/PREFIX",
+    envvar="BLOCKGZ_JOBS",
+    help="Where the folders of jobs are, which tell what was written where.  [default: $XDG_STATE_HOME/blockgz/jobs]",
+)
+"""Passes `jobs: str | None`."""
+
+
+def jobs_place(jobs: str | None) -> str:
+    """The address of the folders; by default a folder of this machine."""
+    return jobs or str(state_folder() / "jobs")
+
 
 def open_jobs(jobs: str | None, archive: ArchiveOptions) -> Store:
-    """The store at `jobs`, on S3 as the archive's endpoint and region say; by default a folder of this machine."""
-    place = jobs or str(state_folder() / "jobs")
-    return open_store(place, endpoint_url=archive.endpoint_url, region=archive.region)
+    """The store at `jobs`, on S3 as the archive's endpoint and region say."""
+    return open_store(jobs_place(jobs), endpoint_url=archive.endpoint_url, region=archive.region)

@@ -7,6 +7,7 @@ import click
 
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.options import DURATION, Argument, Option, OptionSet, choice_option
+from replayer.cli.options.job_options import jobs_option
 from replayer.cli.options.selection_options import damage_option, record_options
 from replayer.read.topics import TopicPartitions, parse_topic
 from replayer.replay.pace import make_pace
@@ -184,13 +185,7 @@ replay_options = OptionSet(
     "options",
     _replay,
     *_SHARED,
-    Option(
-        "--jobs",
-        metavar="DIR|s3://BUCKET/PREFIX",
-        envvar="BLOCKGZ_JOBS",
-        help="Where the folders of jobs are, which tell what was written where.  [default: "
-        "$XDG_STATE_HOME/blockgz/jobs]",
-    ),
+    jobs_option,
     Option(
         "--patience",
         type=DURATION,

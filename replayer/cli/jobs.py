@@ -1,0 +1,116 @@
+"""`replayer jobs`."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import msgspec
+
+from blockgz_runtime.errors import PARTLY_FAILED, NoArchiveThere, UsageError
+from blockgz_runtime.program.archive_options import endpoint_option, region_option
+from blockgz_runtime.program.main import closing, confirm, print_failure
+from blockgz_runtime.program.tables import print_table
+from blockgz_runtime.store.opening import open_existing_store
+from blockgz_runtime.store.writer import ToolStore
+from replayer.cli.options.job_options import jobs_option, jobs_place
+from replayer.cli.options.options import json_option
+from replayer.errors import ReplayRefused
+from replayer.replay.job_folder import JobFolder, job_names
+from replayer.replay.job_lock import held
+from replayer.replay.job_summary import JobSummary, summary_of
+from replayer.replay.target_topic import state_folder
+
+COLUMNS = ("JOB", "SOURCE", "TARGET", "BEGUN (UTC)", "RUNS", "RECORDS", "TRANSACTIONAL", "COMPLETE")
+
+
+@click.command(
+    "jobs",
+    epilog=closing(
+        "replayer jobs", "replayer jobs rm restore-1 --yes", "replayer jobs --jobs s3://bucket/replay-jobs --json"
+    ),
+)
+@click.argument("action", metavar="[rm NAME]", nargs=-1)
+@jobs_option
+@click.option("--yes", is_flag=True, help="With rm: do not ask.")
+@json_option
+@endpoint_option
+@region_option
+def command(
+    action: tuple[str, ...], jobs: str | None, yes: bool, as_json: bool, endpoint_url: str | None, region: str | None
+) -> int:
+    """List the replay jobs that have a folder, or remove the folder of one.
+
+    RECORDS are those that the job's run map has and that count. Whether a job with --transactional is complete stands
+    in the cluster: replayer verify --job tells.
+
+    What a removed job wrote stays in its target; it can be neither resumed nor proved then. A job that runs on this
+    machine is not removed.
+    """
+    if not action:
+        return _list(_opened(jobs, endpoint_url, region), as_json=as_json)
+    if action[0] != "rm" or len(action) != 2:
+        raise click.UsageError("jobs takes nothing, or rm and the name of one job")
+    if as_json:
+        raise click.UsageError("--json goes with the list of jobs")
+    _remove(_opened(jobs, endpoint_url, region), action[1], yes=yes)
+    return 0
+
+
+def _opened(jobs: str | None, endpoint_url: str | None, region: str | None) -> ToolStore | None:
+    """The folder of jobs; None where the default one is not there yet."""
+    try:
+        return open_existing_store(jobs_place(jobs), endpoint_url=endpoint_url, region=region)
+    except NoArchiveThere as error:
+        if jobs is None:
+            return None
+        raise UsageError(f"there are no jobs at {jobs}", why=error.why, remedy="check --jobs") from error
+
+
+def _list(store: ToolStore | None, *, as_json: bool) -> int:
+    code = 0
+    listed: list[JobSummary] = []
+    for folder in [JobFolder(store, name) for name in job_names(store)] if store else ():
+        try:
+            found = summary_of(folder)
+        except ReplayRefused as error:
+            print_failure(error)
+            code = PARTLY_FAILED
+            continue
+        if found is not None:
+            listed.append(found)
+    if as_json:
+        click.echo(msgspec.json.encode({"jobs": [_json(each) for each in listed]}))
+    else:
+        print_table(COLUMNS, [_row(each) for each in listed])
+    return code
+
+
+def _json(job: JobSummary) -> dict[str, Any]:
+    return {
+        "job": job.request.job,
+        "source": job.request.folder,
+        "target": job.request.target,
+        "begun_at_ms": job.request.begun_at,
+        "runs": job.attempts,
+        "records": job.records,
+        "transactional": job.request.transactional,
+        "complete": job.complete,
+    }
+
+
+def _row(job: JobSummary) -> tuple[str | int, ...]:
+    begun = datetime.fromtimestamp(job.request.begun_at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    words = {True: "yes", False: "no", None: "-"}
+    request = job.request
+    names = (request.job, request.folder, request.target, begun)
+    return (*names, job.attempts, job.records, words[request.transactional], words[job.complete])
+
+
+def _remove(store: ToolStore | None, name: str, *, yes: bool) -> None:
+    if store is None or name not in job_names(store):
+        raise UsageError(f"there is no job {name[:120]!r}", why="no folder has that name", remedy="see replayer jobs")
+    folder = JobFolder(store, name)
+    confirm(f"Remove {folder.address}?", undone=f"{folder.address} was not removed", is_agreed=yes)
+    with held(state_folder() / "jobs", name):
+        folder.remove()
+    click.echo(f"{folder.address} is removed", err=True)
