@@ -1,7 +1,7 @@
 """Blocks that inflate alone, cut from encoded records at a size limit; under codec `gzip` GZIP members (RFC 1952)."""
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -13,7 +13,7 @@ from index_format import zstd_frames
 from index_format.chunk_index import BlockEntry
 from index_format.errors import CorruptBlock, TooLarge, UnsupportedVersion
 from index_format.record_formats import Piece, RecordFormat, record_format
-from index_format.records import TIMESTAMP_TYPE_IDS
+from index_format.records import TIMESTAMP_TYPE_IDS, small_slices
 from index_format.zstd_frames import ZstdCompressor
 
 GZIP_HEADER = bytes.fromhex("1f8b08000000000000ff")
@@ -24,6 +24,11 @@ MERGED_BYTES = 64 * 1024
 """Pieces of an open block are merged up to this size: larger ones are worth their footprint, and not copied again."""
 RECORD_FOOTPRINT = 32
 """Bytes that a decoded record takes beside its content, at the least: a block's records are bounded by it too."""
+
+LARGE_BLOCK_BYTES = 4 * 1024 * 1024
+"""A larger block is inflated step by step, and decoded part by part."""
+STEP_BYTES = 128 * 1024
+FED_BYTES = 64 * 1024
 
 DECODED_FOR_ONE = 32
 """Records that finding a single one may decode: for more than their share of a block, all of it is decoded."""
@@ -235,7 +240,39 @@ def decode_block(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: 
 
     Raises TooLarge, CorruptBlock or UnsupportedVersion.
     """
-    return _all_records(_opened(member, entry, index, max_bytes), entry)
+    parts = decode_parts(member, entry, index, max_bytes)
+    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+
+
+def decode_parts(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> list[pa.RecordBatch]:
+    """The same, a large block as several batches, each small or of one record, in order.
+
+    Takes little more memory than the block has uncompressed bytes, beside what is stored. Raises as `decode_block`.
+    """
+    if entry.byte_length_uncompressed > LARGE_BLOCK_BYTES:
+        return list(_large_parts(member, entry, index, max_bytes))
+    return [_all_records(_opened(member, entry, index, max_bytes), entry)]
+
+
+def _large_parts(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Its records, which are right only once the last of them came: checksum and count are compared then."""
+    encoding, timestamp_type = _how_encoded(entry, index, max_bytes)
+    found, last = 0, entry.first_record_offset - 1
+    for raw in encoding.parts(_inflated_steps(member, entry, index, max_bytes)):
+        before, found = found, found + encoding.count(raw)
+        if found > entry.num_records:
+            raise _other_records(entry, f"{found} or more")
+        batch = encoding.decode(raw, entry.first_record_offset + before, timestamp_type)
+        offsets = batch.column("offset").to_numpy()
+        if batch.num_rows != found - before or offsets[0] <= last or bool((offsets[1:] <= offsets[:-1]).any()):
+            raise _other_records(entry, f"others up to {last}")
+        if not before and offsets[0] != entry.first_record_offset:
+            raise _other_records(entry, f"{offsets[0]} as the first")
+        last = int(offsets[-1])
+        del raw
+        yield from small_slices(batch)
+    if (found, last) != (entry.num_records, entry.last_record_offset):
+        raise _other_records(entry, f"{found} up to {last}")
 
 
 def decode_block_near(
@@ -245,6 +282,8 @@ def decode_block_near(
 
     Others may be among them. Raises as `decode_block` does; the number of records is not checked.
     """
+    if entry.byte_length_uncompressed > LARGE_BLOCK_BYTES:
+        return _near(_large_parts(member, entry, index, max_bytes), offsets)
     opened = _opened(member, entry, index, max_bytes)
     few = len(offsets) * DECODED_FOR_ONE <= entry.num_records
     batch = opened.encoding.decode_near(opened.raw[0], offsets, opened.timestamp_type) if few else None
@@ -252,6 +291,26 @@ def decode_block_near(
         return _all_records(opened, entry)
     _check_offsets(batch, entry)
     return batch
+
+
+def _near(parts: Iterable[pa.RecordBatch], offsets: Sequence[int]) -> pa.RecordBatch:
+    """The records at these offsets, or the nearest below and above each, of parts as they go by."""
+    kept: list[pa.RecordBatch] = []
+    newest: pa.RecordBatch | None = None
+    reached = -1
+    for part in parts:
+        present = part.column("offset").to_numpy()
+        inside = [offset for offset in offsets if reached < offset <= present[-1]]
+        places = np.searchsorted(present, inside)
+        holes = places[present[places] != inside] if inside else places
+        if newest is not None and bool((holes == 0).any()):
+            kept.append(newest)
+        rows = sorted({*places.tolist(), *(int(place) - 1 for place in holes if place)})
+        newest = None if rows[-1:] == [len(present) - 1] else part.slice(part.num_rows - 1)
+        if rows:
+            kept.append(part if len(rows) == part.num_rows else part.take(rows))
+        reached = int(present[-1])
+    return kept[0] if len(kept) == 1 else pa.concat_batches(kept)
 
 
 class _Opened(NamedTuple):
@@ -275,16 +334,21 @@ def _all_records(opened: _Opened, entry: BlockEntry) -> pa.RecordBatch:
 
 
 def _opened(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> _Opened:
+    encoding, timestamp_type = _how_encoded(entry, index, max_bytes)
+    return _Opened([inflate_block(member, entry, index, max_bytes)], encoding, timestamp_type)
+
+
+def _how_encoded(entry: BlockEntry, index: Encoding, max_bytes: int) -> tuple[RecordFormat, int]:
+    """The record format and the timestamp type's number."""
     if entry.num_records * RECORD_FOOTPRINT > max_bytes:
         raise TooLarge(
             f"a block says that it holds {entry.num_records} records",
             why=f"this reader accepts at most {max_bytes // RECORD_FOOTPRINT}",
             remedy="raise the bound on the size of blocks if the archive is yours and such blocks are expected",
         )
-    raw = inflate_block(member, entry, index, max_bytes)
     encoding = record_format(index.record_format)
     try:
-        return _Opened([raw], encoding, TIMESTAMP_TYPE_IDS[index.timestamp_type])
+        return encoding, TIMESTAMP_TYPE_IDS[index.timestamp_type]
     except KeyError:
         raise UnsupportedVersion(f"timestamp type {index.timestamp_type!r} is unknown") from None
 
@@ -306,13 +370,47 @@ def _other_records(entry: BlockEntry, found: str) -> CorruptBlock:
 
 def inflate_block(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> bytes:
     """The uncompressed bytes of one stored block, checked against its entry; raises as `decode_block` does."""
-    decompress = DECOMPRESSORS.get(index.codec)
-    if decompress is None:
+    return _codec(member, entry, index, max_bytes).whole(member, entry)
+
+
+def _inflated_steps(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> Iterator[bytes]:
+    """The same in pieces of a bounded size; the checks are complete once the last one came."""
+    found = crc32 = 0
+    for piece in _codec(member, entry, index, max_bytes).steps(member, entry):
+        found += len(piece)
+        if found > entry.byte_length_uncompressed:
+            raise _other_length(entry, f"{found} or more")
+        crc32 = isal_zlib.crc32(piece, crc32)
+        yield piece
+    if found != entry.byte_length_uncompressed:
+        raise _other_length(entry, str(found))
+    _check_crc32(crc32, entry)
+
+
+def count_records(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> int:
+    """How many records a stored block holds, without decoding them; raises as `decode_block` does."""
+    encoding = record_format(index.record_format)
+    if entry.byte_length_uncompressed <= LARGE_BLOCK_BYTES:
+        return encoding.count(inflate_block(member, entry, index, max_bytes))
+    return sum(map(encoding.count, encoding.parts(_inflated_steps(member, entry, index, max_bytes))))
+
+
+class _Codec(NamedTuple):
+    """How one member or frame of the right length gives the bytes that its entry describes, or raises CorruptBlock."""
+
+    whole: Callable[[Stored, BlockEntry], bytes]
+    steps: Callable[[Stored, BlockEntry], Iterator[bytes]]
+    """At most STEP_BYTES each; their length and checksum are not compared with the entry."""
+
+
+def _codec(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> _Codec:
+    codec = CODECS.get(index.codec)
+    if codec is None:
         raise UnsupportedVersion(f"codec {index.codec!r} is unknown", remedy="use a newer release of blockgz")
     if len(member) != entry.byte_length:
         raise CorruptBlock("a block is not the one its index describes", why="its length differs")
     _refuse_larger(entry.byte_length_uncompressed, max_bytes)
-    return decompress(member, entry)
+    return codec
 
 
 def _from_gzip(member: Stored, entry: BlockEntry) -> bytes:
@@ -321,14 +419,41 @@ def _from_gzip(member: Stored, entry: BlockEntry) -> bytes:
     return inflate(member, entry.byte_length_uncompressed, entry.byte_length_uncompressed)
 
 
+def _gzip_steps(member: Stored, entry: BlockEntry) -> Iterator[bytes]:
+    _check_crc32(member_crc32(member), entry)
+    inflater = isal_zlib.decompressobj(GZIP_WINDOW)
+    view, fed = memoryview(member), 0
+    try:
+        while fed < len(view) and not inflater.eof:
+            # Fed a little at a time: an inflater copies what it is given and does not consume.
+            piece = inflater.decompress(view[fed : fed + FED_BYTES], STEP_BYTES)
+            fed += FED_BYTES
+            while piece:
+                yield piece
+                piece = b"" if inflater.eof else inflater.decompress(inflater.unconsumed_tail, STEP_BYTES)
+    except (isal_zlib.error, zlib.error) as error:  # type: ignore[misc]
+        raise CorruptBlock("a block does not inflate", why=str(error)) from error
+    if not inflater.eof or inflater.unused_data or fed < len(view):
+        what = "bytes after its end" if inflater.eof else "no end"
+        raise CorruptBlock("a block is not one complete gzip member of its recorded length", why=f"it has {what}")
+
+
 def _from_zstd(frame: Stored, entry: BlockEntry) -> bytes:
     raw = zstd_frames.decompress(frame, entry.byte_length_uncompressed)
     _check_crc32(block_crc32(raw), entry)
     return raw
 
 
-DECOMPRESSORS: dict[str, Callable[[Stored, BlockEntry], bytes]] = {"gzip": _from_gzip, "zstd": _from_zstd}
-"""By codec: one member or frame of the right length as the bytes that its entry describes, or CorruptBlock."""
+def _zstd_steps(frame: Stored, entry: BlockEntry) -> Iterator[bytes]:
+    return zstd_frames.steps(frame, entry.byte_length_uncompressed, STEP_BYTES)
+
+
+CODECS = {"gzip": _Codec(_from_gzip, _gzip_steps), "zstd": _Codec(_from_zstd, _zstd_steps)}
+
+
+def _other_length(entry: BlockEntry, found: str) -> CorruptBlock:
+    expected = entry.byte_length_uncompressed
+    return CorruptBlock("a block is not of its recorded length", why=f"expected {expected} bytes, found {found}")
 
 
 def _check_crc32(crc32: int, entry: BlockEntry) -> None:

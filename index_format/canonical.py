@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index_format.records import has_headers
+from index_format.records import canonical_contents, has_headers, is_large, record_view
 
 ROWS_AT_ONCE = 16_384
 _HEAD = np.dtype([("offset", ">i8"), ("timestamp", ">i8"), ("timestamp_type", "i1")])
@@ -32,7 +32,12 @@ class RecordsDigest:
     def update(self, batch: pa.RecordBatch) -> None:
         for start in range(0, batch.num_rows, ROWS_AT_ONCE):
             part = batch.slice(start, ROWS_AT_ONCE)
-            self._content.update(_stream(part, "timestamp"))
+            if is_large(part):
+                self._content.update(_heads(part, "timestamp").tobytes())
+                for piece in canonical_contents(record_view(part, 0)):
+                    self._content.update(piece)
+            else:
+                self._content.update(_stream(part, "timestamp"))
             self._positions.update(_heads(part, "offset", "timestamp_type").tobytes())
 
     @property

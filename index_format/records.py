@@ -143,6 +143,55 @@ def _values(column: pa.Array) -> list[Any]:
     ]
 
 
+LARGE_RECORD_BYTES = 1024 * 1024
+
+
+def is_large(batch: pa.RecordBatch) -> bool:
+    """Whether it is a single record that should not be copied more than it must."""
+    return bool(batch.num_rows == 1 and batch.nbytes > LARGE_RECORD_BYTES)
+
+
+SLICE_ROWS, SLICE_BYTES = 16 * 1024, 1024 * 1024
+
+
+def small_slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch as small ones that lie on it; a record with more than SLICE_BYTES of key and value is one alone."""
+    lengths = [pc.fill_null(pc.binary_length(batch.column(name)), 0).to_numpy() for name in ("key", "value")]
+    ends = np.cumsum(lengths[0].astype(np.int64) + lengths[1])
+    row = 0
+    while row < batch.num_rows:
+        before = ends[row - 1] if row else 0
+        stop = int(np.searchsorted(ends, before + SLICE_BYTES, side="right"))
+        stop = min(max(stop, row + 1), row + SLICE_ROWS)
+        yield batch.slice(row, stop - row)
+        row = stop
+
+
+def record_view(batch: pa.RecordBatch, row: int) -> Record:
+    """A record whose key, value and headers' values are memoryviews on the batch, whatever their types say."""
+    offset, timestamp, timestamp_type = (batch.column(name)[row].as_py() for name in SCHEMA.names[:3])
+    key, value = (_view(batch.column(name), row) for name in ("key", "value"))
+    headers = batch.column("headers")
+    first, end = headers.offsets[row].as_py(), headers.offsets[row + 1].as_py()
+    keys, values = headers.values.field("key"), headers.values.field("value")
+    pairs = [(keys[each].as_py(), _view(values, each)) for each in range(first, end)]
+    return Record(offset, timestamp, timestamp_type, key, value, pairs)
+
+
+def _view(column: pa.BinaryArray, row: int) -> Any:
+    if not column.is_valid()[row].as_py():
+        return None
+    _, ends, content = column.buffers()
+    start, end = np.frombuffer(ends, np.int32)[column.offset + row : column.offset + row + 2].tolist()
+    return memoryview(content)[start:end] if content is not None else memoryview(b"")
+
+
+def content_in_place(content: memoryview) -> pa.BinaryArray:
+    """A key or value as a column of one that lies where it lay."""
+    ends = pa.py_buffer(np.array([0, len(content)], np.int32))
+    return pa.BinaryArray.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(content)])
+
+
 def record_at(batch: pa.RecordBatch, row: int) -> Record:
     """One record of a batch; row -1 is the last."""
     return next(iter_records(batch.slice(row % batch.num_rows, 1)))
@@ -163,17 +212,30 @@ def _content_bytes(column: pa.BinaryArray) -> int:
 
 def record_hash(record: Record) -> str:
     """SHA-256 of a record in an unambiguous binary form, as lower-case hex (FORMAT.md, "tail_hash")."""
-    return hashlib.sha256(canonical_bytes(record)).hexdigest()
+    digest = hashlib.sha256(_canonical_head(record))
+    for piece in canonical_contents(record):
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def canonical_bytes(record: Record) -> bytes:
     """A record as length-prefixed big-endian binary: equal exactly when the records are equal."""
-    parts = [struct.pack(">qqb", record.offset, record.timestamp, record.timestamp_type)]
-    parts += [_field(record.key), _field(record.value), struct.pack(">I", len(record.headers))]
+    return b"".join([_canonical_head(record), *canonical_contents(record)])
+
+
+def _canonical_head(record: Record) -> bytes:
+    return struct.pack(">qqb", record.offset, record.timestamp, record.timestamp_type)
+
+
+def canonical_contents(record: Record) -> Iterator[bytes]:
+    """What of it follows the numbers, in pieces: contents are given as they are."""
+    yield from _field(record.key)
+    yield from _field(record.value)
+    yield struct.pack(">I", len(record.headers))
     for key, value in record.headers:
-        parts += [_field(key.encode()), _field(value)]
-    return b"".join(parts)
+        yield from _field(key.encode())
+        yield from _field(value)
 
 
-def _field(content: bytes | None) -> bytes:
-    return b"\x00" if content is None else b"\x01" + struct.pack(">Q", len(content)) + content
+def _field(content: bytes | None) -> tuple[bytes, ...]:
+    return (b"\x00",) if content is None else (b"\x01", struct.pack(">Q", len(content)), content)

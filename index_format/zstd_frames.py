@@ -1,5 +1,7 @@
 """Blocks under codec `zstd`: one frame a block, with its content size and checksum (RFC 8878)."""
 
+from collections.abc import Iterator
+
 import zstandard
 
 from index_format.errors import CorruptBlock
@@ -33,12 +35,7 @@ def decompress(frame: bytes | memoryview, expected_bytes: int) -> bytes:
     The caller bounds `expected_bytes`: so much is allocated once the frame's header has agreed.
     """
     try:
-        header = zstandard.get_frame_parameters(frame)
-        if header.content_size != expected_bytes or header.window_size > LARGEST_WINDOW_BYTES or header.dict_id:
-            raise CorruptBlock(
-                "a block is not one zstd frame of its recorded length",
-                why=f"expected {expected_bytes} bytes, its header says {header.content_size}",
-            )
+        _check_header(frame, expected_bytes)
         raw = zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise CorruptBlock("a block does not decompress", why=str(error)) from error
@@ -47,12 +44,34 @@ def decompress(frame: bytes | memoryview, expected_bytes: int) -> bytes:
     return raw
 
 
-def frame_end(data: bytes, start: int) -> int:
+def steps(frame: bytes | memoryview, expected_bytes: int, step_bytes: int) -> Iterator[bytes]:
+    """The same in pieces of at most so many bytes; the caller compares how many they are together."""
+    try:
+        _check_header(frame, expected_bytes)
+        if frame_end(frame, 0) != len(frame):
+            raise zstandard.ZstdError("the frame ends elsewhere than the block")
+        with zstandard.ZstdDecompressor().stream_reader(frame) as reader:
+            while piece := reader.read(step_bytes):
+                yield piece
+    except zstandard.ZstdError as error:
+        raise CorruptBlock("a block does not decompress", why=str(error)) from error
+
+
+def _check_header(frame: bytes | memoryview, expected_bytes: int) -> None:
+    header = zstandard.get_frame_parameters(frame)
+    if header.content_size != expected_bytes or header.window_size > LARGEST_WINDOW_BYTES or header.dict_id:
+        raise CorruptBlock(
+            "a block is not one zstd frame of its recorded length",
+            why=f"expected {expected_bytes} bytes, its header says {header.content_size}",
+        )
+
+
+def frame_end(data: bytes | memoryview, start: int) -> int:
     """Where the frame that begins at byte `start` ends, by the lengths of its blocks; nothing is inflated.
 
     Beyond the end of `data` where that lies before the end of the frame. Raises ZstdError for another kind of bytes.
     """
-    head = data[start : start + _LARGEST_HEADER_BYTES]
+    head = bytes(data[start : start + _LARGEST_HEADER_BYTES])
     if not head.startswith(zstandard.FRAME_HEADER):
         raise zstandard.ZstdError("no frame begins there")
     position = start + zstandard.frame_header_size(head)

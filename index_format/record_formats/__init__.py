@@ -1,6 +1,6 @@
 """How records are laid out inside a block; the chunk index names the format."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,13 +51,17 @@ class RecordFormat(Protocol):
     def join(self, pieces: Sequence[Piece]) -> bytes:
         """The bytes of a block of these records, before compression."""
 
-    def count(self, raw: bytes) -> int:
+    def parts(self, raw: Iterable[bytes]) -> Iterator[bytes | bytearray]:
+        """Consecutive pieces of a block's bytes cut where records end, each part like the bytes of a smaller block."""
+
+    def count(self, raw: bytes | bytearray) -> int:
         """How many records the bytes of a block hold, told without decoding them; raises CorruptBlock."""
 
-    def decode(self, raw: bytes, first_offset: int, timestamp_type: int) -> pa.RecordBatch:
+    def decode(self, raw: bytes | bytearray, first_offset: int, timestamp_type: int) -> pa.RecordBatch:
         """The records of one block whose first offset and timestamp type the chunk index gives.
 
-        Raises CorruptBlock where the bytes are not of this format.
+        The batch may lie on `raw`, and a bytearray be overwritten. Raises CorruptBlock where the bytes are not of this
+        format.
         """
 
     def decode_near(self, raw: bytes, offsets: Sequence[int], timestamp_type: int) -> pa.RecordBatch | None:

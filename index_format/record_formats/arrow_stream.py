@@ -1,7 +1,7 @@
 """Record format `arrow`: one Arrow IPC stream a block (FORMAT.md, "Record format arrow")."""
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -66,11 +66,18 @@ class ArrowStream:
         content: bytes = sink.getvalue().to_pybytes()
         return content
 
-    def count(self, raw: bytes) -> int:
+    def parts(self, raw: Iterable[bytes]) -> Iterator[bytearray]:
+        """See RecordFormat; a stream is not cut."""
+        whole = bytearray()
+        for piece in raw:
+            whole += piece
+        yield whole
+
+    def count(self, raw: bytes | bytearray) -> int:
         """See RecordFormat; nothing is decoded."""
         return sum(batch.num_rows for batch in _batches(raw))
 
-    def decode(self, raw: bytes, first_offset: int, timestamp_type: int) -> pa.RecordBatch:  # noqa: ARG002
+    def decode(self, raw: bytes | bytearray, first_offset: int, timestamp_type: int) -> pa.RecordBatch:  # noqa: ARG002
         """See RecordFormat; the batch lies on `raw` without a copy where the block holds one."""
         batches = _batches(raw)
         try:
@@ -91,7 +98,7 @@ class ArrowStream:
         """See RecordFormat; a few records cost as much as all."""
 
 
-def _batches(raw: bytes) -> list[pa.RecordBatch]:
+def _batches(raw: bytes | bytearray) -> list[pa.RecordBatch]:
     """The batches of exactly one stream of uncompressed batches of `SCHEMA`."""
     source = pa.BufferReader(raw)
     try:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from msgspec import UNSET, UnsetType
 
 from index_format.errors import CorruptBlock
+from index_format.record_formats.large_lines import decode_large_line
 from index_format.record_formats.lines import EncodedLines, LineFormat
 from index_format.records import (
     LARGE_CONTENT_BYTES,
@@ -23,6 +24,8 @@ from index_format.records import (
 
 Text = str | None | UnsetType
 Base64 = bytes | UnsetType
+LARGE_LINE_BYTES = 1024 * 1024
+"""A longer line is decoded where it lies, if it is one alone."""
 
 
 class HeaderLine(msgspec.Struct, gc=False):
@@ -46,7 +49,7 @@ class RecordLine(msgspec.Struct, gc=False):
     value_base64: Base64 = UNSET
 
 
-_NOT_LINES = (ValueError, OverflowError, RecursionError, pa.ArrowException)
+_NOT_LINES = (ValueError, KeyError, OverflowError, RecursionError, pa.ArrowException)
 
 
 class _PlainLine(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -78,7 +81,12 @@ class JsonLines(LineFormat):
         data = _encoder.encode_lines(_lines(batch, timestamp_type))
         return EncodedLines(data, np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1)
 
-    def decode(self, raw: bytes, first_offset: int, timestamp_type: int) -> pa.RecordBatch:  # noqa: ARG002
+    def decode(self, raw: bytes | bytearray, first_offset: int, timestamp_type: int) -> pa.RecordBatch:  # noqa: ARG002
+        if len(raw) > LARGE_LINE_BYTES and isinstance(raw, bytearray) and raw.find(b"\n") == len(raw) - 1:
+            try:
+                return decode_large_line(raw, timestamp_type)
+            except _NOT_LINES as error:
+                raise _not_records(error) from error
         held = [raw]
         del raw
         return _decode(held.pop(), timestamp_type)
@@ -169,7 +177,7 @@ def json_object(record: Any, **where: Any) -> dict[str, Any]:
     return where | fields
 
 
-def _decode(raw: bytes, timestamp_type: int) -> pa.RecordBatch:
+def _decode(raw: bytes | bytearray, timestamp_type: int) -> pa.RecordBatch:
     """The records of lines as a batch of `records.SCHEMA`; raises CorruptBlock."""
     try:
         try:

@@ -1,6 +1,6 @@
 """What the record formats of lines share: records cut out of one run of bytes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,12 +27,29 @@ class EncodedLines(NamedTuple):
 class LineFormat:
     """The half of a RecordFormat that is the same for all formats of lines."""
 
+    def parts(self, raw: Iterable[bytes]) -> Iterator[bytearray]:
+        """See RecordFormat; a line that does not end in the piece where it begins is a part of its own."""
+        begun = bytearray()
+        for piece in raw:
+            first, last = piece.find(b"\n") + 1, piece.rfind(b"\n") + 1
+            if begun and first:
+                begun += piece[:first]
+                yield begun
+                begun = bytearray()
+            else:
+                first = 0
+            if last > first:
+                yield bytearray(piece[first:last])
+            begun += piece[last:]
+        if begun:
+            yield begun
+
     def merge(self, pieces: Sequence[bytes]) -> bytes:
         return b"".join(pieces)
 
     join = merge
 
-    def count(self, raw: bytes) -> int:
+    def count(self, raw: bytes | bytearray) -> int:
         """How many lines a block holds; raises CorruptBlock where the last one does not end."""
         if raw and not raw.endswith(b"\n"):
             raise CorruptBlock(

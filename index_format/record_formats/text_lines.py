@@ -7,8 +7,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index_format.errors import CorruptBlock
-from index_format.record_formats.lines import EncodedLines, LineFormat
-from index_format.records import Record, batch_without_timestamps, has_headers, iter_records
+from index_format.record_formats.lines import NEWLINE, EncodedLines, LineFormat
+from index_format.records import (
+    LARGE_CONTENT_BYTES,
+    SCHEMA,
+    Record,
+    batch_without_timestamps,
+    content_in_place,
+    has_headers,
+    iter_records,
+)
 
 
 class TextLines(LineFormat):
@@ -36,12 +44,20 @@ class TextLines(LineFormat):
         data = b"".join([value + b"\n" for value in values.to_pylist()])
         return EncodedLines(data, np.cumsum(lengths))
 
-    def decode(self, raw: bytes, first_offset: int, timestamp_type: int) -> pa.RecordBatch:  # noqa: ARG002
+    def decode(self, raw: bytes | bytearray, first_offset: int, timestamp_type: int) -> pa.RecordBatch:  # noqa: ARG002
         """See RecordFormat; timestamps are not in the bytes, so they come as -1."""
         if not raw.endswith(b"\n"):
             raise CorruptBlock("a text block does not end with a newline")
-        values = raw[:-1].split(b"\n")
-        return batch_without_timestamps(first_offset, [None] * len(values), values)
+        if raw.find(b"\n") == len(raw) - 1 and len(raw) > LARGE_CONTENT_BYTES:
+            batch = batch_without_timestamps(first_offset, [None], [b""])
+            return batch.set_column(4, SCHEMA.field("value"), content_in_place(memoryview(raw)[:-1]))
+        found = np.frombuffer(raw, np.uint8)
+        ends = np.flatnonzero(found == NEWLINE)
+        batch = batch_without_timestamps(first_offset, [None] * len(ends), [b""] * len(ends))
+        edges = np.concatenate(([0], ends - np.arange(len(ends)))).astype(np.int32)
+        buffers = [None, pa.py_buffer(edges), pa.py_buffer(found[found != NEWLINE])]
+        values = pa.BinaryArray.from_buffers(pa.binary(), len(ends), buffers)
+        return batch.set_column(4, SCHEMA.field("value"), values)
 
     def decode_near(self, raw: bytes, offsets: Sequence[int], timestamp_type: int) -> None:
         """See RecordFormat; a few records cost as much as all."""

@@ -20,7 +20,7 @@ from replayer.cli.options.selection_options import (
     printing_options,
     selection_options,
 )
-from replayer.read.formatting import Printer, template_printer
+from replayer.read.formatting import DEFAULT_TEMPLATE, Printer, template_printer
 from replayer.read.positions import parse_kcat_offset
 from replayer.read.record_filter import Condition, Not, Pattern, ValueMatches
 from replayer.read.request import DamagePolicies, SelectionRequest
@@ -28,7 +28,6 @@ from replayer.read.selection import Positions, selected
 from replayer.read.topics import TopicPartitions, parse_topic
 
 NOTHING_FOUND = 4
-DEFAULT_TEMPLATE = "%s\\n"
 GREP_TEMPLATE = "%t:%p:%o:%s\\n"
 
 
@@ -127,7 +126,7 @@ def grep(
         raise click.UsageError("--count prints a number: leave -f, -J and --json out")
     found = Pattern.literal(pattern, ignore_case=ignore_case) if fixed_strings else Pattern(pattern, ignore_case)
     condition: Condition = Not(ValueMatches(found)) if invert_match else ValueMatches(found)
-    printer = (lambda *_: b"") if count else printing.printer or template_printer(GREP_TEMPLATE)
+    printer = (lambda *_: ()) if count else printing.printer or template_printer(GREP_TEMPLATE)
     damage = DamagePolicies(on_damage)
     narrowed = selection.narrowed(condition)
     number = asyncio.run(print_records(archive, parse_topic(topic), narrowed, limit, printer, damage))
@@ -154,8 +153,9 @@ async def print_records(
             async with aclosing(selected(each, selection.filter, damage.of(each.partition))) as batches:
                 async for batch in batches:
                     part = batch if limit is None else batch.slice(0, limit - printed)
-                    out.write(printer(each.partition.topic, each.partition.partition, part))
+                    out.writelines(printer(each.partition.topic, each.partition.partition, part))
                     printed += part.num_rows
+                    del batch, part
                     if printed == limit:
                         break
         out.flush()

@@ -156,18 +156,18 @@ def _found(topic: str, partition: int, batch: pa.RecordBatch) -> list[Row]:
     ]
 
 
-def _as_csv(topic: str, partition: int, batch: pa.RecordBatch) -> bytes:
+def _as_csv(topic: str, partition: int, batch: pa.RecordBatch) -> list[bytes]:
     rows = [["" if value is None else str(value) for value in row.values()] for row in _found(topic, partition, batch)]
-    return "".join([",".join(row) + "\n" for row in rows]).encode()
+    return [(",".join(row) + "\n").encode() for row in rows]
 
 
-def _as_json(topic: str, partition: int, batch: pa.RecordBatch) -> bytes:
-    return msgspec.json.Encoder().encode_lines(_found(topic, partition, batch))
+def _as_json(topic: str, partition: int, batch: pa.RecordBatch) -> list[bytes]:
+    return [msgspec.json.Encoder().encode_lines(_found(topic, partition, batch))]
 
 
-def _as_table(topic: str, partition: int, batch: pa.RecordBatch) -> bytes:
+def _as_table(topic: str, partition: int, batch: pa.RecordBatch) -> list[bytes]:
     rows = _found(topic, partition, batch)
-    return b"".join([_table_line(partition, row["offset"], time_text(row["timestamp_ms"])) for row in rows])
+    return [_table_line(partition, row["offset"], time_text(row["timestamp_ms"])) for row in rows]
 
 
 def _table_line(partition: int | str, offset: int | str, timestamp: str) -> bytes:

@@ -5,10 +5,11 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 import msgspec
+import pyarrow as pa
 
 from blockgz_runtime.errors import NotInArchive, StoreUnavailable
 from blockgz_runtime.process import ended_soon_after_signals
@@ -18,13 +19,12 @@ from blockgz_runtime.store.cache import DiskCache
 from blockgz_runtime.store.reader import CountingReader
 from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
-from index_format.record_formats.json_lines import json_object
-from index_format.records import TIMESTAMP_TYPES, Record, batch_from_records
+from index_format.records import TIMESTAMP_TYPES, Record, record_at
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, cache_option, open_counted_archive
 from replayer.cli.options.options import interval_option
 from replayer.cli.options.selection_options import Printing, printing_options
 from replayer.read.archive import Archive
-from replayer.read.formatting import header_text
+from replayer.read.formatting import DEFAULT_TEMPLATE, header_text, json_printer, template_printer
 from replayer.read.lookup import Found, Lost, NotYet, Outcome, RecordQuery, look_up_together, parse_query
 
 TOGETHER = 500
@@ -164,7 +164,7 @@ class _Fetching(NamedTuple):
         codes = []
         for query, outcome in answers:
             if isinstance(outcome, Found):
-                self._print(query, outcome.record, stats._replace(chunk_bytes=outcome.chunk_bytes))
+                self._print(query, outcome.batch, stats._replace(chunk_bytes=outcome.chunk_bytes))
                 continue
             error = _failure(query, outcome)
             if len(self.queries) == 1:
@@ -177,19 +177,17 @@ class _Fetching(NamedTuple):
             click.echo(f"{several}{stats._replace(chunk_bytes=max(found))}", err=True)
         return codes
 
-    def _print(self, query: RecordQuery, record: Record, stats: Stats) -> None:
+    def _print(self, query: RecordQuery, batch: pa.RecordBatch, stats: Stats) -> None:
         out = sys.stdout.buffer
         topic = parse_topic_folder(query.topic).topic
+        printer = self.printing.printer or template_printer(DEFAULT_TEMPLATE)
         if self.printing.as_json and self.with_stats:
-            fields: dict[str, Any] = json_object(record, topic=topic, partition=query.partition)
-            out.write(msgspec.json.encode({"record": fields, "stats": stats._asdict()}) + b"\n")
-        elif self.printing.printer is not None:
-            out.write(self.printing.printer(topic, query.partition, batch_from_records([record])))
-        else:
-            if sys.stdout.isatty():
-                out.write(card(f"{query.topic}:{query.partition}:{record.offset}", record))
-            out.write(record.value or b"")
-            out.write(b"\n")
+            out.write(b'{"record":')
+            printer = json_printer(b',"stats":%b}\n' % msgspec.json.encode(stats._asdict()))
+        elif self.printing.printer is None and sys.stdout.isatty():
+            record = record_at(batch, 0)
+            out.write(card(f"{query.topic}:{query.partition}:{record.offset}", record))
+        out.writelines(printer(topic, query.partition, batch))
 
 
 def _failure(query: RecordQuery, outcome: Outcome | NotInArchive) -> BlockgzError:

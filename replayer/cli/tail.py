@@ -12,13 +12,12 @@ from blockgz_runtime.errors import StoreUnavailable
 from blockgz_runtime.process import ended_soon_after_signals
 from blockgz_runtime.program.main import ENDED_BY, INTERRUPTED, announce_retry, closing
 from blockgz_runtime.store.cache import DiskCache
-from replayer.cli.cat import DEFAULT_TEMPLATE
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, cache_option, open_archive
 from replayer.cli.options.options import interval_option
 from replayer.cli.options.selection_options import Printing, printing_options, selection_options
 from replayer.read.archive import Archive
 from replayer.read.follow import Followed, Follower, last_records
-from replayer.read.formatting import Printer, template_printer
+from replayer.read.formatting import DEFAULT_TEMPLATE, Printer, template_printer
 from replayer.read.partition import ArchivedPartition
 from replayer.read.positions import OffsetRange
 from replayer.read.request import SelectionRequest
@@ -131,4 +130,4 @@ class _Tail(NamedTuple):
                 await asyncio.sleep(interval)
 
     def _print(self, partition: ArchivedPartition, batch: pa.RecordBatch) -> None:
-        sys.stdout.buffer.write(self.printer(partition.topic, partition.partition, batch))
+        sys.stdout.buffer.writelines(self.printer(partition.topic, partition.partition, batch))

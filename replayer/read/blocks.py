@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 
 from blockgz_runtime.errors import ObjectTruncated
-from index_format.blocks import decode_block, decode_block_near, inflate_block
+from index_format.blocks import count_records, decode_block, decode_block_near, decode_parts
 from index_format.chunk_index import BlockEntry
 from index_format.errors import BlockgzError, CorruptBlock, TooLarge
 from index_format.marker import ChunkEntry
@@ -157,16 +157,22 @@ def decoded(block: StoredBlock, max_bytes: int) -> pa.RecordBatch:
         return decode_block(block.member, block.entry, block.chunk.index, max_bytes)
 
 
+def decoded_parts(block: StoredBlock, max_bytes: int) -> list[pa.RecordBatch]:
+    """The same, a large block as several batches, each small or of one record; raises as `decoded` does."""
+    with _located(block):
+        return decode_parts(block.member, block.entry, block.chunk.index, max_bytes)
+
+
 def decoded_near(block: StoredBlock, offsets: Sequence[int], max_bytes: int) -> pa.RecordBatch:
     """Of those the ones at some offsets within the block, or the nearest on both sides; raises as `decoded` does."""
     with _located(block):
         return decode_block_near(block.member, block.entry, block.chunk.index, max_bytes, offsets)
 
 
-def inflated(block: StoredBlock, max_bytes: int) -> bytes:
-    """The uncompressed bytes of a block; raises as `decoded` does."""
+def counted(block: StoredBlock, max_bytes: int) -> int:
+    """How many records a block holds, its checksum compared; raises as `decoded` does."""
     with _located(block):
-        return inflate_block(block.member, block.entry, block.chunk.index, max_bytes)
+        return count_records(block.member, block.entry, block.chunk.index, max_bytes)
 
 
 @contextmanager

@@ -2,26 +2,34 @@
 
 import os
 import re
-from collections.abc import Callable
-from typing import Protocol, TypeAlias
+import secrets
+from base64 import b64encode
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
 import pyarrow as pa
 
 from blockgz_runtime.errors import UsageError
 from index_format.record_formats.json_lines import json_object
-from index_format.records import Headers, Record, iter_records
+from index_format.records import Headers, Record, is_large, iter_records, record_view
 
 
 class Printer(Protocol):
     """Makes the output for a batch of records of a topic and partition."""
 
-    def __call__(self, topic: str, partition: int, batch: pa.RecordBatch, /) -> bytes:
-        """Complete lines, or whatever the template says."""
+    def __call__(self, topic: str, partition: int, batch: pa.RecordBatch, /) -> Iterable[bytes]:
+        """Complete lines, or whatever the template says, in pieces to be written one after the other."""
 
+
+STEP_BYTES = 3 * 16 * 1024
+"""Of a large content, printed at once; a multiple of 3, for base64."""
 
 Field: TypeAlias = Callable[[str, int, Record], bytes]
 
+DEFAULT_TEMPLATE = "%s\\n"
 TOKENS = "%t topic, %p partition, %o offset, %k key, %s value, %T timestamp (ms), %h headers, %K and %S lengths, %%"
 
 _FIELDS: dict[str, Field] = {
@@ -59,24 +67,31 @@ def template_printer(template: str) -> Printer:
     """A printer for kcat's `-f`; null keys and values print as nothing, and as length -1. Raises UsageError."""
     pieces = _parse(template)
 
+    def fields(topic: str, partition: int, record: Record) -> Iterator[bytes]:
+        return (piece if isinstance(piece, bytes) else piece(topic, partition, record) for piece in pieces)
+
     def line(topic: str, partition: int, record: Record) -> bytes:
         return b"".join([piece if isinstance(piece, bytes) else piece(topic, partition, record) for piece in pieces])
 
-    return _by_record(line)
+    return _by_record(line, fields)
 
 
 def envelope_printer() -> Printer:
     """A printer for kcat's `-J`: one JSON object a line."""
-    return _by_record(lambda topic, partition, record: envelope(topic, partition, record) + b"\n")
+
+    def line(topic: str, partition: int, record: Record) -> bytes:
+        return envelope(topic, partition, record) + b"\n"
+
+    return _by_record(line, partial(_around_contents, line, _as_bytes))
 
 
-def json_printer() -> Printer:
-    """A printer for this program's own lossless line."""
-    return _by_record(
-        lambda topic, partition, record: (
-            msgspec.json.encode(json_object(record, topic=topic, partition=partition)) + b"\n"
-        )
-    )
+def json_printer(end: bytes = b"\n") -> Printer:
+    """A printer for this program's own lossless line, with `end` behind each."""
+
+    def line(topic: str, partition: int, record: Record) -> bytes:
+        return msgspec.json.encode(json_object(record, topic=topic, partition=partition)) + end
+
+    return _by_record(line, partial(_around_contents, line, _as_text))
 
 
 def envelope(topic: str, partition: int, record: Record) -> bytes:
@@ -104,12 +119,73 @@ def envelope(topic: str, partition: int, record: Record) -> bytes:
 
 def header_text(headers: Headers) -> bytes:
     """Headers as kcat's `%h` shows them: `a=1,b=NULL`, each value cut at its first NUL byte."""
-    shown = [(key.encode(), b"NULL" if value is None else value.partition(b"\0")[0]) for key, value in headers]
+    shown = [(key.encode(), b"NULL" if value is None else bytes(value).partition(b"\0")[0]) for key, value in headers]
     return b",".join([b"%b=%b" % pair for pair in shown])
 
 
-def _by_record(line: Field) -> Printer:
-    return lambda topic, partition, batch: b"".join([line(topic, partition, record) for record in iter_records(batch)])
+def _by_record(line: Field, pieces: Callable[[str, int, Record], Iterable[bytes]]) -> Printer:
+    """Lines of records; `pieces` gives that of a large record, whose contents are memoryviews."""
+
+    def printed(topic: str, partition: int, batch: pa.RecordBatch) -> Iterable[bytes]:
+        if is_large(batch):
+            return pieces(topic, partition, record_view(batch, 0))
+        return [b"".join([line(topic, partition, record) for record in iter_records(batch)])]
+
+    return printed
+
+
+class _Content(NamedTuple):
+    """A stand-in for a content, what the line makes of it, and the same of the content in pieces."""
+
+    stand_in: bytes
+    shown: bytes
+    pieces: Iterable[bytes]
+
+
+def _around_contents(
+    line: Field, shown: Callable[[bytes, bytes], _Content], topic: str, partition: int, record: Record
+) -> Iterator[bytes]:
+    """The line of a large record: made with stand-ins for its contents, which follow in their places."""
+    stand_ins: list[_Content] = []
+
+    def stand_in(content: bytes | None) -> bytes | None:
+        if content is None or len(content) < STEP_BYTES:
+            return content if content is None else bytes(content)
+        stand_ins.append(shown(content, secrets.token_hex(16).encode()))
+        return stand_ins[-1].stand_in
+
+    small = record._replace(key=stand_in(record.key), value=stand_in(record.value))
+    small = small._replace(headers=[(key, stand_in(value)) for key, value in record.headers])
+    rest = line(topic, partition, small)
+    for each in sorted(stand_ins, key=lambda each: rest.index(each.shown)):
+        before, _, rest = rest.partition(each.shown)
+        yield before
+        yield from each.pieces
+    yield rest
+
+
+def _as_bytes(content: bytes, token: bytes) -> _Content:
+    """As kcat's envelope shows contents."""
+    parts = (content[start : start + STEP_BYTES] for start in range(0, len(content), STEP_BYTES))
+    return _Content(token, token, (_json_escaped(bytes(part)) for part in parts))
+
+
+def _as_text(content: bytes, token: bytes) -> _Content:
+    """As text, or in base64 where the bytes are not UTF-8."""
+    steps = range(0, len(content), STEP_BYTES)
+    try:
+        for _ in _texts(content):
+            pass
+    except UnicodeDecodeError:
+        token = b"\xff" + token
+        return _Content(token, b64encode(token), (b64encode(content[at : at + STEP_BYTES]) for at in steps))
+    return _Content(token, token, (msgspec.json.encode(text)[1:-1] for text in _texts(content)))
+
+
+def _texts(content: bytes) -> Iterator[str]:
+    decoder = getincrementaldecoder("utf-8")()
+    for start in range(0, len(content), STEP_BYTES):
+        yield decoder.decode(content[start : start + STEP_BYTES], start + STEP_BYTES >= len(content))
 
 
 def _parse(template: str) -> list[bytes | Field]:
@@ -151,4 +227,8 @@ def _json_string(content: bytes | None) -> bytes:
     """As yajl writes strings: nothing but what JSON must escape is escaped."""
     if content is None:
         return b"null"
-    return b'"%s"' % _JSON_SPECIAL.sub(lambda special: _JSON_ESCAPES[special[0]], content)
+    return b'"%s"' % _json_escaped(content)
+
+
+def _json_escaped(content: bytes) -> bytes:
+    return _JSON_SPECIAL.sub(lambda special: _JSON_ESCAPES[special[0]], content)

@@ -44,8 +44,13 @@ T = TypeVar("T")
 class Found:
     """The record, and the bytes of the whole chunk that it was cut out of."""
 
-    record: Record
+    batch: pa.RecordBatch
+    """The record alone."""
     chunk_bytes: int
+
+    @property
+    def record(self) -> Record:
+        return record_at(self.batch, 0)
 
 
 @dataclass(frozen=True)
@@ -219,7 +224,7 @@ async def _first_since(partition: ArchivedPartition, timestamp: int) -> Found | 
         return AfterLast(partition.next_offset)
     chunk, number = place
     batch = await read_block(partition, chunk, number)
-    return Found(record_at(batch, first_row_since(batch, timestamp)), chunk.index.data.bytes)
+    return Found(_alone(batch, first_row_since(batch, timestamp)), chunk.index.data.bytes)
 
 
 async def _entry(partition: ArchivedPartition, offset: int) -> ChunkEntry | Outcome:
@@ -316,10 +321,15 @@ def _in_batch(batch: pa.RecordBatch, offsets: Sequence[int], chunk_bytes: int) -
     outcomes: Outcomes = {}
     for offset, row in zip(offsets, np.searchsorted(present, offsets), strict=True):
         if present[row] == offset:
-            outcomes[offset] = Found(record_at(batch, int(row)), chunk_bytes)
+            outcomes[offset] = Found(_alone(batch, int(row)), chunk_bytes)
         else:
             outcomes[offset] = Hole(int(present[row - 1]), int(present[row]))
     return outcomes
+
+
+def _alone(batch: pa.RecordBatch, row: int) -> pa.RecordBatch:
+    """One record, which keeps nothing of the others in memory."""
+    return batch if batch.num_rows == 1 else batch.take([row])
 
 
 async def _last_before(partition: ArchivedPartition, offset: int) -> int | None:

@@ -58,6 +58,8 @@ class Pattern:
         try:
             return self._found(column.cast(pa.string()))
         except pa.ArrowInvalid:
+            if len(column) == 1:
+                return self._found(column)
             texts = pa.array([_text(content) for content in column.to_pylist()], pa.string())
             return pc.if_else(pc.is_valid(texts), self._found(texts), self._found(column))
 
@@ -169,12 +171,17 @@ class RecordFilter:
         """The records of the batch that are meant, in order."""
         timestamps = batch.column("timestamp")
         if self.since is not None:
-            batch = batch.filter(pc.greater_equal(timestamps, self.since))
+            batch = _filtered(batch, pc.greater_equal(timestamps, self.since))
         if self.until is not None:
-            batch = batch.filter(pc.less(batch.column("timestamp"), self.until))
+            batch = _filtered(batch, pc.less(batch.column("timestamp"), self.until))
         for condition in self.conditions:
-            batch = batch.filter(condition.mask(batch))
+            batch = _filtered(batch, condition.mask(batch))
         return batch
+
+
+def _filtered(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
+    """The rows of which the mask is true; all of them without a copy."""
+    return batch if mask.true_count == len(mask) else batch.filter(mask)
 
 
 def header_condition(text: str) -> HasHeader | HeaderIs:

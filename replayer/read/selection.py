@@ -1,6 +1,7 @@
 """A part of one partition, pinned to one version of its marker, and the records in it that are meant."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -13,7 +14,15 @@ from blockgz_runtime.errors import NotInArchive, UsageError
 from index_format.marker import ChunkEntry
 from index_format.seek import TimeBounded
 from replayer.read.archive import Archive
-from replayer.read.blocks import READ_AHEAD, ReadAhead, StoredBlock, decoded, readable_chunks, stored_blocks, worked
+from replayer.read.blocks import (
+    READ_AHEAD,
+    ReadAhead,
+    StoredBlock,
+    decoded_parts,
+    readable_chunks,
+    stored_blocks,
+    worked,
+)
 from replayer.read.damage import STOP, Damaged, DamagePolicy, Unreadable
 from replayer.read.partition import ArchivedPartition, Chunk
 from replayer.read.positions import OffsetRange, Position, resolve_range
@@ -84,8 +93,10 @@ async def selected(
     async with aclosing(scan(partition, *offsets, wanted, on_damage=on_damage, ahead=ahead)) as batches:
         async for batch in batches:
             part = record_filter.apply(batch)
+            del batch
             if part.num_rows:
                 yield part
+            del part
 
 
 async def scan(
@@ -99,14 +110,15 @@ async def scan(
 ) -> AsyncGenerator[pa.RecordBatch]:
     """The archived records of offsets [start_offset, end_offset) as batches of `index_format.records.SCHEMA`, in order.
 
-    Batches are never empty; each is (a part of) one block. Close the iterator (`aclosing`) when you stop early.
+    Batches are never empty; each is (a part of) one block, small or of a single record. Close the iterator
+    (`aclosing`) when you stop early.
     `wanted` is asked of catalogs, chunks and blocks: what it refuses is not read, nor is anything below it.
     `on_damage` meets each damaged block, chunk or catalog in its place, with the offsets that it costs within the
     wanted ones; by default the scan ends there with a FormatError or ObjectMissing. What came before is right.
     """
 
-    def decode(block: StoredBlock) -> pa.RecordBatch:
-        return decoded(block, partition.max_block_bytes)
+    def decode(block: StoredBlock) -> deque[pa.RecordBatch]:
+        return deque(decoded_parts(block, partition.max_block_bytes))
 
     chunks = readable_chunks(partition, chosen_entries(partition, start_offset, end_offset, wanted))
     blocks = stored_blocks(partition, chunks, start_offset, end_offset, wanted, ahead.fetched)
@@ -115,10 +127,12 @@ async def scan(
             start, end = max(item.start, start_offset), min(item.end, end_offset)
             if start < end:
                 on_damage.meet(item._replace(start=start, end=end))
-        elif isinstance(item, pa.RecordBatch):
-            part = trimmed(item, start_offset, end_offset)
-            if part.num_rows:
-                yield part
+        elif isinstance(item, deque):
+            while item:
+                part = trimmed(item.popleft(), start_offset, end_offset)
+                if part.num_rows:
+                    yield part
+                del part
 
 
 def trimmed(batch: pa.RecordBatch, start_offset: int, end_offset: int) -> pa.RecordBatch:

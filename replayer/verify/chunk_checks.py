@@ -15,12 +15,11 @@ from index_format.canonical import RecordsDigest
 from index_format.chunk_index import Gap
 from index_format.errors import CorruptBlock
 from index_format.marker import ChunkEntry
-from index_format.record_formats import record_format
-from index_format.records import record_at, record_hash
+from index_format.records import record_hash, record_view
 from replayer.read.blocks import (
     StoredBlock,
-    decoded,
-    inflated,
+    counted,
+    decoded_parts,
     readable_chunks,
     stored_blocks,
     unreadable_blocks,
@@ -85,7 +84,7 @@ class CheckedBlock(NamedTuple):
     """A block that is what its index says, with its records where they were decoded."""
 
     block: StoredBlock
-    batch: pa.RecordBatch | None
+    parts: list[pa.RecordBatch] | None
 
 
 @dataclass
@@ -226,35 +225,35 @@ class _ChunkChecks:
 
     def _pass(self, checked: CheckedBlock) -> None:
         assert self._chunk is not None
-        block, batch = checked
+        block, parts = checked
         self._chunk.digest.update(block.member)
-        if batch is None:
+        if parts is None:
             return
-        self._digest.update(batch)
-        index = block.chunk.index
-        lossless = index.record_format != "text"
-        is_last = lossless and block.number == len(index.blocks) - 1
-        self._found.last_hash = record_hash(record_at(batch, -1)) if is_last else None
+        is_last = block.chunk.index.record_format != "text" and block.number == len(block.chunk.index.blocks) - 1
+        while parts:
+            batch = parts.pop(0)
+            self._digest.update(batch)
+        self._found.last_hash = record_hash(record_view(batch, batch.num_rows - 1)) if is_last else None
 
     def _check(self, block: StoredBlock) -> CheckedBlock:
         limit = self._partition.max_block_bytes
-        encoding = record_format(block.chunk.index.record_format)
         if self._depth < Depth.RECORDS:
-            count = encoding.count(inflated(block, limit))
+            count = counted(block, limit)
             if count != block.entry.num_records:
                 raise CorruptBlock(
                     f"block {block.number} of {block.chunk.data_key} holds {count} records",
                     why=f"its index says {block.entry.num_records}",
                 )
             return CheckedBlock(block, None)
-        batch = decoded(block, limit)
-        times = pc.min_max(batch.column("timestamp")).as_py()
-        if encoding.name != "text" and times != {"min": block.entry.min_timestamp, "max": block.entry.max_timestamp}:
+        parts = decoded_parts(block, limit)
+        times = pc.min_max(pa.chunked_array([part.column("timestamp") for part in parts])).as_py()
+        known = {"min": block.entry.min_timestamp, "max": block.entry.max_timestamp}
+        if block.chunk.index.record_format != "text" and times != known:
             raise CorruptBlock(
                 f"block {block.number} of {block.chunk.data_key} has other timestamps than its index says",
                 why="seeks by time would miss records",
             )
-        return CheckedBlock(block, batch)
+        return CheckedBlock(block, parts)
 
 
 @dataclass

@@ -4,14 +4,15 @@ import pytest
 
 from blockgz_runtime.errors import UsageError
 from index_format.records import Record, batch_from_records
-from replayer.read.formatting import envelope, template_printer
+from replayer.read import formatting
+from replayer.read.formatting import Printer, envelope, envelope_printer, json_printer, template_printer
 
 RECORD = Record(17, 1000, 0, b"k", b"v\x00\xff", (("a", b"1"), ("b", None), ("c", b"")))
 NULLS = Record(18, -1, -1, None, None, ())
 
 
 def printed(template: str, record: Record = RECORD) -> bytes:
-    return template_printer(template)("orders", 3, batch_from_records([record]))
+    return b"".join(template_printer(template)("orders", 3, batch_from_records([record])))
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,21 @@ def test_kcats_tokens(template: str, output: bytes) -> None:
 def test_nulls_print_as_nothing_with_length_minus_one() -> None:
     assert printed("[%k][%s][%h] %K %S %T", NULLS) == b"[][][] -1 -1 -1"
     assert printed("%R", NULLS) == b"\xff\xff\xff\xff"
+
+
+@pytest.mark.parametrize("printer", [template_printer("%k %K,%h,%s %S %R\\n"), envelope_printer(), json_printer(b";")])
+@pytest.mark.parametrize(
+    "content", [b"", b"x" * 9, '"ü\\😀\n'.encode() * 5, b"\xff" * 10, b"\xf0\x9f", b"a\0" * 7, None], ids=repr
+)
+def test_a_large_record_is_printed_as_a_small_one(
+    printer: Printer, content: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [Record(1, 2, 0, key, content, (("h", content), ("ü", b"v"))) for key in (None, b"k" * 7, content)]
+    batches = [batch_from_records([records[0], record]).slice(1) for record in records]
+    small = [b"".join(printer("orders", 3, batch)) for batch in batches]
+    monkeypatch.setattr(formatting, "is_large", lambda _: True)
+    monkeypatch.setattr(formatting, "STEP_BYTES", 3)
+    assert [b"".join(printer("orders", 3, batch)) for batch in batches] == small
 
 
 @pytest.mark.parametrize("template", ["%", "%x", "a%"])
