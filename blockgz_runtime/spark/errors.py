@@ -16,6 +16,8 @@ PREFIX = "blockgz failure: "
 _TRACE = re.compile(r"at |Traceback|File \"|JVM stacktrace|Driver stacktrace|: [a-z.]+\.[A-Z]")
 """Beginnings of lines of stack traces."""
 
+_NO_MODULE = re.compile(r"No module named '?([A-Za-z0-9_]+)")
+
 _SETTLED = {
     "JAVA_GATEWAY_EXITED": "install Java 17 and set JAVA_HOME, or see what it says with --debug",
     "PATH_ALREADY_EXISTS": "choose another place, or say --mode append or --mode overwrite",
@@ -102,6 +104,13 @@ def failure_of(text: str, condition: str | None = None) -> BlockgzError:
         with suppress(ValueError):  # cut short on the way
             fields, _ = json.JSONDecoder().raw_decode(text[place + len(PREFIX) :])
             return JobFailed(**fields)
+    if (missing := _NO_MODULE.search(text)) is not None:
+        return UsageError(
+            f"the Python of Spark's workers has no module {missing[1]}",
+            why="tasks run in Python processes of each machine: PYSPARK_PYTHON there, else python3",
+            remedy="install blockgz[spark] there in the version of the driver, or send an environment along with "
+            "--archives, and name its Python in PYSPARK_PYTHON",
+        )
     why = _first_words(text)
     if condition in _SETTLED:
         return UsageError("Spark refuses to begin", why=why, remedy=_SETTLED[condition])

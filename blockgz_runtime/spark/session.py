@@ -5,9 +5,28 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from blockgz_runtime.spark.errors import spark_errors
+
+
+def worker_python(master: str, settings: Mapping[str, str], environ: Mapping[str, str]) -> str | None:
+    """The Python that workers must be told to use; None where the environment, or each machine, says it.
+
+    Workers on this machine have the packages that the driver has: they run the same Python, not python3 of the path.
+    """
+    if asked := settings.get("spark.pyspark.python"):
+        return asked
+    return sys.executable if "PYSPARK_PYTHON" not in environ and master.startswith("local") else None
+
+
+def _configured_master(settings: Mapping[str, str]) -> str:
+    """What `settings` or spark-submit say; this machine otherwise."""
+    if "spark.master" not in settings and "PYSPARK_GATEWAY_PORT" in os.environ:
+        SparkContext._ensure_initialized()
+        return SparkConf().get("spark.master") or "local"
+    return settings.get("spark.master", "local")
 
 
 @contextmanager
@@ -20,8 +39,8 @@ def session(
     UTC. `quiet` keeps Spark's log to itself, unless `settings` say otherwise.
     """
     before = SparkSession.getActiveSession()
-    if "PYSPARK_GATEWAY_PORT" not in os.environ and (master or "local").startswith("local"):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if (python := worker_python(master or _configured_master(settings), settings, os.environ)) is not None:
+        os.environ["PYSPARK_PYTHON"] = python
     own = {"spark.sql.session.timeZone": "UTC", "spark.ui.showConsoleProgress": "false"}
     own |= {"spark.log.level": "OFF"} if quiet else {}
     own |= {"spark.master": master} if master is not None else {}

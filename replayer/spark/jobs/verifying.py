@@ -1,28 +1,31 @@
 """A deep check of an archive by many tasks: they check chunks, the driver puts the report together."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
-import pyarrow as pa
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
-from blockgz_runtime.spark.errors import spark_errors
+from blockgz_runtime.spark.errors import TaskFailed, carry_errors, spark_errors
 from index_format.keys import PartitionKeys
 from index_format.marker import ChunkEntry, Marker
 from replayer.read.partition import ArchivedPartition
 from replayer.read.prefetch import streamed
 from replayer.spark.archive_place import ArchivePlace, opened
-from replayer.spark.jobs.reading import named_topics, spread
+from replayer.spark.jobs.reading import named_topics
 from replayer.verify.above_marker import AboveMarker, list_above, look_above
 from replayer.verify.chunk_checks import ChunkChoice, ChunkFindings, Depth, check_chunks
 from replayer.verify.findings import ArchiveReport, PartitionReport
 from replayer.verify.partition import ChunkChain, assembled, chosen_chunks, open_to_verify, read_chain
 from replayer.verify.survey import Survey, survey
+
+TASK_CHUNKS = 5_000
+"""Chunks of a task at most, which are sent to it: about 2 MB."""
 
 
 class ChunkSlice(NamedTuple):
@@ -32,8 +35,12 @@ class ChunkSlice(NamedTuple):
     number: int
     keys: PartitionKeys
     marker: Marker
-    """Without its chain: tasks get their chunks."""
+    """Without its chain, where tasks get their chunks."""
     entries: tuple[ChunkEntry, ...]
+    chunks: int
+    bytes: int
+    choice: ChunkChoice | None = None
+    """Of a task that takes all of a partition: it reads the chain for itself, and chooses its chunks."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +64,12 @@ class VerificationPlan:
     @property
     def chunks(self) -> int:
         """Chunks that tasks will check."""
-        return sum(len(each.entries) for each in self.slices)
+        return sum(each.chunks for each in self.slices)
 
     @property
     def bytes(self) -> int:
         """Their stored bytes."""
-        return sum(entry.bytes for each in self.slices for entry in each.entries)
+        return sum(each.bytes for each in self.slices)
 
 
 async def planned(
@@ -84,14 +91,11 @@ async def planned(
                 subjects.append(partition)
                 continue
             chain = await read_chain(partition, choice)
-            chosen = [entry async for entry in chosen_chunks(partition, chain)]
-            bare = replace(partition.marker, tail=(), catalogs=())
-            groups = [
-                (keys, group)
-                for keys, entries in _by_folder(partition, chosen)
-                for group in ([tuple(entries)] if digests else _grouped(entries, task_bytes))
-            ]
-            slices += [ChunkSlice(len(subjects), n, keys, bare, group) for n, (keys, group) in enumerate(groups)]
+            if digests and len(partition.folders) == 1:
+                slices.append(await _whole(len(subjects), partition, chain))
+            else:
+                chosen = [entry async for entry in chosen_chunks(partition, chain)]
+                slices += _slices(len(subjects), partition, chosen, None if digests else task_bytes)
             subjects.append(Subject(topic, partition, chain, await look_above(partition, listing)))
     return VerificationPlan(found, subjects, slices)
 
@@ -99,11 +103,15 @@ async def planned(
 def verify(spark: SparkSession, plan: VerificationPlan, place: ArchivePlace, depth: Depth) -> ArchiveReport:
     """The report that a verification by one process makes; digests are in it where one task had a whole partition."""
     with spark_errors():
-        rows = spread(spark, plan.slices, _Check(place, depth), "home INT, number INT, findings BINARY").collect()
-    found = {
-        (row["home"], row["number"]): msgspec.json.decode(bytes(row["findings"]), type=ChunkFindings) for row in rows
-    }
-    return reported(plan, found)
+        return reported(plan, _found(spark, plan.slices, Check(place, depth)))
+
+
+def _found(spark: SparkSession, slices: Sequence[ChunkSlice], check: "Check") -> dict[tuple[int, int], ChunkFindings]:
+    """What tasks find, each of which is sent its own slice alone."""
+    if not slices:
+        return {}
+    answers = spark.sparkContext.parallelize(slices, len(slices)).map(check).collect()
+    return {(home, number): msgspec.json.decode(findings, type=ChunkFindings) for home, number, findings in answers}
 
 
 def reported(plan: VerificationPlan, found: Mapping[tuple[int, int], ChunkFindings]) -> ArchiveReport:
@@ -120,6 +128,27 @@ def reported(plan: VerificationPlan, found: Mapping[tuple[int, int], ChunkFindin
     return report
 
 
+async def _whole(home: int, partition: ArchivedPartition, chain: ChunkChain) -> ChunkSlice:
+    """All of a partition for one task, however many chunks it has."""
+    sizes = array("q", [entry.bytes async for entry in chosen_chunks(partition, chain)])
+    return ChunkSlice(home, 0, partition.keys, partition.marker, (), len(sizes), sum(sizes), chain.choice)
+
+
+def _slices(
+    home: int, partition: ArchivedPartition, chosen: Sequence[ChunkEntry], task_bytes: int | None
+) -> list[ChunkSlice]:
+    bare = replace(partition.marker, tail=(), catalogs=())
+    groups = [
+        (keys, group)
+        for keys, entries in _by_folder(partition, chosen)
+        for group in ([tuple(entries)] if task_bytes is None else _grouped(entries, task_bytes))
+    ]
+    return [
+        ChunkSlice(home, number, keys, bare, group, len(group), sum(entry.bytes for entry in group))
+        for number, (keys, group) in enumerate(groups)
+    ]
+
+
 def _by_folder(
     partition: ArchivedPartition, entries: Sequence[ChunkEntry]
 ) -> list[tuple[PartitionKeys, list[ChunkEntry]]]:
@@ -129,11 +158,11 @@ def _by_folder(
 
 
 def _grouped(entries: Sequence[ChunkEntry], task_bytes: int) -> list[tuple[ChunkEntry, ...]]:
-    """Neighbours of together at most `task_bytes`, or single chunks; one empty group of none."""
+    """Neighbours of at most `task_bytes` and `TASK_CHUNKS`, or single chunks; one empty group of none."""
     groups: list[list[ChunkEntry]] = [[]]
     size = 0
     for entry in entries:
-        if groups[-1] and size + entry.bytes > task_bytes:
+        if groups[-1] and (size + entry.bytes > task_bytes or len(groups[-1]) == TASK_CHUNKS):
             groups.append([])
             size = 0
         groups[-1].append(entry)
@@ -142,18 +171,20 @@ def _grouped(entries: Sequence[ChunkEntry], task_bytes: int) -> list[tuple[Chunk
 
 
 @dataclass(frozen=True)
-class _Check:
-    """What a task does with its slice."""
+class Check:
+    """What a task does with its slice: it gives the slice's numbers, and findings as JSON."""
 
     place: ArchivePlace
     depth: Depth
 
-    def __call__(self, task: ChunkSlice) -> Iterator[pa.RecordBatch]:
-        findings = msgspec.json.encode(asyncio.run(self._findings(task)))
-        columns = [pa.array([task.home], pa.int32()), pa.array([task.number], pa.int32()), pa.array([findings])]
-        yield pa.record_batch(columns, names=["home", "number", "findings"])
+    def __call__(self, task: ChunkSlice) -> tuple[int, int, bytes]:
+        with carry_errors(TaskFailed):
+            return task.home, task.number, msgspec.json.encode(asyncio.run(self._findings(task)))
 
     async def _findings(self, task: ChunkSlice) -> ChunkFindings:
         async with opened(self.place) as archive:
             partition = ArchivedPartition(archive.reader, task.keys, task.marker, self.place.max_block_bytes)
-            return await check_chunks(partition, streamed(task.entries), self.depth, lambda _: None)
+            entries = streamed(task.entries)
+            if task.choice is not None:
+                entries = chosen_chunks(partition, await read_chain(partition, task.choice))
+            return await check_chunks(partition, entries, self.depth, lambda _: None)

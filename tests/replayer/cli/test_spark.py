@@ -167,6 +167,18 @@ class TestErrors:
         assert (exit_code_of(error), error.why) == (1, "Job aborted due to stage failure.")
         assert "memoryOverhead" in error.remedy
 
+    @pytest.mark.parametrize(
+        "said",
+        [
+            "Traceback:\n  File x\nModuleNotFoundError: No module named 'replayer'\n\tat java.x(y)",
+            "Error from python worker:\n  /usr/bin/python3: No module named replayer.spark",
+        ],
+    )
+    def test_a_python_without_the_package(self, said: str) -> None:
+        error = failure_of(said)
+        assert (exit_code_of(error), error.what) == (2, "the Python of Spark's workers has no module replayer")
+        assert "PYSPARK_PYTHON" in error.remedy
+
     def test_an_error_cut_short_is_sparks(self) -> None:
         assert exit_code_of(failure_of('blockgz failure: {"what": "bl')) == 1
 

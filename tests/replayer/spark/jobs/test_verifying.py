@@ -15,7 +15,7 @@ import pytest
 from blockgz_runtime.store.address import LocalAddress
 from replayer.read.archive import Archive
 from replayer.spark.archive_place import ArchivePlace, opened
-from replayer.spark.jobs.verifying import VerificationPlan, _Check, planned, reported
+from replayer.spark.jobs.verifying import TASK_CHUNKS, Check, VerificationPlan, _grouped, planned, reported
 from replayer.verify.chunk_checks import EVERY_CHUNK, ChunkChoice, ChunkFindings, Depth
 from replayer.verify.findings import ArchiveReport
 from replayer.verify.partition import verify_partition
@@ -43,10 +43,9 @@ def spread(plan: VerificationPlan, place: ArchivePlace, depth: Depth) -> Archive
     """Every slice by a task of its own, which gets and gives no more than bytes."""
     found = {}
     for each in plan.slices:
-        check, task = pickle.loads(pickle.dumps((_Check(place, depth), each)))
-        (rows,) = check(task)
-        (row,) = rows.to_pylist()
-        found[row["home"], row["number"]] = msgspec.json.decode(row["findings"], type=ChunkFindings)
+        check, task = pickle.loads(pickle.dumps((Check(place, depth), each)))
+        home, number, findings = check(task)
+        found[home, number] = msgspec.json.decode(findings, type=ChunkFindings)
     return reported(plan, found)
 
 
@@ -105,3 +104,15 @@ def test_digests_are_not_claimed_for_parts(tmp_path: Path) -> None:
     assert [each["digests"] for each in parts["partitions"]] == [None, None, None]
     assert whole == theirs
     assert all(each["digests"] for each in whole["partitions"])
+
+
+def test_what_is_sent_to_a_task_is_bounded(tmp_path: Path) -> None:
+    """By small chunks a task gets so many; all of a partition is read by the task itself."""
+    place = stored(tmp_path, sample_archive("topic").objects)
+    plan = asyncio.run(planned(place, [], EVERY_CHUNK, 10**12, digests=True))
+    assert all(not each.entries and each.chunks for each in plan.slices)
+    some = next(e for s in asyncio.run(planned(place, [], EVERY_CHUNK, 1, digests=False)).slices for e in s.entries)
+    groups = _grouped([some] * (3 * TASK_CHUNKS + 1), 10**12)
+    assert [len(group) for group in groups] == [TASK_CHUNKS, TASK_CHUNKS, TASK_CHUNKS, 1]
+    many = [msgspec.structs.replace(some, name=f"{n:08}-{some.name}", sha256=f"{n:064x}") for n in range(TASK_CHUNKS)]
+    assert len(pickle.dumps(many)) < 5_000_000
