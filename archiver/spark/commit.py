@@ -4,7 +4,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from archiver.spark.context import WriteContext
 from archiver.spark.errors import BatchRefused
 from archiver.spark.rows import SourcePartition
 from archiver.spark.task import SORT_REMEDY, TaskPartition
+from index_format.chunk_index import UNVERIFIED, Gap
 from index_format.errors import BlockgzError
 
 COMMITTERS = 16
@@ -48,12 +49,25 @@ class Outcome(NamedTuple):
     error: BlockgzError | None
 
 
-def ordered(reports: Iterable[TaskPartition]) -> list[PartitionBatch]:
-    """The reports of all tasks by partition; raises BatchRefused where two tasks' offsets overlap."""
+def ordered(reports: Iterable[TaskPartition], *, missing_are_unverified: bool = False) -> list[PartitionBatch]:
+    """The reports of all tasks by partition; raises BatchRefused where two tasks' offsets overlap.
+
+    `missing_are_unverified`: offsets between two chunks are a gap, at the end of the first one.
+    """
     by_partition: Mapping[str, list[TaskPartition]] = defaultdict(list)
     for report in reports:
         by_partition[report.identity.keys.home].append(report)
-    return [_joined(each) for _, each in sorted(by_partition.items())]
+    batches = [_joined(each) for _, each in sorted(by_partition.items())]
+    return [_with_gaps(each) for each in batches] if missing_are_unverified else batches
+
+
+def _with_gaps(batch: PartitionBatch) -> PartitionBatch:
+    chunks = list(batch.chunks)
+    for number, (before, after) in enumerate(pairwise(batch.chunks)):
+        if after.first_offset > before.last_offset + 1:
+            gap = Gap(before.last_offset + 1, after.first_offset, UNVERIFIED)
+            chunks[number] = before._replace(gaps=(*before.gaps, gap))
+    return replace(batch, chunks=tuple(chunks))
 
 
 def _joined(reports: Sequence[TaskPartition]) -> PartitionBatch:

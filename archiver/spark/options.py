@@ -10,10 +10,13 @@ from archiver.config.origins import DEFAULT, Origin, OriginKind, Setting
 from archiver.config.resolution import resolve
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.spark.options import FormatOptions, bad_value, json_object
+from index_format.chunk_index import UNVERIFIED
 
 FORMAT = "blockgz-archive"
 
 IDENTITY_OPTIONS = ("clusterId", "topicIds")
+
+MISSING_OPTION = "missingOffsets"
 
 JOB_OPTION = "readings"
 """What `archiver spark` alone can say, as query and source are its own: where to ask what a batch read."""
@@ -38,13 +41,15 @@ class SinkOptions:
     config: RunConfig
     cluster_id: str | None
     topic_ids: Mapping[str, str]
+    missing_are_unverified: bool = False
+    """Whether offsets that a batch lacks between its records are recorded as gaps, for it may have left records out."""
     readings: str | None = None
     """See `read_ranges.ask_ranges`."""
 
 
 def parse_options(given: Mapping[str, str]) -> SinkOptions:
     """The options by their names in any case; raises UsageError that names the option and the remedy."""
-    known = (*SPARK_NAMES, *IDENTITY_OPTIONS, *SPARK_OPTIONS)
+    known = (*SPARK_NAMES, *IDENTITY_OPTIONS, MISSING_OPTION, *SPARK_OPTIONS)
     source = "give it to the source, format kafka"
     options = FormatOptions(FORMAT, given, known, hidden=(JOB_OPTION,), dotted=source)
     options.given["path"] = options.path(".save(path)")
@@ -64,7 +69,9 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
     if not all(isinstance(value, str) and value for value in ids.values()):
         raise bad_value("topicIds", text, example)
     topic_ids = {topic: topic_id.translate(_AS_LIBRDKAFKA) for topic, topic_id in ids.items()}
-    return SinkOptions(config, options.text("clusterId"), topic_ids, options.given.get(JOB_OPTION))
+    missing = options.word(MISSING_OPTION, ("hole", UNVERIFIED), "hole")
+    cluster_id, readings = options.text("clusterId"), options.given.get(JOB_OPTION)
+    return SinkOptions(config, cluster_id, topic_ids, missing == UNVERIFIED, readings)
 
 
 def _setting(name: str, value: str) -> Setting:

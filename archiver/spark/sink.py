@@ -63,7 +63,8 @@ class _Writer:
         log_to(sys.stderr, level=logging.WARNING, log_format="text")
         reports = [report for message in messages if isinstance(message, TaskReport) for report in message.partitions]
         with as_write_failed():
-            outcomes = commit_all(ordered(reports), self._context, readings)
+            batches = ordered(reports, missing_are_unverified=self._context.options.missing_are_unverified)
+            outcomes = commit_all(batches, self._context, readings)
             if errors := [each.error for each in outcomes if each.error is not None]:
                 raise errors[0]
 

@@ -25,7 +25,7 @@ from blockgz_runtime.store.opening import default_buffer_root
 from blockgz_runtime.store.writer import ToolStore
 from index_format import marker as markers
 from index_format.blocks import decode_block
-from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
+from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, UNVERIFIED, Gap
 from index_format.errors import MalformedObject
 from index_format.keys import INDEX_SUFFIXES, PartitionKeys, data_suffix, is_catalog_name
 from index_format.marker import CatalogReference, ChunkEntry, Marker
@@ -37,6 +37,9 @@ OPEN_BLOCKS_SHARE = 0.25
 
 PIECE_BYTES = 4 * 1024 * 1024
 """Records are encoded so many bytes at a time, which takes several times as many; as often a chunk may end."""
+
+MOST_GAPS = 256
+"""Of a chunk: a marker with more folds them into a catalog."""
 
 SORT_REMEDY = (
     'write df.repartition("topic", "partition").sortWithinPartitions("topic", "partition", "offset"), '
@@ -99,6 +102,8 @@ class PartitionWriter:
         settings = ChunkSettings.of(context.config)
         self._limits = replace(settings.limits, chunk_interval_seconds=float("inf"), chunk_idle_seconds=None)
         self._settings = replace(settings, bad_records_are_skipped=False)
+        self._gaps: list[Gap] = []
+        """Of the open chunk: offsets between its records, where they may be missing."""
         self._chunk: ChunkBuilder | None = None
         self._stored: list[StoredChunk] = []
         self._dropped = 0
@@ -121,12 +126,18 @@ class PartitionWriter:
             if self._chunk is None:
                 start_offset = self._end.start_of(batch.column("offset")[0].as_py())
                 self._chunk = ChunkBuilder(self._settings, self._buffer.new_file(), start_offset)
+                self._gaps = []
+                self._position = batch.column("offset")[0].as_py()
             chunk = self._chunk
+            missing = self._missing(batch)
             timestamps = batch.column("timestamp").to_numpy()
             fitting = rows_that_fit(timestamps, chunk.facts.num_records, chunk.first_timestamp, self._limits)
+            if len(self._gaps) + len(missing) > MOST_GAPS:
+                fitting = min(fitting, missing[MOST_GAPS - len(self._gaps)][0])
             taken = min(fitting, max(1, batch.num_rows * PIECE_BYTES // max(1, batch.nbytes)))
             if taken:
                 self._add(chunk, batch.slice(0, taken))
+                self._gaps += [gap for row, gap in missing if row < taken]
                 batch = batch.slice(taken)
             is_cut = taken == fitting < len(timestamps) and chunk.facts.num_records > 0
             if is_cut or roll_reason(chunk.facts, self._limits, 0.0):
@@ -137,6 +148,14 @@ class PartitionWriter:
         if self._chunk is not None:
             self._store(self._chunk)
         return TaskPartition(self._identity, self._end, tuple(self._stored), self._dropped, self._too_late)
+
+    def _missing(self, batch: pa.RecordBatch) -> list[tuple[int, Gap]]:
+        """What may be missing before rows of a batch, by their numbers: nothing, unless the options say so."""
+        if not self._context.options.missing_are_unverified:
+            return []
+        offsets = np.concatenate([[self._position - 1], batch.column("offset").to_numpy()])
+        rows = np.flatnonzero(np.diff(offsets) > 1).tolist()
+        return [(row, Gap(int(offsets[row]) + 1, int(offsets[row + 1]), UNVERIFIED)) for row in rows]
 
     def _new(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The records that the archive does not hold yet, checked for their order."""
@@ -194,7 +213,7 @@ class PartitionWriter:
 
     def _store(self, chunk: ChunkBuilder) -> None:
         self._chunk = None
-        finished = chunk.finish(self._position)
+        finished = chunk.finish(self._position)._replace(gaps=tuple(self._gaps))
         epoch = self._held.marker.epoch + 1 if self._held else 1
         self._stored.append(self._driver.run(store_data(self._identity, finished, epoch)))
         chunk.discard()

@@ -8,7 +8,7 @@ from archiver.config.connect_names import SPARK_DEFAULTS, SPARK_NAMES
 from archiver.config.kinds import default_text
 from archiver.spark import job
 from archiver.spark.job import subscription
-from archiver.spark.options import IDENTITY_OPTIONS, SinkOptions, parse_options
+from archiver.spark.options import IDENTITY_OPTIONS, MISSING_OPTION, SinkOptions, parse_options
 from blockgz_runtime.errors import UsageError
 
 
@@ -113,4 +113,4 @@ def test_the_page_lists_every_option_with_its_default() -> None:
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| (?:`([\w-]+)`)? ?\|", table, re.MULTILINE)
     listed = {name: default for names, default in rows for name in re.findall(r"\w+", names)}
     defaults = {name: SPARK_DEFAULTS.get(field) or default_text(field) for name, field in SPARK_NAMES.items()}
-    assert listed == defaults | dict.fromkeys(IDENTITY_OPTIONS, "")
+    assert listed == defaults | dict.fromkeys(IDENTITY_OPTIONS, "") | {MISSING_OPTION: "hole"}
