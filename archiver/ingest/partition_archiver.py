@@ -153,10 +153,13 @@ class PartitionArchiver:
     ) -> R:
         """Replace the state, and give back the buffers of chunks that the new one does not have."""
         with self._guard:
-            after, result = transition(self._state, *args, **named)
-            for chunk in self._state.chunks:
-                if chunk not in after.chunks:
-                    chunk.discard()
+            before = self._state
+            after, result = transition(before, *args, **named)
+            if after.chunk is not before.chunk or after.pending is not before.pending:
+                kept = after.chunks
+                for chunk in before.chunks:
+                    if chunk not in kept:
+                        chunk.discard()
             self._state = after  # only now: who sees that it is idle finds the buffers given back
             return result
 

@@ -4,7 +4,7 @@ Everything here is pure: no thread, no store, no clock. PartitionArchiver carrie
 alone changes position, chain and open chunk; its committer thread alone changes the marker; any thread adds events.
 """
 
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -67,7 +67,7 @@ class PartitionCounts:
     """Records that were fetched, and may be of another topic that was created under the name since."""
 
     def __add__(self, other: "PartitionCounts") -> "PartitionCounts":
-        return PartitionCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+        return PartitionCounts(*(getattr(self, name) + getattr(other, name) for name in self.__match_args__))
 
 
 def counts_of_commit(before: Marker, now: Marker, seconds: float) -> PartitionCounts:
