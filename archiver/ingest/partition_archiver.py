@@ -185,7 +185,7 @@ class PartitionArchiver:
             case Fetched() | Unreadable():
                 self._take_or_stop(event)
             case EndReached(position=position):
-                self._change(ArchivingState.passed, position)
+                self._pass(position)
             case PartitionFailed(error=error):
                 self._stop_at(self._state.position, error)
             case Tick(now=now):
@@ -198,6 +198,13 @@ class PartitionArchiver:
                 self._state.chunk.end_block()
             case WriteAgain() if self._state.chunk is not None:
                 self._state.chunk.write_again()
+
+    def _pass(self, end: int) -> None:
+        """The log ends here for now. One that ends below the end of a drain never reaches it, if it was truncated."""
+        self._change(ArchivingState.passed, end)
+        if self._state.end_offset is not None and end < self._state.end_offset:
+            cause = f"{self._identity} ends at offset {end} now, and at {self._state.end_offset} as the run began"
+            self._stop_at(end, PartitionUnavailable(cause, why="its log was truncated, or its leader is new"))
 
     def _take_or_stop(self, event: Fetched | Unreadable) -> None:
         try:

@@ -311,4 +311,11 @@ MUTANTS = (
             f"{TESTS}/test_topics.py::test_an_id_that_was_told_since_the_claim_is_remembered_where_the_cluster_is_silent",
         ),
     ),
+    Mutant(
+        "a drain waits for an end that its log lost",
+        ARCHIVER,
+        "        if self._state.end_offset is not None and end < self._state.end_offset:\n",
+        "        if self._state.end_offset is not None and end < 0:\n",
+        (f"{OF_ARCHIVER}::test_a_log_that_ends_below_the_end_offset_is_looked_at_again",),
+    ),
 )

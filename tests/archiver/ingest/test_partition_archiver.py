@@ -11,7 +11,7 @@ from archiver.errors import Diverged, Fenced, UnencodableRecord, UnreadableRecor
 from archiver.ingest.chunk_builder import ENTRY_BYTES
 from archiver.ingest.kafka_source import EndReached
 from archiver.ingest.partition_state import EndBlock, PartitionCounts, Tick
-from blockgz_runtime.errors import BufferFailed, StoreError, StoreUnavailable
+from blockgz_runtime.errors import BufferFailed, PartitionUnavailable, StoreError, StoreUnavailable
 from index_format.chunk_index import Gap
 from tests.index_format.builders import record
 from tests.support.archives import records
@@ -225,10 +225,19 @@ def test_the_end_offset_is_reached_where_nothing_lies_at_it(bench: Bench, last: 
 def test_short_of_the_end_offset_it_is_not_drained(bench: Bench) -> None:
     archiver = bench.archiver(end_offset=6)
     archiver.offer(some(0, 4))
+    bench.settle()
+    assert not archiver.state.is_drained and archiver.state.failure is None
+    assert not bench.archiver().state.is_drained, "without an end there is none to reach"
+
+
+def test_a_log_that_ends_below_the_end_offset_is_looked_at_again(bench: Bench) -> None:
+    """It was truncated since the run began: the end would never be reached."""
+    archiver = bench.archiver(end_offset=6)
+    archiver.offer(some(0, 4))
     archiver.offer(EndReached(PARTITION, 5))
     bench.settle()
-    assert not archiver.state.is_drained
-    assert not bench.archiver().state.is_drained, "without an end there is none to reach"
+    assert isinstance(archiver.state.failure, PartitionUnavailable)
+    assert bench.spans() == [(0, 5, 2)], "what was fetched is archived"
 
 
 def test_a_bad_record_stops_the_partition_by_default(bench: Bench) -> None:

@@ -173,11 +173,19 @@ class Schedule:
         world = self.world
         waits_long = {Trouble.DENIED.value, Trouble.FULL.value} & world.bucket.met.keys()
         deadline = world.hub.now + SETTLE_SECONDS + (LONGEST_REFUSAL_SECONDS if waits_long else 0.0)
-        while left := self._left():
+        while (left := self._left()) or self._endless():
             check_threads(world)
+            if world.hub.now >= deadline and not left:
+                raise Violation("end", f"{self._endless()} with --once did not end, though all was healed")
             if world.hub.now >= deadline:
                 raise Violation("progress", f"{left[:3]} not archived at {deadline:.0f} s, though all was healed")
             world.hub.run(world.hub.now + LOOK_SECONDS)
+
+    def _endless(self) -> list[str]:
+        """Runs with `--once` that go on since before all was healed."""
+        if not self.world.config.once:
+            return []
+        return [run.host.name for run in self.world.living() if run.started_at < self.shape.seconds]
 
     def _left(self) -> list[tuple[Partition, int | None, int]]:
         """Partitions that are not archived up to their end."""
