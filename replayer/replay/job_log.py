@@ -73,6 +73,7 @@ class FolderLog:
         if self._segments == 0:
             counts = self._folder.segment_counts()
             earlier = max((part for part in counts.items() if part[0] < self._attempt.number), default=None)
+        self._folder.positions.take_over()
         self._add(Segment(attempt=self._attempt.id, lanes=lanes, earlier=earlier))
 
     def note(self, runs: Sequence[Run]) -> None:

@@ -246,6 +246,7 @@ async def prepared_job(
     fresh = _asked_of_folder(request, job, selections, target)
     if kept is not None:
         refuse_other_folder(kept, fresh, folder.address)
+        selections = _as_begun(kept, selections)
         refuse_changed_target(kept, target.facts if target.creates is None else None)
     positions: CommittedPositions[LanePosition] | None = None
     try:
@@ -338,6 +339,13 @@ def _asked_of_folder(
         ranges={},
         asked=asked_of(request, target.pipeline, target.facts.num_partitions if target.facts else 0),
     )
+
+
+def _as_begun(kept: JobRequest, selections: Sequence[Selection]) -> list[Selection]:
+    """The partitions and offsets that the job began with: the archive may have grown since."""
+    ranges = {number: OffsetRange(*offsets) for number, offsets in kept.ranges.items()}
+    numbers = ((each, each.partition.partition) for each in selections)
+    return [each._replace(offsets=ranges[number]) for each, number in numbers if number in ranges]
 
 
 def refuse_other_folder(kept: JobRequest, asked: JobRequest, address: str) -> None:

@@ -170,6 +170,16 @@ def test_a_complete_job_can_be_run_again(program: Program, copy: str, tmp_path: 
     assert "job nightly is complete" in refused.stderr
 
 
+def test_what_was_archived_since_is_not_of_the_job(program: Program, copy: str, root: Path) -> None:
+    """Not even where the first run died before it wrote a position."""
+    again = ("replay", "orders", "--to-topic", copy, "--yes", "--json", "--job", "j", "--resume")
+    assert json.loads(program(*again, "-X", "compression.type=gzip").stdout)["records"] == 180
+    (root / "state" / "blockgz" / "jobs" / "j" / "positions.json").unlink()
+    ArchiveWriter(root).partition("orders", 3).commit(records(range(40)))
+    planned = json.loads(program(*again[:-1], "--append", "--dry-run").stdout)
+    assert planned["plan"]["records"] == 180
+
+
 def test_a_name_is_of_one_job(program: Program, copy: str) -> None:
     named = ("--to-topic", copy, "--yes", "--append", "--job", "one")
     assert program("replay", "orders:0", *named).exit_code == 0

@@ -141,3 +141,18 @@ def test_one_run_at_a_time_on_a_machine(tmp_path: Path) -> None:
         with held(tmp_path / "deep", "other"):
             pass
     assert list((tmp_path / "deep").iterdir()) == []
+
+
+def test_a_run_that_goes_on_keeps_the_one_before_it_from_writing_positions(folder: JobFolder) -> None:
+    first = begun(folder, 0, 0)
+    folder.positions.read()
+    folder.positions.write({0: position(0)})
+    later = JobFolder(folder._store, "j")
+    log = FolderLog(later)
+    log.claim()
+    later.positions.read()
+    log.begun({0: position(0)}, {0: 0})
+    assert first.is_ours() is False
+    with pytest.raises(JobTakenOver):
+        folder.positions.write({0: position(3)})
+    later.positions.write({0: position(4)})
