@@ -160,8 +160,7 @@ async def look_above(partition: ArchivedPartition, listing: AboveListing) -> Abo
     Reads the indexes and catalogs there, of which a partition at rest has none.
     """
     bounds = _Bounds.of(partition.marker)
-    referenced = {partition.keys_of(each.span).home + each.span.name for each in partition.spans}
-    keys = [key for key in listing.of(partition) if bounds.are_below(key) and key.key not in referenced]
+    keys = [key for key in listing.of(partition) if bounds.are_below(key)]
     is_shared = partition.keys.layout == "seed"
     # Layout seed: data without an index of ours may be kafka-connect-s3's.
     data = [key for key in keys if key.kind is ObjectKind.DATA and not is_shared]

@@ -248,12 +248,17 @@ def test_a_truncated_log_is_no_proof(writer: ArchiveWriter) -> None:
     newer = older.truncated(30)
     newer.marker = replace(newer.marker, epoch=4)
     newer.store_marker()
-    for topic in ("orders", "orders~1", "orders~2"):
-        assert verified(newer, topic).verdict is Verdict.OK, topic
-    made = [each._replace(key=None, headers=(), value=b"v") for each in records(range(30, 35))]
-    newer.commit(made, conflict=Conflict(4, "0123abcd"))
-    for topic in ("orders", "orders~1", "orders~2"):
-        assert verified(newer, topic).verdict is Verdict.OK, topic
+
+    def check() -> None:
+        for topic in ("orders", "orders~1", "orders~2"):
+            report = verified(newer, topic)
+            assert (report.verdict, report.orphans) == (Verdict.OK, []), topic
+
+    check()
+    for start in (30, 40, 50, 60):
+        made = [each._replace(key=None, headers=(), value=b"v") for each in records(range(start, start + 10))]
+        newer.commit(made, conflict=Conflict(4, f"{start:08d}"))
+        check()
 
 
 def test_a_copy_that_a_repair_left_is_no_proof(writer: ArchiveWriter) -> None:
