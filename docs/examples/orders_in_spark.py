@@ -20,11 +20,14 @@ register(spark)
 
 # %% [markdown]
 # ## A batch
-# The columns are those of `format("kafka")`. Times choose blocks: what lies before is not read.
+# The columns are those of `format("kafka")`, and `incarnation`: a topic that was created again has offset 0 twice.
+# Times choose blocks: what lies before is not read.
 
 # %%
-records = spark.read.format("blockgz").options(path=ARCHIVE, subscribe="orders", startingTimestamp="0").load()
-records.groupBy("topic", "partition").agg(fn.count("*"), fn.min("timestamp"), fn.max("timestamp")).show(truncate=False)
+SOURCE = {"path": ARCHIVE, "subscribe": "orders", "includeIncarnation": "true"}
+records = spark.read.format("blockgz").options(**SOURCE, startingTimestamp="0").load()
+partitions = records.groupBy("topic", "incarnation", "partition")
+partitions.agg(fn.count("*"), fn.min("timestamp"), fn.max("timestamp")).show(truncate=False)
 
 # %% [markdown]
 # ## Values with fields
@@ -50,9 +53,9 @@ def keep(batch: DataFrame, number: int) -> None:
     batch.write.mode("overwrite").parquet(f"{OUT}/orders/batch={number}")
 
 
-stream = spark.readStream.format("blockgz").options(path=ARCHIVE, subscribe="orders", startingOffsets="earliest").load()
+stream = spark.readStream.format("blockgz").options(**SOURCE, startingOffsets="earliest").load()
 query = (
-    stream.selectExpr("partition", "offset", "timestamp", "CAST(value AS STRING) AS value")
+    stream.selectExpr("incarnation", "partition", "offset", "timestamp", "CAST(value AS STRING) AS value")
     .writeStream.foreachBatch(keep)
     .option("checkpointLocation", f"{OUT}/checkpoint")
     .trigger(availableNow=True)

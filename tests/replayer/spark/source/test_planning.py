@@ -6,9 +6,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from blockgz_runtime.errors import NotInArchive, UsageError
 from index_format.chunk_index import Gap
+from index_format.marker import Continues
 from index_format.records import batch_from_records
 from replayer.read.positions import Earliest
 from replayer.spark.archive_place import opened
@@ -17,6 +19,7 @@ from replayer.spark.source import following, planning
 from replayer.spark.source.options import SourceOptions, parse_options
 from replayer.spark.source.planning import CutPoint, DataLost, PartitionRange, cut
 from replayer.spark.source.rows import batched, to_rows
+from replayer.spark.source.source import BatchReader, Task
 from tests.support.archives import ArchiveWriter, records
 
 
@@ -178,6 +181,23 @@ class TestTopicsCreatedAgain:
             PartitionRange("orders~2", 1, 0, 5),
             PartitionRange("orders~3", 0, 40, 41),
         ]
+
+    def test_rows_of_a_truncated_log_name_the_folder_that_holds_them(self, tmp_path: Path) -> None:
+        writer = ArchiveWriter(tmp_path)
+        cut = writer.partition("orders", 0)
+        cut.commit(records(range(8)))
+        cut.commit(records(range(8, 10)))
+        newer = writer.partition("orders", 0, incarnation=2)
+        newer.marker = replace(
+            newer.marker, topic_id="id-1", continues=Continues("orders", 8), start_offset=8, next_offset=8
+        )
+        newer.commit(records(range(8, 30)))
+        wanted = options(tmp_path, includeIncarnation="true")
+        (run,) = planned(wanted)
+        assert run == PartitionRange("orders~2", 0, 0, 30)
+        rows = [row for batch in BatchReader(wanted).read(Task(run)) for row in batch.to_pylist()]
+        assert [row["offset"] for row in rows] == list(range(30))
+        assert [row["incarnation"] for row in rows] == [1] * 8 + [2] * 22
 
     def test_a_partition_is_assigned_where_any_had_it(self, tmp_path: Path) -> None:
         wanted = options(created_again(tmp_path), subscribe="", assign='{"orders":[1]}')
