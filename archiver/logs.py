@@ -37,6 +37,8 @@ class LogEvent(StrEnum):
     DROPPED = "dropped"
     GAP = "gap"
     GROUP_UNKNOWN = "group_unknown"
+    INVENTORY_BEHIND = "inventory_behind"
+    INVENTORY_REBUILT = "inventory_rebuilt"
     LISTENING = "listening"
     LOST = "lost"
     PARTITION_PAUSED = "partition_paused"

@@ -82,15 +82,15 @@ def united(inventory: Inventory, claims: Iterable[Incarnation]) -> Inventory:
     return replace(inventory, incarnations=tuple(known[folder] for folder in sorted(known)))
 
 
-def ended(inventory: Inventory, topic: str, topic_id: str | None, at: int) -> Inventory:
-    """The inventory after the cluster named the topic's id at that time, in ms; None: it has no such topic.
+def ended(inventory: Inventory, newest: TopicFolder, topic_id: str | None, at: int) -> Inventory:
+    """The inventory after the cluster said at that time, in ms, that a topic is gone, or has another id: `topic_id`.
 
-    Ends the incarnations of the topic that are another one, and were seen before; an id that is null never differs.
+    Ends the incarnations of the topic up to `newest` that are another one; an id that is null never differs from one.
     """
 
     def is_over(each: Incarnation) -> bool:
         differs = topic_id is None or each.topic_id not in (None, topic_id)
-        return each.topic == topic and each.seen_until is None and each.seen_from <= at and differs
+        return each.topic == newest.topic and each.folder <= newest and each.seen_until is None and differs
 
     changed = (replace(each, seen_until=at) if is_over(each) else each for each in inventory.incarnations)
     return replace(inventory, incarnations=tuple(changed))

@@ -7,10 +7,21 @@ from msgspec.structs import replace
 
 from archiver.errors import Diverged
 from blockgz_runtime.errors import NoArchiveThere, StoreError, UsageError
-from blockgz_runtime.store.writer import Store
+from blockgz_runtime.store.writer import Store, ToolStore
 from index_format import objects
 from index_format.identity import ArchiveInfo, TopicInfo
-from index_format.keys import LAYOUTS, TOPIC_OBJECT, TopicFolder, archive_key, topic_home
+from index_format.inventory import Incarnation, Inventory, united
+from index_format.keys import (
+    ARCHIVE_OBJECT,
+    LAYOUTS,
+    TOPIC_OBJECT,
+    TopicFolder,
+    archive_key,
+    inventory_key,
+    partition_folders,
+    topic_folders,
+    topic_home,
+)
 
 GROUP_PREFIX = "blockgz-"
 
@@ -33,7 +44,9 @@ def open_archive(store: Store, *, layout: str, cluster_id: str | None) -> Archiv
     archive_id = str(uuid.uuid4())
     # A group of its own: two archives of one cluster must not share the partitions of a topic.
     group = f"{GROUP_PREFIX}{archive_id[:8]}"
-    fresh = ArchiveInfo(archive_id=archive_id, cluster_id=cluster_id, layout=layout, group_id=group)
+    fresh = ArchiveInfo(archive_id=archive_id, cluster_id=cluster_id, layout=layout, group_id=group, inventory=True)
+    if store.head(key) is None:  # first, as the other one says that it is there
+        store.put_if_absent(inventory_key(layout), objects.encode(Inventory()), str(uuid.uuid4()))
     info = _settle(store, key, objects.encode(fresh), ArchiveInfo)
     if None not in (cluster_id, info.cluster_id) and cluster_id != info.cluster_id:
         raise Diverged(
@@ -60,6 +73,18 @@ def archive_info(store: Store, layout: str) -> ArchiveInfo:
     if found is None:
         raise StoreError(f"{archive_key(layout)} is missing")
     return objects.decode(found.body, ArchiveInfo, archive_key(layout))
+
+
+def listed_inventory(store: ToolStore, layout: str, at: int) -> Inventory:
+    """The inventory as a listing shows it at a time, in ms: every partition that has a folder."""
+    found = []
+    for folder in topic_folders(store.folders(archive_key(layout).removesuffix(ARCHIVE_OBJECT))):
+        home = topic_home(layout, folder)
+        numbers = tuple(each.partition for each in partition_folders(layout, folder, store.folders(home)))
+        if numbers:
+            topic_id = archived_topic_id(store, layout, folder)
+            found.append(Incarnation(*folder, topic_id, seen_from=at, seen_until=None, partitions=numbers))
+    return united(Inventory(rebuilt_at=at), found)
 
 
 def find_incarnation(store: Store, *, layout: str, topic: str, topic_id: str | None) -> TopicFolder:

@@ -117,6 +117,11 @@ class FindLogRecord:
     offset: int
 
 
+@dataclass(frozen=True)
+class ListClaimed:
+    """Answer: an Inventory made from a listing of the archive."""
+
+
 Operation = (
     Get
     | Head
@@ -129,6 +134,7 @@ Operation = (
     | ReadLogBounds
     | ConfirmTopic
     | ReadLogRecord
+    | ListClaimed
     | FindLogRecord
 )
 

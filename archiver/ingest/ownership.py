@@ -11,6 +11,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, NamedTuple
 
+from archiver.commit.claim_list import ClaimList
 from archiver.commit.commit import PartitionIdentity
 from archiver.commit.driver import Driver, LogReader, NoLog, Wait
 from archiver.commit.objects import Held, read_marker
@@ -39,6 +40,8 @@ HEARTBEAT_SECONDS = 3.0
 """A fenced writer waits this long before it claims again: by then a zombie has learnt that it is none."""
 RESTARTS_IN_A_ROW = 5
 """So often a partition is taken over again after a passing failure before `--once` gives up on it."""
+CLAIM_LIST_SECONDS = 30.0
+"""So often it is tried again to add to the inventory what no commit added."""
 CLAIMS_IN_A_ROW = 15
 """The same of claims that nobody answers, neither store nor broker: about five minutes."""
 
@@ -129,6 +132,7 @@ class ArchivingContext:
     """Waits before another try at the store; see StoreBackoff."""
     clock: Callable[[], float]
     claims: ClaimQueue[tuple[PartitionIdentity, Claimed]]
+    claim_list: ClaimList
     builders: Executor
     committers: Executor
     dead_letters: DeadLetterTopic | None = None
@@ -170,6 +174,7 @@ class Ownership:
         self._refused: dict[Partition, BlockgzError] = {}
         """Claims that were refused before any succeeded."""
         self._has_claimed = False
+        self._claims_written_at = context.clock()
         self._ending_guard = threading.Lock()
         self.reports: dict[Partition, PartitionReport] = {}
         """What was done to every partition that was ever this process's."""
@@ -269,6 +274,8 @@ class Ownership:
             positions[partition] = claimed.position
             self._active[partition] = self._archiver(partition, identity, claimed)
         self._settle_refused()
+        if positions and not self._claims:
+            self._write_claims()
         return positions
 
     def _settle_refused(self) -> None:
@@ -296,6 +303,14 @@ class Ownership:
             self._start_claim(partition)
         for archiver in self._active.values():
             archiver.offer(Tick(now))
+        if now >= self._claims_written_at + CLAIM_LIST_SECONDS:
+            self._write_claims()
+
+    def _write_claims(self) -> None:
+        """Have claims in the inventory before their first commit needs that, and of partitions without records."""
+        self._claims_written_at = self._context.clock()
+        if self._context.claim_list.is_behind:
+            self._context.committers.submit(self._context.claim_list.write)
 
     @property
     def to_restart(self) -> list[Partition]:
@@ -367,6 +382,8 @@ class Ownership:
 
     def gone(self, topics: Collection[str]) -> None:
         """The cluster does not have these topics any more."""
+        for topic in topics:
+            self._context.claim_list.gone(topic)
         for (topic, _), report in self.reports.items():
             if topic in topics and report.failure is None:
                 report.failure = TopicGone(topic)
@@ -454,6 +471,7 @@ class Ownership:
         identity, claimed = driver.run(take_over_last(identity, context.writer, TakeoverPolicy.of(config)))
         if adopts and topic_id is not None:
             context.topics.adopt(folder, topic_id)
+        context.claim_list.add(identity.keys, claimed.held.marker.topic_id)
         return replace(identity, topic_id=claimed.held.marker.topic_id), claimed
 
     def _adopt_archived(self, held: Held | None, folder: TopicFolder, topic_id: str | None) -> None:
@@ -514,6 +532,7 @@ class Ownership:
             clock=context.clock,
             end_offset=self.reports[partition].end_offset,
             dead_letters=context.dead_letters.letters_of(partition) if context.dead_letters else None,
+            settle_claim=partial(context.claim_list.settle, identity.keys),
         )
 
     def _failed(self, partition: Partition, error: BlockgzError, most_tries: int = RESTARTS_IN_A_ROW) -> None:
@@ -521,6 +540,8 @@ class Ownership:
         tries = self._tries[partition] = self._tries.get(partition, 0) + 1
         report = self.reports[partition]
         report.fenced += isinstance(error, Fenced)
+        if isinstance(error, TopicGone):
+            self._context.claim_list.gone(partition[0])
         situation = self.situation
         if situation is Situation.STARTING and self._passes_later(error):
             self._refused[partition] = error

@@ -15,7 +15,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 import pyarrow as pa
 
 from archiver.commit.commit import FinishedChunk, PartitionIdentity, commit_chunk, commit_progress
-from archiver.commit.driver import Driver
+from archiver.commit.driver import Driver, Wait
 from archiver.commit.objects import Held, RestingMarker
 from archiver.commit.recovery import Claimed, reclaim
 from archiver.errors import Diverged, Fenced, TopicChanged, UnencodableRecord
@@ -72,10 +72,12 @@ class PartitionArchiver:
         clock: Callable[[], float],
         end_offset: int | None,
         dead_letters: DeadLetters | None = None,
+        settle_claim: Callable[[Wait], None] = lambda _: None,
     ) -> None:
         """`topic_id_now` asks the cluster, None where it does not tell; see TopicIds.
 
         `end_offset`: archive nothing at or above it; None follows the log. `dead_letters` take skipped records.
+        `settle_claim` has the claim in the archive's inventory, as far as that is possible now; see ClaimList.
         """
         self._identity = identity
         self._settings = settings
@@ -86,6 +88,7 @@ class PartitionArchiver:
         self._committers = committers
         self._clock = clock
         self._dead_letters = dead_letters
+        self._settle_claim = settle_claim
         self.may_claim = True
         """False once the partition was lost: what is in hand is offered to the store, as long as nobody else claims."""
         self.restart: BlockgzError | None = None
@@ -377,6 +380,7 @@ class PartitionArchiver:
             except BlockgzError:
                 self._carry_out_below(self._dead_letters.first_open(content.next_offset) or 0, content)
                 raise
+        self._settle_claim(self._driver.wait)
         held, begun = self.held, self._clock()
         swapped = self._swapped(held, content)
         counts = counts_of_commit(held.marker, swapped.marker, self._clock() - begun)

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from typing import Any
 
 from archiver.commit.archive import open_archive
+from archiver.commit.claim_list import ClaimList
 from archiver.config.model import RunConfig
 from archiver.errors import MemberRefused
 from archiver.failures import Next, Situation, what_next
@@ -45,7 +46,7 @@ from blockgz_runtime.errors import AccessDenied
 from blockgz_runtime.process import give_back
 from blockgz_runtime.store.probe import probe
 from blockgz_runtime.store.retry import StoreBackoff, retry_while_busy
-from blockgz_runtime.store.writer import Store
+from blockgz_runtime.store.writer import ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
 from index_format.errors import BlockgzError
 from index_format.identity import ArchiveInfo
@@ -74,7 +75,7 @@ class ArchiverService:
     def __init__(
         self,
         config: RunConfig,
-        store: Store,
+        store: ToolStore,
         buffer: BufferFolder,
         clock: Callable[[], float] = time.monotonic,
         share: DrainShare = WHOLE,
@@ -325,6 +326,7 @@ class ArchiverService:
             writer=str(uuid.uuid4()),
             back_off=StoreBackoff(self._store.url, self._abandoned, TRIES_OF_ONCE if self._config.once else None),
             clock=self._clock,
+            claim_list=ClaimList(self._store, archive),
             claims=ClaimQueue(self._ask_bounds, self._takers),
             builders=self._builders,
             committers=self._committers,

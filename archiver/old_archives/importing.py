@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from archiver.commit.archive import find_incarnation, open_archive
+from archiver.commit.claim_list import ClaimList
 from archiver.commit.commit import PartitionIdentity, commit_chunk, commit_progress
 from archiver.commit.driver import Driver, Wait
 from archiver.commit.objects import Held
@@ -105,11 +106,12 @@ def import_partitions(
 ) -> list[ImportReport]:
     """Import the partitions that hold anything and close the buffer; `form` is the rest of ImportSettings."""
     archive = open_archive(target, layout=form["layout"], cluster_id=None)
+    claims = ClaimList(target, archive)
     settings = ImportSettings(archive.archive_id, compressor=COMPRESSORS["isal"](1), **form)
     wait = bounded_backoff(target.url)
     try:
         return [
-            import_partition(reader, each, target, settings, buffer, wait, on_records)
+            import_partition(reader, each, target, settings, buffer, wait, on_records, claims)
             for each in partitions
             if each.num_records
         ]
@@ -125,6 +127,7 @@ def import_partition(
     buffer: BufferFolder,
     wait: Wait,
     on_records: Callable[[int], None],
+    claims: ClaimList,
 ) -> ImportReport:
     """Import what the target does not hold yet; `on_records` gets how many more are committed.
 
@@ -148,6 +151,8 @@ def import_partition(
         driver = Driver(target, OldLog(reader, partition), wait, lambda: True)
         policy = TakeoverPolicy(gaps_are_recorded=True, other_groups_are_replaced=False)
         claimed = driver.run(take_over(identity, str(uuid.uuid4()), policy))
+        claims.add(identity.keys, None)
+        claims.settle(identity.keys, wait)
         report.position = claimed.position
         importer = _Importer(identity, claimed, settings, buffer, driver, report, on_records)
         try:

@@ -3,19 +3,23 @@
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
 from archiver.commit.batch import ChainEnd, Committed, Reading, commit_batch, commit_reading
+from archiver.commit.claim_list import ClaimList
 from archiver.commit.commit import PartitionIdentity, StoredChunk
-from archiver.commit.recovery import name_successors
+from archiver.commit.objects import read_marker
+from archiver.commit.recovery import name_successors, take_over
 from archiver.logs import LogEvent, log
 from archiver.spark.context import WriteContext
 from archiver.spark.errors import BatchRefused
 from archiver.spark.rows import SourcePartition
 from archiver.spark.task import SORT_REMEDY, TaskPartition
+from blockgz_runtime.store.retry import bounded_backoff
 from index_format.chunk_index import UNVERIFIED, Gap
 from index_format.errors import BlockgzError
 
@@ -101,10 +105,28 @@ def commit_all(
     with ThreadPoolExecutor(COMMITTERS) as pool:
         empty = (PartitionBatch(each, frozenset(), (), 0, 0) for each in pool.map(context.identity, sorted(without)))
         every = [*batches, *empty]
+        _claim_first(batches, context, pool)
         outcomes = list(pool.map(lambda batch: _commit(batch, context, readings.get(batch.partition)), every))
     for outcome in outcomes:
         _log(outcome)
     return outcomes
+
+
+def _claim_first(batches: Sequence[PartitionBatch], context: WriteContext, pool: Executor) -> None:
+    """Have the batch's partitions in the archive's inventory, which lists none that has no marker."""
+
+    def claim(batch: PartitionBatch) -> None:
+        driver, identity = context.driver(), batch.identity
+        with suppress(BlockgzError):  # which its commit meets again
+            if driver.run(read_marker(identity.keys.marker)) is None:
+                driver.run(take_over(identity, str(uuid.uuid4()), context.policy))
+            claims.add(identity.keys, identity.topic_id)
+
+    claims = ClaimList(context.store, context.archive)
+    list(pool.map(claim, [batch for batch in batches if batch.chunks]))
+    for batch in batches:
+        with suppress(BlockgzError):
+            claims.settle(batch.identity.keys, bounded_backoff(context.store.url))
 
 
 def _commit(batch: PartitionBatch, context: WriteContext, reading: Reading | None) -> Outcome:

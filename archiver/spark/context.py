@@ -14,6 +14,7 @@ from blockgz_runtime.store.opening import open_store
 from blockgz_runtime.store.probe import probe
 from blockgz_runtime.store.retry import bounded_backoff
 from blockgz_runtime.store.writer import ToolStore
+from index_format.identity import ArchiveInfo
 from index_format.keys import LAYOUTS, archive_key
 
 
@@ -22,7 +23,12 @@ class WriteContext:
     """Picklable: made on the driver, and opened again wherever it is sent."""
 
     options: SinkOptions
-    archive_id: str
+    archive: ArchiveInfo
+
+    @property
+    def archive_id(self) -> str:
+        """What every object of the archive names."""
+        return self.archive.archive_id
 
     @property
     def config(self) -> RunConfig:
@@ -64,7 +70,7 @@ def open_context(options: SinkOptions, *, is_batch: bool) -> WriteContext:
     if (is_batch or is_new) and not config.single_writer:
         probe(store, multipart=store.url.startswith("s3:"))
     info = open_archive(store, layout=config.layout, cluster_id=options.cluster_id)
-    return WriteContext(options, info.archive_id)
+    return WriteContext(options, info)
 
 
 @lru_cache(maxsize=8)

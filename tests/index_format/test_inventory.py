@@ -49,13 +49,13 @@ def test_a_topic_with_another_id_ends_the_incarnations_before() -> None:
         seen("t", 0, incarnation=2),
         seen("t", 0, incarnation=3, topic_id="c"),
     )
-    after = ended(Inventory(incarnations=(old, unknown, new)), "t", "c", 50)
+    after = ended(Inventory(incarnations=(old, unknown, new)), TopicFolder("t", 3), "c", 50)
     assert [each.seen_until for each in after.incarnations] == [50, None, None]
 
 
-def test_a_topic_that_is_gone_ends_what_was_seen_before_that() -> None:
+def test_a_topic_that_is_gone_ends_what_this_writer_knew_of_it() -> None:
     early, late, other = seen("t", 0, at=10), seen("t", 0, incarnation=2, at=60), seen("u", 0)
-    after = ended(Inventory(incarnations=(early, late, other)), "t", None, 50)
+    after = ended(Inventory(incarnations=(early, late, other)), TopicFolder("t"), None, 50)
     assert [each.seen_until for each in after.incarnations] == [50, None, None]
 
 

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any
 
 from archiver.commit import operations as op
+from archiver.commit.archive import listed_inventory
 from archiver.maintain.garbage import SHORTEST_GRACE_SECONDS
 from archiver.maintain.sweep import plan_sweep
 from blockgz_runtime.errors import BrokerUnreachable, StoreUnavailable
@@ -192,6 +193,8 @@ class Actor:
                 return self._log.first_record(offset)
             case op.ConfirmTopic(topic_id):
                 return self._log.confirm(topic_id)
+            case op.ListClaimed():
+                return listed_inventory(self._store, "topic", round(self._store.now))
             case _:
                 return self._carry_out_on_store(operation)
 

@@ -14,6 +14,7 @@ import pytest
 
 from archiver.cli.archiving import RunResult
 from archiver.cli.run import run_exit_code
+from archiver.commit.claim_list import ClaimList
 from archiver.commit.operations import LogBounds
 from archiver.config.model import RunConfig
 from archiver.errors import Diverged, TopicChanged, TopicGone
@@ -27,6 +28,7 @@ from blockgz_runtime.errors import AccessDenied, BufferFailed, PartitionUnavaila
 from blockgz_runtime.store.retry import StoreBackoff
 from blockgz_runtime.store.writer import Body, StoredObject
 from index_format.errors import BlockgzError
+from index_format.identity import ArchiveInfo
 from index_format.keys import TopicFolder
 from index_format.marker import decode_marker
 from index_format.records import batch_from_records
@@ -107,6 +109,7 @@ def owner(
         back_off=back_off or (lambda *_: time.sleep(0.001)),
         clock=time.monotonic,
         claims=ClaimQueue(lambda partitions: dict.fromkeys(partitions, LogBounds(0, high)), pool),
+        claim_list=ClaimList(store, ArchiveInfo(archive_id="a", cluster_id=None, layout="topic", inventory=True)),
         builders=pool,
         committers=pool,
     )

@@ -13,12 +13,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from archiver.cli import main as archiver_main
+from archiver.commit.claim_list import ClaimList
 from archiver.ingest.buffer import BufferFolder
 from archiver.old_archives.importing import ImportSettings, import_partition
 from archiver.old_archives.old_archive import OldReader, survey
 from blockgz_runtime.store.local import LocalStore
 from index_format.ancestor.payloads import OldFormat
 from index_format.blocks import ZlibCompressor
+from index_format.identity import ArchiveInfo
 from index_format.keys import TopicFolder, TopicLayoutKeys
 from replayer.cli import main as replayer_main
 from tests.support.ancestor_archives import (
@@ -289,12 +291,13 @@ def test_a_crash_behind_any_commit_loses_and_doubles_nothing(old: OldWriter, tmp
     settings = ImportSettings("archive-1", "topic", "json", ZlibCompressor(1), 100, 50)
     target, keys = MemoryStore(), TopicLayoutKeys(TopicFolder("bar"), 0)
     buffer = BufferFolder(tmp_path / "buffer")
+    claims = ClaimList(target, ArchiveInfo(archive_id="archive-1", cluster_id=None, layout="topic"))
 
     def crash(_: int) -> None:
         raise KeyboardInterrupt
 
     def run(on_records: Callable[[int], None]) -> None:
-        import_partition(reader, partition, target, settings, buffer, lambda *_: None, on_records)
+        import_partition(reader, partition, target, settings, buffer, lambda *_: None, on_records, claims)
 
     for _ in range(20):
         with suppress(KeyboardInterrupt):

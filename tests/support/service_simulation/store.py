@@ -167,6 +167,9 @@ class SimulatedStore:
     def list(self, prefix: str) -> Iterator[ListedObject]:
         yield from self._request("list", prefix, lambda: list(self._bucket.content.list(prefix)))
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        yield from self._request("list", prefix, lambda: list(self._bucket.content.folders(prefix)))
+
     def delete(self, key: str) -> None:
         self._request("delete", key, lambda: self._bucket.content.delete(key))
 

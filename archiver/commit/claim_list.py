@@ -1,0 +1,127 @@
+"""The claims that the archive's inventory does not hold yet: one write for all of them, before their first chunk."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from archiver.commit.archive import listed_inventory
+from archiver.commit.driver import Driver, NoLog, Wait
+from archiver.commit.inventory import change_inventory
+from archiver.commit.operations import ListClaimed, Operation
+from archiver.failures import Next, Situation, what_next
+from archiver.logs import LogEvent, log
+from blockgz_runtime.store.writer import ToolStore
+from index_format.errors import BlockgzError
+from index_format.identity import ArchiveInfo
+from index_format.inventory import Incarnation, Inventory, ended, united, without
+from index_format.keys import PartitionKeys, TopicFolder, inventory_key
+
+MOST_TRIES = 3
+"""So often a commit waits for another try; then it goes on, and the claim is added later."""
+
+
+def wall_ms() -> int:
+    return round(time.time() * 1000)
+
+
+class ClaimList:
+    """Adds claims to the inventory; safe for use by many threads, which share each write."""
+
+    def __init__(self, store: ToolStore, archive: ArchiveInfo, now_ms: Callable[[], int] = wall_ms) -> None:
+        self._archive = archive
+        self._now_ms = now_ms
+        self._driver = _InventoryDriver(store, archive.layout, now_ms)
+        self._guard = threading.Lock()
+        self._writing = threading.Lock()
+        self._new = Inventory()
+        """Claims that are not in the inventory, as far as is known."""
+        self._ends: dict[TopicFolder, tuple[str | None, int]] = {}
+        """Newest incarnation that is over -> the topic's id by now, and when that was seen."""
+        self._newest: dict[str, TopicFolder] = {}
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something is to be written."""
+        return bool(self._new.incarnations or self._ends)
+
+    def add(self, keys: PartitionKeys, topic_id: str | None) -> None:
+        """A partition was claimed: its marker is stored."""
+        folder, now = keys.folder, self._now_ms()
+        claim = Incarnation(*folder, topic_id, seen_from=now, seen_until=None, partitions=(keys.partition,))
+        with self._guard:
+            self._new = united(self._new, [claim])
+            before = self._newest.get(folder.topic, folder)
+            self._newest[folder.topic] = max(before, folder)
+            if topic_id is not None and folder.incarnation > 1:
+                self._ends[folder] = (topic_id, now)
+
+    def gone(self, topic: str) -> None:
+        """The cluster says that a topic is gone, of which this process claimed partitions."""
+        with self._guard:
+            if topic in self._newest:
+                self._ends[self._newest[topic]] = (None, self._now_ms())
+
+    def settle(self, keys: PartitionKeys, wait: Wait) -> None:
+        """Return once the inventory has the claim, or cannot get it now, which is logged.
+
+        `wait` backs off before another try. What the archive holds does not depend on the inventory, so that no commit
+        waits for it for good.
+        """
+        tries = 0
+        while self._lacks(keys):
+            error = self.write()
+            if error is None:
+                continue
+            tries += 1
+            if tries >= MOST_TRIES or what_next(error, Situation.SERVING) is not Next.AGAIN:
+                return
+            wait(tries, error)
+
+    def write(self) -> BlockgzError | None:
+        """Add what is new, all at once; gives what failed, which is logged."""
+        with self._writing:
+            with self._guard:
+                new, ends = self._new, dict(self._ends)
+            if not (new.incarnations or ends):
+                return None
+
+            def change(inventory: Inventory) -> Inventory:
+                after = united(inventory, new.incarnations)
+                for newest, (topic_id, at) in ends.items():
+                    after = ended(after, newest, topic_id, at)
+                return after
+
+            is_declared = self._archive.inventory is True
+            key = inventory_key(self._archive.layout)
+            try:
+                self._driver.run(change_inventory(key, change, is_declared=is_declared))
+            except BlockgzError as error:
+                log.warning(LogEvent.INVENTORY_BEHIND, cause=error.what, why=error.why)
+                return error
+            with self._guard:
+                for each in new.incarnations:
+                    if self._new.of(each.folder) == each:
+                        self._new = without(self._new, each.folder)
+                self._ends = {folder: end for folder, end in self._ends.items() if ends.get(folder) != end}
+        return None
+
+    def _lacks(self, keys: PartitionKeys) -> bool:
+        claim = self._new.of(keys.folder)
+        return claim is not None and keys.partition in claim.partitions
+
+
+class _InventoryDriver(Driver):
+    """Beside requests, makes an inventory from a listing; whoever was faster is not waited for."""
+
+    def __init__(self, store: ToolStore, layout: str, now_ms: Callable[[], int]) -> None:
+        super().__init__(store, NoLog(), lambda _tries, _cause: None, lambda: True)
+        self._tool_store = store
+        self._layout = layout
+        self._now_ms = now_ms
+
+    def _carry_out(self, operation: Operation) -> Any:
+        if isinstance(operation, ListClaimed):
+            log.warning(LogEvent.INVENTORY_REBUILT, key=inventory_key(self._layout))
+            return listed_inventory(self._tool_store, self._layout, self._now_ms())
+        return super()._carry_out(operation)
