@@ -8,6 +8,7 @@ COMMANDS = {
     "config": "archiver.cli.config:config_group",
     "demo": "archiver.cli.demo:demo",
     "doctor": "archiver.cli.doctor:doctor",
+    "forget": "archiver.cli.forget:forget",
     "gc": "archiver.cli.gc:gc",
     "import": "archiver.cli.import_command:import_command",
     "repair": "archiver.cli.repair:repair",

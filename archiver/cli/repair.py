@@ -14,6 +14,7 @@ from archiver.ingest.kafka_log import PartitionLog, RecordReader
 from archiver.ingest.kafka_settings import CLIENT_ID
 from archiver.maintain.repair.chunk_indexes import plan_indexes
 from archiver.maintain.repair.diverged import Source, plan_diverged
+from archiver.maintain.repair.inventory import plan_inventory
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.old_objects import plan_old_indexes, plan_old_markers
 from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out, later_folders, targets
@@ -153,6 +154,26 @@ def diverged(*, places: tuple[str, ...], kafka: dict[str, str], **options: Any) 
     return _repair(_not_for_old, plan_one, places=places, follows=True, **options)
 
 
+@repair.command(
+    "inventory",
+    epilog=closing(
+        "archiver repair inventory -a s3://backup/kafka --dry-run", "archiver repair inventory -a ./archive --yes"
+    ),
+)
+@store_options()
+@click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Print plan and result as JSON.")
+def inventory(*, archive: str, endpoint_url: str | None, region: str | None, **outcome: Any) -> int:
+    """Make the archive's inventory from a listing where it is missing or damaged, or add what it lacks.
+
+    An archive of an earlier release has none: from then on archivers add to it, and a lost partition is missed. What
+    was lost before is not in it. Safe beside running archivers.
+    """
+    store = open_existing_store(archive, endpoint_url=endpoint_url, region=region)
+    return finish(archive, plan_inventory(store, layout_of(store), bounded_backoff(store.url)), **outcome)
+
+
 def log_source(kafka: dict[str, str]) -> Source:
     """The cluster that the options name; raises UsageError where they name none."""
     if "bootstrap.servers" not in kafka:
@@ -204,7 +225,7 @@ def _repair(
     region: str | None,
     old_format: OldFormat,
     max_block_bytes: int,
-    **outcome: bool,
+    **outcome: Any,
 ) -> int:
     """Plan for an old archive or for each partition of a current one, and finish.
 
@@ -218,7 +239,7 @@ def _repair(
         named = targets(store, layout, places)
         plans = (plan_one(store, target, max_block_bytes) for target in named)
         plan = sum(plans, RepairPlan() if follows else later_folders(store, named))
-    return _finish(archive, plan, **outcome)
+    return finish(archive, plan, **outcome)
 
 
 def _layout(store: ToolStore) -> str | None:
@@ -258,13 +279,21 @@ def result_object(archive: str, plan: RepairPlan, failed: Mapping[int, Problem],
     }
 
 
-def _finish(archive: str, plan: RepairPlan, *, dry_run: bool, yes: bool, as_json: bool) -> int:
+def finish(
+    archive: str,
+    plan: RepairPlan,
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    question: str = "Store {count:,} objects?",
+) -> int:
     """Show the plan, carry it out where that is wanted, and say how it went."""
     if not as_json:
         _print_plan(plan)
     failed: dict[int, Problem] = {}
     if plan.steps and not dry_run:
-        confirm(f"Store {len(plan.steps):,} objects?", undone="nothing was repaired", is_agreed=yes)
+        confirm(question.format(count=len(plan.steps)), undone="nothing was changed", is_agreed=yes)
         failed = carry_out(plan)
     problems = (*plan.problems, *failed.values())
     if as_json:

@@ -13,7 +13,7 @@ import msgspec
 
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError
 from blockgz_runtime.program.main import closing, listed, noting_what_is_left
-from blockgz_runtime.program.tables import print_table
+from blockgz_runtime.program.tables import print_table, timestamp_text
 from index_format.errors import BlockgzError, MalformedObject
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.earlier import EarlierReport, parse_report
@@ -132,12 +132,7 @@ def print_report(report: ArchiveReport) -> None:
         for orphan in partition.orphans:
             end = "" if orphan.end is None else orphan.end
             click.echo(f"{place} orphan {orphan.key}, offsets [{orphan.start}..{end}): above the marker, not committed")
-    for damage in report.damage:
-        click.echo(f"FAILURE {damage.key}: {damage.reason}")
-    for topic, number in report.absent:
-        click.echo(f"WARNING {topic}:{number} is not here: nothing of it was archived yet, or all of it is gone")
-    if report.since_report is not None:
-        _print_since(report.since_report)
+    _print_above(report)
     click.echo(report.verdict.value)
 
 
@@ -148,6 +143,25 @@ def _print_since(found: EarlierFindings) -> None:
     for warning in found.warnings:
         click.echo(f"WARNING {warning}")
     click.echo(f"compared with the report of {found.created}: {found.partitions} partitions, {found.verdict.value}")
+
+
+def _print_above(report: ArchiveReport) -> None:
+    """What concerns no partition that was checked."""
+    for damage in report.damage:
+        click.echo(f"FAILURE {damage.key}: {damage.reason}")
+    for missing in report.missing:
+        click.echo(f"FAILURE {missing} is missing: it was archived once, and all of it is gone")
+    for name in report.unmet:
+        click.echo(f"FAILURE {name} is expected, and nothing of it is here")
+    for warning in report.warnings:
+        click.echo(f"WARNING {warning}")
+    if report.rebuilt_at is not None:
+        made = timestamp_text(report.rebuilt_at)
+        click.echo(f"the inventory was made from a listing at {made}: what was lost before that is not missed")
+    for topic, number in report.absent:
+        click.echo(f"WARNING {topic}:{number} is not here: nothing of it was archived yet, or all of it is gone")
+    if report.since_report is not None:
+        _print_since(report.since_report)
 
 
 @click.command(

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import click
@@ -14,6 +14,7 @@ from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.progress import PLAIN_SECONDS
 from blockgz_runtime.program.tables import bytes_text
+from index_format.keys import parse_topic_folder
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
 from replayer.cli.options.options import json_option
 from replayer.cli.options.selection_options import range_options
@@ -38,6 +39,7 @@ from replayer.verify.survey import survey
         "replayer verify orders:0-3 --records --json -a ./archive",
         "replayer verify --deep --since -1d --sample 5% -a s3://bucket/prefix",
         "replayer verify orders --records --report report.json --report page.html --sign-key key.pem -a ./archive",
+        "replayer verify --expect orders --expect users -a ./archive",
         "replayer verify --since-report report.json --key pub.pem -a ./archive",
         "replayer verify orders --against-topic orders -b localhost:9092 -a ./archive",
         "replayer verify orders --against-topic orders-copy --at 2026-11-20T12:00:00Z -b localhost:9092 -a ./archive",
@@ -50,6 +52,13 @@ from replayer.verify.survey import survey
     "--against-topic", metavar="TOPIC", help="Compare every record with this topic: the archived one itself, or a copy."
 )
 @click.option("--partitions", metavar="P,P-P", help="With --against-topic: only these partitions.")
+@click.option(
+    "--expect",
+    "expected",
+    metavar="TOPIC",
+    multiple=True,
+    help="FAILURE if nothing of this topic is here; may be repeated.",
+)
 @choice_options
 @earlier_options
 @range_options
@@ -63,6 +72,7 @@ def command(
     records: bool,
     against_topic: str | None,
     partitions: str | None,
+    expected: tuple[str, ...],
     choice: ChunkChoice,
     earlier: EarlierReport | None,
     positions: Positions,
@@ -74,6 +84,7 @@ def command(
     """Prove that the archive is whole, or that a topic is its copy.
 
     Checks the chain, catalogs, indexes and sizes; with --deep all of the data.
+    A partition that was archived once, by the archive's inventory, and is gone is a FAILURE.
     Finds all damage in one go and names the offsets that are lost. Gaps that the archiver recorded are a WARNING.
     Marker and catalogs are always checked whole; --since and --sample choose the chunks whose index and data are. With
     --records and all chunks, --json and --report have a digest of the records of each partition.
@@ -83,6 +94,8 @@ def command(
     With --against-topic, compare what the archive holds of one topic, or the part of it that --from, --to and --at
     select, with a topic record by record.
     """
+    for name in expected:
+        parse_topic_folder(name)
     if against_topic is not None:
         if deep or records:
             raise click.UsageError("--against-topic reads every record anyway: run it without --deep and --records")
@@ -90,6 +103,8 @@ def command(
             raise click.UsageError("--since and --sample choose chunks of an archive; with --against-topic give --from")
         if earlier is not None:
             raise click.UsageError("--since-report compares the archive with itself: run it without --against-topic")
+        if expected:
+            raise click.UsageError("--expect demands topics of an archive; --against-topic names the one to compare")
         if len(topics) != 1:
             raise click.UsageError("--against-topic compares one archived topic: name it")
         # Here, because no other verification needs a Kafka client.
@@ -100,7 +115,7 @@ def command(
     if partitions is not None or positions != Positions():
         raise click.UsageError("--partitions, --from, --to and --at go with --against-topic")
     depth = Depth.RECORDS if records else Depth.BLOCKS if deep else Depth.STRUCTURE
-    report = asyncio.run(_verify(archive, [parse_topic(topic) for topic in topics], depth, choice, earlier))
+    report = asyncio.run(_verify(archive, [parse_topic(topic) for topic in topics], depth, choice, earlier, expected))
     return conclude(report, str(archive.address), depth, report_to, as_json=as_json)
 
 
@@ -110,9 +125,10 @@ async def _verify(
     depth: Depth,
     choice: ChunkChoice,
     earlier: EarlierReport | None,
+    expected: Sequence[str],
 ) -> ArchiveReport:
     async with open_archive(options) as archive:
-        identity, places, report = await survey(archive, [(each.topic, each.partitions) for each in wanted])
+        identity, places, report = await survey(archive, [(each.topic, each.partitions) for each in wanted], expected)
         listing = await list_above(archive, places)
         names = [f"{topic}:{number}" for topic, number in places]
         with naming_what_is_left(names, lambda: len(report.partitions)), _progress(listing.bytes) as on_progress:

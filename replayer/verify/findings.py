@@ -8,6 +8,7 @@ from typing import NamedTuple
 from index_format.chunk_index import Gap
 from index_format.records import Record
 from replayer.read.damage import Damage, LostRange
+from replayer.read.inventory import MissingPartition
 from replayer.read.positions import OffsetRange
 
 
@@ -125,12 +126,21 @@ class ArchiveReport:
     partitions: list[PartitionReport] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
     absent: list[AbsentPartition] = field(default_factory=list)
+    missing: list[MissingPartition] = field(default_factory=list)
+    """Partitions that the inventory has and the archive has not."""
+    unmet: list[str] = field(default_factory=list)
+    """Topics that were demanded and of which nothing is here."""
+    warnings: list[str] = field(default_factory=list)
+    rebuilt_at: int | None = None
+    """When the inventory was made from a listing, in ms: what was lost before is not missed."""
     archive_id: str | None = None
     since_report: EarlierFindings | None = None
 
     @property
     def verdict(self) -> Verdict:
-        above = [Verdict.FAILURE for _ in self.damage[:1]] + [Verdict.WARNING for _ in self.absent[:1]]
+        if self.damage or self.missing or self.unmet:
+            return Verdict.FAILURE
+        above = [Verdict.WARNING] if self.absent or self.warnings else []
         earlier = [] if self.since_report is None else [self.since_report.verdict]
         return worst([report.verdict for report in self.partitions] + above + earlier)
 

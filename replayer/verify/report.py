@@ -42,6 +42,10 @@ def verification_document(report: ArchiveReport, address: str, depth: Depth) -> 
         "partitions": [_partition(partition) for partition in report.partitions],
         "damage": [_damage(damage) for damage in report.damage],
         "absent": [absent._asdict() for absent in report.absent],
+        "missing": [missing._asdict() for missing in report.missing],
+        "unmet": report.unmet,
+        "warnings": report.warnings,
+        "inventory_rebuilt_ms": report.rebuilt_at,
         "archive_id": report.archive_id,
         "since_report": None if report.since_report is None else _since_report(report.since_report),
     }
@@ -154,6 +158,8 @@ def page(document: Document) -> str:
             "<h2>Partitions</h2>",
             _partitions(partitions),
             _findings("Damaged objects above the partitions", document.get("damage", [])),
+            _findings("Partitions that were archived and are gone", document.get("missing", [])),
+            _findings("Demanded topics that are not in the archive", document.get("unmet", [])),
             _findings("Partitions that are not in the archive", document.get("absent", [])),
             _findings("Warnings", document.get("warnings", [])),
             _findings(

@@ -6,13 +6,14 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from blockgz_runtime.errors import ObjectMissing
+from blockgz_runtime.errors import NotInArchive, ObjectMissing
 from index_format import objects
 from index_format.identity import ArchiveInfo, TopicConfig, TopicInfo
-from index_format.keys import TOPIC_CONFIG_OBJECT, TopicFolder, archive_key, topic_home
+from index_format.keys import TOPIC_CONFIG_OBJECT, TopicFolder, archive_key, parse_topic_folder, topic_home
 from index_format.marker import Marker
 from replayer.read.archive import Archive
 from replayer.read.damage import Damage, Damaged
+from replayer.read.inventory import Compared, Wanted, compare
 from replayer.verify.findings import AbsentPartition, ArchiveReport
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -75,19 +76,64 @@ async def read_identity(archive: Archive, topics: Iterable[str]) -> Identity:
     return Identity(None if info is None else info.archive_id, topic_ids, partitions, tuple(damage))
 
 
-async def survey(archive: Archive, wanted: Sequence[tuple[str, Sequence[int] | None]]) -> Survey:
-    """Of the wanted topics and partitions, all partitions of a topic where none are named, everything if empty."""
-    asked = wanted or [(topic, None) for topic in await archive.all_incarnations()]
+NOTHING_CHECKED = "nothing was checked: the archive holds no partition"
+NO_INVENTORY = "no inventory tells what the archive should hold: archiver repair inventory makes one of what is there"
+
+
+async def survey(archive: Archive, wanted: Sequence[Wanted], expected: Sequence[str] = ()) -> Survey:
+    """Of the wanted topics and partitions, all partitions of a topic where none are named, everything if empty.
+
+    What the inventory has beyond that is missing; of each of the `expected` topics, something has to be there.
+    """
+    compared = await compare(archive, wanted)
+    every = wanted or [(topic, None) for topic in await archive.all_incarnations()]
+    asked = [each for each in every if not (wanted and await _is_lost(archive, each[0], compared))]
     identity = await read_identity(archive, [topic for topic, _ in asked])
     report = ArchiveReport(damage=list(identity.damage), archive_id=identity.archive_id)
     places = []
     for topic, partitions in asked:
         numbers = partitions or await archive.partitions(topic)
+        if partitions and any(each.partition in partitions for each in compared.missing):
+            numbers = sorted({*partitions} & {*await archive.partitions(topic)})
         places += [(topic, number) for number in numbers]
         if partitions is None:
-            expected = range(identity.partitions.get(await archive.folder_of(topic), 0))
-            report.absent += [AbsentPartition(topic, number) for number in expected if number not in numbers]
+            numbered = range(identity.partitions.get(await archive.folder_of(topic), 0))
+            report.absent += [AbsentPartition(topic, number) for number in numbered if number not in numbers]
+    _note(report, compared)
+    if not places and not archive.other:
+        report.warnings.append(NOTHING_CHECKED)
+    report.unmet = [each for each in expected if not await _is_held(archive, each)]
     return Survey(identity, places, report)
+
+
+async def _is_held(archive: Archive, topic: str) -> bool:
+    try:
+        return bool(await archive.partitions(topic))
+    except NotInArchive:
+        return False
+
+
+async def _is_lost(archive: Archive, topic: str, compared: Compared) -> bool:
+    """Whether the archive has no folder of the topic, though it had one."""
+    folder = parse_topic_folder(topic)
+    if folder.topic not in {each.topic for each in compared.missing}:
+        return False
+    held = await archive.find()
+    return folder not in held if "~" in topic else folder.topic not in {each.topic for each in held}
+
+
+def _note(report: ArchiveReport, compared: Compared) -> None:
+    """What the inventory says, or that there is none."""
+    report.missing = list(compared.missing)
+    claimed = {(str(each.folder), each.partition) for each in compared.missing}
+    claimed |= {(each.topic, each.partition) for each in compared.missing}
+    report.absent = [each for each in report.absent if each not in claimed]
+    if compared.damage is not None:
+        report.damage.append(compared.damage)
+    elif compared.inventory is not None:
+        report.rebuilt_at = compared.inventory.rebuilt_at
+    elif compared.is_expected:
+        report.warnings.append(NO_INVENTORY)
 
 
 async def _checked(archive: Archive, key: str, kind: type[T], damage: list[Damage]) -> T | None:

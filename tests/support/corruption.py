@@ -26,6 +26,7 @@ from index_format.marker import Catalog, CatalogReference, Marker, Span, decode_
 from index_format.records import Record, iter_records
 from replayer.read.archive import Archive
 from replayer.read.damage import Damaged, SkipDamage, StopAtDamage
+from replayer.read.inventory import compare
 from replayer.read.selection import scan
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.findings import PartitionReport, Verdict
@@ -317,7 +318,7 @@ async def check(sample: Sample, case: Case) -> None:
     after = damaged(sample, case)
     archive = Archive(MemoryReader(after))
     identity = await read_identity(archive, sorted({partition.topic for partition in sample.partitions}))
-    found = [Verdict.FAILURE] if identity.damage else []
+    found = [Verdict.FAILURE] if identity.damage or (await compare(archive)).damage else []
     for partition in sample.partitions:
         if any(map(partition.owns, case.changed)):
             if case.still_valid:

@@ -33,6 +33,7 @@ def test_a_new_archive_is_settled_once(layout: str) -> None:
         "cluster_id": "cluster-1",
         "layout": layout,
         "group_id": f"blockgz-{info.archive_id[:8]}",
+        "inventory": True,
         "crc32": ANY,
     }
     assert open_archive(store, layout=layout, cluster_id="cluster-1") == info

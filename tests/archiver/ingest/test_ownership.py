@@ -109,7 +109,7 @@ def owner(
         back_off=back_off or (lambda *_: time.sleep(0.001)),
         clock=time.monotonic,
         claims=ClaimQueue(lambda partitions: dict.fromkeys(partitions, LogBounds(0, high)), pool),
-        claim_list=ClaimList(store, ArchiveInfo(archive_id="a", cluster_id=None, layout="topic", inventory=True)),
+        claim_list=ClaimList(store, ArchiveInfo(archive_id="a", cluster_id=None, layout="topic")),
         builders=pool,
         committers=pool,
     )
