@@ -87,7 +87,7 @@ def commit_batch(
             remedy="give the records from there on, or record the gap with --on-gap record",
         )
     for chunk in chunks:
-        yield from _check_data(identity, ends, chunk, policy)
+        yield from check_data(identity, ends, chunk, policy)
     held = (yield from take_over(identity, (yield NewToken()), policy)).held
     _check_end(identity, ends, held)
     if held.marker.next_offset is not None and held.marker.next_offset < start:
@@ -116,7 +116,7 @@ def _ends_within(marker: Marker, reading: Reading) -> bool:
     return marker.next_offset is not None and reading.start <= marker.next_offset < reading.end
 
 
-def _check_data(
+def check_data(
     identity: PartitionIdentity, ends: Collection[ChainEnd], chunk: StoredChunk, policy: TakeoverPolicy
 ) -> Protocol[None]:
     """Raises StoreError where whoever stored the data saw another store than this one, or as `_check_end` does."""

@@ -13,18 +13,21 @@ from blockgz_runtime.errors import NotInArchive
 from blockgz_runtime.store.writer import StoredObject, ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
 from index_format import marker as markers
-from index_format.errors import BlockgzError
+from index_format.errors import BlockgzError, FormatError
+from index_format.inventory import parse
 from index_format.keys import (
     ARCHIVE_OBJECT,
     PartitionKeys,
     TopicFolder,
     archive_key,
+    inventory_key,
     partition_folders,
     topic_folders,
     topic_home,
 )
 
 REQUESTS_AT_ONCE = 16
+MISSING = "it was archived once, and all of it is gone"
 
 
 class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,12 +85,14 @@ def read_status(store: ToolStore, selection: TopicSelection | None) -> ArchiveSt
     """
     layout = layout_of(store)
     info = archive_info(store, layout)
+    claimed = _claimed(store, layout)
     folders = topic_folders(store.folders(archive_key(layout).removesuffix(ARCHIVE_OBJECT)))
     if selection is not None:
-        topics = {folder.topic for folder in folders}
+        topics = {folder.topic for folder in (*folders, *claimed)}
         _check_names(selection, topics, store.url)
         selected = set(selection(topics))
         folders = [folder for folder in folders if folder.topic in selected]
+        claimed = {folder: numbers for folder, numbers in claimed.items() if folder.topic in selected}
     with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="status") as pool:
 
         def partitions_of(folder: TopicFolder) -> list[PartitionKeys]:
@@ -95,14 +100,31 @@ def read_status(store: ToolStore, selection: TopicSelection | None) -> ArchiveSt
 
         keys = [each for found in pool.map(partitions_of, folders) for each in found]
         stored = pool.map(lambda each: store.get(each.marker), keys)
-        partitions = tuple(partition_status(each, found) for each, found in zip(keys, stored, strict=True))
+        partitions = [partition_status(each, found) for each, found in zip(keys, stored, strict=True)]
+    held = {(each.folder, each.partition) for each in keys}
+    partitions += [
+        PartitionStatus(topic=folder.topic, incarnation=folder.incarnation, partition=number, error=MISSING)
+        for folder, numbers in claimed.items()
+        for number in numbers
+        if (folder, number) not in held
+    ]
     return ArchiveStatus(
         archive=store.url,
         archive_id=info.archive_id,
         cluster_id=info.cluster_id,
         layout=layout,
-        partitions=partitions,
+        partitions=tuple(sorted(partitions, key=lambda each: (each.folder, each.partition))),
     )
+
+
+def _claimed(store: ToolStore, layout: str) -> dict[TopicFolder, tuple[int, ...]]:
+    """What the inventory has; nothing where there is none, or one that `replayer verify` calls damaged."""
+    key = inventory_key(layout)
+    found = store.get(key)
+    try:
+        return {each.folder: each.partitions for each in parse(found.body, key).incarnations} if found else {}
+    except FormatError:
+        return {}
 
 
 def partition_status(keys: PartitionKeys, stored: StoredObject | None) -> PartitionStatus:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from archiver.commit.batch import ChainEnd, Committed, Reading, commit_batch, commit_reading
+from archiver.commit.batch import ChainEnd, Committed, Reading, check_data, commit_batch, commit_reading
 from archiver.commit.claim_list import ClaimList
 from archiver.commit.commit import PartitionIdentity, StoredChunk
 from archiver.commit.objects import read_marker
@@ -105,28 +105,44 @@ def commit_all(
     with ThreadPoolExecutor(COMMITTERS) as pool:
         empty = (PartitionBatch(each, frozenset(), (), 0, 0) for each in pool.map(context.identity, sorted(without)))
         every = [*batches, *empty]
-        _claim_first(batches, context, pool)
-        outcomes = list(pool.map(lambda batch: _commit(batch, context, readings.get(batch.partition)), every))
+        failed = _listed(batches, context, pool)
+
+        def commit(batch: PartitionBatch) -> Outcome:
+            error = failed.get(batch.partition)
+            return Outcome(batch, None, error) if error else _commit(batch, context, readings.get(batch.partition))
+
+        outcomes = list(pool.map(commit, every))
     for outcome in outcomes:
         _log(outcome)
     return outcomes
 
 
-def _claim_first(batches: Sequence[PartitionBatch], context: WriteContext, pool: Executor) -> None:
-    """Have the batch's partitions in the archive's inventory, which lists none that has no marker."""
+def _listed(
+    batches: Sequence[PartitionBatch], context: WriteContext, pool: Executor
+) -> dict[SourcePartition, BlockgzError]:
+    """Have the batch's partitions in the archive's inventory, which lists none that has no marker; gives what failed.
+
+    One that has none yet is claimed now, as its commit would do.
+    """
+    failed: dict[SourcePartition, BlockgzError] = {}
 
     def claim(batch: PartitionBatch) -> None:
         driver, identity = context.driver(), batch.identity
-        with suppress(BlockgzError):  # which its commit meets again
+        try:
             if driver.run(read_marker(identity.keys.marker)) is None:
+                for chunk in batch.chunks:
+                    driver.run(check_data(identity, batch.ends, chunk, context.policy))
                 driver.run(take_over(identity, str(uuid.uuid4()), context.policy))
             claims.add(identity.keys, identity.topic_id)
+        except BlockgzError as error:
+            failed[batch.partition] = error
 
     claims = ClaimList(context.store, context.archive)
     list(pool.map(claim, [batch for batch in batches if batch.chunks]))
     for batch in batches:
-        with suppress(BlockgzError):
+        with suppress(BlockgzError):  # which is logged
             claims.settle(batch.identity.keys, bounded_backoff(context.store.url))
+    return failed
 
 
 def _commit(batch: PartitionBatch, context: WriteContext, reading: Reading | None) -> Outcome:

@@ -15,6 +15,7 @@ from replayer.cli.options.archive_options import ArchiveOptions, archive_options
 from replayer.cli.options.options import format_option
 from replayer.read.archive import DamagedPartition, SurveyedTopic
 from replayer.read.damage import Damaged
+from replayer.read.inventory import MissingPartition, compare
 from replayer.read.partition import ArchivedPartition, summarize
 from replayer.read.topics import TopicPartitions, parse_topic
 
@@ -28,18 +29,22 @@ def ls(form: str, archive: ArchiveOptions) -> int:
     """List the topics of the archive, with what is archived of each.
 
     A partition whose marker is damaged or missing is named on stderr, left out of the sums, and makes the exit code 3.
+    So does one that the archive's inventory has and the archive lacks.
     """
-    found = asyncio.run(_surveys(archive))
+    found, missing = asyncio.run(_surveys(archive))
     listing = [_listed(name, survey) for name, survey in found]
-    print_rows(form, {"archive": str(archive.address), "topics": listing}, listing)
+    whole = {"archive": str(archive.address), "topics": listing, "missing": [each._asdict() for each in missing]}
+    print_rows(form, whole, listing)
     if form == "table":
         print_table(("TOPIC", "PARTITIONS", *FIGURES), [_topic_row(topic) for topic in listing])
-    return print_damaged([each for _, survey in found for each in survey.damaged], others=True)
+    code = print_damaged([each for _, survey in found for each in survey.damaged], others=True)
+    return print_missing(missing) or code
 
 
-async def _surveys(options: ArchiveOptions) -> list[tuple[str, SurveyedTopic]]:
+async def _surveys(options: ArchiveOptions) -> tuple[list[tuple[str, SurveyedTopic]], Sequence[MissingPartition]]:
     async with open_archive(options) as archive:
-        return [(name, await archive.survey_topic(name)) for name in await archive.topics()]
+        found = [(name, await archive.survey_topic(name)) for name in await archive.topics()]
+        return found, (await compare(archive)).missing
 
 
 def _listed(name: str, survey: SurveyedTopic) -> dict[str, Any]:
@@ -98,6 +103,13 @@ def print_damaged(damaged: Sequence[DamagedPartition], *, others: bool) -> int:
     return 0 if not damaged else PARTLY_FAILED if others else exit_code(damaged[0].error)
 
 
+def print_missing(missing: Sequence[MissingPartition]) -> int:
+    """Says on stderr what the archive held once and lacks; the exit code that this means."""
+    for each in missing:
+        print_failure(each.error)
+    return PARTLY_FAILED if missing else 0
+
+
 def damaged_json(damaged: Sequence[DamagedPartition]) -> list[dict[str, Any]]:
     return [{"partition": each.partition, "error": each.error.reason} for each in damaged]
 
@@ -112,16 +124,19 @@ def damaged_json(damaged: Sequence[DamagedPartition]) -> list[dict[str, Any]]:
 def describe(topic: str, form: str, archive: ArchiveOptions) -> int:
     """Show each partition of a topic: offsets, chunks, gaps, and who writes it.
 
-    Partitions whose marker or catalogs are damaged or missing are named on stderr, and make the exit code 3.
+    Partitions whose marker or catalogs are damaged or missing are named on stderr, and make the exit code 3. So are
+    those that the archive's inventory has and the archive lacks.
     """
     wanted = parse_topic(topic)
-    partitions, damaged = asyncio.run(_describe(archive, wanted))
+    partitions, damaged, missing = asyncio.run(_describe(archive, wanted))
     if partitions or not damaged:
         whole = {"archive": str(archive.address), "topic": wanted.topic, "partitions": partitions}
-        print_rows(form, whole | {"damaged": damaged_json(damaged)}, partitions)
+        lost = {"damaged": damaged_json(damaged), "missing": [each._asdict() for each in missing]}
+        print_rows(form, whole | lost, partitions)
         if form == "table":
             _print_partitions(partitions)
-    return print_damaged(damaged, others=bool(partitions))
+    code = print_damaged(damaged, others=bool(partitions))
+    return print_missing(missing) or code
 
 
 def _print_partitions(partitions: Sequence[dict[str, Any]]) -> None:
@@ -137,17 +152,19 @@ def _print_partitions(partitions: Sequence[dict[str, Any]]) -> None:
 
 async def _describe(
     options: ArchiveOptions, topic: TopicPartitions
-) -> tuple[list[dict[str, Any]], list[DamagedPartition]]:
+) -> tuple[list[dict[str, Any]], list[DamagedPartition], Sequence[MissingPartition]]:
     descriptions: list[dict[str, Any]] = []
     async with open_archive(options) as archive:
-        partitions, found = await archive.survey_topic(topic.topic, topic.partitions)
+        missing = (await compare(archive, [(topic.topic, topic.partitions)])).missing
+        there = topic.partitions and set(topic.partitions) - {each.partition for each in missing}
+        partitions, found = await archive.survey_topic(topic.topic, None if there is None else sorted(there))
         damaged = list(found)
         for partition in partitions:
             try:
                 descriptions.append(await _description(partition))
             except Damaged as error:
                 damaged.append(DamagedPartition(partition.partition, error))
-    return descriptions, damaged
+    return descriptions, damaged, missing
 
 
 async def _description(partition: ArchivedPartition) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from blockgz_runtime.errors import ObjectMissing
+from blockgz_runtime.errors import NotInArchive, ObjectMissing
 from index_format import objects
 from index_format.identity import ArchiveInfo
 from index_format.inventory import Inventory, parse
@@ -29,6 +29,15 @@ class MissingPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.folder}:{self.partition}"
+
+    @property
+    def error(self) -> NotInArchive:
+        """For people who look at the archive."""
+        return NotInArchive(
+            f"{self} is missing",
+            why="it was archived once, by the archive's inventory, and all of it is gone",
+            remedy=f"restore its folder; if it is gone for good: archiver forget {self}",
+        )
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """`archiver status`: what markers tell, and what a running archiver tells."""
 
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -50,6 +51,14 @@ def archive(tmp_path: Path) -> ArchiveWriter:
     writer.partition("users", 0, incarnation=2).commit(records(range(3)))
     writer.partition("payments", 12).commit(records(range(7)))
     return writer
+
+
+def test_a_partition_that_is_gone_is_named(archive: ArchiveWriter) -> None:
+    shutil.rmtree(archive.root / "topic=payments")
+    status = read_status(LocalStore(archive.root), None)
+    (lost,) = [each for each in status.partitions if each.error]
+    assert (lost.topic, lost.partition) == ("payments", 12) and "gone" in (lost.error or "")
+    assert run("payments", "-a", str(archive.root)).exit_code == 3
 
 
 def test_markers_tell_all(archive: ArchiveWriter) -> None:

@@ -366,6 +366,7 @@ def test_the_command_shows_its_plan_and_readers_find_the_records(tmp_path: Path)
     done = call(archiver_main, "repair", "salvage", "orders", "--yes")
     assert done.exit_code == 0 and "stored 1 of 1" in done.stdout
     assert call(replayer_main, "get", "orders:3:15").exit_code == 0
+    assert call(archiver_main, "repair", "inventory", "--yes").exit_code == 0
     report = json.loads(call(replayer_main, "verify", "--records", "--json").stdout)
     assert report["verdict"] == "OK" and report["partitions"][0]["records"] == 60
     assert "nothing to store" in call(archiver_main, "repair", "salvage", "orders:3").stdout
