@@ -1,11 +1,13 @@
 """The process: its allocators, libraries that are kept out of its start, the signals that end it, and its end."""
 
+import _thread
 import atexit
 import ctypes
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType, SimpleNamespace
@@ -123,15 +125,27 @@ def ended_soon_after_signals(
     code of each signal. To be entered in the main thread, once the handlers that end it in order are installed.
     """
     heeded = {number: handler for number in codes if callable(handler := signal.getsignal(number))}
-    timers: list[threading.Timer] = []
+    came: list[int] = []
+    # A handler may run while its thread holds any lock of `threading`: it takes none.
+    called = _thread.allocate_lock()
+    called.acquire()
+
+    def watch() -> None:
+        called.acquire()
+        if came:
+            time.sleep(seconds)
+            leave(codes[came[0]])
+
+    def call() -> None:
+        with suppress(RuntimeError):  # it is called already
+            called.release()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        if not timers:
-            timers.append(threading.Timer(seconds, leave, [codes[number]]))
-            timers[0].daemon = True
-            timers[0].start()
+        came.append(number)
+        call()
         heeded[number](number, frame)
 
+    threading.Thread(target=watch, name="ending", daemon=True).start()
     for number in heeded:
         signal.signal(number, on_signal)
     try:
@@ -139,6 +153,7 @@ def ended_soon_after_signals(
     finally:
         for number, handler in heeded.items():
             signal.signal(number, handler)
+        call()
 
 
 def stop_on_signals(stop: Callable[[], None]) -> set[int]:

@@ -3,13 +3,14 @@
 import asyncio
 import sys
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 from typing import NamedTuple
 
 import click
 
-from blockgz_runtime.program.main import closing
+from blockgz_runtime.process import ended_soon_after_signals
+from blockgz_runtime.program.main import ENDED_BY, closing
 from blockgz_runtime.program.options import OptionSet
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
 from replayer.cli.options.options import limit_option
@@ -146,7 +147,9 @@ async def print_records(
     """Prints at most `limit` records of a selection; returns how many."""
     out = sys.stdout.buffer
     printed = 0
-    async with open_archive(options) as archive:
+    async with AsyncExitStack() as stack:
+        stack.enter_context(ended_soon_after_signals(ENDED_BY))
+        archive = await stack.enter_async_context(open_archive(options))
         for each in await selection.select(archive, topic):
             if printed == limit:
                 break

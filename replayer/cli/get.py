@@ -4,7 +4,6 @@ import asyncio
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from typing import NamedTuple
 
 import click
@@ -123,7 +122,7 @@ class _Fetching(NamedTuple):
 
     async def run(self, options: ArchiveOptions) -> int:
         """Prints what is found and says why something is not; returns the exit code."""
-        with nullcontext() if self.interval is None else ended_soon_after_signals(ENDED_BY):
+        with ended_soon_after_signals(ENDED_BY):
             return await self._run(options)
 
     async def _run(self, options: ArchiveOptions) -> int:

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing
 from typing import NamedTuple
 
 import click
@@ -84,7 +84,7 @@ class _Tail(NamedTuple):
 
     async def run(self, options: ArchiveOptions, cache: DiskCache | None, lines: int, interval: float | None) -> None:
         """Prints the newest `lines` of each partition, and with an `interval` in seconds what is committed since."""
-        with nullcontext() if interval is None else ended_soon_after_signals(ENDED_BY):
+        with ended_soon_after_signals(ENDED_BY):
             await self._run(options, cache, lines, interval)
 
     async def _run(self, options: ArchiveOptions, cache: DiskCache | None, lines: int, interval: float | None) -> None:

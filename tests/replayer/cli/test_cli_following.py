@@ -14,25 +14,37 @@ import pytest
 from tests.support.archives import ArchiveWriter, records
 
 START = "import os, signal, sys; signal.signal(signal.SIGINT, signal.{}); os.execv(sys.argv[1], sys.argv[1:])"
+HOLDING = """
+import os, signal, threading
+from blockgz_runtime.process import ended_soon_after_signals
+signal.signal(signal.SIGTERM, lambda *_: None)
+with ended_soon_after_signals({signal.SIGTERM: 143}, 0.01), threading._active_limbo_lock:
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait()
+"""
 FULL_PIPE_BYTES = 60_000
 """Of 64 KiB."""
 
 
-def following(root: Path, *command: str, interrupts: str) -> "subprocess.Popen[bytes]":
+def following(root: Path, *command: str, interrupts: str, stdin: bytes = b"") -> "subprocess.Popen[bytes]":
     program = [sys.executable, "-m", "replayer", *command, "-a", str(root)]
     started = [sys.executable, "-c", START.format(interrupts), *program]
-    return subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    (root / "stdin").write_bytes(stdin)
+    with (root / "stdin").open("rb") as given:
+        return subprocess.Popen(started, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
+@pytest.mark.parametrize("command", ["tail big -n 3000 -F", "cat big", "get - --follow"])
 @pytest.mark.parametrize(
     ("number", "interrupts", "exit_code"),
     [(signal.SIGTERM, "SIG_DFL", 143), (signal.SIGTERM, "SIG_IGN", 143), (signal.SIGINT, "SIG_DFL", 130)],
 )
 def test_a_signal_ends_what_nobody_reads(
-    tmp_path: Path, number: signal.Signals, interrupts: str, exit_code: int
+    tmp_path: Path, number: signal.Signals, interrupts: str, exit_code: int, command: str
 ) -> None:
     ArchiveWriter(tmp_path).partition("big", 0).commit(records(range(3000), value_bytes=200), block_bytes=50_000)
-    with following(tmp_path, "tail", "big", "-n", "3000", "-F", interrupts=interrupts) as program:
+    places = "".join(f"big:0:{offset}\n" for offset in range(3000)).encode()
+    with following(tmp_path, *command.split(), interrupts=interrupts, stdin=places) as program:
         assert program.stdout is not None
         deadline = time.monotonic() + 60
         while waiting_bytes(program.stdout.fileno()) < FULL_PIPE_BYTES:
@@ -40,6 +52,11 @@ def test_a_signal_ends_what_nobody_reads(
             os.sched_yield()
         program.send_signal(number)
         assert program.wait(timeout=30) == exit_code
+
+
+def test_a_signal_ends_what_holds_a_lock_of_threading() -> None:
+    done = subprocess.run([sys.executable, "-c", HOLDING], timeout=60, check=False)
+    assert done.returncode == 143
 
 
 def test_a_signal_ends_waiting_for_a_record(tmp_path: Path) -> None:
