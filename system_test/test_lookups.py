@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 from system_test.support.archiving import Site
 from system_test.support.contents import CONTENTS, HEADERS
 from system_test.support.programs import start
-from system_test.support.topics import NewRecord, create_topic, delete_topic, produce
+from system_test.support.topics import NewRecord, Transactions, create_topic, delete_topic, produce
 from system_test.test_semantics import numbered
 
 REPLAYER = str(Path(sys.executable).parent / "replayer")
@@ -95,6 +96,24 @@ def test_following_an_archive_that_grows(site: Site, topic_name: str) -> None:
         done = tail.wait(30).expect(130)
     assert done.stdout.split() == [*(f"{n}:{n}" for n in range(3, 40)), "0:again"]
     assert done.stderr == f"partition {topic_name}:0 continues as {topic_name}~2:0: the topic was created again\n"
+
+
+def test_the_newest_record_and_a_replay_from_there(site: Site, topic_name: str) -> None:
+    """The last offsets of a transactional topic hold no record; a topic is written to as soon as it is made."""
+    create_topic(site.bootstrap, topic_name)
+    with Transactions(site.bootstrap, topic_name) as transactions:
+        offsets = transactions.commit(topic_name, numbered(0, 50))
+        transactions.abort(topic_name, numbered(50, 60))
+    site.once(topic_name)
+    for position in ("-1", "latest", "-3"):
+        assert site.replayer("get", f"{topic_name}:0:{position}", "-f", "%o:%s").stdout == f"{offsets[-1]}:49", position
+    copy = f"{topic_name}-copy"
+    asked = ("--from", "17", "--to-topic", copy, "--create-topic", "--yes", "--json")
+    told = json.loads(site.replayer("replay", topic_name, *asked, *site.kafka).stdout)
+    (lane,), plan = told["partitions"], told["plan"]
+    assert (plan["records"], plan["partitions"][0]["records"], told["records"]) == (33, 33, 33), "exact in a cut block"
+    assert (lane["from"], lane["to"], lane["target_from"], lane["target_to"]) == (17, 50, 0, 33)
+    assert (plan["requests"], plan["stored_bytes"] > 0, plan["partitions"][0]["from"]) == (2, True, 17)
 
 
 def test_offsets_of_a_time_are_those_that_kafka_takes(site: Site, topic_name: str, tmp_path: Path) -> None:
