@@ -22,7 +22,7 @@ from system_test.replay_faults.schedule import planned
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.programs import run
 
-ADDED = ("runs", "records", "repeated", "proved", "lost_commits", "seconds")
+ADDED = ("runs", "records", "repeated", "repeated_in_one_run", "proved", "lost_commits", "seconds")
 
 
 def main() -> int:

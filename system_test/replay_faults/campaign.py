@@ -98,7 +98,9 @@ class Round:
             raise AssertionError(f"{', '.join(wrong)}: {verdict}\n{done.transcript}")
         if self.proves:
             self._prove(repeats=verdict.repeated)
-        figures = {"records": made, "repeated": verdict.repeated, "proved": self.proves}
+        in_one_run = verdict.repeated if self._runs == 1 else 0
+        repeats = {"repeated": verdict.repeated, "repeated_in_one_run": in_one_run}
+        figures = {"records": made, **repeats, "proved": self.proves}
         return {"outcome": "complete", **figures, "lost_commits": result["lost_commits"]}
 
     def _while_away(self) -> tuple[int, ...]:
