@@ -90,6 +90,7 @@ def early(kind: Kind, seconds: float = 1.0) -> Disruption:
 SHARD = {
     "by-key": (Mode.TRANSACTIONAL, Routing.BY_KEY, Kind.KILL, Kind.ZOMBIE, Kind.TERM),
     "folded": (Mode.IDEMPOTENT, Routing.FOLD, Kind.KILL, Kind.BROKER_KILL),
+    "gone": (Mode.IDEMPOTENT, Routing.FOLD, Kind.SECOND_RUN, Kind.TARGET_GONE_AT_REST),
     "kept": (Mode.TRANSACTIONAL, Routing.KEEP, Kind.SOURCE_AGAIN, Kind.FREEZE, Kind.TARGET_AGAIN),
 }
 

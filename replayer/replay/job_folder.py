@@ -219,11 +219,6 @@ class PositionsFile:
         self._lanes = content.lanes
         return {number: decode_position(lane.written, lane.position) for number, lane in content.lanes.items()}
 
-    def take_over(self) -> None:
-        """Keeps an earlier run, which may live still, from writing once more; raises as `write` does."""
-        if self._tag is not None:
-            self.write({})
-
     def write(self, positions: Mapping[int, LanePosition]) -> None:
         """Replaces the positions of these lanes; raises JobTakenOver where another run wrote since `read`."""
         new = {number: _StoredLane(each.written, each.encoded()) for number, each in positions.items()}

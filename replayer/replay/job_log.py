@@ -45,14 +45,21 @@ class FolderLog:
             raise self._taken_over()
         self._attempt = attempt
         self._folder.positions.attempt = attempt.id
-        self._load()
 
     def is_ours(self) -> bool | None:
         """Whether no later run began; None before `claim`."""
         return None if self._attempt is None else not self._folder.has_attempt(self._attempt.number + 1)
 
     def written_ends(self, positions: Mapping[int, LanePosition]) -> Mapping[int, int]:
-        """See JobLog: also forgets runs above the positions, which were rolled back or will be sent again."""
+        """See JobLog: also forgets runs above the positions, which were rolled back or will be sent again.
+
+        Raises JobTakenOver where a later run began.
+        """
+        if not self.is_ours():
+            raise self._taken_over()
+        if self._segments == 0:
+            # Not before: until the lanes were taken over, the run before this one went on.
+            self._load()
         tails = {}
         for lane, tail in self._tails.items():
             tails[lane] = self._tail_at(lane, tail, positions[lane].written if lane in positions else 0)
@@ -73,7 +80,6 @@ class FolderLog:
         if self._segments == 0:
             counts = self._folder.segment_counts()
             earlier = max((part for part in counts.items() if part[0] < self._attempt.number), default=None)
-        self._folder.positions.take_over()
         self._add(Segment(attempt=self._attempt.id, lanes=lanes, earlier=earlier))
 
     def note(self, runs: Sequence[Run]) -> None:
@@ -95,6 +101,7 @@ class FolderLog:
 
     def _load(self) -> None:
         """Takes in what earlier runs noted, each cut where the job went on after it."""
+        self._tails, self._since = {}, {}
         for _, segment in self._folder.segments():
             if segment.lanes is not None:
                 lanes = self._tails.keys() | self._since.keys() | segment.lanes.keys()

@@ -245,9 +245,8 @@ async def prepared_job(
     kept = await asyncio.to_thread(folder.request)
     fresh = _asked_of_folder(request, job, selections, target)
     if kept is not None:
-        refuse_other_folder(kept, fresh, folder.address)
+        refuse_other_folder(kept, fresh, target.facts if target.creates is None else None, folder.address)
         selections = _as_begun(kept, selections)
-        refuse_changed_target(kept, target.facts if target.creates is None else None)
     positions: CommittedPositions[LanePosition] | None = None
     try:
         if request.transactional:
@@ -348,8 +347,11 @@ def _as_begun(kept: JobRequest, selections: Sequence[Selection]) -> list[Selecti
     return [each._replace(offsets=ranges[number]) for each, number in numbers if number in ranges]
 
 
-def refuse_other_folder(kept: JobRequest, asked: JobRequest, address: str) -> None:
-    """Raises ReplayRefused where a job of that name is another one."""
+def refuse_other_folder(kept: JobRequest, asked: JobRequest, facts: TopicFacts | None, address: str) -> None:
+    """Raises ReplayRefused where a job of that name is another one, and TargetChanged; `facts` are the target's."""
+    if kept.target == asked.target:
+        # First, as the target has a say in the routing.
+        refuse_changed_target(kept, facts)
     names = ("selection", "archive_id", "folder", "target", "transactional")
     other = [name for name in names if getattr(kept, name) != getattr(asked, name)]
     if other:

@@ -1,17 +1,21 @@
 """Producing without transactions: idempotent, so nothing is doubled unless the process or a broker dies."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
 
+from replayer.errors import JobTakenOver
 from replayer.replay.ledger import LanePosition
 from replayer.replay.pipeline import Router, ScannedBatch
 from replayer.replay.sinks.delivery_reports import read_back
 from replayer.replay.sinks.producer import TopicProducer, producer_settings
 
 MESSAGE_TIMEOUT_MS = 120_000
+TRIES = 5
+"""So often positions are read to be taken over from a run that writes them meanwhile."""
 
 
 class PositionStore(Protocol):
@@ -21,7 +25,10 @@ class PositionStore(Protocol):
         """The last ones that were written, none where there are none."""
 
     def write(self, positions: Mapping[int, LanePosition]) -> None:
-        """Replaces those of these lanes."""
+        """Replaces those of these lanes.
+
+        Raises JobTakenOver where somebody else wrote since `read`, if the store can tell; also with no lanes.
+        """
 
 
 class KafkaSink:
@@ -45,11 +52,22 @@ class KafkaSink:
         self._router = router
 
     def begin(self, lanes: Iterable[int]) -> Mapping[int, LanePosition]:
-        recorded = self._store.read()
+        recorded = self._taken_over()
         return {lane: recorded[lane] for lane in lanes if lane in recorded}
 
     def stand_at(self, ends: Mapping[int, int]) -> None:
         self._producer.ends = ends
+
+    def _taken_over(self) -> Mapping[int, LanePosition]:
+        """The positions, once nobody else can write them who read them before."""
+        for _ in range(TRIES - 1):
+            recorded = self._store.read()
+            with suppress(JobTakenOver):
+                self._store.write({})
+                return recorded
+        recorded = self._store.read()
+        self._store.write({})
+        return recorded
 
     def send(self, lane: int, batch: pa.RecordBatch) -> None:
         if self._router is None:

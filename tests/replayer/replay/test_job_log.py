@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 
 from blockgz_runtime.store.local import LocalStore
-from replayer.errors import JobTakenOver, ReplayRefused
+from replayer.errors import JobTakenOver, ReplayRefused, TargetChanged
 from replayer.replay.job_folder import JobFolder, JobRequest, runs_in
 from replayer.replay.job_lock import held
 from replayer.replay.job_log import FolderLog
 from replayer.replay.ledger import LanePosition, SourceProgress
+from replayer.replay.prepare import refuse_other_folder
 from replayer.replay.run_map import Run
+from replayer.replay.sinks.idempotent import KafkaSink
 
 HASH = "0123456789abcdef"
 
@@ -98,6 +100,22 @@ def test_what_a_zombie_adds_does_not_count(folder: JobFolder) -> None:
     ]
 
 
+def test_a_run_that_goes_on_until_it_is_fenced_is_known_of(folder: JobFolder) -> None:
+    first = begun(folder, 0, 0)
+    second = FolderLog(folder)
+    second.claim()
+    first.note([Run(0, 0, 10, 0, 0, 10)])
+    assert second.written_ends({0: position(10)}) == {0: 10}
+
+
+def test_a_run_that_takes_the_lanes_after_a_later_one_claimed_the_job_gives_up(folder: JobFolder) -> None:
+    slow = FolderLog(folder)
+    slow.claim()
+    FolderLog(folder).claim()
+    with pytest.raises(JobTakenOver, match="another run of the same job"):
+        slow.written_ends({})
+
+
 def test_a_folder_that_ends_below_the_committed_position_is_refused(folder: JobFolder) -> None:
     begun(folder, 0, 0).note([Run(0, 0, 10, 0, 0, 10)])
     for written in (9, 11):
@@ -111,8 +129,10 @@ def test_a_damaged_segment_is_refused(folder: JobFolder, tmp_path: Path) -> None
     begun(folder, 0, 0).note([Run(0, 0, 10, 0, 0, 10)])
     (path,) = (tmp_path / "j" / "runs").glob("*-00000001.json")
     path.write_bytes(path.read_bytes().replace(b"10", b"11", 1))
+    log = FolderLog(folder)
+    log.claim()
     with pytest.raises(ReplayRefused, match="folder of job j cannot be read"):
-        FolderLog(folder).claim()
+        log.written_ends({})
 
 
 def test_positions_are_replaced_by_who_read_them_last(folder: JobFolder) -> None:
@@ -126,12 +146,45 @@ def test_positions_are_replaced_by_who_read_them_last(folder: JobFolder) -> None
         other.positions.write({0: position(3)})
 
 
+@pytest.mark.parametrize("before", [{}, {0: position(1)}], ids=["fresh", "begun"])
+def test_without_transactions_the_run_that_begins_last_goes_on(
+    folder: JobFolder, before: dict[int, LanePosition], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the first one writes its positions just as the second takes them over."""
+    folder.positions.write(before)
+    later = JobFolder(folder._store, "j")
+    folder.positions.attempt, later.positions.attempt = "first", "second"
+    read, meanwhile = later.positions.read, [position(2), position(3)]
+
+    def disturbed() -> dict[int, LanePosition]:
+        found = read()
+        if meanwhile:
+            folder.positions.write({0: meanwhile.pop(0)})
+        return found
+
+    monkeypatch.setattr(later.positions, "read", disturbed)
+    second = KafkaSink({"bootstrap.servers": "127.0.0.1:1"}, "t", later.positions)
+    assert second.begin([0]) == {0: position(3)}
+    with pytest.raises(JobTakenOver, match="another run of job j goes on with it"):
+        folder.positions.write({0: position(4)})
+    second.commit({0: position(5)})
+    assert folder.positions.read() == {0: position(5)}
+    second.stop()
+
+
 def test_a_job_is_begun_once(folder: JobFolder) -> None:
     folder.create(request())
     with pytest.raises(JobTakenOver, match="begun by another run"):
         folder.create(request(target="other"))
     folder.remove()
     assert folder.request() is None
+
+
+def test_a_target_that_is_gone_is_said_before_what_it_changes_in_the_routing() -> None:
+    with pytest.raises(TargetChanged, match="copy is not the one that job j wrote to"):
+        refuse_other_folder(request(), request(selection="another"), None, "here")
+    with pytest.raises(ReplayRefused, match="not the replay that the job began with"):
+        refuse_other_folder(request(), request(target="another"), None, "here")
 
 
 def test_one_run_at_a_time_on_a_machine(tmp_path: Path) -> None:
@@ -141,18 +194,3 @@ def test_one_run_at_a_time_on_a_machine(tmp_path: Path) -> None:
         with held(tmp_path / "deep", "other"):
             pass
     assert list((tmp_path / "deep").iterdir()) == []
-
-
-def test_a_run_that_goes_on_keeps_the_one_before_it_from_writing_positions(folder: JobFolder) -> None:
-    first = begun(folder, 0, 0)
-    folder.positions.read()
-    folder.positions.write({0: position(0)})
-    later = JobFolder(folder._store, "j")
-    log = FolderLog(later)
-    log.claim()
-    later.positions.read()
-    log.begun({0: position(0)}, {0: 0})
-    assert first.is_ours() is False
-    with pytest.raises(JobTakenOver):
-        folder.positions.write({0: position(3)})
-    later.positions.write({0: position(4)})
