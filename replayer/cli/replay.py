@@ -20,7 +20,15 @@ from replayer.cli.options.job_options import open_jobs
 from replayer.cli.options.options import json_option
 from replayer.cli.options.replay_options import ReplayOptions, replay_options
 from replayer.cli.options.selection_options import print_skipped
-from replayer.cli.replay_output import agreed, print_left_out, print_result, print_set_back, result_json, skipped_json
+from replayer.cli.replay_output import (
+    agreed,
+    print_left_out,
+    print_result,
+    print_set_back,
+    proof_command,
+    result_json,
+    skipped_json,
+)
 from replayer.errors import DeliveryFailed
 from replayer.kafka.admin import KafkaAdmin
 from replayer.read.request import DamagePolicies
@@ -103,12 +111,18 @@ async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, s
                 await print_set_back(target.name, admin, properties)
             elif target.holds:
                 click.echo(f"retention of {target.name} is still held: --resume, or --undo-retention", err=True)
+    proof = proof_command(plan.job.name, request.jobs, properties, address)
     if as_json:
-        more = {"left_out": msgspec.to_builtins(target.left_out), "skipped": skipped_json(damage.skipped)}
+        more = {
+            "verify": proof,
+            "left_out": msgspec.to_builtins(target.left_out),
+            "skipped": skipped_json(damage.skipped),
+        }
         click.echo(msgspec.json.encode(result_json(plan, result) | more))
     else:
         print_result(plan, result)
         print_left_out(target.left_out)
+        click.echo(f"to prove it: {proof}", err=True)
     incomplete = print_skipped(damage) or (PARTLY_FAILED if target.left_out.unfit or missing else 0)
     return ended_code(incomplete, signals, is_done=result.complete)
 

@@ -1,6 +1,7 @@
 """What `replayer replay` prints and asks: the plan before, the result after, for people and as JSON."""
 
 import asyncio
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ import msgspec
 
 from blockgz_runtime.program.main import confirm
 from blockgz_runtime.program.tables import bytes_text, print_table, timestamp_text
+from replayer.cli.options.archive_options import ArchiveOptions
 from replayer.cli.options.replay_options import ReplayOptions
 from replayer.kafka.admin import KafkaAdmin
 from replayer.read.damage import LostRange
@@ -96,6 +98,14 @@ def print_result(plan: ReplayPlan, result: ReplayResult) -> None:
         click.echo(f"not complete: repeat the command with --resume --job {plan.job.name}", err=True)
     if result.zero_timestamps:
         click.echo(f"warning: {result.zero_timestamps} records with timestamp 0 were sent with 1", err=True)
+
+
+def proof_command(job: str, jobs: str | None, properties: Mapping[str, str], archive: ArchiveOptions) -> str:
+    """The command that proves what a job wrote; settings of the connection (-X) are to be added."""
+    words = ["replayer", "verify", "--job", job, "-a", str(archive.address), "-b", properties["bootstrap.servers"]]
+    for option, value in (("--jobs", jobs), ("--endpoint-url", archive.endpoint_url), ("--region", archive.region)):
+        words += [option, value] if value is not None else []
+    return shlex.join(words)
 
 
 def print_left_out(left_out: LeftOut) -> None:

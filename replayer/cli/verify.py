@@ -16,7 +16,7 @@ from blockgz_runtime.program.progress import PLAIN_SECONDS
 from blockgz_runtime.program.tables import bytes_text
 from index_format.keys import parse_topic_folder
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
-from replayer.cli.options.options import json_option
+from replayer.cli.options.options import jobs_option, json_option
 from replayer.cli.options.selection_options import range_options
 from replayer.cli.options.verify_options import choice_options, earlier_options, report_options
 from replayer.cli.report import ReportOptions, conclude, naming_what_is_left
@@ -42,6 +42,7 @@ from replayer.verify.survey import survey
         "replayer verify --expect orders --expect users -a ./archive",
         "replayer verify --since-report report.json --key pub.pem -a ./archive",
         "replayer verify orders --against-topic orders -b localhost:9092 -a ./archive",
+        "replayer verify --job restore-1 -b localhost:9092 -a ./archive",
         "replayer verify orders --against-topic orders-copy --at 2026-11-20T12:00:00Z -b localhost:9092 -a ./archive",
     ),
 )
@@ -59,6 +60,8 @@ from replayer.verify.survey import survey
     multiple=True,
     help="FAILURE if nothing of this topic is here; may be repeated.",
 )
+@click.option("--job", metavar="NAME", help="Prove what a replay wrote, by the folder of its job.")
+@jobs_option
 @choice_options
 @earlier_options
 @range_options
@@ -73,6 +76,8 @@ def command(
     against_topic: str | None,
     partitions: str | None,
     expected: tuple[str, ...],
+    job: str | None,
+    jobs: str | None,
     choice: ChunkChoice,
     earlier: EarlierReport | None,
     positions: Positions,
@@ -93,9 +98,15 @@ def command(
 
     With --against-topic, compare what the archive holds of one topic, or the part of it that --from, --to and --at
     select, with a topic record by record.
+
+    With --job, apply again what a replay did to the archived records, and compare with what it wrote.
     """
     for name in expected:
         parse_topic_folder(name)
+    if job is not None:
+        chosen = (topics, deep, records, against_topic, earlier, partitions, expected, report_to.paths)
+        beside = any(chosen) or not choice.takes_all or positions != Positions()
+        return _verify_job(job, jobs, kafka, archive, as_json=as_json, beside=beside)
     if against_topic is not None:
         if deep or records:
             raise click.UsageError("--against-topic reads every record anyway: run it without --deep and --records")
@@ -117,6 +128,16 @@ def command(
     depth = Depth.RECORDS if records else Depth.BLOCKS if deep else Depth.STRUCTURE
     report = asyncio.run(_verify(archive, [parse_topic(topic) for topic in topics], depth, choice, earlier, expected))
     return conclude(report, str(archive.address), depth, report_to, as_json=as_json)
+
+
+def _verify_job(
+    job: str, jobs: str | None, kafka: dict[str, str], archive: ArchiveOptions, *, as_json: bool, beside: bool
+) -> int:
+    if beside:
+        raise click.UsageError("--job says all that is to be compared: give -a, -b, --jobs and --json only")
+    from replayer.cli.job_proof import verify_job  # noqa: PLC0415  # it needs a Kafka client
+
+    return verify_job(job, jobs, kafka, archive, as_json=as_json)
 
 
 async def _verify(

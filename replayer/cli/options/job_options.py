@@ -1,18 +1,9 @@
 """Where the folders of replay jobs are."""
 
-from blockgz_runtime.program.options import Option
 from blockgz_runtime.store.opening import open_store
 from blockgz_runtime.store.writer import Store
 from replayer.cli.options.archive_options import ArchiveOptions
 from replayer.replay.target_topic import state_folder
-
-jobs_option = Option(
-    "--jobs",
-    metavar="DIR|s3://BUCKET/PREFIX",
-    envvar="BLOCKGZ_JOBS",
-    help="Where the folders of jobs are, which tell what was written where.  [default: $XDG_STATE_HOME/blockgz/jobs]",
-)
-"""Passes `jobs: str | None`."""
 
 
 def jobs_place(jobs: str | None) -> str:

@@ -24,6 +24,14 @@ json_option = Option("--json", "as_json", is_flag=True, help="Print JSON.")
 limit_option = Option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="Stop after N records.")
 """`limit: int | None`."""
 
+jobs_option = Option(
+    "--jobs",
+    metavar="DIR|s3://BUCKET/PREFIX",
+    envvar="BLOCKGZ_JOBS",
+    help="Where the folders of jobs are, which tell what was written where.  [default: $XDG_STATE_HOME/blockgz/jobs]",
+)
+"""Passes `jobs: str | None`."""
+
 interval_option = Option(
     "--interval", type=Parsed("duration", _interval), default="1s", help="How often to ask for what is new."
 )

@@ -7,7 +7,7 @@ import click
 
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.options import DURATION, Argument, Option, OptionSet, choice_option
-from replayer.cli.options.job_options import jobs_option
+from replayer.cli.options.options import jobs_option
 from replayer.cli.options.selection_options import damage_option, record_options
 from replayer.read.topics import TopicPartitions, parse_topic
 from replayer.replay.pace import make_pace
