@@ -47,7 +47,6 @@ class LaneProof:
     missing: int = 0
     foreign: int = 0
     sent_twice: int = 0
-    complete: bool = True
     faults: list[str] = field(default_factory=list)
     faulty: bool = False
 
