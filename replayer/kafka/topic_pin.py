@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping
 
-from blockgz_runtime.errors import BrokerUnreachable, PartitionUnavailable
 from replayer.errors import TargetChanged
 from replayer.kafka.admin import KafkaAdmin
 
@@ -22,24 +21,11 @@ class TopicPin:
         self._topic = topic
         self._topic_id = topic_id
 
-    def check(self, ends: Mapping[int, int], seconds: float = 0.0) -> Mapping[int, int]:
+    def check(self, ends: Mapping[int, int]) -> Mapping[int, int]:
         """Where these partitions end now, as the cluster tells it: at `ends` at least, or TargetChanged is raised.
 
-        A cluster that does not answer is asked again for so many seconds. Then BrokerUnreachable is raised, or with 0
-        seconds nothing is returned: what cannot be asked now is asked with the next commit.
+        Raises BrokerUnreachable, PartitionUnavailable or AccessDenied where it cannot be asked.
         """
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                return self._asked(ends)
-            except (BrokerUnreachable, PartitionUnavailable):
-                if not seconds:
-                    return {}
-                if time.monotonic() >= deadline:
-                    raise
-            time.sleep(ASK_AGAIN_SECONDS)
-
-    def _asked(self, ends: Mapping[int, int]) -> Mapping[int, int]:
         if self._topic_id is not None:
             self._refuse_another(ends)
         found = {lane: each.end for lane, each in self._admin.watermarks(self._topic, ends, "read_uncommitted").items()}

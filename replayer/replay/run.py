@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from blockgz_runtime.errors import StoreUnavailable
+from blockgz_runtime.errors import BrokerUnreachable, PartitionUnavailable, StoreUnavailable
 from index_format.errors import BlockgzError
 from index_format.records import payload_bytes
 from replayer.errors import CommitLost, Fenced, JobTakenOver, TargetChanged
@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 5.0
+UNKNOWN_YET = (BrokerUnreachable, PartitionUnavailable)
+"""What is said of a target that cannot be asked about."""
 SOURCES_AT_ONCE = 8
 """So many source partitions are read side by side, so that the leaders of as many lanes are at work."""
 ENDING_SECONDS = 10.0
@@ -212,7 +214,7 @@ class _RunningReplay:
         if not self.sink.rolls_back:
             with suppress(BlockgzError):
                 await self._note_the_rest()
-        if not isinstance(error, TargetChanged | JobTakenOver):
+        if not isinstance(error, TargetChanged | JobTakenOver) and not self.control.ending:
             try:
                 await asyncio.to_thread(self.keeping.pin.check, self._ends)
             except TargetChanged as changed:
@@ -234,7 +236,7 @@ class _RunningReplay:
         return f"{records} records were written to the target" if records else "nothing was written to the target"
 
     async def _begin(self) -> None:
-        first, (log, pin, patience) = self.work.first, self.keeping
+        first, log = self.work.first, self.keeping.log
         self._sound = False
         await self._by_sink(log.claim)
         recorded = await self._by_sink(self.sink.begin, sorted(first))
@@ -242,7 +244,7 @@ class _RunningReplay:
         self._refuse_foreign_progress(recorded)
         self._learn_what_stands(recorded)
         least = await self._by_sink(log.written_ends, recorded)
-        ends = await self._by_sink(pin.check, {lane: least.get(lane, 0) for lane in first}, patience)
+        ends = await self._ends_now({lane: least.get(lane, 0) for lane in first})
         await self._by_sink(log.begun, recorded, ends)
         self.sink.stand_at(ends)
         self._ends = {**ends, **least}
@@ -304,7 +306,8 @@ class _RunningReplay:
             for source in reading:
                 await source.close()
         await self._checkpoint(wait=True)
-        await self._by_sink(self.keeping.pin.check, self._ends, self.keeping.patience)
+        if not self.control.ending:
+            await self._ends_now(self._ends)
 
     def _batches(self, rest: Selection, at_once: int) -> AsyncGenerator[pa.RecordBatch]:
         record_filter, on_damage = self.work.reading
@@ -395,9 +398,25 @@ class _RunningReplay:
         rest = (self.control.elapsed() - began) * self.cadence.rest
         self._not_before = self.control.elapsed() + min(rest, self.cadence.longest_rest)
 
+    async def _ends_now(self, ends: Mapping[int, int]) -> Mapping[int, int]:
+        """Where the lanes end, at `ends` at least; a cluster that does not answer is asked while patience lasts."""
+        deadline = self.control.elapsed() + self.keeping.patience
+        while True:
+            try:
+                return await self._by_sink(self.keeping.pin.check, ends)
+            except UNKNOWN_YET:
+                if self.control.ending or self.control.elapsed() >= deadline:
+                    raise
+            await self.control.wait(RETRY_SECONDS)
+
+    def _check(self) -> None:
+        """Looks at the target; what cannot be asked now is asked with the next commit."""
+        with suppress(*UNKNOWN_YET):
+            self.keeping.pin.check(self._ends)
+
     async def _beside_check(self, step: Callable[[], T]) -> T:
         """Takes a step of the sink while the target is looked at; a target that changed ends both."""
-        checking = asyncio.ensure_future(asyncio.to_thread(self.keeping.pin.check, self._ends))
+        checking = asyncio.ensure_future(asyncio.to_thread(self._check))
         working = asyncio.ensure_future(self._by_sink(step))
         try:
             await asyncio.wait({checking, working}, return_when=asyncio.FIRST_EXCEPTION)

@@ -88,18 +88,18 @@ class NoLog:
 class TargetPin(Protocol):
     """Knows the topic that a job began to write to."""
 
-    def check(self, ends: Mapping[int, int], seconds: float = 0.0) -> Mapping[int, int]:
-        """Where these lanes end now; a cluster that does not answer is asked again for so long.
+    def check(self, ends: Mapping[int, int]) -> Mapping[int, int]:
+        """Where these lanes end now.
 
         Raises TargetChanged where the topic is another one, or a lane ends below its offset in `ends`, and
-        BrokerUnreachable after the time, where that is not 0.
+        BrokerUnreachable or PartitionUnavailable where that cannot be asked.
         """
 
 
 class NoPin:
     """For a target that may be any."""
 
-    def check(self, _: Mapping[int, int], __: float = 0.0) -> Mapping[int, int]:
+    def check(self, _: Mapping[int, int]) -> Mapping[int, int]:
         return {}
 
 

@@ -89,7 +89,7 @@ def test_at_any_step(selections: list[Selection], pipeline: Pipeline, how: str, 
 class NoEnds(NoPin):
     """A target that is as it should be; lanes end where they must."""
 
-    def check(self, ends: Mapping[int, int], _: float = 0.0) -> Mapping[int, int]:
+    def check(self, ends: Mapping[int, int]) -> Mapping[int, int]:
         return dict(ends)
 
 
@@ -189,11 +189,11 @@ class ChangesAt(NoEnds):
     def __init__(self, number: int) -> None:
         self.left = number
 
-    def check(self, ends: Mapping[int, int], seconds: float = 0.0) -> Mapping[int, int]:
+    def check(self, ends: Mapping[int, int]) -> Mapping[int, int]:
         self.left -= 1
         if self.left <= 0:
             raise TargetChanged("it is another one", why="")
-        return super().check(ends, seconds)
+        return super().check(ends)
 
 
 def test_a_target_that_changed_ends_the_replay_at_any_check(selections: list[Selection]) -> None:
