@@ -74,7 +74,7 @@ def command(options: ReplayOptions, as_json: bool, kafka: dict[str, str], archiv
 
     Prints the plan and asks first. With --transactional every record arrives exactly once, however often the replay is
     broken off and resumed by --resume. Without it the producer is idempotent, and after a crash what was sent
-    since the last checkpoint (at most 25,000 records, 8 MiB or 5 seconds) is sent again.
+    since the last checkpoint is sent again.
 
     SIGUSR1 pauses, SIGUSR2 resumes; SIGTERM and Ctrl-C end after a commit.
     """

@@ -3,7 +3,7 @@
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,15 +23,22 @@ def held(folder: Path, job: str) -> Iterator[None]:
 
 @contextmanager
 def shared(folder: Path, job: str) -> Iterator[None]:
-    """While this lasts the job is not removed; other runs of it may take it over. Raises JobTakenOver as `held`."""
+    """While this lasts the job is not removed; other runs of it may take it over. Raises JobTakenOver as `held`.
+
+    Where the folder cannot be written there is no lock: the cluster keeps runs apart.
+    """
     path = folder / f".{job}.lock"
-    with _locked(path, job, fcntl.LOCK_SH) as lock:
+    with ExitStack() as stack:
+        lock = None
+        with suppress(ReplayRefused):
+            lock = stack.enter_context(_locked(path, job, fcntl.LOCK_SH))
         try:
             yield
         finally:
-            with suppress(BlockingIOError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink(missing_ok=True)
+            if lock is not None:
+                with suppress(BlockingIOError):
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink(missing_ok=True)
 
 
 def _locked(path: Path, job: str, kind: int) -> BinaryIO:

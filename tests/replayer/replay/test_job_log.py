@@ -7,7 +7,7 @@ import pytest
 from blockgz_runtime.store.local import LocalStore
 from replayer.errors import JobTakenOver, ReplayRefused, TargetChanged
 from replayer.replay.job_folder import JobFolder, JobRequest, runs_in
-from replayer.replay.job_lock import held
+from replayer.replay.job_lock import held, shared
 from replayer.replay.job_log import FolderLog
 from replayer.replay.ledger import LanePosition, SourceProgress
 from replayer.replay.prepare import refuse_other_folder
@@ -194,3 +194,12 @@ def test_one_run_at_a_time_on_a_machine(tmp_path: Path) -> None:
         with held(tmp_path / "deep", "other"):
             pass
     assert list((tmp_path / "deep").iterdir()) == []
+
+
+def test_without_a_place_for_locks_transactions_go_on_and_others_do_not(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with shared(file, "j"):
+        pass
+    with pytest.raises(ReplayRefused, match="cannot be kept to one run"), held(file, "j"):
+        pass
