@@ -147,14 +147,19 @@ class KafkaAdmin:
         return topic_ids(self._admin, names)
 
     def watermarks(
-        self, topic: str, partitions: Iterable[int], isolation_level: str = "read_committed"
+        self,
+        topic: str,
+        partitions: Iterable[int],
+        isolation_level: str = "read_committed",
+        patience: float = CHANGE_SECONDS,
     ) -> dict[int, Watermarks]:
-        """The readable offsets of each partition; raises BrokerUnreachable or AccessDenied.
+        """The readable offsets of each partition; raises BrokerUnreachable, PartitionUnavailable or AccessDenied.
 
-        Right after a topic was made, brokers do not know yet that they lead it, and are asked again.
+        Right after a topic was made, brokers do not know yet that they lead it, and are asked again for `patience`
+        seconds.
         """
         wanted = [(topic, partition) for partition in sorted(partitions)]
-        deadline = time.monotonic() + CHANGE_SECONDS
+        deadline = time.monotonic() + patience
         bounds, failures = log_bounds(self._admin, wanted, isolation_level)
         while failures and all(each.code() in NOT_LED_YET for each in failures.values()):
             if time.monotonic() > deadline:

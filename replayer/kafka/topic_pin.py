@@ -28,7 +28,8 @@ class TopicPin:
         """
         if self._topic_id is not None:
             self._refuse_another(ends)
-        found = {lane: each.end for lane, each in self._admin.watermarks(self._topic, ends, "read_uncommitted").items()}
+        bounds = self._admin.watermarks(self._topic, ends, "read_uncommitted", patience=0.0)
+        found = {lane: each.end for lane, each in bounds.items()}
         for lane, least in sorted(ends.items()):
             if found[lane] < least:
                 raise TargetChanged(

@@ -167,7 +167,7 @@ class MotoServer(ObjectStore):
     """moto's server of the running environment. It keeps objects in memory: a stop loses them."""
 
     def _command(self, port: int) -> list[str]:
-        return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        return [sys.executable, "-m", "system_test.support.moto_server", "-H", "127.0.0.1", "-p", str(port)]
 
 
 class VersityGateway(ObjectStore):

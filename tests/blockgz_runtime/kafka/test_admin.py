@@ -67,4 +67,4 @@ def test_a_bound_without_an_offset_is_no_answer() -> None:
     listing: Any = Listing()
     bounds, failures = log_bounds(listing, [("t", 0), ("t", 1)], "read_uncommitted")
     assert bounds == {("t", 0): (7, 7)}
-    assert [(place, error.code()) for place, error in failures.items()] == [(("t", 1), KafkaError._TIMED_OUT)]
+    assert [(place, error.code()) for place, error in failures.items()] == [(("t", 1), KafkaError.LEADER_NOT_AVAILABLE)]
