@@ -181,6 +181,7 @@ class GroupMember:
         if topics is None or topics == self._topics:
             return
         self._tell_gone(set(self._topics) - set(topics))
+        self._ownership.back(set(topics) - set(self._topics))
         self._topics = topics
         if topics:
             log.info(LogEvent.SUBSCRIBED, topics=",".join(topics))

@@ -268,6 +268,7 @@ class Ownership:
                 continue
             self._has_claimed = True
             self.reports[partition].trouble = None
+            self._is_back(self.reports[partition])
             _announce(identity, claimed)
             if claimed.gap is not None:
                 self.reports[partition].lost_offsets += claimed.gap.end - claimed.gap.start
@@ -387,6 +388,16 @@ class Ownership:
         for (topic, _), report in self.reports.items():
             if topic in topics and report.failure is None:
                 report.failure = TopicGone(topic)
+
+    def back(self, topics: Collection[str]) -> None:
+        """The cluster has these topics, again or for the first time."""
+        for (topic, _), report in self.reports.items():
+            if topic in topics:
+                self._is_back(report)
+
+    def _is_back(self, report: PartitionReport) -> None:
+        if isinstance(report.failure, TopicGone):
+            report.failure = None
 
     def _leave(self, partitions: Iterable[Partition], seconds: float) -> None:
         until = self._context.clock() + seconds

@@ -280,6 +280,17 @@ def test_a_topic_that_is_gone_is_the_partitions_failure(pool: ThreadPoolExecutor
     assert run_exit_code(RunResult(list(ownership.reports.values()), (), {signal.SIGTERM}), once=False) == 3
 
 
+def test_a_topic_that_is_back_is_nobodys_failure(pool: ThreadPoolExecutor, buffer: BufferFolder) -> None:
+    """The group may not have noticed, so that its partitions were never assigned anew."""
+    ownership = claimed(MemoryStore(), buffer, pool)
+    ownership.gone({"orders"})
+    ownership.back({"payments"})
+    assert isinstance(ownership.reports[PARTITION].failure, TopicGone)
+    ownership.back({"orders"})
+    ownership.give_up([PARTITION], 10, lambda: time.sleep(0.001))
+    assert run_exit_code(RunResult(list(ownership.reports.values()), (), {signal.SIGTERM}), once=False) == 0
+
+
 class TestDraining:
     @pytest.mark.parametrize(("end_offset", "is_drained"), [(3, True), (4, False)])
     def test_given_up_in_the_middle(
