@@ -216,7 +216,6 @@ class KnownJob:
 class PreparedJob(KnownJob):
     """One that this process does."""
 
-    folder: JobFolder
     alone: Callable[[], AbstractContextManager[None]]
     """Keeps the job, and where the cluster does not do it by transactions other runs of it away, on this machine."""
     begun: Callable[[KafkaAdmin], tuple[RecordSink, Keeping]]
@@ -262,7 +261,7 @@ async def prepared_job(
             refuse_long_metadata(known.work.first)
         begun = partial(_begun, request, folder, kept or fresh, positions, properties)
         alone = partial(shared if request.transactional else held, state_folder() / "jobs", job.name)
-        yield PreparedJob(**vars(known), folder=folder, alone=alone, begun=partial(begun, job, known.work))
+        yield PreparedJob(**vars(known), alone=alone, begun=partial(begun, job, known.work))
     finally:
         if positions is not None:
             await asyncio.to_thread(positions.close)

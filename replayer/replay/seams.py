@@ -15,7 +15,7 @@ PATIENCE_SECONDS = 300.0
 class RecordSink(Protocol):
     """Takes records and positions; all but `stop` block and are called by one thread at a time.
 
-    After an error that `is_lost` calls a lost commit, `begin` may be called again and says what stands.
+    After CommitLost `begin` may be called again, and says what stands.
     """
 
     rolls_back: bool
