@@ -5,8 +5,9 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
-from blockgz_runtime.kafka.connection import ConnectionErrors, kafka_failure
+from blockgz_runtime.kafka.connection import NO_COORDINATOR_YET, ConnectionErrors, kafka_failure
 from blockgz_runtime.kafka.settings import client_settings, make_client
 from replayer.kafka import CLIENT_ID
 from replayer.replay.job import Job
@@ -18,6 +19,9 @@ P = TypeVar("P", bound=Position)
 READ_SECONDS = 30.0
 CLOSE_SECONDS = 5.0
 """A cluster that does not answer is waited for no longer as a client leaves."""
+COORDINATOR_SECONDS = 30.0
+"""How long a group may be without its coordinator, as it is while a broker starts."""
+ASK_AGAIN_SECONDS = 0.2
 
 
 class CommittedPositions(Generic[P]):
@@ -77,12 +81,24 @@ class CommittedPositions(Generic[P]):
         return {each.partition: self._decode(each.offset, each.metadata or "") for each in answers if each.offset >= 0}
 
     def _answers(self, call: Callable[[], list[TopicPartition] | None], done: str) -> list[TopicPartition]:
-        what = f"the job's positions in {self._target} cannot be {done}"
+        def answers() -> list[TopicPartition]:
+            told = call() or []
+            for error in (each.error for each in told if each.error is not None):
+                raise KafkaException(error)
+            return told
+
+        again = Retrying(
+            retry=retry_if_exception(_has_no_coordinator_yet),
+            wait=wait_fixed(ASK_AGAIN_SECONDS),
+            stop=stop_after_delay(COORDINATOR_SECONDS),
+            reraise=True,
+        )
         try:
-            answers = call() or []
+            return again(answers)
         except KafkaException as error:
+            what = f"the job's positions in {self._target} cannot be {done}"
             raise kafka_failure(self._connection_errors.denied or error.args[0], what) from error
-        for answer in answers:
-            if answer.error is not None:
-                raise kafka_failure(answer.error, what)
-        return answers
+
+
+def _has_no_coordinator_yet(error: BaseException) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() in NO_COORDINATOR_YET
