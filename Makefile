@@ -15,6 +15,7 @@ SOAK_PARTITIONS ?= 2000
 REPLAY_ROUNDS ?= 200
 # The Git revision that `make house` compares the working tree with.
 BASE ?=
+KERNELS := $(wildcard index_format/kernel/*.[ch] blockgz_runtime/kafka/kernel/*.[ch])
 # Files of tests run side by side, each process with servers of its own. Much of a system test is waiting.
 SIDE_BY_SIDE ?= -n 3 --dist loadfile
 SYSTEM_SIDE_BY_SIDE ?= -n 3 --dist loadfile --no-loadscope-reorder
@@ -74,7 +75,9 @@ soak: $(VENV)/.dev
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.runtime: setup.cfg constraints.txt | $(VENV)/bin/python
+# Compiles the C extensions as well, where there is a compiler.
+$(VENV)/.runtime: setup.cfg setup.py constraints.txt $(KERNELS) | $(VENV)/bin/python
+	@rm -f index_format/_kernel.*.so blockgz_runtime/kafka/_kernel.*.so
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 
@@ -89,4 +92,4 @@ replay-faults: $(VENV)/.dev
 	$(BIN)/python -m system_test.replay_faults --rounds $(REPLAY_ROUNDS)
 
 clean:
-	rm -rf $(VENV) build *.egg-info .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) build *.egg-info .ruff_cache .mypy_cache .hypothesis index_format/_kernel.*.so blockgz_runtime/kafka/_kernel.*.so

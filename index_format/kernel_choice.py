@@ -1,0 +1,41 @@
+"""Whether this package's C extension is in use: the rest of the package asks here, once, and does without it else."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+_INTERFACE = 1
+
+
+class Kernel(NamedTuple):
+    """A C extension, or why it is not in use."""
+
+    module: Any
+    """None where it is not in use."""
+    why_not: str
+
+    def __bool__(self) -> bool:
+        return self.module is not None
+
+
+def chosen(load: Callable[[], Any], interface: int) -> Kernel:
+    """The extension that `load` imports, unless it fails with ImportError or has another interface."""
+    try:
+        module = load()
+    except ModuleNotFoundError:
+        return Kernel(None, "it is not installed, as where there is no C compiler")
+    except ImportError as error:
+        return Kernel(None, str(error))
+    found = getattr(module, "INTERFACE", None)
+    if found != interface:
+        return Kernel(None, f"it was built from other sources: its interface is {found}, not {interface}")
+    return Kernel(module, "")
+
+
+def _load() -> Any:
+    import index_format._kernel as kernel  # type: ignore[import-not-found]  # noqa: PLC0415
+
+    return kernel
+
+
+KERNEL = chosen(_load, _INTERFACE)
+"""In C: record format json, and the records as canonical bytes."""
