@@ -1,5 +1,5 @@
 /* blockgz_runtime.kafka._kernel: its functions, each of which has a substitute in Python. */
-#include "module.h"
+#include "kernel.h"
 
 /* Raised with every change of what a function takes or gives; blockgz_runtime/kafka/kernel_choice.py says the one it
    knows. */
@@ -8,7 +8,7 @@
 static int
 module_exec(PyObject *module)
 {
-    if (refuse_if_unwanted() < 0) {
+    if (refuse_if_unwanted() < 0 || load_librdkafka() < 0) {
         return -1;
     }
     return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
