@@ -14,7 +14,7 @@ from index_format.keys import LAYOUTS, PartitionKeys, TopicFolder, topic_home
 from tests.support.chain import MARKER, Chain, check_history, read_chain
 from tests.support.service_simulation.logs import Log, Origin, Partition, Topic
 from tests.support.service_simulation.store import Swap
-from tests.support.service_simulation.world import Run, World
+from tests.support.service_simulation.world import POLL_SECONDS, Run, World
 
 LAYOUT = "topic"
 
@@ -213,9 +213,18 @@ def excuse(  # noqa: PLR0911
         return "fenced"
     if _store_was_troubled(world, run, folder, begins, ends):
         return "the store did not answer"
-    if any(at <= failed_until for failed_until in run.buffer_failed):
+    if any(at <= lost_until for lost_until in _losses_of_the_buffer(run, partition)):
         return "the buffer failed"
     return None
+
+
+def _losses_of_the_buffer(run: Run, partition: Partition) -> Iterator[float]:
+    """Until when a partition may have taken no records, each time: the service looks after it behind the next poll."""
+    for failed_until in run.buffer_failed:
+        yield failed_until
+        for restarted_at, restarted in run.taken_over_again:
+            if restarted == partition and failed_until < restarted_at <= failed_until + POLL_SECONDS:
+                yield restarted_at
 
 
 def _is_unconfirmed(world: World, run: Run, at: float, ends: float, topic_id: str) -> bool:

@@ -22,7 +22,7 @@ import blockgz_runtime
 from archiver.config.model import RunConfig
 from archiver.ingest import service
 from archiver.ingest.kafka_source import Event, Fetched, KafkaSource
-from archiver.logs import log
+from archiver.logs import LogEvent, log
 from index_format.errors import BlockgzError
 from tests.support.service_simulation import virtual_time as virtual
 from tests.support.service_simulation.group import SESSION_SECONDS, Group
@@ -64,6 +64,8 @@ class Run:
     buffer: SimulatedFolder = field(default_factory=SimulatedFolder)
     buffer_failed: list[float] = field(default_factory=list)
     """Until when, each time: the block in memory is lost then."""
+    taken_over_again: list[tuple[float, Partition]] = field(default_factory=list)
+    """Partitions that had failed for a while, and took no records since."""
     most_polled: int = 0
     """Bytes that one poll gave at the most."""
 
@@ -97,6 +99,11 @@ class World:
     def say(self, who: str, event: str, what: dict[str, Any]) -> None:
         told = " ".join(f"{name}={value}" for name, value in what.items())
         self.trace.append(f"{self.hub.now:8.3f} {who:6} {event} {told}")
+
+    def taken_over_again(self, host: str, partition: Partition) -> None:
+        for run in self.runs:
+            if run.host.name == host:
+                run.taken_over_again.append((self.hub.now, partition))
 
     def living(self) -> list[Run]:
         return [run for run in self.runs if run.ended_at is None]
@@ -197,7 +204,10 @@ class RecordingLog:
 
     def _say(self, event: str, **what: Any) -> None:
         task = NOW.hub.current
-        NOW.world.say(task.host.name if task else "-", str(event), what)
+        host = task.host.name if task else "-"
+        NOW.world.say(host, str(event), what)
+        if event is LogEvent.RESTART:
+            NOW.world.taken_over_again(host, (what["topic"], what["partition"]))
 
 
 def replacements() -> list[tuple[Any, Any]]:
