@@ -42,5 +42,6 @@ void client_destroy(client *, int flags);
 
 /* module.c calls these; each registers the types and functions of its file. */
 int add_consumer(PyObject *module);
+int add_producer(PyObject *module);
 
 #endif

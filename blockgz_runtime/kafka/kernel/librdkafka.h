@@ -11,6 +11,7 @@
 
 typedef struct rd_kafka_s rd_kafka_t;
 typedef struct rd_kafka_conf_s rd_kafka_conf_t;
+typedef struct rd_kafka_consumer_group_metadata_s rd_kafka_consumer_group_metadata_t;
 typedef struct rd_kafka_error_s rd_kafka_error_t;
 typedef struct rd_kafka_headers_s rd_kafka_headers_t;
 typedef struct rd_kafka_metadata rd_kafka_metadata_t;
@@ -28,8 +29,10 @@ enum { RD_KAFKA_MSG_F_COPY = 0x2, RD_KAFKA_MSG_F_BLOCK = 0x4 };
 enum {
     RD_KAFKA_RESP_ERR_NO_ERROR = 0,
     RD_KAFKA_RESP_ERR__FAIL = -196,
+    RD_KAFKA_RESP_ERR__CRIT_SYS_RESOURCE = -194,
     RD_KAFKA_RESP_ERR__PARTITION_EOF = -191,
     RD_KAFKA_RESP_ERR__QUEUE_FULL = -184,
+    RD_KAFKA_RESP_ERR__FATAL = -150,
 };
 
 typedef enum { /* rd_kafka_timestamp_type_t; Kafka counts from -1 */
@@ -166,7 +169,20 @@ typedef void rd_kafka_dr_msg_cb_t(rd_kafka_t *, const rd_kafka_message_t *, void
     FUNCTION(int, poll, (rd_kafka_t *, int timeout_ms))                                                                \
     FUNCTION(int, flush, (rd_kafka_t *, int timeout_ms))                                                               \
     FUNCTION(int, purge, (rd_kafka_t *, int flags))                                                                    \
-    FUNCTION(int, outq_len, (rd_kafka_t *))
+    FUNCTION(int, outq_len, (rd_kafka_t *))                                                                            \
+    FUNCTION(int, error_is_fatal, (const rd_kafka_error_t *))                                                          \
+    FUNCTION(int, error_is_retriable, (const rd_kafka_error_t *))                                                      \
+    FUNCTION(int, error_txn_requires_abort, (const rd_kafka_error_t *))                                                \
+    FUNCTION(rd_kafka_error_t *, init_transactions, (rd_kafka_t *, int timeout_ms))                                    \
+    FUNCTION(rd_kafka_error_t *, begin_transaction, (rd_kafka_t *))                                                    \
+    FUNCTION(rd_kafka_error_t *, send_offsets_to_transaction,                                                          \
+             (rd_kafka_t *, const rd_kafka_topic_partition_list_t *, const rd_kafka_consumer_group_metadata_t *,       \
+              int timeout_ms))                                                                                         \
+    FUNCTION(rd_kafka_error_t *, commit_transaction, (rd_kafka_t *, int timeout_ms))                                   \
+    FUNCTION(rd_kafka_error_t *, abort_transaction, (rd_kafka_t *, int timeout_ms))                                    \
+    FUNCTION(rd_kafka_error_t *, consumer_group_metadata_read,                                                         \
+             (rd_kafka_consumer_group_metadata_t **, const void *bytes, size_t size))                                  \
+    FUNCTION(void, consumer_group_metadata_destroy, (rd_kafka_consumer_group_metadata_t *))
 
 #define LIBRDKAFKA_MEMBER(result, name, arguments) result(*name) arguments;
 struct librdkafka {

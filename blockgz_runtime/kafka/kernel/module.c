@@ -11,7 +11,7 @@ module_exec(PyObject *module)
     if (refuse_if_unwanted() < 0 || load_librdkafka() < 0) {
         return -1;
     }
-    return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
+    return add_producer(module) < 0 ? -1 : PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
 }
 
 static PyModuleDef_Slot module_slots[] = {

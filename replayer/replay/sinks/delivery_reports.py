@@ -12,39 +12,33 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import KafkaError
 
 from index_format.records import iter_records
 from replayer.errors import DeliveryFailed
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
 
-UNKNOWN = -1
-
 ReadBack = Callable[[int, int, pa.Table], list[int]]
 """The offsets of records of a partition, from an offset on: as many as the table has rows."""
 
 
 class LaneReports:
-    """Callbacks of one partition's records, which run while the producer is polled, and what they said so far."""
+    """What is told of one partition's records."""
 
-    def __init__(self, fail: Callable[[int, KafkaError], None], partition: int, end: int | None) -> None:
+    def __init__(self, partition: int, end: int | None) -> None:
         """`end` is the log's end before the first record, where it is known."""
-        self._fail = fail
         self._partition = partition
         self._last = None if end is None else end - 1
         self._sent: deque[pa.RecordBatch] = deque()
-        self._offsets: list[int | None] = []
+        self._told: Any = np.zeros(0, np.int64)
 
     def sent(self, batch: pa.RecordBatch) -> None:
         """These records are handed over next."""
         self._sent.append(batch)
 
-    def on_delivery(self, error: KafkaError | None, message: Any) -> None:
-        if error is None:
-            self._offsets.append(message.offset())
-        else:
-            self._fail(self._partition, error)
+    def told(self, offsets: Any) -> None:
+        """These records were acknowledged next: an int64 array, NO_OFFSET where the offset was not told."""
+        self._told = np.concatenate([self._told, offsets])
 
     def take(self, look: ReadBack, *, drained: bool) -> Any:
         """The offsets of what was acknowledged since the last call, in order, as an int64 array.
@@ -52,11 +46,11 @@ class LaneReports:
         Records without an offset wait for one behind them, unless all that was sent is acknowledged. Raises what
         `look` raises.
         """
-        told = np.array([UNKNOWN if each is None else each for each in self._offsets], np.int64)
+        told = self._told
         if len(told) and told.min() < 0:
             told = self._completed(told, look, drained=drained)
         if len(told):
-            del self._offsets[: len(told)]
+            self._told = self._told[len(told) :]
             self._last = int(told[-1])
             _drop(self._sent, len(told))
         return told

@@ -3,17 +3,16 @@
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 
 from blockgz_runtime.errors import AccessDenied, UsageError
+from blockgz_runtime.kafka.batch_producer import batch_producer
 from blockgz_runtime.kafka.connection import DENIED, ConnectionErrors
-from blockgz_runtime.kafka.settings import client_settings, make_client
+from blockgz_runtime.kafka.settings import client_settings
 from index_format.errors import BlockgzError
-from index_format.records import has_headers, header_rows
 from replayer.errors import DeliveryFailed
 from replayer.kafka import CLIENT_ID
 from replayer.replay.sinks.delivery_reports import LaneReports, ReadBack
@@ -21,8 +20,6 @@ from replayer.replay.sinks.delivery_reports import LaneReports, ReadBack
 POLL_SECONDS = 0.1
 STOP_SECONDS = 2.0
 DEFAULT_BATCH_BYTES = 1_000_000
-ROWS_AT_ONCE = 1000
-"""So many records become Python objects at a time."""
 SAFETY = {
     "acks": "all",
     "enable.idempotence": True,
@@ -56,7 +53,7 @@ class TopicProducer:
         self._look = look
         self._meaning = meaning or self.not_taken
         self.connection_errors = ConnectionErrors()
-        self.client: Producer = make_client(Producer, {**settings, "error_cb": self.connection_errors})
+        self.client = batch_producer({**settings, "error_cb": self.connection_errors}, topic)
         self.topic = topic
         self.ends: Mapping[int, int] = {}
         """The ends of partitions before the first record, where they are known."""
@@ -71,14 +68,16 @@ class TopicProducer:
         """
         lane = self._lanes.get(partition)
         if lane is None:
-            lane = self._lanes[partition] = LaneReports(self._fail, partition, self.ends.get(partition))
+            lane = self._lanes[partition] = LaneReports(partition, self.ends.get(partition))
         lane.sent(batch)
         try:
-            for start in range(0, batch.num_rows, ROWS_AT_ONCE):
-                self._produce_all(partition, lane, batch.slice(start, ROWS_AT_ONCE))
+            self.client.produce(partition, batch, self._wait_for_room)
         except KafkaException as error:
             self.raise_failure()
             raise self._meaning(partition, error.args[0]) from error
+        self.client.poll(0)
+        self.raise_failure()
+        self.raise_if_stopped()
 
     def acknowledged(self) -> dict[int, Any]:
         """By partition, the offsets of the records that the cluster took since the last call: int64 arrays, in order.
@@ -87,6 +86,8 @@ class TopicProducer:
         """
         self.client.poll(0)
         drained = len(self.client) == 0
+        for number, offsets in self.client.delivered().items():
+            self._lanes[number].told(offsets)
         taken = {number: lane.take(self._look, drained=drained) for number, lane in self._lanes.items()}
         return {number: offsets for number, offsets in taken.items() if len(offsets)}
 
@@ -101,6 +102,7 @@ class TopicProducer:
 
     def stop(self) -> None:
         """Drops what was not sent yet, and waits a little for the rest; `send` and `flush` raise from now on."""
+        self._remember_failure()
         self._stopped.set()
         # After a fatal error the client leaves a Python exception behind in purge, and the next callback trips over it.
         with suppress(KafkaException, SystemError):
@@ -109,6 +111,7 @@ class TopicProducer:
 
     def raise_failure(self) -> None:
         """Raises the first failure that was reported, and drops what comes after it: no record overtakes it."""
+        self._remember_failure()
         if self._failure is not None:
             with suppress(KafkaException):
                 self.client.purge(in_flight=False)
@@ -136,46 +139,21 @@ class TopicProducer:
             return DeliveryFailed(what, why=reason, remedy=f"raise max.message.bytes of topic {self.topic}")
         return DeliveryFailed(what, why=reason, remedy="repair the cause and resume with --resume")
 
-    def _produce_all(self, partition: int, lane: LaneReports, batch: pa.RecordBatch) -> None:
-        rows = zip(
-            batch.column("value").to_pylist(),
-            batch.column("key").to_pylist(),
-            batch.column("timestamp").to_pylist(),
-            map(list, header_rows(batch)) if has_headers(batch) else repeat(None),
-            strict=False,
-        )
-        topic, callback = self.topic, lane.on_delivery
-        produce: Callable[..., None] = self.client.produce
-        for row in rows:
-            value, key, timestamp, headers = row
-            try:
-                produce(topic, value, key, partition, callback, None, timestamp, headers)
-            except BufferError:
-                self._produce(row, partition, callback)
-        self.client.poll(0)
+    def _remember_failure(self) -> None:
+        """The first one; what `stop` drops is none."""
+        if self._failure is None and not self._stopped.is_set() and (first := self.client.failure) is not None:
+            self._failure = self._meaning(*first)
+
+    def _wait_for_room(self, record_bytes: int) -> None:
+        if len(self.client) == 0:
+            raise DeliveryFailed(
+                f"a record of {record_bytes} bytes does not fit in the producer's queue",
+                why="queue.buffering.max.kbytes is smaller",
+                remedy="raise it: -X queue.buffering.max.kbytes=1048576",
+            )
+        self.client.poll(POLL_SECONDS)
         self.raise_failure()
-
-    def _produce(self, row: tuple[Any, Any, int, Any], partition: int, callback: Any) -> None:
-        value, key, timestamp, headers = row
-        while True:
-            try:
-                self.client.produce(self.topic, value, key, partition, callback, None, timestamp, headers)
-                return
-            except BufferError as error:
-                if len(self.client) == 0:
-                    raise DeliveryFailed(
-                        f"a record of {len(value or b'') + len(key or b'')} bytes does not fit in the producer's queue",
-                        why="queue.buffering.max.kbytes is smaller",
-                        remedy="raise it: -X queue.buffering.max.kbytes=1048576",
-                    ) from error
-                self.client.poll(POLL_SECONDS)
-            self.raise_failure()
-            self.raise_if_stopped()
-
-    def _fail(self, partition: int, error: KafkaError) -> None:
-        """Remembers the first failure."""
-        if self._failure is None and not self._stopped.is_set():
-            self._failure = self._meaning(partition, error)
+        self.raise_if_stopped()
 
 
 def producer_settings(properties: Mapping[str, str], max_message_bytes: int | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from blockgz_runtime.kafka.kernel_choice import KERNEL
 from index_format.errors import CorruptBlock
 from index_format.records import Record, iter_records
 from replayer.errors import DeliveryFailed
@@ -32,9 +33,17 @@ ODDITIES = [
 ]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cluster() -> Iterator[MockCluster]:
     yield MockCluster()
+
+
+@pytest.fixture(autouse=True, params=[True, False], ids=["kernel", "python"])
+def _producers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not request.param:
+        monkeypatch.setattr("blockgz_runtime.kafka.batch_producer.KERNEL", None)
+    elif not KERNEL:
+        pytest.skip(KERNEL.why_not)
 
 
 def replay(

@@ -2,8 +2,9 @@
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -64,31 +65,26 @@ def test_stop_releases_whoever_waits() -> None:
         calls.make(fail, LONG)
 
 
-class Message(NamedTuple):
-    """What a delivery report is about."""
-
-    at: int
-
-    def offset(self) -> int:
-        """In the target."""
-        return self.at
-
-
 class FakeProducer:
     """A transactional producer that takes everything, and hangs for ever in one of its calls."""
 
     def __init__(self, hangs_in: str) -> None:
         self.calls: list[str] = []
-        self.produced = 100
+        self.failure = None
+        self._end = self._told = 100
         self._hangs_in = hangs_in
 
     def __len__(self) -> int:
         return 0
 
-    def produce(self, *taken: Any) -> None:
-        """Takes a record, and says so at once."""
-        taken[4](None, Message(self.produced))
-        self.produced += 1
+    def produce(self, _: int, batch: pa.RecordBatch, __: object) -> None:
+        """Takes the records."""
+        self._end += batch.num_rows
+
+    def delivered(self) -> dict[int, Any]:
+        """All that was taken, all of one partition."""
+        told, self._told = np.arange(self._told, self._end), self._end
+        return {0: told}
 
     def poll(self, _: float) -> None:
         """Nothing to report."""
@@ -130,7 +126,7 @@ def test_a_producer_that_hangs_is_left_alone_and_another_one_goes_on(
 ) -> None:
     producers = [FakeProducer(step), FakeProducer("")]
     made = iter(producers)
-    monkeypatch.setattr(kafka_outlet, "make_client", lambda *_: next(made))
+    monkeypatch.setattr(kafka_outlet, "batch_producer", lambda *_: next(made))
     monkeypatch.setattr(kafka_transactions, "ANSWER_SECONDS", 0.01)
     monkeypatch.setattr(kafka_transactions, "HANG_SECONDS", 0.01)
     positions = FakePositions({})
@@ -152,7 +148,7 @@ def test_a_producer_that_hangs_is_left_alone_and_another_one_goes_on(
 
 def test_ending_does_not_wait_for_a_producer_that_hangs(monkeypatch: pytest.MonkeyPatch, batch: pa.RecordBatch) -> None:
     producer = FakeProducer("commit_transaction")
-    monkeypatch.setattr(kafka_outlet, "make_client", lambda *_: producer)
+    monkeypatch.setattr(kafka_outlet, "batch_producer", lambda *_: producer)
     sink = TransactionalSink({"bootstrap.servers": "x"}, Job("job", "t", "0" * 16), FakePositions({}))  # type: ignore[arg-type]
     sink.begin([0])
     sink.send(0, batch)
@@ -173,7 +169,7 @@ def test_ending_does_not_wait_for_a_producer_that_hangs(monkeypatch: pytest.Monk
 
 
 def test_a_cluster_that_does_not_tell_positions_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_outlet, "make_client", lambda *_: FakeProducer(""))
+    monkeypatch.setattr(kafka_outlet, "batch_producer", lambda *_: FakeProducer(""))
     positions = FakePositions({0: POSITION})
     positions.away = True
     sink = TransactionalSink({"bootstrap.servers": "x"}, Job("job", "t", "0" * 16), positions)  # type: ignore[arg-type]

@@ -1,36 +1,32 @@
 """Where records stand, also those that were acknowledged without an offset."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
+from blockgz_runtime.kafka.batch_producer import NO_OFFSET
 from index_format.records import batch_from_records
 from replayer.replay.sinks.delivery_reports import LaneReports, found, inferred
 from tests.support.archives import records
-
-
-class Message(NamedTuple):
-    at: int | None
-
-    def offset(self) -> int | None:
-        """None for an acknowledgement without one."""
-        return self.at
 
 
 def no_look(*_: object) -> list[int]:
     raise AssertionError("nothing is to be read back")
 
 
+def acknowledgements(*offsets: int | None) -> npt.NDArray[np.int64]:
+    return np.array([NO_OFFSET if each is None else each for each in offsets], np.int64)
+
+
 @pytest.fixture
 def reports() -> Callable[..., LaneReports]:
     def made(*offsets: int | None, end: int | None = None, sent: int | None = None) -> LaneReports:
-        lane = LaneReports(lambda *_: None, 0, end)
+        lane = LaneReports(0, end)
         lane.sent(batch_from_records(records(range(sent or len(offsets)))))
-        for offset in offsets:
-            lane.on_delivery(None, Message(offset))
+        lane.told(acknowledgements(*offsets))
         return lane
 
     return made
@@ -40,7 +36,7 @@ def test_what_is_told_is_taken_once(reports: Callable[..., LaneReports]) -> None
     lane = reports(7, 8, 11, sent=4)
     assert lane.take(no_look, drained=False).tolist() == [7, 8, 11]
     assert lane.take(no_look, drained=False).tolist() == []
-    lane.on_delivery(None, Message(12))
+    lane.told(acknowledgements(12))
     assert lane.take(no_look, drained=True).tolist() == [12]
 
 
@@ -61,7 +57,7 @@ def test_records_without_an_offset_wait_for_the_ones_behind_them(reports: Callab
     lane = reports(5, None, None, sent=4)
     assert lane.take(no_look, drained=False).tolist() == [5]
     assert lane.take(no_look, drained=False).tolist() == []
-    lane.on_delivery(None, Message(8))
+    lane.told(acknowledgements(8))
     assert lane.take(no_look, drained=False).tolist() == [6, 7, 8]
 
 
