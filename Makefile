@@ -8,6 +8,7 @@ BENCH_OPTIONS ?=
 FAULTS ?= 3000
 SCHEDULES ?= 200000
 PROTOCOL_SCHEDULES ?= 1000000
+KERNEL_CASES ?= 5000000
 # Of the first schedule of a long simulation: another one makes other schedules.
 SEED ?= 0
 SOAK_MINUTES ?= 60
@@ -66,6 +67,7 @@ long: $(VENV)/.dev
 	$(MAKE) replay-faults
 	BLOCKGZ_RESTARTS=20 $(BIN)/python -m pytest system_test/test_spark_cluster.py -k begun_again
 	$(BIN)/python -m tests.support.simulate --schedules $(PROTOCOL_SCHEDULES) --seed $(SEED)
+	$(BIN)/python -m tests.support.kernel_campaign --cases $(KERNEL_CASES) --seed $(SEED)
 	$(MAKE) simulate
 	$(BIN)/python -m tests.support.service_simulation --wide --schedules 500 --seed $(SEED)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from index_format.kernel_choice import KERNEL
 from index_format.records import canonical_contents, has_headers, is_large, record_view
 
 ROWS_AT_ONCE = 16_384
@@ -36,9 +37,11 @@ class RecordsDigest:
                 self._content.update(_heads(part, "timestamp").tobytes())
                 for piece in canonical_contents(record_view(part, 0)):
                     self._content.update(piece)
-            else:
-                self._content.update(_stream(part, "timestamp"))
-            self._positions.update(_heads(part, "offset", "timestamp_type").tobytes())
+                self._positions.update(_heads(part, "offset", "timestamp_type").tobytes())
+                continue
+            content, positions = digest_streams(part)
+            self._content.update(content)
+            self._positions.update(positions)
 
     @property
     def content(self) -> str:
@@ -56,7 +59,27 @@ def canonical_stream(batch: pa.RecordBatch) -> memoryview:
 
     Every record says where it ends, so the stream of two batches is the stream of the batch that holds both.
     """
+    if KERNEL and (stream := KERNEL.module.canonical_stream(batch)) is not None:
+        return memoryview(stream)
+    return canonical_stream_in_python(batch)
+
+
+def canonical_stream_in_python(batch: pa.RecordBatch) -> memoryview:
+    """The same, as it is done without the C extension and for what that one leaves: columns of other types."""
     return _stream(batch, "offset", "timestamp", "timestamp_type")
+
+
+def digest_streams(batch: pa.RecordBatch) -> tuple[bytes | memoryview, bytes]:
+    """What `content` and what `positions` of a RecordsDigest cover of a batch."""
+    if KERNEL and (streams := KERNEL.module.digest_streams(batch)):
+        content, positions = streams
+        return content, positions
+    return digest_streams_in_python(batch)
+
+
+def digest_streams_in_python(batch: pa.RecordBatch) -> tuple[memoryview, bytes]:
+    """The same, as `canonical_stream_in_python`."""
+    return _stream(batch, "timestamp"), _heads(batch, "offset", "timestamp_type").tobytes()
 
 
 def _stream(batch: pa.RecordBatch, *head: str) -> memoryview:

@@ -66,6 +66,21 @@ def batch_from_columns(
     )
 
 
+class _Columns:
+    """Columns that C made, by the protocol of Arrow's C data interface."""
+
+    def __init__(self, capsules: tuple[object, object]) -> None:
+        self._capsules = capsules
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        return self._capsules
+
+
+def batch_from_capsules(capsules: tuple[object, object]) -> pa.RecordBatch:
+    """The batch of `SCHEMA` that two PyCapsules of Arrow's C data interface hold, schema and array; takes it out."""
+    return pa.record_batch(_Columns(capsules))
+
+
 def batch_without_timestamps(
     first_offset: int, keys: Sequence[bytes | None], values: Sequence[bytes | None]
 ) -> pa.RecordBatch:

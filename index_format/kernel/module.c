@@ -1,5 +1,5 @@
 /* index_format._kernel: its functions, each of which index_format has in Python as well. */
-#include "module.h"
+#include "functions.h"
 
 /* Raised with every change of what a function takes or gives; index_format/kernel_choice.py says the one it knows. */
 #define INTERFACE 1
@@ -10,8 +10,19 @@ module_exec(PyObject *module)
     if (refuse_if_unwanted() < 0) {
         return -1;
     }
+    prepare_encoder();
+    prepare_decoder();
     return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
 }
+
+static PyMethodDef functions[] = {
+    {"encode_json_lines", encode_json_lines, METH_VARARGS, "batch, timestamp_type -> lines and their ends, or None"},
+    {"decode_json_lines", decode_json_lines, METH_VARARGS, "lines, timestamp_type -> a pair of capsules, or None"},
+    {"count_lines", count_lines, METH_O, "bytes -> how many newlines they have"},
+    {"canonical_stream", canonical_stream, METH_O, "batch -> canonical bytes, or None"},
+    {"digest_streams", digest_streams, METH_O, "batch -> the bytes of contents and of positions, or None"},
+    {NULL, NULL, 0, NULL},
+};
 
 static PyModuleDef_Slot module_slots[] = {
     {Py_mod_exec, module_exec},
@@ -22,6 +33,7 @@ static PyModuleDef module_def = {
     PyModuleDef_HEAD_INIT,
     .m_name = "index_format._kernel",
     .m_doc = "Record format json and the records' digest in C; index_format/kernel/README.md.",
+    .m_methods = functions,
     .m_slots = module_slots,
 };
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from msgspec import UNSET, UnsetType
 
 from index_format.errors import CorruptBlock
+from index_format.kernel_choice import KERNEL
 from index_format.record_formats.large_lines import decode_large_line
 from index_format.record_formats.lines import EncodedLines, LineFormat
 from index_format.records import (
@@ -17,6 +18,7 @@ from index_format.records import (
     SCHEMA,
     TIMESTAMP_TYPE_IDS,
     TIMESTAMP_TYPES,
+    batch_from_capsules,
     has_headers,
     header_column,
     header_rows,
@@ -78,6 +80,12 @@ class JsonLines(LineFormat):
         return {}
 
     def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> EncodedLines:
+        if KERNEL and (found := KERNEL.module.encode_json_lines(batch, timestamp_type)):
+            return EncodedLines(found[0], np.frombuffer(found[1], np.int64))
+        return self.encode_in_python(batch, timestamp_type)
+
+    def encode_in_python(self, batch: pa.RecordBatch, timestamp_type: int) -> EncodedLines:
+        """The same, as it is done without the C extension and for what that one leaves."""
         data = _encoder.encode_lines(_lines(batch, timestamp_type))
         return EncodedLines(data, np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1)
 
@@ -179,6 +187,18 @@ def json_object(record: Any, **where: Any) -> dict[str, Any]:
 
 def _decode(raw: bytes | bytearray, timestamp_type: int) -> pa.RecordBatch:
     """The records of lines as a batch of `records.SCHEMA`; raises CorruptBlock."""
+    if KERNEL and (columns := KERNEL.module.decode_json_lines(raw, timestamp_type)):
+        return batch_from_capsules(columns)
+    held = [raw]
+    del raw
+    return decode_in_python(held.pop(), timestamp_type)
+
+
+def decode_in_python(raw: bytes | bytearray, timestamp_type: int) -> pa.RecordBatch:
+    """The same, as it is done without the C extension and for what that one leaves: lines of another form, wrong ones.
+
+    Raises CorruptBlock.
+    """
     try:
         try:
             lines = _plain_lines(raw)

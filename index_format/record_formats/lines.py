@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from index_format.errors import CorruptBlock
+from index_format.kernel_choice import KERNEL
 
 COUNTED_AT_ONCE = 256 * 1024
 NEWLINE = 10
@@ -55,6 +56,8 @@ class LineFormat:
             raise CorruptBlock(
                 "a block does not hold the records that its index says", why="its last line does not end"
             )
+        if KERNEL:
+            return int(KERNEL.module.count_lines(raw))
         # Numpy compares and counts without the interpreter's lock; a piece at a time stays in the processor's cache.
         found = np.frombuffer(raw, np.uint8)
         pieces = (found[start : start + COUNTED_AT_ONCE] for start in range(0, len(raw), COUNTED_AT_ONCE))
