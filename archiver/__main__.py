@@ -4,7 +4,7 @@ import gc
 import os
 
 from archiver.cli import main
-from blockgz_runtime.process import run_to_exit
+from blockgz_runtime.process import explain_crashes, run_to_exit
 
 
 def run() -> None:
@@ -12,6 +12,7 @@ def run() -> None:
     # Loading libraries makes objects that stay, and thousands of messages and lines come and go a moment, none of them
     # in a cycle: collections find nothing.
     gc.set_threshold(100_000, 50, 50)
+    explain_crashes()
     run_to_exit(lambda: main(prog_name="archiver"), os._exit)
 
 

@@ -3,6 +3,7 @@
 import _thread
 import atexit
 import ctypes
+import faulthandler
 import os
 import signal
 import sys
@@ -12,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType, SimpleNamespace
 from typing import Any
+
+from index_format.kernel_choice import KERNEL
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
 
@@ -48,6 +51,14 @@ def give_back() -> None:
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if malloc_trim is not None:
         malloc_trim(0)
+
+
+def explain_crashes() -> None:
+    """Makes a fault of a library in C print every thread's stack, and how to run without ours if that is in use."""
+    if KERNEL:
+        KERNEL.module.explain_crashes()
+    if sys.__stderr__ is not None:
+        faulthandler.enable(sys.__stderr__)
 
 
 def run_to_exit(main: Callable[[], object], leave: Callable[[int], object]) -> None:

@@ -5,7 +5,7 @@ import os
 import sys
 from contextlib import nullcontext
 
-from blockgz_runtime.process import pandas_refused, run_to_exit
+from blockgz_runtime.process import explain_crashes, pandas_refused, run_to_exit
 from replayer.cli import main
 
 PANDAS_COMMANDS = ("spark",)
@@ -15,6 +15,7 @@ def run() -> None:
     """The process of one command."""
     # Loading libraries makes objects that stay: looking through them again and again takes a tenth of a short command.
     gc.set_threshold(100_000, 50, 50)
+    explain_crashes()
     wanted = sys.argv[1:2] in ([name] for name in PANDAS_COMMANDS)
     with nullcontext() if wanted else pandas_refused():
         run_to_exit(lambda: main(prog_name="replayer"), os._exit)

@@ -3,6 +3,7 @@
 import click
 
 from blockgz_runtime.program.main import Program, closing
+from blockgz_runtime.program.version import version_option
 
 COMMANDS = {
     "config": "archiver.cli.config:config_group",
@@ -26,6 +27,6 @@ COMMANDS = {
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog=closing("archiver run orders -b localhost:9092 -a ./archive --once", "archiver config init > archiver.yaml"),
 )
-@click.version_option(package_name="blockgz")
+@version_option("archiver")
 def main() -> None:
     """Archive Kafka topics as Block-GZIP chunks."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from archiver.config.model import RunConfig
 from archiver.doctor.cluster_checks import ClusterChecks
 from archiver.doctor.findings import Finding, Verdict, carefully
-from archiver.doctor.machine_checks import check_buffer, check_store, check_versions, found_archive
+from archiver.doctor.machine_checks import check_buffer, check_kernels, check_store, check_versions, found_archive
 from index_format.errors import BlockgzError
 
 
@@ -18,6 +18,7 @@ def examine(config: RunConfig, wall: Callable[[], float] = time.time) -> Iterato
     """All checks, as they are made; `wall` is this machine's clock in seconds since 1970."""
     kafka = ClusterChecks(config)
     yield from carefully("versions", check_versions)
+    yield from carefully("C extensions", check_kernels)
     yield from carefully("broker", kafka.broker)
     for name, check in (
         ("topics", kafka.topics),

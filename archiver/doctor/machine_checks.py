@@ -15,6 +15,7 @@ from archiver.config.model import RunConfig
 from archiver.doctor.findings import Finding, Verdict, carefully, failed, one_line
 from archiver.doctor.judging import judge_clock, judge_identity, judge_space
 from blockgz_runtime.errors import StoreUnfit
+from blockgz_runtime.program.version import kernel_words, kernels
 from blockgz_runtime.store.address import LocalAddress, parse_address
 from blockgz_runtime.store.opening import default_buffer_root, open_store
 from blockgz_runtime.store.probe import probe
@@ -36,6 +37,14 @@ def check_versions() -> Iterator[Finding]:
         except PackageNotFoundError:
             yield Finding("versions", Verdict.FAIL, f"{package} is not installed", f"pip install {package}")
     yield Finding("versions", Verdict.OK, ", ".join(known))
+
+
+def check_kernels() -> Iterator[Finding]:
+    """Whether the C extensions are in use."""
+    found = kernels()
+    is_slow = not all(found.values()) and not os.environ.get("BLOCKGZ_NO_KERNEL")
+    remedy = "for speed, install a C compiler and Python's headers, and blockgz again" if is_slow else ""
+    yield Finding("C extensions", Verdict.WARN if is_slow else Verdict.OK, kernel_words(found), remedy)
 
 
 def check_buffer(config: RunConfig) -> Iterator[Finding]:

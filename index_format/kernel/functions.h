@@ -10,6 +10,7 @@ void prepare_decoder(void);
 PyObject *encode_json_lines(PyObject *module, PyObject *arguments);
 PyObject *decode_json_lines(PyObject *module, PyObject *arguments);
 PyObject *count_lines(PyObject *module, PyObject *raw);
+PyObject *explain_crashes(PyObject *module, PyObject *nothing);
 PyObject *canonical_stream(PyObject *module, PyObject *batch);
 PyObject *digest_streams(PyObject *module, PyObject *batch);
 

@@ -21,6 +21,7 @@ static PyMethodDef functions[] = {
     {"count_lines", count_lines, METH_O, "bytes -> how many newlines they have"},
     {"canonical_stream", canonical_stream, METH_O, "batch -> canonical bytes, or None"},
     {"digest_streams", digest_streams, METH_O, "batch -> the bytes of contents and of positions, or None"},
+    {"explain_crashes", explain_crashes, METH_NOARGS, "a line on stderr where the process ends by a fault"},
     {NULL, NULL, 0, NULL},
 };
 

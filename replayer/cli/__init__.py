@@ -3,6 +3,7 @@
 import click
 
 from blockgz_runtime.program.main import Program, closing
+from blockgz_runtime.program.version import version_option
 
 COMMANDS = {
     "get": "replayer.cli.get:command",
@@ -29,6 +30,6 @@ COMMANDS = {
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog=closing("replayer ls -a ./archive", "replayer get orders:3:17 -a s3://bucket/prefix"),
 )
-@click.version_option(package_name="blockgz", prog_name="replayer")
+@version_option("replayer")
 def main() -> None:
     """Read, check and replay a block-GZIP archive of Kafka topics."""
