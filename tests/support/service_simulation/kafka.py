@@ -30,7 +30,7 @@ class Kafka:
         self.ids_told: dict[tuple[str, str], float] = {}
         """Host and topic id -> when the question was asked that was last answered with that id."""
         self.ids_first_told: dict[tuple[str, str], float] = {}
-        """The same of the first such answer."""
+        """Host and topic id -> when that id was answered first."""
         self.versions_seen: dict[tuple[str, Partition], tuple[str, int]] = {}
         """Host and partition -> the topic id and version of the log that was looked at last."""
 
@@ -284,7 +284,7 @@ class SimulatedCluster:
         ids = {topic: cluster.topics[topic].topic_id for topic in topics if topic in cluster.topics}
         for topic_id in ids.values():
             self._kafka.ids_told[host, topic_id] = asked_at
-            self._kafka.ids_first_told.setdefault((host, topic_id), asked_at)
+            self._kafka.ids_first_told.setdefault((host, topic_id), NOW.hub.now)
         return TopicIdAnswers(ids if cluster.tells_ids else {}, frozenset(set(topics) - set(ids)))
 
     def ask_bounds(self, partitions: Collection[Partition], isolation_level: str) -> dict[Partition, BoundsOrFailure]:
