@@ -85,6 +85,7 @@ def command(options: ReplayOptions, as_json: bool, kafka: dict[str, str], archiv
 
 async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, str], address: ArchiveOptions) -> int:
     request = options.request
+    producing = request.compression.added_to(properties) if request.compression else properties
     admin = await asyncio.to_thread(KafkaAdmin, properties)
     if request.shape.undo_retention:
         click.echo(await asyncio.to_thread(undo_retention, request.target, admin, properties))
@@ -94,7 +95,7 @@ async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, s
         target = await shaped_target(request, archive, admin)
         damage = DamagePolicies(request.on_damage)
         jobs = open_jobs(request.jobs, address)
-        preparing = prepared_job(request, archive, target, properties, jobs, damage)
+        preparing = prepared_job(request, archive, target, producing, jobs, damage)
         prepared = await stack.enter_async_context(preparing)
         preflight = await ask_before(request, prepared, target, admin)
         plan = make_plan(with_missing(preflight, missing))

@@ -10,6 +10,7 @@ from replayer.read.topics import TopicPartitions
 from replayer.replay.pace import Pace, Slowest
 from replayer.replay.routing import RoutingRequest
 from replayer.replay.seams import PATIENCE_SECONDS
+from replayer.replay.sinks.compression import Compression
 from replayer.replay.stages import AddHeader, KeepTimestamps, TimestampPolicy
 from replayer.transforms.chain import Chain
 
@@ -37,7 +38,8 @@ class Shape:
 class ReplayRequest:
     """What is replayed, where to, and how; without `job` the job gets a name that follows from the rest.
 
-    `jobs` is the address of the folders of jobs, `patience` the seconds that a cluster may stand still.
+    `jobs` is the address of the folders of jobs, `patience` the seconds that a cluster may stand still. Without
+    `compression` the producer's settings say it.
     """
 
     topic: TopicPartitions
@@ -53,6 +55,7 @@ class ReplayRequest:
     jobs: str | None = None
     patience: float = PATIENCE_SECONDS
     pace: Pace = field(default_factory=Slowest)
+    compression: Compression | None = None
 
 
 def named_target(to_topic: str | None, topic: TopicPartitions, chain: Chain | None) -> str | None:

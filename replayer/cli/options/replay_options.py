@@ -13,6 +13,7 @@ from replayer.read.topics import TopicPartitions, parse_topic
 from replayer.replay.pace import make_pace
 from replayer.replay.request import ReplayRequest, Shape, named_target
 from replayer.replay.routing import parse_routing
+from replayer.replay.sinks.compression import parse_compression
 from replayer.replay.stages import parse_header, parse_timestamps
 from replayer.replay.target_topic import parse_topic_config
 from replayer.transforms.chain import Chain, build_chain
@@ -197,6 +198,12 @@ replay_options = OptionSet(
         "--rate",
         metavar="N/s",
         help="At most so much a second: records, as 5000/s, or bytes of keys and values, as 20MB/s.",
+    ),
+    Option(
+        "--compression",
+        parse=parse_compression,
+        metavar="CODEC[:LEVEL]",
+        help="How batches are compressed: lz4 (default), zstd, snappy, gzip or none; with a level as zstd:3.",
     ),
     Option("--speed", metavar="Nx", help="Spaced as their timestamps are: 1x as then, 10x ten times as fast."),
 )

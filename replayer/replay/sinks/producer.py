@@ -15,6 +15,7 @@ from blockgz_runtime.kafka.settings import client_settings
 from index_format.errors import BlockgzError
 from replayer.errors import DeliveryFailed
 from replayer.kafka import CLIENT_ID
+from replayer.replay.sinks.compression import DEFAULT, TYPE
 from replayer.replay.sinks.delivery_reports import LaneReports, ReadBack
 
 POLL_SECONDS = 0.1
@@ -29,7 +30,7 @@ SAFETY = {
 """Order and completeness rest on these; nobody overrides them."""
 SPEED = {
     "batch.num.messages": 100_000,
-    "compression.type": "lz4",
+    TYPE: DEFAULT,
     "linger.ms": 20,
     "queue.buffering.max.kbytes": 32 * 1024,
     "queue.buffering.max.messages": 50_000,

@@ -6,10 +6,12 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from blockgz_runtime.kafka.batch_producer import BatchProducer, batch_producer
 from index_format.records import Record
 from replayer.cli import main
 from replayer.kafka.admin import KafkaAdmin
@@ -178,6 +180,43 @@ def test_what_was_archived_since_is_not_of_the_job(program: Program, copy: str, 
     ArchiveWriter(root).partition("orders", 3).commit(records(range(40)))
     planned = json.loads(program(*again[:-1], "--append", "--dry-run").stdout)
     assert planned["plan"]["records"] == 180
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--compression", "zstd:4"), ("zstd", "4")),
+        (("--compression", "none"), ("none", None)),
+        (("-X", "compression.type=gzip"), ("gzip", None)),
+        ((), ("lz4", None)),
+    ],
+)
+@pytest.mark.parametrize("mode", [(), ("--transactional",)])
+def test_batches_are_compressed_as_asked(
+    program: Program,
+    copy: str,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: tuple[str, ...],
+    options: tuple[str, ...],
+    told: tuple[str, str | None],
+) -> None:
+    seen: set[tuple[str, str | None]] = set()
+
+    def noted(settings: dict[str, Any], topic: str) -> BatchProducer:
+        seen.add((settings["compression.type"], settings.get("compression.level")))
+        return batch_producer(settings, topic)
+
+    monkeypatch.setattr("replayer.replay.sinks.producer.batch_producer", noted)
+    result = program("replay", "orders", "--to-topic", copy, "--yes", *mode, *options)
+    assert result.exit_code == 0, result.stderr
+    assert seen == {told}
+
+
+def test_two_ways_to_say_a_compression_are_refused_before_anything(program: Program, copy: str) -> None:
+    refused = program("replay", "orders", "--to-topic", copy, "--compression", "zstd", "-X", "compression.type=lz4")
+    assert refused.exit_code == 2
+    assert "--compression zstd contradicts -X compression.type=lz4" in refused.stderr
+    assert "leave one of them out" in refused.stderr
 
 
 def test_a_name_is_of_one_job(program: Program, copy: str) -> None:
