@@ -13,15 +13,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from archiver.errors import MemberRefused, UnreadableRecord
 from blockgz_runtime.errors import AccessDenied, PartitionUnavailable
 from blockgz_runtime.kafka.connection import kafka_failure, report
-from blockgz_runtime.kafka.messages import (
-    Message,
-    Readable,
-    batch_of,
-    consecutive,
-    readable_runs,
-    record_without_headers,
-    rising_runs,
-)
+from blockgz_runtime.kafka.fetching import ConfluentClient, FetchClient, Rising, Told
+from blockgz_runtime.kafka.kernel_client import KernelClient, kernel_takes
 from blockgz_runtime.kafka.settings import make_client
 from index_format.errors import BlockgzError
 from index_format.records import Record
@@ -97,7 +90,8 @@ class Batching:
 
 
 FIRST_MESSAGES_A_POLL = 8
-MOST_MESSAGES_A_POLL = 1000
+TOLD_A_POLL = 100
+"""Errors of the group that are taken note of at a time."""
 BYTES_A_POLL = 2 * 1024**2
 """About so much is taken from librdkafka's queue at a time: the queue fills again meanwhile."""
 POLL_SECONDS = 0.1
@@ -172,7 +166,11 @@ class GroupListener(Protocol):
 
 
 class KafkaSource:
-    """One consumer; all methods belong to one thread."""
+    """What this process consumes; all methods belong to one thread.
+
+    The kernel's client fetches where there is one. The group's member is a client of confluent-kafka: the same one that
+    fetches else, or one that only takes part in the group.
+    """
 
     def __init__(
         self,
@@ -186,7 +184,15 @@ class KafkaSource:
 
         Raises UsageError for settings that are refused.
         """
-        self._consumer: Consumer = make_client(Consumer, dict(settings))
+        self._settings = dict(settings)
+        self._client: FetchClient
+        self._member: Consumer | None = None
+        if kernel_takes(settings):
+            self._client = make_client(KernelClient, self._settings)
+        else:
+            self._member = make_client(Consumer, self._settings)
+            self._client = ConfluentClient(self._member)
+        self._fetches_apart = self._member is None
         self._consuming: set[Partition] = set()
         self._paused: set[Partition] = set()
         """Also partitions that are not consumed: librdkafka keeps them paused when it is given them again."""
@@ -196,8 +202,15 @@ class KafkaSource:
         self._at_once = FIRST_MESSAGES_A_POLL
         self._refusal: BlockgzError | None = None
         """What the group said, until the next poll."""
-        self._beside_value = 0
-        """Bytes of a record beside its value, as measured last: a message tells the length of its value alone."""
+        self._uncounted = 0
+        """Bytes of a record that polls do not count, as measured last."""
+
+    @property
+    def _group_member(self) -> Consumer:
+        """Made where there is a group."""
+        if self._member is None:
+            self._member = make_client(Consumer, self._settings)
+        return self._member
 
     def subscribe(self, topics: Sequence[str], listener: GroupListener) -> None:
         """Share the topics' partitions with the other members of the group."""
@@ -207,22 +220,27 @@ class KafkaSource:
             consumer.incremental_assign([])
             listener.assigned(_plain(partitions))
 
-        def revoked(_: Consumer, partitions: list[TopicPartition]) -> None:
+        def revoked(consumer: Consumer, partitions: list[TopicPartition]) -> None:
             listener.revoked(_plain(partitions))
-            self._forget(_plain(partitions))
+            leave(consumer, partitions)
 
-        def lost(_: Consumer, partitions: list[TopicPartition]) -> None:
+        def lost(consumer: Consumer, partitions: list[TopicPartition]) -> None:
             listener.lost(_plain(partitions))
-            self._forget(_plain(partitions))
+            leave(consumer, partitions)
 
-        self._consumer.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=lost)
+        def leave(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+            self._forget(_plain(partitions))
+            if self._fetches_apart:
+                consumer.incremental_unassign([])  # as it was assigned: it fetches nothing itself
+
+        self._group_member.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=lost)
 
     def consume(self, positions: Mapping[Partition, int]) -> None:
         if not self._consuming:
             # A client that knows no leaders yet may notice for a second at the latest that it is to fetch.
             with suppress(KafkaException):
-                self._consumer.list_topics(timeout=LEADERS_SECONDS)
-        self._consumer.incremental_assign([TopicPartition(*partition, at) for partition, at in positions.items()])
+                self._client.ask_leaders(LEADERS_SECONDS)
+        self._client.assign(positions)
         self._consuming.update(positions)
         self.resume(self._paused.intersection(positions))
 
@@ -239,29 +257,29 @@ class KafkaSource:
         """
         if pausing := self._consuming.intersection(partitions):
             self._paused |= pausing
-            self._consumer.pause([TopicPartition(*partition) for partition in pausing])
+            self._client.pause(pausing)
 
     def resume(self, partitions: Collection[Partition]) -> None:
         """Fetch these from where they were paused."""
         if resuming := self._consuming.intersection(partitions):
             self._paused -= resuming
-            self._consumer.resume([TopicPartition(*partition) for partition in resuming])
+            self._client.resume(resuming)
 
     def commit(self, positions: Mapping[Partition, int]) -> None:
         """Tell the group how far the archive is, for lag tools; advisory, not waited for."""
         with suppress(KafkaException):  # such as after a fatal error
-            self._consumer.commit(
+            self._group_member.commit(
                 offsets=[TopicPartition(*partition, at, self._metadata) for partition, at in positions.items()],
                 asynchronous=True,
             )
 
     def batched(self, partitions: Iterable[Partition]) -> list[Event]:
         """What was polled of partitions and waits to be worth a batch: it waits no longer."""
-        return [event for each in partitions for event in _fetched(each, self._batching.take(each))]
+        return [event for each in partitions for event in self._fetched(each, self._batching.take(each))]
 
     def _forget(self, partitions: Sequence[Partition]) -> None:
         leaving = self._consuming.intersection(partitions)
-        self._consumer.incremental_unassign([TopicPartition(*partition) for partition in leaving])
+        self._client.unassign(leaving)
         self._consuming -= leaving
         self._batching.forget(leaving)
 
@@ -275,28 +293,40 @@ class KafkaSource:
         if self._refusal is not None:
             refusal, self._refusal = self._refusal, None
             raise refusal
-        messages: list[Message] = self._consumer.consume(self._at_once, self._poll_seconds)
-        num_bytes = sum(map(len, messages)) + (MESSAGE_FOOTPRINT + self._beside_value) * len(messages)
-        self._batching.count(len(messages), num_bytes)
-        events: list[Event] = []
-        for partition, are_records, run in consecutive(messages):
-            if are_records:
-                self._batching.add(partition, run)
+        events = self._told_by_group()
+        polled = self._client.poll(self._at_once, self._poll_seconds)
+        num_bytes = polled.num_bytes + (MESSAGE_FOOTPRINT + self._uncounted) * polled.num_messages
+        self._batching.count(polled.num_messages, num_bytes)
+        for each in polled.found:
+            if isinstance(each, Told):
+                events += () if self._is_told_by_group(each) else self._told(each)
             else:
-                for message in run:
-                    events += self._told(message, message.error())
-        # What a rebalance took away inside the call above may lie among the messages.
+                self._batching.add(each.partition, each.messages)
+        # What a rebalance took away inside the calls above may lie among the messages.
         self._batching.forget(self._batching.partitions - self._consuming)
         if self._batching.is_due(len(self._consuming)):
             for partition, batched in self._batching.take_all().items():
-                events += _fetched(partition, batched)
+                events += self._fetched(partition, batched)
         if batches := [event.batch for event in events if isinstance(event, Fetched)]:
-            self._beside_value = beside_value(batches)
-        self._at_once = messages_a_poll(len(messages), num_bytes, self._at_once)
+            self._uncounted = self._client.uncounted(batches)
+        self._at_once = messages_a_poll(polled.num_messages, num_bytes, self._at_once, self._client.most_messages)
         return events
 
-    def _told(self, message: Message, error: KafkaError) -> Iterable[Event]:
-        """What a message that is no record brings about, behind the records before it."""
+    def _told_by_group(self) -> list[Event]:
+        """Rebalances happen in here, where the member is a client of its own."""
+        if self._member is None or not self._fetches_apart:
+            return []
+        messages: list[Any] = self._member.consume(TOLD_A_POLL, 0)
+        return [event for each in messages for event in self._told(Told(None, each.offset(), each.error()))]
+
+    def _is_told_by_group(self, told: Told) -> bool:
+        """Whether the client that fetches says what the group's member says as well."""
+        has_member = self._fetches_apart and self._member is not None
+        return has_member and told.error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+
+    def _told(self, told: Told) -> Iterable[Event]:
+        """What is no record brings about, behind the records before it."""
+        partition, error = told.partition, told.error
         if error.code() == KafkaError._FATAL:
             self._refusal = MemberRefused(
                 "the consumer group refuses this process",
@@ -311,54 +341,46 @@ class KafkaSource:
                 remedy="grant Read on the group of --group-id to this user, or give another one",
             )
             return ()
-        if message.topic() is None or error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):
+        if partition is None or error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):
             if error.code() not in LOGGED_ANYWAY:
                 report(error)
             return ()
-        partition = (message.topic(), message.partition())
         if error.code() == KafkaError._PARTITION_EOF:
-            self._batching.end(partition, message.offset())
+            self._batching.end(partition, told.offset)
             return ()
-        return (*_fetched(partition, self._batching.take(partition)), _failed(partition, error))
+        return (*self._fetched(partition, self._batching.take(partition)), _failed(partition, error))
+
+    def _fetched(self, partition: Partition, batched: Batched) -> list[Event]:
+        events: list[Event] = []
+        for piece in self._client.pieces(batched.messages) if batched.messages else ():
+            if isinstance(piece, Rising):
+                batch, leader_epoch = piece
+                events.append(Fetched(partition, batch, leader_epoch, batch.nbytes + BATCH_FOOTPRINT))
+            else:
+                error = UnreadableRecord(
+                    f"the record at {name_of(partition)}:{piece.record.offset} cannot be read by the Kafka client",
+                    why=piece.why,
+                    remedy="--on-bad-record skip archives the others and records a gap",
+                )
+                events.append(Unreadable(partition, piece.record, error))
+        if batched.end is not None:
+            events.append(EndReached(partition, batched.end))
+        return events
 
     def close(self) -> None:
-        self._consumer.close()
+        if self._member is not None:
+            self._member.close()
+        if self._fetches_apart:
+            self._client.close()
 
 
-def beside_value(batches: Sequence[pa.RecordBatch]) -> int:
-    """Bytes that a record of these takes beside its value, on the average: keys and headers."""
-    average: int = sum(batch.nbytes - batch.column("value").nbytes for batch in batches) // sum(map(len, batches))
-    return average
-
-
-def messages_a_poll(records: int, num_bytes: int, asked: int) -> int:
+def messages_a_poll(records: int, num_bytes: int, asked: int, most: int) -> int:
     """How many messages to ask for next, as the last poll asked for `asked` and gave records of `num_bytes`.
 
-    About BYTES_A_POLL; no more than eight times as many as before, as larger ones may follow.
+    About BYTES_A_POLL; no more than `most`, and eight times as many as before, as larger ones may follow.
     """
     fitting = BYTES_A_POLL * records // num_bytes if records else asked
-    return max(1, min(MOST_MESSAGES_A_POLL, 8 * asked, fitting))
-
-
-def _fetched(partition: Partition, batched: Batched) -> list[Event]:
-    events: list[Event] = []
-    for run in readable_runs(batched.messages):
-        if isinstance(run, Readable):
-            batch = batch_of(run)
-            for start, stop, epoch in rising_runs(run, batch):
-                part = batch.slice(start, stop - start)
-                events.append(Fetched(partition, part, epoch, part.nbytes + BATCH_FOOTPRINT))
-        else:
-            record = record_without_headers(run.message)
-            error = UnreadableRecord(
-                f"the record at {name_of(partition)}:{record.offset} cannot be read by the Kafka client",
-                why=f"a header key is not UTF-8 ({run.error})",
-                remedy="--on-bad-record skip archives the others and records a gap",
-            )
-            events.append(Unreadable(partition, record, error))
-    if batched.end is not None:
-        events.append(EndReached(partition, batched.end))
-    return events
+    return max(1, min(most, 8 * asked, fitting))
 
 
 def _failed(partition: Partition, error: KafkaError) -> Event:

@@ -7,6 +7,7 @@ configurations nor topic ids (those requests time out).
 import ctypes
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 from confluent_kafka import Producer, cimpl
 
@@ -15,6 +16,9 @@ from index_format.records import Record
 PARTITIONS = 4
 FIND_COORDINATOR = 10
 """Kafka's number of the request."""
+
+_TOPIC, _PARTITION, _VALUE, _MSGFLAGS, _HEADER, _COPY = 1, 3, 4, 7, 9, 2
+"""Kinds of arguments of rd_kafka_producev, and a flag; see rdkafka.h."""
 
 _silent = logging.getLogger("tests.mock_cluster")
 _silent.addHandler(logging.NullHandler())
@@ -32,8 +36,7 @@ class MockCluster:
 
         self._library = ctypes.CDLL(cimpl.__file__)
         self._library.rd_kafka_handle_mock_cluster.restype = ctypes.c_void_p
-        client = ctypes.c_void_p.from_address(id(self._host) + object.__basicsize__)
-        self._cluster = ctypes.c_void_p(self._library.rd_kafka_handle_mock_cluster(client))
+        self._cluster = ctypes.c_void_p(self._library.rd_kafka_handle_mock_cluster(_handle(self._host)))
 
     def refuse(self, request: int, error: int, times: int) -> None:
         """Answer so many of the next requests of that kind with an error; see rdkafka_mock.h."""
@@ -50,6 +53,16 @@ class MockCluster:
         """Take the partition's leader away."""
         nobody = ctypes.c_int32(-1)
         assert not self._library.rd_kafka_mock_partition_set_leader(self._cluster, topic.encode(), partition, nobody)
+
+    def produce_raw_headers(self, topic: str, partition: int, value: bytes, keys: Sequence[bytes]) -> None:
+        """Appends a record whose headers have these keys, UTF-8 or not, and no values."""
+        self.create_topic(topic)
+        arguments: list[Any] = [_TOPIC, topic.encode(), _PARTITION, partition]
+        arguments += [_VALUE, value, ctypes.c_size_t(len(value)), _MSGFLAGS, _COPY]
+        for key in keys:
+            arguments += [_HEADER, key, None, ctypes.c_ssize_t(0)]
+        assert not self._library.rd_kafka_producev(_handle(self._producer), *arguments, 0)
+        assert self._producer.flush(10) == 0
 
     def create_topic(self, topic: str) -> None:
         """A topic of four empty partitions."""
@@ -71,3 +84,8 @@ class MockCluster:
             )
         assert self._producer.flush(10) == 0
         assert not failures, failures
+
+
+def _handle(client: Producer) -> ctypes.c_void_p:
+    """The rd_kafka_t of a client."""
+    return ctypes.c_void_p.from_address(id(client) + object.__basicsize__)

@@ -1,7 +1,7 @@
 /* Rows of a batch, read from its Arrow data where it lies, handed to librdkafka one by one. */
 #include "batch_rows.h"
 
-#include "arrow.h"
+#include "arrow_c_data.h"
 
 enum { OFFSET, TIMESTAMP, TIMESTAMP_TYPE, KEY, VALUE, HEADERS, COLUMNS };
 

@@ -11,7 +11,10 @@ module_exec(PyObject *module)
     if (refuse_if_unwanted() < 0 || load_librdkafka() < 0) {
         return -1;
     }
-    return add_producer(module) < 0 ? -1 : PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
+    if (add_consumer(module) < 0 || add_producer(module) < 0) {
+        return -1;
+    }
+    return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
 }
 
 static PyModuleDef_Slot module_slots[] = {

@@ -15,7 +15,6 @@ from archiver.ingest.kafka_settings import consumer_settings
 from archiver.ingest.kafka_source import (
     BYTES_A_POLL,
     FIRST_MESSAGES_A_POLL,
-    MOST_MESSAGES_A_POLL,
     EndReached,
     Event,
     Fetched,
@@ -25,6 +24,7 @@ from archiver.ingest.kafka_source import (
 )
 from blockgz_runtime.errors import AccessDenied
 from tests.support.archives import records
+from tests.support.fetch_clients import CLIENTS, fetch_with
 from tests.support.mock_cluster import FIND_COORDINATOR, MockCluster
 
 NOW = 1_700_000_000_000
@@ -34,16 +34,16 @@ NOW = 1_700_000_000_000
 def test_a_poll_takes_a_bounded_number_of_bytes(record_bytes: int) -> None:
     asked = FIRST_MESSAGES_A_POLL
     for _ in range(4):
-        asked = messages_a_poll(asked, asked * record_bytes, asked)
-    assert asked == max(1, min(MOST_MESSAGES_A_POLL, BYTES_A_POLL // record_bytes))
+        asked = messages_a_poll(asked, asked * record_bytes, asked, most=1000)
+    assert asked == max(1, min(1000, BYTES_A_POLL // record_bytes))
 
 
 def test_polls_grow_step_by_step_where_records_turn_small() -> None:
-    assert [messages_a_poll(1, 10, 1), messages_a_poll(8, 80, 8)] == [8, 64]
+    assert [messages_a_poll(1, 10, 1, 1000), messages_a_poll(8, 80, 8, 1000)] == [8, 64]
 
 
 def test_a_poll_without_records_changes_nothing() -> None:
-    assert messages_a_poll(0, 0, 17) == 17
+    assert messages_a_poll(0, 0, 17, 1000) == 17
 
 
 class Client:
@@ -84,8 +84,14 @@ def offsets(events: Iterable[Event]) -> list[int]:
     ]
 
 
-def source_of(client: Client, monkeypatch: pytest.MonkeyPatch) -> KafkaSource:
+def give(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What confluent-kafka would make; there is no kernel."""
+    monkeypatch.setattr(kafka_source, "kernel_takes", lambda _: False)
     monkeypatch.setattr(kafka_source, "make_client", lambda *_: client)
+
+
+def source_of(client: Client, monkeypatch: pytest.MonkeyPatch) -> KafkaSource:
+    give(client, monkeypatch)
     source = KafkaSource({}, batching_bytes=1)
     source.consume({("orders", 0): 0})
     return source
@@ -154,7 +160,7 @@ def test_what_was_batched_before_a_partition_left_does_not_come_once_it_is_back(
 ) -> None:
     """Offsets above the position that it is consumed from would pass for holes."""
     client = Client(iter([message(offset) for offset in (5, 6, 7, 8, 9, 10, 11, 12, 2, 3)]))
-    monkeypatch.setattr(kafka_source, "make_client", lambda *_: client)
+    give(client, monkeypatch)
     now = 0.0
     source = KafkaSource({}, batching_bytes=10**9, clock=lambda: now)
     source.consume({("orders", 0): 5})
@@ -179,7 +185,9 @@ class Member:
     def lost(self, partitions: Sequence[Partition]) -> None: ...
 
 
-def test_a_group_that_may_be_joined_again_goes_on() -> None:
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_a_group_that_may_be_joined_again_goes_on(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch_with(kind, monkeypatch)
     cluster = MockCluster()
     cluster.produce("orders", 0, records(range(3)))
     cluster.refuse(FIND_COORDINATOR, KafkaError.GROUP_AUTHORIZATION_FAILED, times=1000)
@@ -215,7 +223,9 @@ def test_a_refusal_does_not_take_the_records_along_that_came_with_it(monkeypatch
     assert source.poll() == []
 
 
-def test_a_group_that_may_not_be_joined_is_no_silence() -> None:
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_a_group_that_may_not_be_joined_is_no_silence(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch_with(kind, monkeypatch)
     cluster = MockCluster()
     cluster.create_topic("orders")
     cluster.refuse(FIND_COORDINATOR, KafkaError.GROUP_AUTHORIZATION_FAILED, times=100)

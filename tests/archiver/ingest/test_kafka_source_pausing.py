@@ -9,6 +9,7 @@ from archiver.config.model import RunConfig
 from archiver.ingest.kafka_settings import consumer_settings
 from archiver.ingest.kafka_source import Fetched, KafkaSource, Partition
 from tests.support.archives import records
+from tests.support.fetch_clients import CLIENTS, fetch_with
 from tests.support.mock_cluster import MockCluster
 
 RECORDS = 3000
@@ -24,8 +25,11 @@ def cluster() -> MockCluster:
     return cluster
 
 
-@pytest.fixture
-def source(cluster: MockCluster) -> Iterator[KafkaSource]:
+@pytest.fixture(params=CLIENTS)
+def source(
+    request: pytest.FixtureRequest, cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[KafkaSource]:
+    fetch_with(request.param, monkeypatch)
     config = RunConfig(archive="./archive", bootstrap_servers=cluster.bootstrap_servers, topics=("orders",))
     source = KafkaSource(consumer_settings(config, queue_bytes=2**20), batching_bytes=1, poll_seconds=0.01)
     source.consume({SICK: 0, OTHER: 0})

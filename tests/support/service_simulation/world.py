@@ -242,6 +242,7 @@ SPECIAL: list[tuple[str, str, Any]] = [
     ("archiver.ingest.service", "POLL_SECONDS_OF_ONCE", POLL_SECONDS / 2),
     ("archiver.ingest.service", "TICK_SECONDS", TICK_SECONDS),
     ("archiver.ingest.kafka_source", "make_client", make_client),
+    ("archiver.ingest.kafka_source", "kernel_takes", lambda _: False),
     ("archiver.ingest.kafka_source", "SECONDS_A_PARTITION", 0.01),
     ("archiver.ingest.kafka_log", "make_client", make_client),
     ("archiver.ingest.kafka_log", "POLL_SECONDS", RECORD_SECONDS),
