@@ -115,9 +115,15 @@ class Round:
         options = ("--job", JOB, "--jobs", self.home / "jobs", "-b", self.broker.bootstrap, "-a", self.home / "archive")
         done = run("replayer", "verify", *options, "--json", env=self._env(), timeout=RUN_SECONDS, check=None)
         report = json.loads(done.stdout) if done.exit_code in (0, 3) and done.stdout else {}
-        expected = ("WARNING",) if repeats else ("OK",)
-        if done.exit_code != 0 or report.get("verdict") not in expected:
-            raise AssertionError(f"verify --job does not prove the copy\n{done.transcript}")
+        others = sum(self._made[kind.value] for kind in (Kind.SECOND_RUN, Kind.ZOMBIE))
+        if repeats and others and report.get("foreign"):
+            # Without transactions a run that was taken over writes until it notices: its records are named.
+            wrong = ("differing", "missing")
+            is_right = not any(report[each] for each in wrong) and report["foreign"] + report["sent_twice"] == repeats
+        else:
+            is_right = done.exit_code == 0 and report.get("verdict") == ("WARNING" if repeats else "OK")
+        if not is_right:
+            raise AssertionError(f"verify --job does not prove the copy, {repeats} repeats\n{done.transcript}")
 
     @cached_property
     def _actions(self) -> dict[Kind, Callable[[Running, Disruption], Running | None]]:
