@@ -455,7 +455,9 @@ add_place(rd_kafka_topic_partition_list_t *places, PyObject *place)
     rd_kafka_topic_partition_t *made = rdkafka.topic_partition_list_add(places, topic, partition);
     made->offset = offset;
     made->metadata = strdup(metadata); /* librdkafka frees it with the list */
-    made->metadata_size = made->metadata ? strlen(metadata) : 0;
+    /* As confluent-kafka commits it, the NUL included: its consumers read committed metadata up to a NUL, and would read
+       on into foreign memory. */
+    made->metadata_size = made->metadata ? strlen(metadata) + 1 : 0;
     return 0;
 }
 

@@ -1,0 +1,103 @@
+"""Both producers of batches on a real broker: what they leave there is the same."""
+
+import logging
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from kafka import KafkaConsumer
+from kafka import TopicPartition as Place
+
+from blockgz_runtime.kafka.batch_producer import BatchProducer, ConfluentProducer, KernelProducer
+from blockgz_runtime.kafka.kernel_choice import KERNEL
+from index_format.records import batch_from_records, iter_records
+from replayer.kafka.admin import KafkaAdmin
+from replayer.kafka.reader import KafkaReader
+from system_test.support.kafka_broker import KafkaBroker
+from system_test.support.topics import create_topic
+from tests.support.archives import records
+
+SECONDS = 30.0
+silent = logging.getLogger("system_test.batch_producers")
+silent.addHandler(logging.NullHandler())
+silent.propagate = False
+
+
+@pytest.fixture(params=[KernelProducer, ConfluentProducer])
+def made(request: pytest.FixtureRequest, broker: KafkaBroker, topic_name: str) -> Callable[[], BatchProducer]:
+    """A transactional producer; each call fences the one before it."""
+    if request.param is KernelProducer and not KERNEL:
+        pytest.skip(KERNEL.why_not)
+    create_topic(broker.bootstrap, topic_name, 2, {"retention.ms": "-1"})
+    settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": topic_name, "logger": silent, "linger.ms": 1}
+    return partial(request.param, topic_name, settings)
+
+
+def wait(_: int) -> None:
+    raise AssertionError("the queue is large enough")
+
+
+def group_metadata(kafka: str, group: str) -> bytes:
+    with closing(Consumer({"bootstrap.servers": kafka, "group.id": group, "logger": silent})) as consumer:
+        return bytes(consumer.consumer_group_metadata())  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_what_is_committed_stands_and_what_is_aborted_does_not(
+    made: Callable[[], BatchProducer], broker: KafkaBroker, topic_name: str, isolation: Any
+) -> None:
+    kafka = broker.bootstrap
+    kept, dropped = records(range(300)), records(range(300, 500))
+    producer = made()
+    producer.init_transactions(SECONDS)
+    for some, end in ((kept, producer.commit_transaction), (dropped, producer.abort_transaction)):
+        producer.begin_transaction()
+        producer.produce(1, batch_from_records(some), wait)
+        assert producer.flush(SECONDS) == 0
+        end(SECONDS)
+    assert producer.delivered()[1].tolist() == [*range(300), *range(301, 501)]
+    assert producer.failure is None
+    bounds = KafkaAdmin({"bootstrap.servers": kafka}).watermarks(topic_name, [1])[1]
+    with closing(KafkaReader({"bootstrap.servers": kafka}, isolation)) as reader:
+        found = [each.value for batch in reader.read(topic_name, 1, *bounds) for each in iter_records(batch)]
+    wanted = kept if isolation == "read_committed" else [*kept, *dropped]
+    assert found == [each.value for each in wanted]
+
+
+def test_positions_are_stored_alike_and_read_back_whole(
+    made: Callable[[], BatchProducer], broker: KafkaBroker, topic_name: str
+) -> None:
+    """The client that reads them back stops at a NUL: without one it reads on, and finds what lies there."""
+    kafka = broker.bootstrap
+    producer = made()
+    producer.init_transactions(SECONDS)
+    metadata = group_metadata(kafka, topic_name)
+    with (
+        closing(Consumer({"bootstrap.servers": kafka, "group.id": topic_name, "logger": silent})) as consumer,
+        closing(KafkaConsumer(bootstrap_servers=kafka, group_id=topic_name, enable_auto_commit=False)) as foreign,
+    ):
+        for size in (5, 97, 98, 103, 1000):
+            text = "p" * size
+            producer.begin_transaction()
+            producer.send_offsets_to_transaction([TopicPartition(topic_name, 1, size, text)], metadata, SECONDS)
+            producer.commit_transaction(SECONDS)
+            (place,) = consumer.committed([TopicPartition(topic_name, 1)], timeout=SECONDS)
+            assert (place.offset, place.metadata) == (size, text)
+            assert foreign.committed(Place(topic_name, 1), metadata=True).metadata == f"{text}\0"
+
+
+def test_whoever_is_fenced_is_told(made: Callable[[], BatchProducer]) -> None:
+    first = made()
+    first.init_transactions(SECONDS)
+    first.begin_transaction()
+    first.produce(0, batch_from_records(records(range(3))), wait)
+    made().init_transactions(SECONDS)
+    with pytest.raises(KafkaException) as caught:
+        first.commit_transaction(SECONDS)
+    error = caught.value.args[0]
+    assert (error.code(), error.fatal(), error.retriable()) == (KafkaError._FENCED, True, False)
+    with pytest.raises(KafkaException):
+        first.produce(0, batch_from_records(records(range(3))), wait)
