@@ -9,6 +9,16 @@ FAULTS ?= 3000
 SCHEDULES ?= 200000
 PROTOCOL_SCHEDULES ?= 1000000
 KERNEL_CASES ?= 5000000
+SANITIZED_CASES ?= 1000000
+FUZZ_MINUTES ?= 60
+SANITIZED := build/sanitized
+COMPILE_SANITIZED = gcc -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -shared -fPIC -std=gnu11 \
+	-DPy_LIMITED_API=0x030B0000 -I index_format/kernel \
+	-I "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')"
+SANITIZED_TESTS := tests/index_format/record_formats/test_json_lines_kernel.py tests/index_format/test_canonical_kernel.py
+# Python's allocator and Arrow's would hide from the sanitizer what is read and written beside an object.
+IN_SANITIZED := LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+	PYTHONMALLOC=malloc ARROW_DEFAULT_MEMORY_POOL=system PYTHONPATH=$(CURDIR)/$(SANITIZED):$(CURDIR) $(BIN)/python -P
 # Of the first schedule of a long simulation: another one makes other schedules.
 SEED ?= 0
 SOAK_MINUTES ?= 60
@@ -21,7 +31,7 @@ KERNELS := $(wildcard index_format/kernel/*.[ch] blockgz_runtime/kafka/kernel/*.
 SIDE_BY_SIDE ?= -n 3 --dist loadfile
 SYSTEM_SIDE_BY_SIDE ?= -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test unit system spark check house bench bench-quick faults mutants simulate long soak replay-kills replay-faults clean
+.PHONY: demo test unit system spark check house bench bench-quick faults mutants simulate sanitize fuzz long soak replay-kills replay-faults clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/archiver demo
@@ -68,8 +78,20 @@ long: $(VENV)/.dev
 	BLOCKGZ_RESTARTS=20 $(BIN)/python -m pytest system_test/test_spark_cluster.py -k begun_again
 	$(BIN)/python -m tests.support.simulate --schedules $(PROTOCOL_SCHEDULES) --seed $(SEED)
 	$(BIN)/python -m tests.support.kernel_campaign --cases $(KERNEL_CASES) --seed $(SEED)
+	$(MAKE) sanitize fuzz
 	$(MAKE) simulate
 	$(BIN)/python -m tests.support.service_simulation --wide --schedules 500 --seed $(SEED)
+
+# The C extensions compiled with sanitizers, in a folder of their own: their tests, and records and lines by chance.
+sanitize: $(VENV)/.dev
+	rm -rf $(SANITIZED) && mkdir -p $(SANITIZED) && cp -r index_format blockgz_runtime $(SANITIZED)
+	$(COMPILE_SANITIZED) index_format/kernel/*.c -o $(SANITIZED)/index_format/_kernel.abi3.so
+	$(COMPILE_SANITIZED) blockgz_runtime/kafka/kernel/*.c -ldl -o $(SANITIZED)/blockgz_runtime/kafka/_kernel.abi3.so
+	$(IN_SANITIZED) -m tests.support.kernel_campaign --cases $(SANITIZED_CASES) --seed $(SEED)
+	$(IN_SANITIZED) -m pytest --import-mode=append $(SANITIZED_TESTS)
+
+fuzz: $(VENV)/.dev
+	$(BIN)/python -m system_test.kernel_fuzz --minutes $(FUZZ_MINUTES) --seed $(SEED)
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m system_test.soak --partitions $(SOAK_PARTITIONS) --minutes $(SOAK_MINUTES)

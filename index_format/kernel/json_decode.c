@@ -258,6 +258,40 @@ end_row(struct column *column, int is_valid)
     column->ends[++column->count] = (int32_t)column->used;
 }
 
+static void
+put_content(struct decoder *decoder, struct column *column, const uint8_t *next, const uint8_t *written)
+{
+    decoder->at = next;
+    column->used = written - column->bytes;
+    end_row(column, 1);
+}
+
+/* The rest of a string of text. */
+static inline int
+take_text(struct decoder *decoder, struct column *column)
+{
+    uint8_t *start = column->bytes + column->used, *to = start;
+    const uint8_t *next = unescape(decoder->at, decoder->end, &to);
+    if (next == NULL || !is_utf8(start, (size_t)(to - start))) {
+        return 0;
+    }
+    put_content(decoder, column, next, to);
+    return 1;
+}
+
+/* The rest of one of base64. */
+static inline int
+take_base64(struct decoder *decoder, struct column *column)
+{
+    uint8_t *to = column->bytes + column->used;
+    const uint8_t *next = decode_base64(decoder->at, decoder->end, &to);
+    if (next == NULL) {
+        return 0;
+    }
+    put_content(decoder, column, next, to);
+    return 1;
+}
+
 /* `name":null`, `name":"text"` or `name_base64":"..."`. */
 static int
 take_content(struct decoder *decoder, const char *name, size_t length, struct column *column)
@@ -265,30 +299,16 @@ take_content(struct decoder *decoder, const char *name, size_t length, struct co
     if (!take(decoder, name, length)) {
         return 0;
     }
-    uint8_t *start = column->bytes + column->used, *to = start;
-    const uint8_t *next;
     if (TAKE(decoder, "\":\"")) {
-        next = unescape(decoder->at, decoder->end, &to);
-        if (next == NULL || !is_utf8(start, (size_t)(to - start))) {
-            return 0;
-        }
+        return take_text(decoder, column);
     }
-    else if (TAKE(decoder, "_base64\":\"")) {
-        next = decode_base64(decoder->at, decoder->end, &to);
-        if (next == NULL) {
-            return 0;
-        }
+    if (TAKE(decoder, "_base64\":\"")) {
+        return take_base64(decoder, column);
     }
-    else {
-        int is_null = TAKE(decoder, "\":null");
-        if (is_null) {
-            end_row(column, 0);
-        }
-        return is_null;
+    if (!TAKE(decoder, "\":null")) {
+        return 0;
     }
-    decoder->at = next;
-    column->used += to - start;
-    end_row(column, 1);
+    end_row(column, 0);
     return 1;
 }
 
@@ -348,9 +368,7 @@ take_headers(struct decoder *decoder)
         if (room_for_header(decoder) < 0) {
             return NO_MEMORY;
         }
-        int64_t nulls = decoder->header_keys.nulls;
-        if (!TAKE(decoder, "{\"") || !take_content(decoder, "key", 3, &decoder->header_keys) ||
-            decoder->header_keys.nulls != nulls || decoder->at[-1] != '"' || !TAKE(decoder, ",\"") ||
+        if (!TAKE(decoder, "{\"key\":\"") || !take_text(decoder, &decoder->header_keys) || !TAKE(decoder, ",\"") ||
             !take_content(decoder, "value", 5, &decoder->header_values) || !TAKE(decoder, "}")) {
             return UNUSUAL;
         }

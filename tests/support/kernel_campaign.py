@@ -48,6 +48,8 @@ PIECES = (
     b"plain text of some length ",
     b'{"a":1,"b":"x"}',
     b"_base64",
+    b'key_base64":"',
+    b'value_base64":"',
     b"null",
     b"YQ==",
     b"=",

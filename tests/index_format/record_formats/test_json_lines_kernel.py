@@ -1,9 +1,12 @@
 """Record format json in C: equal to Python, within bounds of memory, whatever the bytes are."""
 
+import base64
+import json
 import random
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -102,6 +105,13 @@ def test_a_line_that_is_cut_anywhere_is_left_to_python() -> None:
     assert check_lines(whole, 0)
 
 
+@pytest.mark.parametrize("key", ['"key_base64":"aA=="', '"key":null', '"key":"\\ud800"', '"key":1', '"k":"h"'])
+def test_a_header_whose_key_is_no_text_is_left_to_python(key: str) -> None:
+    whole = lines_of(record(1, headers=[("h", b"x")]))
+    assert check_lines(whole, 0)
+    assert not check_lines(whole.replace(b'"key":"h"', key.encode()), 0)
+
+
 def test_nothing_behind_the_bytes_is_read() -> None:
     """A text that does not end is not ended by what lies behind it in memory."""
     whole = lines_of(record(1, b"v" * 100))
@@ -158,6 +168,14 @@ def test_a_block_of_empty_lines_takes_no_memory_for_records() -> None:
     assert KERNEL.module.decode_json_lines(b"\n" * 64_000_000, 0) is None
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < (80 * 1024 * 1024 if sys.platform == "darwin" else 80 * 1024)
+
+
+def test_what_the_fuzzer_kept_is_equal_or_left_to_python() -> None:
+    """Inputs that each reached code that none before them did; `make fuzz` adds to them."""
+    kept = json.loads(Path(__file__).with_name("decode_corpus.json").read_text())
+    decoded = [check_lines(base64.b64decode(each), 0) for each in kept]
+    assert any(decoded)
+    assert not all(decoded)
 
 
 def test_newlines_are_counted() -> None:
