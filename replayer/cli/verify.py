@@ -14,11 +14,10 @@ from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.progress import PLAIN_SECONDS
 from blockgz_runtime.program.tables import bytes_text
-from index_format.keys import parse_topic_folder
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
 from replayer.cli.options.options import jobs_option, json_option
 from replayer.cli.options.selection_options import range_options
-from replayer.cli.options.verify_options import choice_options, earlier_options, report_options
+from replayer.cli.options.verify_options import choice_options, earlier_options, expect_option, report_options
 from replayer.cli.report import ReportOptions, conclude, naming_what_is_left
 from replayer.read.selection import Positions
 from replayer.read.topics import TopicPartitions, parse_topic
@@ -53,13 +52,7 @@ from replayer.verify.survey import survey
     "--against-topic", metavar="TOPIC", help="Compare every record with this topic: the archived one itself, or a copy."
 )
 @click.option("--partitions", metavar="P,P-P", help="With --against-topic: only these partitions.")
-@click.option(
-    "--expect",
-    "expected",
-    metavar="TOPIC",
-    multiple=True,
-    help="FAILURE if nothing of this topic is here; may be repeated.",
-)
+@expect_option
 @click.option("--job", metavar="NAME", help="Prove what a replay wrote, by the folder of its job.")
 @jobs_option
 @choice_options
@@ -101,8 +94,6 @@ def command(
 
     With --job, apply again what a replay did to the archived records, and compare with what it wrote.
     """
-    for name in expected:
-        parse_topic_folder(name)
     if job is not None:
         chosen = (topics, deep, records, against_topic, earlier, partitions, expected, report_to.paths)
         beside = any(chosen) or not choice.takes_all or positions != Positions()

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from blockgz_runtime.program.options import Option, OptionSet, Parsed
+from index_format.keys import parse_topic_folder
 from replayer.cli.report import ReportOptions, earlier_report
 from replayer.read.positions import parse_time
 from replayer.verify.chunk_checks import ChunkChoice
@@ -45,6 +46,23 @@ choice_options = OptionSet(
     ),
 )
 """Passes `choice: ChunkChoice`."""
+
+
+def _topics(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        parse_topic_folder(name)
+    return names
+
+
+expect_option = Option(
+    "--expect",
+    "expected",
+    parse=_topics,
+    metavar="TOPIC",
+    multiple=True,
+    help="FAILURE if nothing of this topic is here; may be repeated.",
+)
+"""Passes `expected: tuple[str, ...]`."""
 
 report_options = OptionSet(
     "report_to",

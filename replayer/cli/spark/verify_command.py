@@ -9,7 +9,7 @@ from blockgz_runtime.program.main import closing, debug
 from blockgz_runtime.program.tables import bytes_text
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options
 from replayer.cli.options.options import json_option
-from replayer.cli.options.verify_options import choice_options, report_options
+from replayer.cli.options.verify_options import choice_options, earlier_options, expect_option, report_options
 from replayer.cli.report import ReportOptions, conclude
 from replayer.cli.spark.job_options import (
     Cutting,
@@ -21,6 +21,7 @@ from replayer.cli.spark.job_options import (
 )
 from replayer.cli.spark.stage_progress import stage_progress
 from replayer.verify.chunk_checks import ChunkChoice, Depth
+from replayer.verify.earlier import EarlierReport
 
 
 @click.command(
@@ -29,12 +30,15 @@ from replayer.verify.chunk_checks import ChunkChoice, Depth
         "replayer spark verify -a s3://bucket/prefix",
         "replayer spark verify orders 'shop-*' --records --json -a ./archive",
         "replayer spark verify orders --records --digests --report report.json -a ./archive",
+        "replayer spark verify --expect orders --since-report report.json --key pub.pem -a s3://bucket/prefix",
     ),
 )
 @click.argument("topics", metavar="[TOPIC[:P[,P-P]]...]", nargs=-1)
 @click.option("--records", is_flag=True, help="Decode every record as well.")
 @click.option("--digests", is_flag=True, help="Digests of the records of each partition: each is one task then.")
+@expect_option
 @choice_options
+@earlier_options
 @report_options
 @cutting_options
 @dry_run_option
@@ -45,7 +49,9 @@ def command(
     topics: tuple[str, ...],
     records: bool,
     digests: bool,
+    expected: tuple[str, ...],
     choice: ChunkChoice,
+    earlier: EarlierReport | None,
     report_to: ReportOptions,
     cutting: Cutting,
     dry_run: bool,
@@ -57,6 +63,8 @@ def command(
 
     The report and the exit code are the same. Digests need the records of a partition one after the other: they are in
     the report where a task had a whole partition, and everywhere with --digests.
+
+    With --since-report, also compare with an earlier report: nothing that it found may be gone or changed.
     """
     if digests and not records:
         raise click.UsageError("--digests goes with --records")
@@ -67,7 +75,8 @@ def command(
         from replayer.spark.jobs import verifying  # noqa: PLC0415
 
     place = ArchivePlace(archive.address, archive.endpoint_url, archive.region, archive.max_block_bytes)
-    plan = asyncio.run(verifying.planned(place, topics, choice, cutting.task_bytes, digests=digests))
+    demands = verifying.Demands(expected, earlier)
+    plan = asyncio.run(verifying.planned(place, topics, choice, cutting.task_bytes, digests=digests, demands=demands))
     text = f"{plan.chunks:,} chunks, {bytes_text(plan.bytes)}, in {len(plan.slices):,} tasks"
     if dry_run:
         counts = {"partitions": len(plan.subjects), "chunks": plan.chunks, "bytes": plan.bytes}

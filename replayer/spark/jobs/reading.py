@@ -1,6 +1,6 @@
 """What our jobs read: topics by name and pattern, and their records as a DataFrame, a task for each part."""
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -55,23 +55,27 @@ def skipped_ranges(spark: SparkSession) -> Accumulator[list[Skipped]]:
     return spark.sparkContext.accumulator([], _Lists())
 
 
-async def named_topics(archive: Archive, texts: Sequence[str]) -> list[TopicPartitions]:
-    """What names, globs and `~regex` mean, each topic once; raises UsageError or NotInArchive."""
+async def named_topics(archive: Archive, texts: Sequence[str], more: Iterable[str] = ()) -> list[TopicPartitions]:
+    """What names, globs and `~regex` mean, each topic once; raises UsageError or NotInArchive.
+
+    Patterns match `more` names of topics beside the archived ones.
+    """
     found: dict[str, TopicPartitions] = {}
+    topics = sorted({*await archive.topics(), *more}) if any(map(is_pattern, texts)) else []
     for text in texts:
-        for named in await _named(archive, text):
+        for named in _named(topics, text):
             known = found.get(named.topic, named).partitions
             both = None if known is None or named.partitions is None else tuple(sorted({*known, *named.partitions}))
             found[named.topic] = replace(named, partitions=both)
     return list(found.values())
 
 
-async def _named(archive: Archive, text: str) -> list[TopicPartitions]:
+def _named(topics: Sequence[str], text: str) -> list[TopicPartitions]:
     if not is_pattern(text):
         return [parse_topic(text)]
     pattern, separator, numbers = (text, "", "") if text.startswith("~") else text.partition(":")
     partitions = parse_partitions(numbers) if separator else None
-    return [TopicPartitions(topic, partitions) for topic in matching(pattern, await archive.topics())]
+    return [TopicPartitions(topic, partitions) for topic in matching(pattern, topics)]
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from replayer.spark.archive_place import ArchivePlace, opened
 from replayer.spark.jobs.reading import named_topics
 from replayer.verify.above_marker import AboveMarker, list_above, look_above
 from replayer.verify.chunk_checks import ChunkChoice, ChunkFindings, Depth, check_chunks
+from replayer.verify.earlier import EarlierReport, compare_with
 from replayer.verify.findings import ArchiveReport, PartitionReport
 from replayer.verify.partition import ChunkChain, assembled, chosen_chunks, open_to_verify, read_chain
 from replayer.verify.survey import Survey, survey
@@ -72,10 +73,29 @@ class VerificationPlan:
         return sum(each.bytes for each in self.slices)
 
 
+@dataclass(frozen=True)
+class Demands:
+    """What the archive must hold beside what its inventory says."""
+
+    expected: Sequence[str] = ()
+    """Topics of which something has to be there."""
+    earlier: EarlierReport | None = None
+    """What it found of the topics that are verified has to be there."""
+
+
+NOTHING_MORE = Demands()
+
+
 async def planned(
-    place: ArchivePlace, topics: Sequence[str], choice: ChunkChoice, task_bytes: int, *, digests: bool
+    place: ArchivePlace,
+    topics: Sequence[str],
+    choice: ChunkChoice,
+    task_bytes: int,
+    *,
+    digests: bool,
+    demands: Demands = NOTHING_MORE,
 ) -> VerificationPlan:
-    """Checks chains here, in the driver, of topics as `named_topics` takes them.
+    """Checks chains here, in the driver, of topics as `named_topics` takes them, and compares with an earlier report.
 
     With `digests`, a task takes all of a partition, as they are serial.
     """
@@ -83,7 +103,11 @@ async def planned(
     slices: list[ChunkSlice] = []
     async with opened(place) as archive:
         named = await named_topics(archive, topics)
-        found = await survey(archive, [(each.topic, each.partitions) for each in named])
+        found = await survey(archive, [(each.topic, each.partitions) for each in named], demands.expected)
+        if demands.earlier is not None:
+            witness = await named_topics(archive, topics, {each.folder.topic for each in demands.earlier.partitions})
+            compared = await compare_with(archive, found.identity.archive_id, demands.earlier, witness)
+            found.report.since_report = compared
         listing = await list_above(archive, found.places)
         for topic, number in found.places:
             partition = await open_to_verify(archive, topic, number)

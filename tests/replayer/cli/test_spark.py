@@ -121,6 +121,19 @@ class TestPlans:
         assert (plan["partitions"], plan["chunks"], plan["tasks"]) == (3, 7, 7)
         assert planned("verify", "--records", "--digests", "-a", root)["tasks"] == 3
 
+    def test_a_verification_that_compares_and_demands(self, root: Path) -> None:
+        report = root.parent / f"{root.name}.json"
+        assert CliRunner().invoke(main, ["verify", "--report", str(report), "-a", str(root)]).exit_code == 0
+        since = ("verify", "--expect", "orders", "--since-report", report, "-a", root)
+        assert planned(*since)["partitions"] == 3
+        report.write_text(json.dumps(json.loads(report.read_bytes()) | {"archive_id": "another"}))
+        refused = spark(*since, "--dry-run")
+        assert (refused.exit_code, "is not of this archive" in refused.stderr) == (2, True)
+        bad = spark("verify", "--expect", "orders~0", "--dry-run", "-a", root)
+        assert (bad.exit_code, "orders~0" in bad.stderr) == (2, True)
+        unread = spark("verify", "--since-report", "none.json", "--dry-run", "-a", root)
+        assert (unread.exit_code, "none.json cannot be read" in unread.stderr) == (2, True)
+
     def test_for_people(self, root: Path) -> None:
         text = spark("export", "orders", "/out", "--format", "avro", "--dry-run", "-a", root).stdout
         assert "would read orders: 6 chunks" in text

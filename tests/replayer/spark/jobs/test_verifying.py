@@ -5,22 +5,37 @@ import json
 import os
 import pickle
 import random
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from blockgz_runtime.store.address import LocalAddress
+from index_format.marker import encode as encode_marker
+from replayer.cli import main
 from replayer.read.archive import Archive
 from replayer.spark.archive_place import ArchivePlace, opened
-from replayer.spark.jobs.verifying import TASK_CHUNKS, Check, VerificationPlan, _grouped, planned, reported
+from replayer.spark.jobs.verifying import (
+    NOTHING_MORE,
+    TASK_CHUNKS,
+    Check,
+    Demands,
+    VerificationPlan,
+    _grouped,
+    planned,
+    reported,
+)
 from replayer.verify.chunk_checks import EVERY_CHUNK, ChunkChoice, ChunkFindings, Depth
+from replayer.verify.earlier import compare_with, parse_report
 from replayer.verify.findings import ArchiveReport
 from replayer.verify.partition import verify_partition
 from replayer.verify.report import verification_document
 from replayer.verify.survey import survey
+from tests.support.archives import ArchiveWriter, records
 from tests.support.corruption import Case, cases, damaged, sample_archive
 
 
@@ -31,11 +46,13 @@ def stored(root: Path, objects: Mapping[str, bytes]) -> ArchivePlace:
     return ArchivePlace(LocalAddress(str(root)))
 
 
-async def alone(archive: Archive, depth: Depth, choice: ChunkChoice) -> ArchiveReport:
-    identity, places, report = await survey(archive, [])
+async def alone(archive: Archive, depth: Depth, choice: ChunkChoice, demands: Demands) -> ArchiveReport:
+    identity, places, report = await survey(archive, [], demands.expected)
     for place in places:
         found = await verify_partition(archive, *place, depth, lambda _: None, choice=choice, identity=identity)
         report.partitions.append(found)
+    if demands.earlier is not None:
+        report.since_report = await compare_with(archive, identity.archive_id, demands.earlier, [])
     return report
 
 
@@ -52,7 +69,8 @@ def spread(plan: VerificationPlan, place: ArchivePlace, depth: Depth) -> Archive
 def both(place: ArchivePlace, depth: Depth, choice: ChunkChoice, **how: Any) -> tuple[Any, Any, int]:
     async def read() -> tuple[VerificationPlan, ArchiveReport]:
         async with opened(place) as archive:
-            return await planned(place, [], choice, **how), await alone(archive, depth, choice)
+            demands = how.get("demands", NOTHING_MORE)
+            return await planned(place, [], choice, **how), await alone(archive, depth, choice, demands)
 
     plan, theirs = asyncio.run(read())
     ours = spread(plan, place, depth)
@@ -94,6 +112,38 @@ def test_a_sample_of_the_chunks(tmp_path: Path) -> None:
     ours, theirs, _ = both(place, Depth.BLOCKS, ChunkChoice(None, 0.3, 7), task_bytes=1, digests=False)
     assert ours == theirs
     assert ours["partitions"][0]["checked_chunks"] < ours["partitions"][0]["chunks"]
+
+
+def test_an_earlier_report_and_expected_topics_are_demanded(tmp_path: Path) -> None:
+    """Also of topics that a pattern named when they were there, and not now."""
+    for topic in ("orders", "orders-eu"):
+        ArchiveWriter(tmp_path).partition(topic, 0).commit(records(range(10)))
+    users = ArchiveWriter(tmp_path).partition("users", 0)
+    before = users.marker
+    users.commit(records(range(5)))
+    place = ArchivePlace(LocalAddress(str(tmp_path)))
+    report = tmp_path / "report.json"
+    assert CliRunner().invoke(main, ["verify", "--report", str(report), "-a", str(tmp_path)]).exit_code == 0
+    earlier = parse_report(report.read_bytes(), "report.json")
+
+    demands = Demands(("users", "bills"), earlier)
+    ours, theirs, _ = both(place, Depth.BLOCKS, EVERY_CHUNK, task_bytes=1, digests=False, demands=demands)
+    assert ours == theirs
+    since = ours["since_report"]
+    assert (ours["unmet"], since["partitions"], since["differences"]) == (["bills"], 3, [])
+
+    (tmp_path / users.keys.marker).write_bytes(encode_marker(before))
+    for chunk in (tmp_path / users.keys.home).glob("0*"):
+        chunk.unlink()
+    shutil.rmtree((tmp_path / ArchiveWriter(tmp_path).partition("orders-eu", 0).keys.home).parent)
+    demands = Demands((), earlier)
+    ours, theirs, _ = both(place, Depth.BLOCKS, EVERY_CHUNK, task_bytes=1, digests=False, demands=demands)
+    assert ours == theirs
+    assert [each["topic"] for each in ours["since_report"]["differences"]] == ["orders-eu", "users"]
+    plan = asyncio.run(planned(place, ["o*"], EVERY_CHUNK, 1, digests=False, demands=demands))
+    found = spread(plan, place, Depth.BLOCKS).since_report
+    assert found is not None
+    assert [each.topic for each in found.differences] == ["orders-eu"]
 
 
 def test_digests_are_not_claimed_for_parts(tmp_path: Path) -> None:
