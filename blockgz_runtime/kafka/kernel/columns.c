@@ -260,7 +260,7 @@ timestamp_of(const rd_kafka_message_t *message, int8_t *timestamp_type)
 }
 
 static void
-fill(places *to, rd_kafka_message_t *const *messages, size_t rows)
+fill(places *to, rd_kafka_message_t *const *messages, size_t rows, int have_headers)
 {
     to->header_ends[0] = 0;
     for (size_t row = 0; row < rows; row++) {
@@ -269,7 +269,7 @@ fill(places *to, rd_kafka_message_t *const *messages, size_t rows)
         to->timestamps[row] = timestamp_of(message, &to->timestamp_types[row]);
         append(&to->keys, message->key, message->key_len);
         append(&to->values, message->payload, message->len);
-        rd_kafka_headers_t *headers = headers_of(message);
+        rd_kafka_headers_t *headers = have_headers ? headers_of(message) : NULL;
         header each;
         for (size_t number = 0; headers != NULL && get_header(headers, number, &each); number++) {
             append(&to->header_keys, each.key, strlen(each.key));
@@ -347,7 +347,7 @@ cut_piece(rd_kafka_message_t *const *messages, size_t most, int64_t most_bytes)
     columns *block = memory;
     memset(block, 0, sizeof *block);
     place_all(block, &measured, &to);
-    fill(&to, messages, rows);
+    fill(&to, messages, rows, measured.header_keys.rows > 0);
     describe_all(block, &to, &measured);
     found.columns = block;
     found.taken = rows;
