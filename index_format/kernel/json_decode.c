@@ -4,7 +4,7 @@
 #include "records.h"
 #include "text.h"
 
-#define SHORTEST_LINE 45 /* {"offset":0,"timestamp":0,"key":"","value":""} and the newline have 47 bytes */
+#define SHORTEST_LINE 47 /* {"offset":0,"timestamp":0,"key":"","value":""} and the newline */
 #define PADDING (4 * BLOCK)
 
 enum outcome { DECODED, UNUSUAL, NO_MEMORY };
