@@ -21,6 +21,9 @@ NO_OFFSET = -1
 """Stands for the offset of a record that was acknowledged without one."""
 ROWS_AT_ONCE = 1000
 """So many records become Python objects at a time."""
+CALLED = {"error_cb", "logger"}
+ONLY_IN_PYTHON = {"delivery.report.only.error"}
+"""With it, librdkafka would keep to itself what `delivered` has to tell."""
 PURGE_QUEUE, PURGE_IN_FLIGHT = 1, 2
 
 Full = Callable[[int], None]
@@ -77,7 +80,7 @@ def batch_producer(settings: dict[str, Any], topic: str) -> BatchProducer:
 
 def _is_plain(setting: tuple[str, Any]) -> bool:
     name, value = setting
-    return name in ("error_cb", "logger") or isinstance(value, str | int | float | SecretStr)
+    return name not in ONLY_IN_PYTHON and (name in CALLED or isinstance(value, str | int | float | SecretStr))
 
 
 class KernelProducer:

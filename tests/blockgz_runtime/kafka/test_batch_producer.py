@@ -249,8 +249,9 @@ def test_settings_that_are_refused_are_named(made: Made) -> None:
     assert "`acks` must be set to `all`" in contradicting.value.why
 
 
-def test_a_setting_that_is_called_needs_python(cluster: MockCluster) -> None:
-    settings = {"bootstrap.servers": cluster.bootstrap_servers, "stats_cb": lambda _: None}
+@pytest.mark.parametrize("setting", [{"stats_cb": lambda _: None}, {"delivery.report.only.error": True}])
+def test_some_settings_need_python(cluster: MockCluster, setting: dict[str, Any]) -> None:
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, **setting}
     assert type(batch_producer(settings, "t")) is ConfluentProducer
 
 
