@@ -24,6 +24,7 @@ from system_test.support.topics import create_topic, delete_topic, read, topic_n
 from system_test.support.waiting import wait_until
 
 JOB = "copy"
+OUTAGES = (Kind.BROKER_KILL, Kind.FREEZE, Kind.FROZEN_KILL, Kind.FROZEN_TERM)
 RUN_SECONDS = 240.0
 ENDING_SECONDS = 60.0
 KILLED, ENDED, TAKEN_OVER, FAILED = -9, 143, 11, 1
@@ -105,7 +106,7 @@ class Round:
 
     def _while_away(self) -> tuple[int, ...]:
         """A run that had not begun when its broker went may end with 1: no attempt of it is in the job's folder."""
-        outage = any(kind in self._made for kind in (Kind.BROKER_KILL.value, Kind.FREEZE.value))
+        outage = any(kind.value in self._made for kind in OUTAGES)
         return (FAILED,) if outage and self._attempts() == self._attempts_before else ()
 
     def _attempts(self) -> int:
@@ -231,14 +232,14 @@ class Round:
 
     def _killed(self, replay: Running) -> None:
         done = replay.kill()
-        self._check(done, KILLED, 0)
+        self._check(done, KILLED, 0, *self._while_away())
 
     def _told_to_end(self, replay: Running) -> None:
         """By SIGTERM; before the program heeds it, it ends as any process does, which shells call 143 as well."""
         replay.signal(signal.SIGTERM)
         done = replay.wait(ENDING_SECONDS)
         unheeded = () if self._attempts() > self._attempts_before else (-signal.SIGTERM,)
-        self._check(done, ENDED, 0, *unheeded)
+        self._check(done, ENDED, 0, *unheeded, *self._while_away())
 
     def _ended(self, replay: Running, seconds: float, *codes: int) -> Completed:
         return self._check(replay.wait(seconds), *codes)
