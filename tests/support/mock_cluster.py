@@ -64,6 +64,11 @@ class MockCluster:
         assert not self._library.rd_kafka_producev(_handle(self._producer), *arguments, 0)
         assert self._producer.flush(10) == 0
 
+    def elect(self, topic: str, partition: int) -> None:
+        """Begin a new leader epoch of the partition."""
+        leader = ctypes.c_int32(1)
+        assert not self._library.rd_kafka_mock_partition_set_leader(self._cluster, topic.encode(), partition, leader)
+
     def create_topic(self, topic: str) -> None:
         """A topic of four empty partitions."""
         self._producer.list_topics(topic, timeout=10)

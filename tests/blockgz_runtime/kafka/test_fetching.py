@@ -155,6 +155,31 @@ def test_a_header_key_that_is_not_utf8_makes_its_record_unreadable_and_no_other(
     assert "UTF-8" in refused.why
 
 
+def offsets_and_epochs(client: FetchClient, messages: list[Any]) -> list[tuple[list[int], int | None]]:
+    return [(each.batch.column("offset").to_pylist(), each.leader_epoch) for each in rising(client, messages)]
+
+
+def test_a_new_leader_epoch_begins_a_piece(cluster: MockCluster, client: FetchClient) -> None:
+    topic = f"epochs-{type(client).__name__}"
+    for count in (3, 2, 1):
+        cluster.produce(topic, 0, [Record(0, NOW, 0, None, b"v", ())] * count)
+        cluster.elect(topic, 0)
+    client.assign({(topic, 0): 1})
+    found = offsets_and_epochs(client, to_the_end(client, (topic, 0))[topic, 0])
+    assert found == [([1, 2], 0), ([3, 4], 1), ([5], 2)]
+
+
+def test_offsets_that_do_not_rise_begin_a_piece(cluster: MockCluster, client: FetchClient) -> None:
+    topic = f"again-{type(client).__name__}"
+    cluster.produce(topic, 0, [Record(0, NOW, 0, None, b"v", ())] * 4)
+    messages: list[Any] = []
+    for position in (0, 2, 3):
+        client.assign({(topic, 0): position})
+        messages += to_the_end(client, (topic, 0))[topic, 0]
+        client.unassign([(topic, 0)])
+    assert [found for found, _ in offsets_and_epochs(client, messages)] == [[0, 1, 2, 3], [2, 3], [3]]
+
+
 @pytest.fixture
 def two_logs(cluster: MockCluster) -> None:
     cluster.produce("orders", 0, [Record(0, NOW, 0, None, b"v" * 100, ())] * 3000)
