@@ -4,11 +4,12 @@ import gc
 import os
 
 from archiver.cli import main
-from blockgz_runtime.process import explain_crashes, run_to_exit
+from blockgz_runtime.process import explain_crashes, run_to_exit, without_math_threads
 
 
 def run() -> None:
     """The process of one command."""
+    without_math_threads()
     # Loading libraries makes objects that stay, and thousands of messages and lines come and go a moment, none of them
     # in a cycle: collections find nothing.
     gc.set_threshold(100_000, 50, 50)

@@ -46,6 +46,15 @@ def share_heaps() -> None:
             mallopt(parameter, value)
 
 
+def without_math_threads() -> None:
+    """Keep numpy's OpenBLAS from starting a thread for each processor when it is imported; to be called before.
+
+    They take a tenth of a short command, and nothing here multiplies matrices. What the user chose by
+    OPENBLAS_NUM_THREADS stands.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
 def give_back() -> None:
     """Return free memory to the system: it lies between what open blocks hold for minutes. Takes milliseconds."""
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

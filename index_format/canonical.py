@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from index_format import arrow_functions as pc
 from index_format.kernel_choice import KERNEL
 from index_format.records import canonical_contents, has_headers, is_large, record_view
 

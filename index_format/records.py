@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from index_format import arrow_functions as pc
 
 TIMESTAMP_TYPES = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
 """Kafka's timestamp type ids and names (org.apache.kafka.common.record.TimestampType)."""
@@ -96,7 +97,7 @@ def header_column(headers: Sequence[Headers | None]) -> pa.ListArray:
     header_type = SCHEMA.field("headers").type
     if any(headers):
         return pa.array([row or [] for row in headers], header_type)
-    no_headers = pa.array(np.zeros(len(headers) + 1, np.int32))
+    no_headers = pa.repeat(pa.scalar(0, pa.int32()), len(headers) + 1)
     return pa.ListArray.from_arrays(no_headers, pa.array([], HEADER_TYPE), type=header_type)
 
 
@@ -122,7 +123,8 @@ def batch_from_records(records: Sequence[Record]) -> pa.RecordBatch:
 
 
 def has_headers(batch: pa.RecordBatch) -> bool:
-    return len(batch.column("headers").flatten()) > 0
+    ends = batch.column("headers").offsets
+    return bool(ends[0] != ends[len(ends) - 1])
 
 
 def header_rows(batch: pa.RecordBatch) -> list[Headers]:
@@ -218,8 +220,10 @@ def payload_bytes(batch: pa.RecordBatch) -> int:
 
 
 def _content_bytes(column: pa.BinaryArray) -> int:
-    if column.null_count or not len(column):
-        return pc.sum(pc.binary_length(column)).as_py() or 0
+    if column.null_count == len(column):
+        return 0
+    if column.null_count:
+        return int(pc.sum(pc.binary_length(column)).as_py())
     # Asked several times for every batch of a replay, and a tenth of what Arrow's functions take.
     ends = np.frombuffer(column.buffers()[1], np.int32)
     return int(ends[column.offset + len(column)] - ends[column.offset])

@@ -5,7 +5,7 @@ import os
 import sys
 from contextlib import nullcontext
 
-from blockgz_runtime.process import explain_crashes, pandas_refused, run_to_exit
+from blockgz_runtime.process import explain_crashes, pandas_refused, run_to_exit, without_math_threads
 from replayer.cli import main
 
 PANDAS_COMMANDS = ("spark",)
@@ -13,6 +13,7 @@ PANDAS_COMMANDS = ("spark",)
 
 def run() -> None:
     """The process of one command."""
+    without_math_threads()
     # Loading libraries makes objects that stay: looking through them again and again takes a tenth of a short command.
     gc.set_threshold(100_000, 50, 50)
     explain_crashes()

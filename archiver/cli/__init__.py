@@ -2,22 +2,53 @@
 
 import click
 
-from blockgz_runtime.program.main import Program, closing
+from blockgz_runtime.program.main import Place, Program, closing
 from blockgz_runtime.program.version import version_option
 
 COMMANDS = {
-    "config": "archiver.cli.config:config_group",
-    "demo": "archiver.cli.demo:demo",
-    "doctor": "archiver.cli.doctor:doctor",
-    "forget": "archiver.cli.forget:forget",
-    "gc": "archiver.cli.gc:gc",
-    "import": "archiver.cli.import_command:import_command",
-    "repair": "archiver.cli.repair:repair",
-    "run": "archiver.cli.run:run",
-    "spark": "archiver.cli.spark:spark",
-    "status": "archiver.cli.status:status",
+    "config": Place(
+        "archiver.cli.config:config_group",
+        "Print, check and explain configuration files.",
+    ),
+    "demo": Place(
+        "archiver.cli.demo:demo",
+        "Archive a topic, look records up, replay it as of a point in time, and prove the copy equal.",
+    ),
+    "doctor": Place(
+        "archiver.cli.doctor:doctor",
+        "Check broker, permissions, topics, store and this machine for a run with the same settings.",
+    ),
+    "forget": Place(
+        "archiver.cli.forget:forget",
+        "Take partitions that are gone for good out of the archive's inventory, so that they are not missed any more.",
+    ),
+    "gc": Place(
+        "archiver.cli.gc:gc",
+        "Delete what writers that died left behind: objects that no marker leads to, temporary files, unfinished "
+        "uploads.",
+    ),
+    "import": Place(
+        "archiver.cli.import_command:import_command",
+        "Turn an archive of kafka-connect-s3 or one of its forks, at SOURCE, into a current one.",
+    ),
+    "repair": Place(
+        "archiver.cli.repair:repair",
+        "Make lost indexes and markers again, and bring records back that are held and not archived.",
+    ),
+    "run": Place(
+        "archiver.cli.run:run",
+        "Archive topics: follow for ever, or drain them once.",
+    ),
+    "spark": Place(
+        "archiver.cli.spark:spark",
+        "Archive topics as a Spark job: Spark's Kafka source into the format blockgz-archive.",
+    ),
+    "status": Place(
+        "archiver.cli.status:status",
+        "Show how far each partition is, from the archive's markers alone or from a running archiver.",
+    ),
 }
-"""Commands and where they are defined; each is imported when it is used."""
+"""Commands, where they are defined, and their line on the help page; each is imported when it is used."""
 
 
 @click.group(

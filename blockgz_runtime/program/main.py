@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -38,25 +38,43 @@ debug: ContextVar[bool] = ContextVar(_DEBUG, default=False)
 """Whether failures show their traceback: set by `--debug`."""
 
 
+class Place(NamedTuple):
+    """Where a command is defined."""
+
+    where: str
+    """As `package.module:name`."""
+    summary: str
+    """The first sentence of its help: the group's help page shows it without importing the command."""
+
+
 class Program(click.Group):
     """A group whose commands are imported when they are used, and fail in one way.
 
     A failure is three lines on stderr and an exit code, with a traceback only on demand.
     """
 
-    def __init__(self, *args: Any, places: Mapping[str, str], **kwargs: Any) -> None:
-        """`places` gives for each command where it is defined, as `package.module:name`."""
+    def __init__(self, *args: Any, places: Mapping[str, Place], **kwargs: Any) -> None:
+        """`places` gives for each command where it is defined."""
         super().__init__(*args, **kwargs)
-        self._places = places
+        self.places = places
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(self._places)
+        return list(self.places)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in self._places:
+        if cmd_name not in self.places:
             return None
-        module, _, name = self._places[cmd_name].partition(":")
+        module, _, name = self.places[cmd_name].where.partition(":")
         return completed(getattr(importlib.import_module(module), name))
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        room = formatter.width - 6 - max(map(len, self.places))  # as click leaves it
+        lines = [
+            (name, click.Command(name, help=place.summary).get_short_help_str(room))
+            for name, place in self.places.items()
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(lines)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command; a reader of stdout that went away (`| head`) is no failure."""

@@ -8,9 +8,7 @@ from typing import Any, TextIO
 
 import click
 import msgspec
-from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Table
 
 PIPE_WIDTH = 100_000
 """In a pipe nothing is cut off: what reads it would take the rest of a name for the name."""
@@ -29,6 +27,10 @@ def print_table(
 
     It is as wide as the terminal if no `width` is given. `separator` stands between thousands, "-" for None.
     """
+    # Here, because what prints records gets by without them.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
     out = sys.stdout if file is None else file
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):

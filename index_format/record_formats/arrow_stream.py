@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from index_format import arrow_functions as pc
 from index_format.errors import CorruptBlock
 from index_format.records import SCHEMA, TIMESTAMP_TYPES
 

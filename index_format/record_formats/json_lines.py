@@ -208,8 +208,8 @@ def decode_in_python(raw: bytes | bytearray, timestamp_type: int) -> pa.RecordBa
         # Straight from str to Arrow: a bytes object for each field would double what this costs.
         keys = pa.array([line.key for line in lines], pa.string())
         values = _text_column([line.value for line in lines])
-        types = np.full(len(lines), timestamp_type, np.int8)
-        return _batch(lines, pa.array(types), keys, values, header_column([None] * len(lines)))
+        types = pa.repeat(pa.scalar(timestamp_type, pa.int8()), len(lines))
+        return _batch(lines, types, keys, values, header_column([None] * len(lines)))
     except _NOT_LINES as error:
         raise _not_records(error) from error
 
@@ -260,7 +260,7 @@ def _batch(
 ) -> pa.RecordBatch:
     offsets = pa.array([line.offset for line in lines], pa.int64())
     timestamps = pa.array([line.timestamp for line in lines], pa.int64())
-    contents = (column.cast(pa.binary()) for column in (keys, values))
+    contents = (column.view(pa.binary()) for column in (keys, values))
     return pa.record_batch([offsets, timestamps, types, *contents, headers], schema=SCHEMA)
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from index_format import arrow_functions as pc
 from index_format.errors import CorruptBlock
 from index_format.record_formats.lines import NEWLINE, EncodedLines, LineFormat
 from index_format.records import (

@@ -14,13 +14,8 @@ from blockgz_runtime.program.main import ENDED_BY, closing
 from blockgz_runtime.program.options import OptionSet
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
 from replayer.cli.options.options import limit_option
-from replayer.cli.options.selection_options import (
-    Printing,
-    damage_option,
-    print_skipped,
-    printing_options,
-    selection_options,
-)
+from replayer.cli.options.printing_options import Printing, printing_options
+from replayer.cli.options.selection_options import damage_option, print_skipped, selection_options
 from replayer.read.formatting import DEFAULT_TEMPLATE, Printer, template_printer
 from replayer.read.positions import parse_kcat_offset
 from replayer.read.record_filter import Condition, Not, Pattern, ValueMatches

@@ -21,7 +21,7 @@ from index_format.keys import parse_topic_folder
 from index_format.records import TIMESTAMP_TYPES, Record, record_at
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, cache_option, open_counted_archive
 from replayer.cli.options.options import interval_option
-from replayer.cli.options.selection_options import Printing, printing_options
+from replayer.cli.options.printing_options import Printing, printing_options
 from replayer.read.archive import Archive
 from replayer.read.formatting import DEFAULT_TEMPLATE, header_text, json_printer, template_printer
 from replayer.read.lookup import Found, Lost, NotYet, Outcome, RecordQuery, look_up_together, parse_query

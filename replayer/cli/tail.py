@@ -14,7 +14,8 @@ from blockgz_runtime.program.main import ENDED_BY, INTERRUPTED, announce_retry, 
 from blockgz_runtime.store.cache import DiskCache
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, cache_option, open_archive
 from replayer.cli.options.options import interval_option
-from replayer.cli.options.selection_options import Printing, printing_options, selection_options
+from replayer.cli.options.printing_options import Printing, printing_options
+from replayer.cli.options.selection_options import selection_options
 from replayer.read.archive import Archive
 from replayer.read.follow import Followed, Follower, last_records
 from replayer.read.formatting import DEFAULT_TEMPLATE, Printer, template_printer

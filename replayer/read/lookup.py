@@ -15,7 +15,7 @@ from index_format.chunk_index import Gap
 from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
 from index_format.marker import ChunkEntry
-from index_format.records import Record, record_at
+from index_format.records import Record, batch_from_records, is_large, record_at
 from index_format.seek import block_at_or_after, gap_at, range_groups
 from replayer.read.archive import Archive
 from replayer.read.blocks import RANGE_BYTES, READ_AHEAD, RangeRead, StoredBlock, decoded_near, fetch_range, read_block
@@ -329,7 +329,12 @@ def _in_batch(batch: pa.RecordBatch, offsets: Sequence[int], chunk_bytes: int) -
 
 def _alone(batch: pa.RecordBatch, row: int) -> pa.RecordBatch:
     """One record, which keeps nothing of the others in memory."""
-    return batch if batch.num_rows == 1 else batch.take([row])
+    if batch.num_rows == 1:
+        return batch
+    if is_large(batch.slice(row, 1)):
+        return batch.take([row])
+    # Not by `take`, which loads all of Arrow's functions: a tenth of the start of a look-up.
+    return batch_from_records([record_at(batch, row)])
 
 
 async def _last_before(partition: ArchivedPartition, offset: int) -> int | None:

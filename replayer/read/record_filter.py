@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from blockgz_runtime.errors import UsageError
+from index_format import arrow_functions as pc
 from index_format.seek import TimeBounded
 
 MAX_PATTERN = 10_000

@@ -1,15 +1,13 @@
-"""Options that choose records, that say what happens at damage among them, and how they are printed."""
+"""Options that choose records, and that say what happens at damage among them."""
 
 import os
 import time
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import click
 
 from blockgz_runtime.errors import PARTLY_FAILED
 from blockgz_runtime.program.options import Option, OptionSet, choice_option
-from replayer.cli.options.options import json_option
-from replayer.read.formatting import Printer, envelope_printer, json_printer, template_printer
 from replayer.read.offset_file import MAX_FILE_BYTES
 from replayer.read.positions import parse_position, parse_time
 from replayer.read.record_filter import Condition, KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
@@ -110,27 +108,3 @@ def print_skipped(damage: DamagePolicies) -> int:
     for partition, (start, end, reason) in damage.skipped:
         click.echo(f"FAILURE {partition} skipped offsets [{start}..{end}): {reason}", err=True)
     return PARTLY_FAILED if damage.skipped else 0
-
-
-class Printing(NamedTuple):
-    """How records are printed: `printer` is None where nothing was asked for; `as_json` where it is --json's."""
-
-    printer: Printer | None
-    as_json: bool
-
-
-def _printing(as_json: bool, template: str | None, as_envelope: bool) -> Printing:
-    if (template is not None) + as_envelope + as_json > 1:
-        raise click.UsageError("-f, -J and --json exclude each other")
-    printer = json_printer() if as_json else envelope_printer() if as_envelope else None
-    return Printing(printer if template is None else template_printer(template), as_json)
-
-
-printing_options = OptionSet(
-    "printing",
-    _printing,
-    json_option,
-    Option("-f", "template", envvar="BLOCKGZ_TEMPLATE", metavar="FORMAT", help="Print in kcat's format tokens."),
-    Option("-J", "as_envelope", is_flag=True, envvar="BLOCKGZ_ENVELOPE", help="Print kcat's JSON."),
-)
-"""Passes `printing: Printing`."""

@@ -2,15 +2,28 @@
 
 import click
 
-from blockgz_runtime.program.main import Program, closing
+from blockgz_runtime.program.main import Place, Program, closing
 
 COMMANDS = {
-    "load": "replayer.cli.spark.write_commands:load",
-    "export": "replayer.cli.spark.write_commands:export",
-    "verify": "replayer.cli.spark.verify_command:command",
-    "replay": "replayer.cli.spark.replay_command:command",
+    "load": Place(
+        "replayer.cli.spark.write_commands:load",
+        "Load records into a table of Spark's catalog: the columns of `spark export`.",
+    ),
+    "export": Place(
+        "replayer.cli.spark.write_commands:export",
+        "Write records as files that anything reads.",
+    ),
+    "verify": Place(
+        "replayer.cli.spark.verify_command:command",
+        "Check all data of an archive, as `replayer verify --deep` does, spread over the tasks of a Spark job.",
+    ),
+    "replay": Place(
+        "replayer.cli.spark.replay_command:command",
+        "Produce archived records to a topic as `replayer replay` does, each source partition by a task of a Spark "
+        "job.",
+    ),
 }
-"""Commands and where they are defined; each is imported when it is used."""
+"""Commands, where they are defined, and their line on the help page; each is imported when it is used."""
 
 
 @click.group(

@@ -3,7 +3,6 @@
 import gzip
 import json
 import random
-import shutil
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from archiver.cli import main as archiver_main
-from archiver.commit.claim_list import ClaimList, wall_ms
+from archiver.commit.claim_list import ClaimList
 from archiver.ingest.buffer import BufferFolder
 from archiver.old_archives.importing import ImportSettings, import_partition
 from archiver.old_archives.old_archive import OldReader, survey
@@ -22,9 +21,7 @@ from blockgz_runtime.store.local import LocalStore
 from index_format.ancestor.payloads import OldFormat
 from index_format.blocks import ZlibCompressor
 from index_format.identity import ArchiveInfo
-from index_format.inventory import Incarnation, Inventory, parse
-from index_format.keys import TopicFolder, TopicLayoutKeys, archive_key, inventory_key
-from index_format.objects import encode
+from index_format.keys import TopicFolder, TopicLayoutKeys
 from replayer.cli import main as replayer_main
 from tests.support.ancestor_archives import (
     HARMLESS,
@@ -312,69 +309,6 @@ def test_a_crash_behind_any_commit_loses_and_doubles_nothing(old: OldWriter, tmp
     assert chain is not None
     assert [tuple(line) for line in chain.lines] == [(offset, value) for offset, (_, value) in sorted(old.rows.items())]
     assert chain.gaps == [(10, 12), (20, 30)]
-
-
-def inventory_of(target: Path, layout: str = "topic") -> Inventory:
-    key = inventory_key(layout)
-    return parse((target / key).read_bytes(), key)
-
-
-def test_the_inventory_lists_what_was_imported(old: OldWriter, imports: Imports, tmp_path: Path) -> None:
-    """Once, with the time of the first claim; what another import adds comes beside it."""
-    began = wall_ms()
-    old.write(two_blocks())
-    OldWriter(old.root, partition=3).write(two_blocks())
-    imports.result()
-    (bar,) = inventory_of(imports.target).incarnations
-    assert began <= bar.seen_from <= wall_ms()
-    assert bar == Incarnation("bar", 1, None, seen_from=bar.seen_from, seen_until=None, partitions=(0, 3))
-    before = (imports.target / inventory_key("topic")).stat()
-
-    old.write(two_blocks(100))
-    imports.result()
-    after = (imports.target / inventory_key("topic")).stat()
-    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns), "nothing was new"
-
-    OldWriter(old.root, topic="foo").write(two_blocks())
-    imports.result()
-    found = inventory_of(imports.target)
-    assert found.rebuilt_at is None
-    assert [(each.topic, each.incarnation, each.partitions) for each in found.incarnations] == [
-        ("bar", 1, (0, 3)),
-        ("foo", 1, (0,)),
-    ]
-    assert found.incarnations[0] == bar
-    shutil.rmtree(imports.target / "topic=bar")
-    assert imports.replayer("verify").exit_code == 3
-
-
-def test_the_inventory_in_layout_seed(old: OldWriter, imports: Imports) -> None:
-    old.write(two_blocks())
-    imports.result("--layout", "seed", "--record-format", "text")
-    assert [each.partitions for each in inventory_of(imports.target, "seed").incarnations] == [(0,)]
-
-
-def test_a_partition_that_could_not_be_claimed_is_not_in_the_inventory(old: OldWriter, imports: Imports) -> None:
-    old.write(two_blocks())
-    imports.result()
-    key = imports.target / inventory_key("topic")
-    key.write_bytes(encode(Inventory()))
-    for path in old.root.rglob("*.*"):
-        path.unlink()
-    old.write(OldChunk(0, [[(None, b"other")] * 200]))
-    imports.result(code=1)
-    assert inventory_of(imports.target).incarnations == ()
-
-
-def test_an_older_archive_gets_no_inventory_by_an_import(old: OldWriter, imports: Imports) -> None:
-    """It would list a part of what is there: `archiver repair inventory` makes it."""
-    info = ArchiveInfo(archive_id="archive-1", cluster_id=None, layout="topic", group_id="blockgz-1")
-    place = imports.target / archive_key("topic")
-    place.parent.mkdir(parents=True)
-    place.write_bytes(encode(info))
-    old.write(two_blocks())
-    imports.result()
-    assert not (imports.target / inventory_key("topic")).exists()
 
 
 def test_another_old_archive_is_not_mixed_in(old: OldWriter, imports: Imports) -> None:

@@ -4,7 +4,6 @@ import json
 import pickle
 import random
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,10 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from msgspec.structs import replace
 
 from archiver.commit.batch import Reading
-from archiver.commit.claim_list import wall_ms
 from archiver.errors import Diverged, Fenced, OwnedByAnother
 from archiver.spark import commit
 from archiver.spark.commit import Outcome, commit_all, ordered
@@ -29,8 +26,6 @@ from blockgz_runtime.errors import StoreError, UsageError
 from blockgz_runtime.errors import exit_code as exit_code_of
 from blockgz_runtime.spark.errors import JobFailed, SparkFailed, WriteFailed, failure_of
 from index_format.errors import BadName, BlockgzError, MalformedObject
-from index_format.inventory import Incarnation, Inventory, parse
-from index_format.keys import inventory_key
 from index_format.records import Record
 from replayer.cli import main as replayer_main
 from tests.support.archives import records
@@ -116,10 +111,6 @@ class Sink:
     def verify(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.replayer("verify", "--deep", "--records", "--json"))
         return found
-
-    def inventory(self, layout: str = "topic") -> Inventory:
-        key = inventory_key(layout)
-        return parse((self.folder / key).read_bytes(), key)
 
     def offsets(self, topic: str = "orders:0") -> list[int]:
         return [json.loads(line)["offset"] for line in self.replayer("cat", topic, "--json").splitlines()]
@@ -412,64 +403,6 @@ def test_headers_of_a_slice_are_its_own() -> None:
 def test_a_name_that_is_no_topics_is_refused(sink: Sink) -> None:
     with pytest.raises(ValueError, match="not a topic name"):
         sink.task(at("../etc", 0, records([1])))
-
-
-class TestInventory:
-    def test_it_lists_what_was_committed_once(self, sink: Sink) -> None:
-        """Partitions of the same topic share an entry; a batch that brings nothing new writes nothing."""
-        began = wall_ms()
-        never = SourcePartition("orders", 2)
-        rows = at("orders", 0, records(range(5))) + at("orders", 1, records(range(3))) + at("p.x", 7, records([3]))
-        sink.commit(sink.task(rows), readings={never: Reading(0, 3)})
-        orders, other = sink.inventory().incarnations
-        assert orders == Incarnation("orders", 1, None, orders.seen_from, None, (0, 1))
-        assert (other.folder, other.partitions) == (("p.x", 1), (7,))
-        assert began <= orders.seen_from <= wall_ms()
-        before = (sink.folder / inventory_key("topic")).stat()
-        sink.write(rows + at("orders", 0, records(range(5, 9))))
-        after = (sink.folder / inventory_key("topic")).stat()
-        assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-        sink.write(at("orders", 2, records([3])))
-        assert sink.inventory().incarnations == (replace(orders, partitions=(0, 1, 2)), other)
-
-    def test_a_topic_that_was_created_again_ends_the_one_before(self, sink: Sink) -> None:
-        sink.write(at("orders", 0, records(range(5))), topicIds=json.dumps({"orders": "AAAA"}))
-        (first,) = sink.inventory().incarnations
-        assert (first.topic_id, first.seen_until) == ("AAAA", None)
-        began = wall_ms()
-        sink.write(at("orders", 1, records(range(5))), topicIds=json.dumps({"orders": "BBBB"}))
-        ended, second = sink.inventory().incarnations
-        assert ended.seen_until is not None and began <= ended.seen_until <= wall_ms()
-        assert ended == replace(first, seen_until=ended.seen_until)
-        assert second == Incarnation("orders", 2, "BBBB", second.seen_from, None, (1,))
-
-    def test_a_partition_that_could_not_be_claimed_is_not_in_it(self, sink: Sink) -> None:
-        report = sink.task(at("orders", 0, records(range(5))) + at("orders", 1, records(range(5))))
-        for data in (sink.folder / sink.context().identity(SourcePartition("orders", 0)).keys.home).glob("*.gz"):
-            data.unlink()
-        with pytest.raises(BlockgzError):
-            sink.commit(report)
-        assert [each.partitions for each in sink.inventory().incarnations] == [(1,)]
-
-    def test_batches_side_by_side_are_united(self, sink: Sink) -> None:
-        sink.context()
-        reports = [sink.task(at("orders", number, records(range(3)))) for number in range(8)]
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(sink.commit, reports))
-        assert [each.partitions for each in sink.inventory().incarnations] == [tuple(range(8))]
-
-    def test_layout_seed(self, sink: Sink) -> None:
-        rows = [Record(offset, -1, -1, None, b"%d" % offset, ()) for offset in range(4)]
-        sink.write(at("bar", 2, rows), layout="seed", recordFormat="text")
-        assert [each.partitions for each in sink.inventory("seed").incarnations] == [(2,)]
-
-    def test_one_that_is_declared_and_gone_is_made_of_a_listing(self, sink: Sink) -> None:
-        sink.write(at("orders", 0, records(range(5))))
-        (sink.folder / inventory_key("topic")).unlink()
-        sink.write(at("orders", 1, records(range(5))))
-        found = sink.inventory()
-        assert found.rebuilt_at is not None
-        assert [each.partitions for each in found.incarnations] == [(0, 1)]
 
 
 def test_an_archive_of_another_cluster_is_refused(sink: Sink) -> None:

@@ -10,7 +10,7 @@ import pytest
 SCRIPT = """
 import asyncio, signal, sys, time
 import click
-from blockgz_runtime.program.main import Program
+from blockgz_runtime.program.main import Place, Program
 if sys.argv[2] == "ignored":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -30,7 +30,8 @@ async def wait():
 def asynchronous():
     asyncio.run(wait())
 
-Program("program", places={each: f"__main__:{each}" for each in ("plain", "asynchronous")}).main([sys.argv[1]])
+places = {each: Place(f"__main__:{each}", "") for each in ("plain", "asynchronous")}
+Program("program", places=places).main([sys.argv[1]])
 """
 
 

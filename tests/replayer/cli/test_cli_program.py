@@ -1,17 +1,13 @@
 """What holds for every command of the program, those inside groups too."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
-from blockgz_runtime.program.main import EXIT_CODES, Program, completed
+from blockgz_runtime.program.main import EXIT_CODES, Place, Program, completed
 from replayer.cli import main
-from tests.support.archives import ArchiveWriter, records
 
 
 def replayer(*args: str) -> Result:
@@ -72,35 +68,8 @@ def test_commands_inside_groups_are_completed_once() -> None:
 
 
 def test_commands_of_a_group_inside_the_program_are_completed() -> None:
-    nested = Program("nested", places={"reports": "replayer.cli.report:verify_report"})
+    nested = Program("nested", places={"reports": Place("replayer.cli.report:verify_report", "Reports.")})
     outer = completed(click.Group("outer", commands=[nested]))
     help_page = CliRunner().invoke(outer, ["nested", "reports", "--help"]).output
     assert "BLOCKGZ_REPORT_KEY" in help_page
     assert "BLOCKGZ_DEBUG" in help_page
-
-
-@pytest.mark.parametrize("command", [["get", "orders:0:1"], ["cat", "orders"], ["verify", "--records"]], ids=" ".join)
-def test_no_command_loads_pandas_or_a_client_that_it_does_not_need(
-    command: list[str], writer: ArchiveWriter, tmp_path: Path
-) -> None:
-    """Pyarrow would load pandas with the first array."""
-    writer.partition("orders", 0).commit(records(range(3)))
-    program = [sys.executable, "-X", "importtime", "-m", "replayer"]
-    done = subprocess.run([*program, *command, "-a", str(tmp_path)], check=True, capture_output=True, text=True)
-    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert {"pyarrow.lib", "replayer.read.archive"} <= loaded
-    assert loaded.isdisjoint({"pandas._libs", "pandas.core.api", "confluent_kafka", "aiobotocore"})
-
-
-@pytest.mark.parametrize("command", [["ls"], ["describe", "orders"]], ids=" ".join)
-def test_small_commands_do_not_load_what_they_do_not_use(
-    command: list[str], writer: ArchiveWriter, tmp_path: Path
-) -> None:
-    writer.partition("orders", 0).commit(records(range(3)))
-    run = f"main({[*command, '-a', str(tmp_path)]}, standalone_mode=False)"
-    code = f"import sys\nfrom replayer.cli import main\n{run}\nprint(*sys.modules)"
-    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    table, loaded = output.rstrip("\n").rsplit("\n", 1)
-    assert "0..3" in table
-    assert {"replayer.read.archive"} <= set(loaded.split())
-    assert set(loaded.split()).isdisjoint({"aiobotocore", "pyarrow", "numpy", "pydantic", "confluent_kafka"})

@@ -1,0 +1,33 @@
+"""Options that say how records are printed."""
+
+from typing import NamedTuple
+
+import click
+
+from blockgz_runtime.program.options import Option, OptionSet
+from replayer.cli.options.options import json_option
+from replayer.read.formatting import Printer, envelope_printer, json_printer, template_printer
+
+
+class Printing(NamedTuple):
+    """How records are printed: `printer` is None where nothing was asked for; `as_json` where it is --json's."""
+
+    printer: Printer | None
+    as_json: bool
+
+
+def _printing(as_json: bool, template: str | None, as_envelope: bool) -> Printing:
+    if (template is not None) + as_envelope + as_json > 1:
+        raise click.UsageError("-f, -J and --json exclude each other")
+    printer = json_printer() if as_json else envelope_printer() if as_envelope else None
+    return Printing(printer if template is None else template_printer(template), as_json)
+
+
+printing_options = OptionSet(
+    "printing",
+    _printing,
+    json_option,
+    Option("-f", "template", envvar="BLOCKGZ_TEMPLATE", metavar="FORMAT", help="Print in kcat's format tokens."),
+    Option("-J", "as_envelope", is_flag=True, envvar="BLOCKGZ_ENVELOPE", help="Print kcat's JSON."),
+)
+"""Passes `printing: Printing`."""
