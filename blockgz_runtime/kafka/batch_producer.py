@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
-from pydantic import SecretStr
 
 from blockgz_runtime.kafka.kernel_choice import KERNEL
+from blockgz_runtime.kafka.kernel_client import kernel_takes
 from blockgz_runtime.kafka.settings import make_client
 from index_format.records import SCHEMA, has_headers, header_rows, payload_bytes
 
@@ -22,6 +22,7 @@ NO_OFFSET = -1
 ROWS_AT_ONCE = 1000
 """So many records become Python objects at a time."""
 CALLED = {"error_cb", "logger"}
+"""By the wrapper, not by librdkafka."""
 ONLY_IN_PYTHON = {"delivery.report.only.error"}
 """With it, librdkafka would keep to itself what `delivered` has to tell."""
 PURGE_QUEUE, PURGE_IN_FLIGHT = 1, 2
@@ -73,14 +74,11 @@ class BatchProducer(Protocol):
 
 def batch_producer(settings: dict[str, Any], topic: str) -> BatchProducer:
     """A producer to `topic`, in C if it can be; raises as `make_client`."""
-    kind = KernelProducer if KERNEL and all(map(_is_plain, settings.items())) else ConfluentProducer
+    plain = {name: value for name, value in settings.items() if name not in CALLED}
+    in_c = kernel_takes(plain) and not ONLY_IN_PYTHON & plain.keys()
+    kind = KernelProducer if in_c else ConfluentProducer
     producer: BatchProducer = make_client(partial(kind, topic), settings)
     return producer
-
-
-def _is_plain(setting: tuple[str, Any]) -> bool:
-    name, value = setting
-    return name not in ONLY_IN_PYTHON and (name in CALLED or isinstance(value, str | int | float | SecretStr))
 
 
 class KernelProducer:

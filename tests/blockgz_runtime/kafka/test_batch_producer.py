@@ -60,7 +60,8 @@ def kind(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def made(kind: Any, cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> Made:
-    monkeypatch.setattr("blockgz_runtime.kafka.batch_producer.KERNEL", KERNEL if kind is KernelProducer else None)
+    if kind is ConfluentProducer:
+        monkeypatch.setattr("blockgz_runtime.kafka.batch_producer.kernel_takes", lambda _: False)
 
     def producer(topic: str, **settings: Any) -> BatchProducer:
         cluster.create_topic(topic)
@@ -249,7 +250,14 @@ def test_settings_that_are_refused_are_named(made: Made) -> None:
     assert "`acks` must be set to `all`" in contradicting.value.why
 
 
-@pytest.mark.parametrize("setting", [{"stats_cb": lambda _: None}, {"delivery.report.only.error": True}])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"stats_cb": lambda _: None},
+        {"delivery.report.only.error": True},
+        {"sasl.oauthbearer.metadata.authentication.type": "none"},
+    ],
+)
 def test_some_settings_need_python(cluster: MockCluster, setting: dict[str, Any]) -> None:
     settings = {"bootstrap.servers": cluster.bootstrap_servers, **setting}
     assert type(batch_producer(settings, "t")) is ConfluentProducer
