@@ -182,11 +182,11 @@ put_number(struct lines *lines, int64_t number)
     put(lines, (const char *)digits + first, sizeof digits - (size_t)first);
 }
 
-/* 16 bytes, escaped; 32 can be read. What follows what it writes is overwritten. */
+/* Up to 16 bytes, escaped; 32 can be read. What follows what it writes is overwritten. */
 static inline uint8_t *
-escape_block(uint8_t *to, const uint8_t *from)
+escape_block(uint8_t *to, const uint8_t *from, unsigned count)
 {
-    unsigned special = special_bytes(from);
+    unsigned special = special_bytes(from) & ((1u << count) - 1);
     unsigned done = 0;
     while (special) {
         unsigned next = (unsigned)__builtin_ctz(special);
@@ -198,7 +198,7 @@ escape_block(uint8_t *to, const uint8_t *from)
         done = next + 1;
     }
     memcpy(to, from + done, BLOCK);
-    return to + (BLOCK - done);
+    return to + (count - done);
 }
 
 static inline uint8_t *
@@ -209,18 +209,16 @@ escape_byte(uint8_t *to, uint8_t byte)
 }
 
 static void
-put_text(struct lines *lines, const uint8_t *from, size_t left)
+put_text(struct lines *lines, const uint8_t *from, size_t left, const uint8_t *readable)
 {
     uint8_t *to = lines->at;
-    /* The end of all lines is not passed: a block takes 96 bytes at most, and the last ones are written singly. */
-    for (; left >= 2 * BLOCK && lines->end - to >= 6 * BLOCK + OVERSHOT; left -= BLOCK, from += BLOCK) {
-        to = escape_block(to, from);
-    }
-    if (lines->end - to >= (ptrdiff_t)(6 * left + 8)) {
-        for (; left; left--, from++) {
-            memcpy(to, escapes[*from], 8);
-            to += escape_lengths[*from];
-        }
+    /* The ends of what is read and of all lines are not passed: a block takes 96 bytes at most, and the last bytes are
+       written singly. */
+    while (left && readable - from >= 2 * BLOCK && lines->end - to >= 6 * BLOCK + OVERSHOT) {
+        unsigned count = left < BLOCK ? (unsigned)left : BLOCK;
+        to = escape_block(to, from, count);
+        from += count;
+        left -= count;
     }
     for (; left; left--, from++) {
         to = escape_byte(to, *from);
@@ -264,7 +262,7 @@ put_content(
     size_t length = (size_t)length_of(contents, row);
     if (is_text) {
         PUT(lines, "\":\"");
-        put_text(lines, from, length);
+        put_text(lines, from, length, contents->readable);
     }
     else {
         PUT(lines, "_base64\":\"");

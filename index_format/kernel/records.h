@@ -12,6 +12,7 @@ struct contents {
     int64_t first;        /* the bit of row 0 in `valid` */
     const int32_t *ends;  /* row i reaches from ends[i] to ends[i + 1] */
     const uint8_t *bytes;
+    const uint8_t *readable; /* up to here: contents of rows that a slice leaves out as well */
 };
 
 struct records {
@@ -80,11 +81,14 @@ has_nulls(const struct ArrowArray *array)
 static inline struct contents
 contents_of(const struct ArrowArray *array, int64_t offset)
 {
+    const uint8_t *bytes = array->buffers[2] == NULL ? (const uint8_t *)"" : array->buffers[2];
+    const int32_t *ends = (const int32_t *)array->buffers[1] + array->offset;
     return (struct contents){
         .valid = array->null_count == 0 ? NULL : array->buffers[0],
         .first = array->offset + offset,
-        .ends = (const int32_t *)array->buffers[1] + array->offset + offset,
-        .bytes = array->buffers[2] == NULL ? (const uint8_t *)"" : array->buffers[2],
+        .ends = ends + offset,
+        .bytes = bytes,
+        .readable = bytes + (array->length ? ends[array->length] : 0),
     };
 }
 
