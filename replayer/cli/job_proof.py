@@ -1,7 +1,7 @@
 """`replayer verify --job`."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -78,9 +78,9 @@ async def _prove(
     positions = await asyncio.to_thread(_positions, kept, folder, kafka, sorted(feeding))
     written = {lane: each.written for lane, each in positions.items()}
     maps = await asyncio.to_thread(lambda: lane_maps((each for _, each in folder.segments()), written))
-    known = feeding.keys() <= positions.keys()
-    proof = JobProof(kept, known and all(each.complete for each in positions.values()))
-    proof.warnings += _warnings(kept, asked, facts, positions, is_complete=proof.complete)
+    forgotten = sorted(feeding.keys() - positions.keys())
+    proof = JobProof(kept, not forgotten and all(each.complete for each in positions.values()))
+    proof.warnings += _warnings(kept, asked, facts, positions, forgotten)
     isolation = "read_committed" if kept.transactional else "read_uncommitted"
     lanes = sorted(feeding.keys() | maps.keys())
     bounds = await asyncio.to_thread(admin.watermarks, kept.target, lanes, isolation)
@@ -152,12 +152,15 @@ def _required(kept: JobRequest, position: LanePosition | None, source: int) -> i
 
 
 def _warnings(
-    kept: JobRequest, asked: Asked, facts: TopicFacts, positions: Mapping[int, LanePosition], *, is_complete: bool
+    kept: JobRequest, asked: Asked, facts: TopicFacts, positions: Mapping[int, LanePosition], forgotten: Sequence[int]
 ) -> list[str]:
     warnings = []
-    if not positions and kept.transactional:
-        warnings.append("the cluster no longer has the job's positions: it is proved as if it were complete")
-    elif not is_complete:
+    if forgotten and kept.transactional:
+        warnings.append(
+            f"the cluster has no positions of the job in partitions {', '.join(map(str, forgotten))}: "
+            "these are proved as if they were complete"
+        )
+    if not all(each.complete for each in positions.values()) or (forgotten and not kept.transactional):
         warnings.append("the job is not complete: it is proved as far as it got")
     if "timestamp" not in asked.compared:
         by_broker = facts.config is not None and facts.config.timestamp_type == "LogAppendTime"

@@ -22,7 +22,7 @@ FETCHING = {
     "queued.min.messages": 1_000_000,
     "queued.max.messages.kbytes": 64 * 1024,
     "fetch.message.max.bytes": 8 * 1024 * 1024,
-    "fetch.wait.max.ms": 100,
+    "fetch.wait.max.ms": 10,
     "check.crcs": True,
 }
 
@@ -56,7 +56,7 @@ class KafkaReader:
             return
         self._consumer.assign([TopicPartition(topic, partition, start)])
         try:
-            yield from self._batches(f"{topic}:{partition}", end)
+            yield from self._batches(f"{topic}:{partition}", start, end)
         finally:
             self._consumer.unassign()
 
@@ -64,10 +64,11 @@ class KafkaReader:
         """Leave; the consumer is gone afterwards."""
         self._consumer.close()
 
-    def _batches(self, place: str, end: int) -> Iterator[pa.RecordBatch]:
+    def _batches(self, place: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
         heard = time.monotonic()
         while True:
-            messages: list[Any] = self._consumer.consume(MESSAGES_A_POLL, POLL_SECONDS)
+            # No more than can come: for as many as were asked for, a poll waits all of its time.
+            messages: list[Any] = self._consumer.consume(min(MESSAGES_A_POLL, end - start), POLL_SECONDS)
             records = [message for message in messages if message.error() is None]
             if records:
                 inside = records if records[-1].offset() < end else [each for each in records if each.offset() < end]
@@ -75,7 +76,7 @@ class KafkaReader:
                     yield from _readable(place, inside)
                 if inside is not records or records[-1].offset() + 1 >= end:
                     return
-                heard = time.monotonic()
+                heard, start = time.monotonic(), records[-1].offset() + 1
             if len(records) < len(messages):
                 errors = [message for message in messages if message.error() is not None]
                 if any(_ends(place, message, end) for message in errors):

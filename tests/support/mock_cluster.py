@@ -69,8 +69,11 @@ class MockCluster:
         leader = ctypes.c_int32(1)
         assert not self._library.rd_kafka_mock_partition_set_leader(self._cluster, topic.encode(), partition, leader)
 
-    def create_topic(self, topic: str) -> None:
-        """A topic of four empty partitions."""
+    def create_topic(self, topic: str, partitions: int = PARTITIONS) -> None:
+        """A topic of empty partitions; of four, if it is there already."""
+        if partitions != PARTITIONS:
+            counts = ctypes.c_int(partitions), ctypes.c_int(1)
+            assert not self._library.rd_kafka_mock_topic_create(self._cluster, topic.encode(), *counts)
         self._producer.list_topics(topic, timeout=10)
 
     def produce(self, topic: str, partition: int, records: Sequence[Record]) -> None:

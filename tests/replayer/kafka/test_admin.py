@@ -129,3 +129,23 @@ def test_an_offset_that_is_gone_is_an_error(cluster: MockCluster, reader: KafkaR
     cluster.produce("gone", 0, records(range(3)))
     with pytest.raises(PartitionUnavailable, match="gone:0 cannot be read from the wanted offset"):
         list(reader.read("gone", 0, 10, 20))
+
+
+def test_no_more_is_asked_for_than_there_is(
+    cluster: MockCluster, reader: KafkaReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A poll for more waits all of its time: many short partitions took a tenth of a second each."""
+    cluster.produce("short", 0, records(range(5)))
+    consumer, asked = reader._consumer, list[int]()
+
+    class Asked:
+        def consume(self, most: int, seconds: float) -> object:
+            asked.append(most)
+            return consumer.consume(most, seconds)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(consumer, name)
+
+    monkeypatch.setattr(reader, "_consumer", Asked())
+    assert sum(batch.num_rows for batch in reader.read("short", 0, 0, 4)) == 4
+    assert max(asked) == 4
