@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.figures import Json
 from benchmarks.goals import judged
 from benchmarks.measure import machine
-from benchmarks.readme import readme_table
+from benchmarks.readme import goals_table, readme_table
 from benchmarks.results import FOLDER, changes, load, merged, newest, store
 from benchmarks.sections import QUICK, SECTIONS, Section
 from benchmarks.site import Settings, opened
@@ -23,9 +23,11 @@ QUICK_MB = 60
 def main() -> None:
     """Measure the sections that are asked for, store each as it is done, and print the tables."""
     given = _arguments()
-    if given.readme:
+    if given.readme or given.goals:
         path = newest(given.results, "full")
-        print(readme_table(load(path)) if path else "no results yet: run `make bench`")
+        last = load(path) if path else None
+        shown = readme_table if given.readme else goals_table
+        print(shown(last) if last else "no results yet: run `make bench`")
         return
     sections = QUICK if given.quick else _chosen(given.only)
     mb = given.mb or (QUICK_MB if given.quick else 200)
@@ -55,6 +57,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, default=FOLDER, help="where results go")
     parser.add_argument("--quick", action="store_true", help="a few ratios in under three minutes")
     parser.add_argument("--readme", action="store_true", help="print the README's table from the newest results")
+    parser.add_argument("--goals", action="store_true", help="print the goals of docs/performance.md from them")
     return parser.parse_args()
 
 

@@ -35,11 +35,14 @@ class TopicShape:
     compression: str = "lz4"
     keys: bool = True
     corpus: str = "generated"
+    batch_records: int = 0
+    """Records in a batch at most; 0 for as many as fit."""
 
     @property
     def name(self) -> str:
         """The topic's name."""
         plain = "" if self.keys else "-plain"
+        plain += f"-{self.batch_records}b" if self.batch_records else ""
         kind = f"{self.corpus}-{self.value_bytes}B-{self.partitions}p-{self.compression}{plain}"
         return f"{kind}-{self.records}"
 
@@ -111,6 +114,8 @@ def fill(bootstrap: str, shape: TopicShape) -> None:
 def produce_all(bootstrap: str, shape: TopicShape) -> None:
     """The records of a topic that is there."""
     settings = {**PRODUCER, "compression.type": shape.compression}
+    if shape.batch_records:  # each partition's batch waits until it is full
+        settings |= {"batch.num.messages": shape.batch_records, "linger.ms": 1000}
     producer = Producer({"bootstrap.servers": bootstrap, **settings})
     for number, value in enumerate(values(shape)):
         key = b"key-%d" % (number % KEYS) if shape.keys else None

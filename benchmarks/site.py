@@ -102,6 +102,12 @@ class Site:
             raise SystemExit(f"{archived} of {shape.records} records of {shape.name} were archived")
         return done
 
+    def archive_to_s3(self, shape: TopicShape, *options: object) -> Done:
+        """The same into the S3 server, its buffer in a folder."""
+        address, buffer = self.store.url(self.new_name("archive")), self.folder("buffer")
+        where = ("--endpoint-url", self.store.endpoint_url, "--buffer-dir", buffer)
+        return self.archive_to(address, shape, *options, *where, env=self.store.env)
+
     def archived(self, shape: TopicShape, *options: object) -> Path:
         """An archive of the topic in a folder of its own."""
         folder = self.folder("archive")

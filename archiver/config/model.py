@@ -134,7 +134,7 @@ class RunConfig(BaseModel):
     """What makes gzip: ISA-L is ten times faster, zlib smaller."""
     gzip_level: int | None = Field(None, ge=0, le=9)
     """isal 0 to 3, zlib 0 to 9; where none is given isal 1, zlib 6."""
-    zstd_level: int = Field(3, ge=1, le=19)
+    zstd_level: int = Field(2, ge=1, le=19)
     """The higher, the smaller and slower."""
     memory: Annotated[Size, Field(ge=32 * 1024**2)] = 256 * 1024**2
     """Budget for records in memory, of one process."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from benchmarks.figures import Json
-from benchmarks.sections import archive, growth, lookups, peers, quick, replay, spark, startup, verify
+from benchmarks.sections import archive, growth, lookups, peers, quick, replay, small_batches, spark, startup, verify
 from benchmarks.site import Site
 from benchmarks.tables import Table
 
@@ -27,6 +27,7 @@ SECTIONS: dict[str, Section] = {
     "spark": spark,
     "startup": startup,
     "growth": growth,
+    "small_batches": small_batches,
     "peers": peers,
 }
 QUICK: dict[str, Section] = {"quick": quick}

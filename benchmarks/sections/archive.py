@@ -103,10 +103,7 @@ def _ratios(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
 def _archived(site: Site, name: str, variant: Variant, stored: dict[str, int]) -> Cost:
     """One run; notes the bytes of its data in `stored`, where they can be seen."""
     if variant.to_s3:
-        address = site.store.url(site.new_name("archive"))
-        buffer = site.folder("buffer")
-        options = (*variant.options, "--endpoint-url", site.store.endpoint_url, "--buffer-dir", buffer)
-        return site.archive_to(address, variant.shape, *options, env=site.store.env).cost
+        return site.archive_to_s3(variant.shape, *variant.options).cost
     folder = site.folder("archive")
     cost = site.archive_to(str(folder), variant.shape, *variant.options).cost
     stored[name] = stored_bytes(folder)

@@ -18,10 +18,9 @@ OURS: Mapping[str, tuple[str, ...]] = {
     "json, zstd": ("--codec", "zstd"),
     "arrow": ("--record-format", "arrow"),
     "arrow, zstd": ("--record-format", "arrow", "--codec", "zstd"),
-    "json, 2 workers": ("--workers", "2"),
-    "arrow, 2 workers": ("--record-format", "arrow", "--workers", "2"),
 }
-REPLAYED = ("json",)
+REPLAYED: Mapping[str, tuple[str, ...]] = {"json": (), "json, transactional": ("--transactional",)}
+TO_S3 = "json, to S3"
 PEER = "kafka-backup"
 
 
@@ -36,7 +35,7 @@ def measure(site: Site) -> Json:
     for name, shape in {"1 KB": site.settings.shape(), "200 B": site.settings.shape(200)}.items():
         mine = _compared(site, peer, shape)
         rows |= {f"{name}: {key}": each for key, each in mine.items()}
-        ratios |= {f"{name}: {key}": ratio for key, ratio in _ratios(mine).items()}
+        ratios |= {f"{name}: {key}": ratio for key, ratio in compared(mine).items()}
     return {"rows": rows, "ratios": ratios, "version": peer.version}
 
 
@@ -47,8 +46,10 @@ def _compared(site: Site, peer: KafkaBackup, shape: TopicShape) -> Json:
     peer.backup(site.bootstrap, topic, folders[PEER])
     actions: dict[str, Action] = {f"archive {name}": _archiving(site, shape, options) for name, options in OURS.items()}
     actions[f"archive {PEER}"] = lambda: _backed_up(site, peer, topic)
-    for name in REPLAYED:
-        actions[f"replay {name}"] = lambda name=name: replayed(site=site, shape=shape, folder=folders[name])
+    actions[f"archive {TO_S3}"] = lambda: site.archive_to_s3(shape).cost
+    for name, options in REPLAYED.items():
+        given: Any = {"site": site, "shape": shape, "folder": folders["json"], "options": options}
+        actions[f"replay {name}"] = lambda given=given: replayed(**given)
     actions[f"replay {PEER}"] = lambda: _restored(site, peer, shape, folders[PEER])
     measured = interleaved(actions, site.settings.runs, site.say)
     facts: dict[str, dict[str, int]] = {
@@ -86,7 +87,8 @@ def _restored(site: Site, peer: KafkaBackup, shape: TopicShape, folder: Path) ->
     return cost
 
 
-def _ratios(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+def compared(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """The ratios of the rows of one size of records. Pure."""
     theirs = rows[f"archive {PEER}"]
     found = {}
     for name in OURS:
@@ -98,6 +100,8 @@ def _ratios(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
         ours, other = rows[f"replay {name}"], rows[f"replay {PEER}"]
         found[f"replay {name} / {PEER}"] = faster(ours, other)
         found[f"replay {name}: {PEER}'s memory / ours"] = other["peak_bytes"] / ours["peak_bytes"]
+    found["archive json: to S3 / to a folder"] = faster(rows[f"archive {TO_S3}"], rows["archive json"])
+    found["replay json: transactional / not"] = faster(rows["replay json, transactional"], rows["replay json"])
     return found
 
 

@@ -1,7 +1,6 @@
 """`--version` of both programs, and what they say of the C extensions."""
 
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Any
 
 import click
@@ -30,6 +29,8 @@ def version_option(program: str) -> Callable[[Any], Any]:
 
     def show(context: click.Context, _: click.Parameter, value: bool) -> None:
         if value and not context.resilient_parsing:
+            from importlib.metadata import version  # noqa: PLC0415
+
             click.echo(f"{program}, version {version('blockgz')}")
             click.echo(f"C extensions: {kernel_words(kernels())}")
             context.exit()

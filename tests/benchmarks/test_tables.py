@@ -1,12 +1,13 @@
 """Tables, goals and the comparison with the last time."""
 
-import orjson
 import pytest
 
 from benchmarks import goals, results
+from benchmarks.figures import Json
 from benchmarks.goals import GOALS, judged
-from benchmarks.readme import BEGIN, END, readme_table
+from benchmarks.readme import BEGIN, END, GOALS_BEGIN, GOALS_END, HEADLINES, goals_table, readme_table
 from benchmarks.results import changes, load, merged, newest, store
+from benchmarks.sections import peers
 from benchmarks.tables import Table, as_markdown, as_text, costs
 
 MACHINE = {"date": "2026-01-02", "cpu": "2 cores", "memory": "4 GiB", "python": "3.11"}
@@ -85,26 +86,47 @@ def test_goals_name_sections_that_there_are():
     assert {goal.section for goal in GOALS} <= {path.stem for path in source}
 
 
-def test_the_goals_of_the_newest_results_name_ratios_that_were_measured():
-    path = newest(results.FOLDER, "full")
-    if path is None:
-        pytest.skip("no results are kept")
-    sections = orjson.loads(path.read_bytes())["sections"]
-    measured = [goal for goal in GOALS if sections.get(goal.section, {}).get("ratios")]
-    assert [goal for goal in measured if goal.ratio not in sections[goal.section]["ratios"]] == []
+def test_the_goals_against_peers_name_ratios_that_are_measured():
+    archived = [f"archive {name}" for name in (*peers.OURS, peers.TO_S3, peers.PEER)]
+    names = [*archived, *(f"replay {name}" for name in (*peers.REPLAYED, peers.PEER))]
+    ratios = peers.compared({name: {"seconds": 1, "peak_bytes": 1, "stored_bytes": 1} for name in names})
+    wanted = {goal.ratio.partition(": ")[2] for goal in GOALS if goal.section == "peers"}
+    assert wanted <= set(ratios)
 
 
 def test_the_readme_shows_the_newest_results():
+    assert _shown("README.md", BEGIN, END) == readme_table(_newest()), (
+        "paste what `python -m benchmarks --readme` prints"
+    )
+
+
+def test_the_page_about_performance_shows_the_goals():
+    shown = _shown("docs/performance.md", GOALS_BEGIN, GOALS_END)
+    assert shown == goals_table(_newest()), "paste what `python -m benchmarks --goals` prints"
+
+
+def _newest() -> Json:
     path = newest(results.FOLDER, "full")
-    if path is None:
+    found = load(path) if path else None
+    if found is None:
         pytest.skip("no results are kept")
-    page = (results.FOLDER.parents[1] / "README.md").read_text()
-    shown = page.partition(f"{BEGIN}\n\n")[2].partition(f"\n\n{END}")[0]
-    assert shown == readme_table(load(path)), "paste what `python -m benchmarks --readme` prints"
+    return found
 
 
-def test_the_readme_table_has_figures_and_goals():
-    text = readme_table(result(**{"base: of its limit": 0.5}))
+def _shown(page: str, begin: str, end: str) -> str:
+    text = (results.FOLDER.parents[1] / page).read_text()
+    return text.partition(f"{begin}\n\n")[2].partition(f"\n\n{end}")[0]
+
+
+def test_the_readme_has_at_most_five_figures():
+    assert len(HEADLINES) <= 5
+    row = {"records": 1000, "raw_bytes": 4_000_000, "seconds": 2, "peak_bytes": 3_000_000}
+    measured = {"rows": {"1 KB: archive json": row}, "ratios": {"1 KB: archive json / kafka-backup": 1.5}}
+    text = readme_table(merged(None, MACHINE, "peers", measured))
     assert "2026-01-02: 2 cores, 4 GiB, Python 3.11" in text
-    assert "| archive, json, 1 KB | 500 | 2 | 3 | 50% |" in text
+    assert "| archive, json, 1 KB | 500 | 2 | 3 | 1.50x |" in text
+
+
+def test_goals_are_shown_as_markdown():
+    text = goals_table(result(**{"base: of its limit": 0.5}))
     assert "| Archive, json: share of its limit | 0.60 | 0.50 | missed by 17% |" in text
