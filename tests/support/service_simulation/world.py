@@ -261,7 +261,7 @@ def simulated() -> Iterator[None]:
 
     for package in (archiver.ingest, blockgz_runtime):
         for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-            if not found.name.startswith("blockgz_runtime.spark"):
+            if not found.name.startswith("blockgz_runtime.spark") and not found.name.endswith("._kernel"):
                 importlib.import_module(found.name)
     pairs = replacements()
     for module in [
