@@ -4,8 +4,8 @@ Everything here is pure: no thread, no store, no clock. PartitionArchiver carrie
 alone changes position, chain and open chunk; its committer thread alone changes the marker; any thread adds events.
 """
 
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -138,6 +138,19 @@ class ArchivingState:
     """Why the partition stopped; set once."""
     counts: PartitionCounts = PartitionCounts()
 
+    def _with(self, **changes: Any) -> "ArchivingState":
+        """The same with some fields changed.
+
+        `dataclasses.replace` reads and sets every field by itself: several times a batch, that costs more than the
+        decisions.
+        """
+        state: ArchivingState = object.__new__(ArchivingState)
+        state.__dict__.update(self.__dict__)
+        if not changes.keys() <= state.__dict__.keys():
+            raise TypeError(f"no such fields: {changes.keys() - state.__dict__.keys()}")
+        state.__dict__.update(changes)
+        return state
+
     @property
     def committed(self) -> int | None:
         """The offset up to which the archive holds the partition; None before the first commit."""
@@ -229,11 +242,10 @@ class ArchivingState:
         if self.is_over or (isinstance(event, Tick) and self.inbox) or (event == EndBlock() and event in self.inbox):
             return self
         if event == WriteAgain():  # before all others, also before one that was postponed meanwhile
-            return replace(self, inbox=(event, *(each for each in self.inbox if each != event)))
+            return self._with(inbox=(event, *(each for each in self.inbox if each != event)))
         num_bytes = event.num_bytes if isinstance(event, Fetched) else 0
         end = _end_of(event)
-        return replace(
-            self,
+        return self._with(
             inbox=(*self.inbox, event),
             inbox_bytes=self.inbox_bytes + num_bytes,
             fetched=max(self.fetched, end or 0),
@@ -243,35 +255,35 @@ class ArchivingState:
     def building(self) -> "tuple[ArchivingState, bool]":
         """Whether a builder has to start."""
         starts = self.can_build and not self.is_building
-        return replace(self, is_building=self.is_building or starts), starts
+        return self._with(is_building=self.is_building or starts), starts
 
     def next_event(self) -> "tuple[ArchivingState, PartitionEvent | None]":
         """The event to handle next; None ends the builder. What is open after the end is dropped."""
-        state = replace(self, inbox=(), inbox_bytes=0, chunk=None) if self.is_over else self
+        state = self._with(inbox=(), inbox_bytes=0, chunk=None) if self.is_over else self
         if not state.can_build:
-            return replace(state, is_building=False), None
-        return replace(state, inbox=state.inbox[1:]), state.inbox[0]
+            return state._with(is_building=False), None
+        return state._with(inbox=state.inbox[1:]), state.inbox[0]
 
     def handled(self, event: PartitionEvent) -> "ArchivingState":
         num_bytes = event.num_bytes if isinstance(event, Fetched) else 0
-        return replace(self, inbox_bytes=max(0, self.inbox_bytes - num_bytes))
+        return self._with(inbox_bytes=max(0, self.inbox_bytes - num_bytes))
 
     def postponed(self, event: PartitionEvent) -> "ArchivingState":
         """With an event to be handled before all others, once that is possible again; `handled` takes its bytes off."""
         num_bytes = event.num_bytes if isinstance(event, Fetched) else 0
-        return replace(self, inbox=(event, *self.inbox), inbox_bytes=self.inbox_bytes + num_bytes)
+        return self._with(inbox=(event, *self.inbox), inbox_bytes=self.inbox_bytes + num_bytes)
 
     def passed(self, position: int) -> "ArchivingState":
         """With the position raised, never beyond the end offset: what lies there was fetched, but not taken."""
         bounded = position if self.end_offset is None else min(position, self.end_offset)
-        return replace(self, position=max(self.position, bounded))
+        return self._with(position=max(self.position, bounded))
 
     def wants(self, offset: int) -> bool:
         """Whether the record at this offset is still to be taken."""
         return self.position <= offset and (self.end_offset is None or offset < self.end_offset)
 
     def opened(self, chunk: ChunkBuilder, start_offset: int) -> "ArchivingState":
-        return replace(self, chunk=chunk, chain_end=start_offset)
+        return self._with(chunk=chunk, chain_end=start_offset)
 
     def added(self, position: int, skipped: int) -> "ArchivingState":
         """After records below `position` were added to the open chunk, all but those that were skipped."""
@@ -284,46 +296,45 @@ class ArchivingState:
             state = self.passed(self.end_offset)
         if fetched.leader_epoch is None:
             return state
-        return replace(state, leader_epoch=max(fetched.leader_epoch, state.leader_epoch or 0))
+        return state._with(leader_epoch=max(fetched.leader_epoch, state.leader_epoch or 0))
 
     def confirmed_to(self, position: int) -> "ArchivingState":
-        return replace(self, confirmed=max(self.confirmed, position))
+        return self._with(confirmed=max(self.confirmed, position))
 
     def counted(self, more: PartitionCounts) -> "ArchivingState":
-        return replace(self, counts=self.counts + more)
+        return self._with(counts=self.counts + more)
 
     def queued(
         self, commit: PendingCommit, chain_end: int | None, rest: ChunkBuilder | None = None
     ) -> "tuple[ArchivingState, bool]":
         """With the open chunk ended, or cut, and one more commit that waits; whether a committer has to start."""
         pending = (*self.pending, commit)
-        state = replace(self, chunk=rest, chain_end=chain_end, pending=pending, has_committer=True)
+        state = self._with(chunk=rest, chain_end=chain_end, pending=pending, has_committer=True)
         return state, not self.has_committer
 
     def next_commit(self) -> "tuple[ArchivingState, PendingCommit | None]":
         """The commit that has waited longest; None ends the committer. After a failure nothing is committed."""
-        state = replace(self, pending=()) if self.is_closed or self.failure else self
+        state = self._with(pending=()) if self.is_closed or self.failure else self
         if state.pending:
             return state, state.pending[0]
         failure = state.failure or (None if state.is_closed else state.stops_with)
-        return replace(state, has_committer=False, failure=failure), None
+        return state._with(has_committer=False, failure=failure), None
 
     def swapped(self, marker: RestingMarker, counts: PartitionCounts, now: float) -> "ArchivingState":
-        return replace(self, marker=marker, pending=self.pending[1:], committed_at=now).counted(counts)
+        return self._with(marker=marker, pending=self.pending[1:], committed_at=now).counted(counts)
 
     def stopping(self, error: BlockgzError) -> "ArchivingState":
         """Failed once everything that waits is committed."""
-        state = replace(self, stops_with=error)
+        state = self._with(stops_with=error)
         return state if self.has_committer or self.pending else state.failed(error)
 
     def failed(self, error: BlockgzError) -> "ArchivingState":
         """Stopped by its first failure: nothing more is taken or committed."""
-        return self if self.failure is not None or self.is_closed else replace(self, failure=error)
+        return self if self.failure is not None or self.is_closed else self._with(failure=error)
 
     def closed(self) -> "ArchivingState":
         """Without anything that no thread works on; those that do drop theirs as they end."""
-        return replace(
-            self,
+        return self._with(
             is_closed=True,
             inbox=(),
             inbox_bytes=0,
@@ -402,4 +413,4 @@ def due(state: ArchivingState, limits: RollLimits, now: float) -> tuple[Archivin
         return state, EndChunk() if roll_reason(state.open_chunk, limits, now) else None
     if now - state.progressed_at < limits.chunk_interval_seconds:
         return state, None
-    return replace(state, progressed_at=now), flushed(state)
+    return state._with(progressed_at=now), flushed(state)

@@ -291,8 +291,8 @@ MUTANTS = (
     Mutant(
         "a batch that was postponed stands before the order to write again",
         STATE,
-        "            return replace(self, inbox=(event, *(each for each in self.inbox if each != event)))\n",
-        "            return self if event in self.inbox else replace(self, inbox=(event, *self.inbox))\n",
+        "            return self._with(inbox=(event, *(each for each in self.inbox if each != event)))\n",
+        "            return self if event in self.inbox else self._with(inbox=(event, *self.inbox))\n",
         (f"{TESTS}/test_partition_state.py::test_writing_again_comes_before_a_batch_that_was_postponed_behind_it",),
     ),
     Mutant(

@@ -1,5 +1,6 @@
 """Decisions over a partition's state, without threads or a store."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -96,3 +97,11 @@ def test_closed_it_keeps_only_what_a_thread_works_on() -> None:
     assert (busy.closed().inbox, busy.closed().pending) == ((), (PROGRESS,))
     assert busy.closed().next_commit()[0].is_idle
     assert state().closed().failed(BlockgzError("too late")).failure is None
+
+
+def test_a_state_is_changed_by_fields_that_it_has() -> None:
+    before = state()
+    after = before._with(position=before.position + 1)
+    assert after == replace(before, position=before.position + 1) != before
+    with pytest.raises(TypeError, match="positon"):
+        before._with(positon=1)
