@@ -175,7 +175,7 @@ class TestRetention:
 
         before = snapshot(tmp_path / "archive")
         stopped = site.run(topic_name, "--once", "--on-gap", "stop", check=1)
-        explained(stopped, "10 to 24", "retention", "--on-gap record")
+        explained(stopped, "[10..25)", "retention", "--on-gap record")
         assert snapshot(tmp_path / "archive") == before
 
         recorded = site.run(topic_name, "--once")

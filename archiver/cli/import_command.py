@@ -162,7 +162,7 @@ def _print_plan(partitions: Sequence[OldPartition]) -> None:
 def _outcome(reports: Sequence[ImportReport]) -> int:
     for report in reports:
         for unsure in report.unsure[:SHOWN_NOTES]:
-            where = f"{report.partition.place}, offsets {unsure.start} to {unsure.end - 1}"
+            where = f"{report.partition.place}, offsets [{unsure.start}..{unsure.end})"
             click.echo(f"not imported: {where}: {unsure.reason}", err=True)
         if len(report.unsure) > SHOWN_NOTES:
             click.echo(f"not imported: {report.partition.place}: and {len(report.unsure) - SHOWN_NOTES} more", err=True)

@@ -132,7 +132,7 @@ def _take_over_once(identity: PartitionIdentity, writer: str, policy: TakeoverPo
         yield from _confirm_topic(identity, held.marker if held else None)
     if gap is not None and not policy.gaps_are_recorded:
         raise GapRefused(
-            f"{identity}: records at offsets {gap.start} to {gap.end - 1} were never archived",
+            f"{identity}: records at offsets [{gap.start}..{gap.end}) were never archived",
             why="retention removed them from the log first",
             remedy="run with --on-gap record to archive the rest, with the gap recorded",
         )

@@ -87,8 +87,8 @@ def _joined(reports: Sequence[TaskPartition]) -> PartitionBatch:
         if after.first_offset <= before.last_offset:
             raise BatchRefused(
                 f"{batch.partition}: two tasks hold offsets around {after.first_offset}",
-                why=f"one holds {before.first_offset} to {before.last_offset}, "
-                f"another {after.first_offset} to {after.last_offset}; chunks never overlap",
+                why=f"one holds [{before.first_offset}..{before.last_offset + 1}), "
+                f"another [{after.first_offset}..{after.last_offset + 1}); chunks never overlap",
                 remedy=SORT_REMEDY,
             )
     return batch

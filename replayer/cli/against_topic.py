@@ -139,18 +139,18 @@ def _print(report: ComparisonReport, topic: str, against: str) -> None:
     print_table(columns, rows, title=f"archive of {topic} against topic {against}, {what}")
     for each in report.partitions:
         for excused in each.excused:
-            click.echo(f"WARNING {topic}:{each.partition} {excused.start}..{excused.end}: {excused.reason}")
+            click.echo(f"WARNING {topic}:{each.partition} [{excused.start}..{excused.end}): {excused.reason}")
         for start, end, reason in each.lost:
-            click.echo(f"FAILURE {topic}:{each.partition} {start}..{end}: the archive cannot read them: {reason}")
+            click.echo(f"FAILURE {topic}:{each.partition} [{start}..{end}): the archive cannot read them: {reason}")
         for name, count, runs in (
             ("missing", each.missing, each.missing_offsets),
             ("extra", each.extra, each.extra_offsets),
         ):
             if count:
-                where = ", ".join(f"{start}..{end}" for start, end in runs)
+                where = ", ".join(f"[{start}..{end})" for start, end in runs)
                 click.echo(f"FAILURE partition {each.partition}: {count} records {name} at offsets {where}")
         if each.not_archived_yet is not None:
-            new = "{}..{}".format(*each.not_archived_yet)
+            new = "[{}..{})".format(*each.not_archived_yet)
             click.echo(f"partition {each.partition}: offsets {new} were written since and are not archived yet")
         if each.zero_timestamps:
             click.echo(f"partition {each.partition}: {each.zero_timestamps} records with timestamp 0 came with 1")

@@ -121,13 +121,13 @@ def print_report(report: ArchiveReport) -> None:
     for partition in report.partitions:
         place = f"{partition.topic}:{partition.partition}"
         for gap in partition.gaps:
-            click.echo(f"WARNING {place} recorded gap {gap.start}..{gap.end}: {gap.reason}")
+            click.echo(f"WARNING {place} recorded gap [{gap.start}..{gap.end}): {gap.reason}")
         for damage in partition.damage:
             click.echo(f"FAILURE {place} {damage.key}: {damage.reason}")
         for lost in partition.lost:
-            click.echo(f"FAILURE {place} lost {lost.start}..{lost.end}: {lost.reason}")
+            click.echo(f"FAILURE {place} lost [{lost.start}..{lost.end}): {lost.reason}")
         if partition.lost:
-            readable = ", ".join(f"{start}..{end}" for start, end in partition.readable)
+            readable = ", ".join(f"[{start}..{end})" for start, end in partition.readable)
             click.echo(f"{place} still readable: {readable or 'nothing'}")
         for orphan in partition.orphans:
             end = "" if orphan.end is None else orphan.end

@@ -230,7 +230,7 @@ class PositionsFile:
             found = self._store.get(self._key)
             if found is None or found.body != body:
                 raise JobTakenOver(
-                    f"another run of job {self._job} goes on with it",
+                    f"another run of job {self._job} continues it",
                     why=f"{self._key} is not as this run left it",
                     remedy="let the other run finish; if there is none, run this again with --resume",
                 )

@@ -147,7 +147,7 @@ def _of_chain(place: ListedPartition, chain: Chain) -> RepairPlan:
             plan += RepairPlan(problems=(Problem(keys.chunks + entry.name, error),))
             continue
         etag = found[0].etag if found else None
-        detail = f"offsets {entry.first_offset} to {entry.last_offset}, as committed"
+        detail = f"offsets [{entry.first_offset}..{entry.last_offset + 1}), as committed"
         plan += storing(place.store, place.target, "index", keys.chunks + entry.name, body, etag, detail)
     return plan
 
@@ -233,7 +233,7 @@ def _without_chain(place: ListedPartition) -> RepairPlan:
         if found is not None and found[1] is not None:
             plan += RepairPlan(notes=(f"{key.key}: {name} names other data; this is left of a dead writer",))
             continue
-        detail = f"offsets {index.first_offset} to {index.last_offset}, no marker"
+        detail = f"offsets [{index.first_offset}..{index.last_offset + 1}), no marker"
         body, etag = objects.encode(index), found[0].etag if found else None
         plan += storing(place.store, place.target, "index", keys.chunks + name, body, etag, detail)
     return plan

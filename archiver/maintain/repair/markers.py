@@ -125,7 +125,7 @@ def _step(
     first, last = links[0].chunk.index, links[-1].chunk.index
     gaps = [gap for link in links for gap in link.gaps_before if gap.reason == UNVERIFIED]
     missing = f", {len(gaps)} gaps of unknown offsets" if gaps else ""
-    detail = f"{state.value}; {len(links)} chunks, offsets {first.start_offset} to {last.next_offset - 1}{missing}"
+    detail = f"{state.value}; {len(links)} chunks, offsets [{first.start_offset}..{last.next_offset}){missing}"
 
     def carry_out() -> None:
         driver = Driver(store, NoLog(), wait, lambda: True)

@@ -48,7 +48,7 @@ def _index(reader: OldReader, place: Place, data: FoundData, size: int) -> Repai
         error = MalformedObject(f"{data.key} cannot be indexed to its end", why=why)
         return RepairPlan(problems=(Problem(data.key, error),))
     old = bodies.get(data.own_index_key)
-    detail = f"offsets {file.first_offset} to {file.next_offset - 1}, counted"
+    detail = f"offsets [{file.first_offset}..{file.next_offset}), counted"
     body, etag = encode_old_index(file.blocks), old.etag if old else None
     return storing(reader.store, place, "index", data.own_index_key, body, etag, detail)
 

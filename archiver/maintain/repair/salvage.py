@@ -133,8 +133,8 @@ def _step(place: ListedPartition, marker: Marker, piece: Piece, gap: Gap, record
     target, index = place.target, piece.index
     key = target.keys.chunks + index.data.name
     detail = (
-        f"{records:,} records at offsets {piece.start} to {piece.end - 1}, "
-        f"of the gap from {gap.start} to {gap.end}: {gap.reason}"
+        f"{records:,} records at offsets [{piece.start}..{piece.end}), "
+        f"of the gap [{gap.start}..{gap.end}): {gap.reason}"
     )
 
     def carry_out() -> None:

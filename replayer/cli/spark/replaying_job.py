@@ -77,7 +77,7 @@ async def replay(
     else:
         _print_result(plan, result, time.monotonic() - begun)
     for source, (start, end, reason) in result.skipped:
-        click.echo(f"FAILURE {plan.topic}:{source} skipped offsets {start}..{end}: {reason}", err=True)
+        click.echo(f"FAILURE {plan.topic}:{source} skipped offsets [{start}..{end}): {reason}", err=True)
     return PARTLY_FAILED if result.skipped or result.left_out.unfit or missing else 0
 
 

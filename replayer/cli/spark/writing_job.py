@@ -69,7 +69,7 @@ def _plan_text(plan: JobPlan, verb: str) -> str:
         f"{plan.records:,} records, in {len(plan.tasks):,} tasks"
     ]
     for topic, partition, gap in plan.gaps:
-        lines.append(f"WARNING {topic}:{partition} recorded gap {gap.start}..{gap.end}: {gap.reason}")
+        lines.append(f"WARNING {topic}:{partition} recorded gap [{gap.start}..{gap.end}): {gap.reason}")
     return "\n".join(lines)
 
 
@@ -90,7 +90,7 @@ def _result_text(result: WriteResult, output: Output) -> str:
     if result.bad:
         lines.append(f"FAILURE {result.bad:,} could not be decoded, the first of them {result.first_bad}")
     for topic, partition, start, end, reason in result.skipped:
-        lines.append(f"FAILURE {topic}:{partition} skipped offsets {start}..{end}: {reason}")
+        lines.append(f"FAILURE {topic}:{partition} skipped offsets [{start}..{end}): {reason}")
     return "\n".join(lines)
 
 

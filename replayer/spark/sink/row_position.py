@@ -199,7 +199,7 @@ class RowLedger:
             start, end = position.newest
             raise ReplayRefused(
                 f"{self._where} has other rows than were written before",
-                why=f"{position.rows} were written at offsets {start} to {end - 1}, and these are {self._met}",
+                why=f"{position.rows} were written at offsets [{start}..{end}), and these are {self._met}",
                 remedy=BEGIN_AGAIN,
             )
 

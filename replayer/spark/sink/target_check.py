@@ -75,7 +75,7 @@ def refuse_foreign_records(options: SinkOptions, target: Target, admin: KafkaAdm
         if bounds.end > bounds.low:
             raise ReplayRefused(
                 f"topic {facts.name!r} is not empty",
-                why=f"{facts.name}:{partition} holds offsets {bounds.low}..{bounds.end}, which are not of this write",
+                why=f"{facts.name}:{partition} holds offsets [{bounds.low}..{bounds.end}), which are not of this write",
                 remedy='name an empty topic, or allow it: .option("append", "true")',
             )
 

@@ -27,7 +27,7 @@ class DataLost(BlockgzError):
 
     def __init__(self, where: str, start: int, end: int, why: str) -> None:
         super().__init__(
-            f"offsets {start} to {end} of {where} cannot be read",
+            f"offsets [{start}..{end}) of {where} cannot be read",
             why=why,
             remedy="set failOnDataLoss to false to read the rest, or choose other offsets",
         )
@@ -211,7 +211,7 @@ async def _offset(partition: ArchivedPartition, position: Position, options: Sou
     offset = await resolve_position(position, partition)
     if isinstance(position, AtOffset) and offset != position.offset and options.fails_on_data_loss:
         low, high = sorted((offset, position.offset))
-        held = f"the archive holds offsets {partition.start_offset} to {partition.next_offset}"
+        held = f"the archive holds offsets [{partition.start_offset}..{partition.next_offset})"
         raise DataLost(str(partition), low, high, held)
     return offset
 

@@ -124,7 +124,7 @@ def test_the_chunk_behind_a_gap_starts_at_its_end_and_repeats_it(store: MemorySt
 
 def test_a_gap_may_stop_the_partition(store: MemoryStore) -> None:
     error = refused(GapRefused, store, MemoryLog(records([12]), low=12), policy=STOP_AT_GAPS)
-    assert "8 to 11" in error.what
+    assert "[8..12)" in error.what
 
 
 def test_no_gap_no_stop(store: MemoryStore) -> None:

@@ -493,7 +493,7 @@ class TestVerify:
         assert (lost["from"], lost["to"]) == (100, 120)
         assert "is missing" in lost["reason"]
         text = replayer("verify", "orders:1", root=root)
-        assert "FAILURE orders:1 lost 100..120" in text.stdout
+        assert "FAILURE orders:1 lost [100..120)" in text.stdout
         assert text.stdout.splitlines()[-1] == "FAILURE"
 
 

@@ -137,7 +137,7 @@ class TestPlans:
     def test_for_people(self, root: Path) -> None:
         text = spark("export", "orders", "/out", "--format", "avro", "--dry-run", "-a", root).stdout
         assert "would read orders: 6 chunks" in text
-        assert "WARNING orders~1:1 recorded gap 60..70: retention" in text
+        assert "WARNING orders~1:1 recorded gap [60..70): retention" in text
 
 
 @pytest.mark.parametrize(

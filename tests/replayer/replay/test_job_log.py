@@ -142,7 +142,7 @@ def test_positions_are_replaced_by_who_read_them_last(folder: JobFolder) -> None
     other = JobFolder(folder._store, "j")
     assert other.positions.read() == {0: position(1), 1: position(2)}
     folder.positions.write({0: position(5)})
-    with pytest.raises(JobTakenOver, match="another run of job j goes on with it"):
+    with pytest.raises(JobTakenOver, match="another run of job j continues it"):
         other.positions.write({0: position(3)})
 
 
@@ -165,7 +165,7 @@ def test_without_transactions_the_run_that_begins_last_goes_on(
     monkeypatch.setattr(later.positions, "read", disturbed)
     second = KafkaSink({"bootstrap.servers": "127.0.0.1:1"}, "t", later.positions)
     assert second.begin([0]) == {0: position(3)}
-    with pytest.raises(JobTakenOver, match="another run of job j goes on with it"):
+    with pytest.raises(JobTakenOver, match="another run of job j continues it"):
         folder.positions.write({0: position(4)})
     second.commit({0: position(5)})
     assert folder.positions.read() == {0: position(5)}

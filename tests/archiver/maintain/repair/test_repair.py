@@ -466,7 +466,7 @@ def test_a_plan_first(tmp_path: Path) -> None:
     (tmp_path / partition.keys.marker).unlink()
     before = contents(tmp_path)
     dry = repair("marker", tmp_path, "orders", "--dry-run")
-    assert dry.exit_code == 0 and "4 chunks, offsets 10 to 139" in dry.stdout
+    assert dry.exit_code == 0 and "4 chunks, offsets [10..140)" in dry.stdout
     refused = repair("marker", tmp_path, "orders")
     assert refused.exit_code == 2 and "--yes" in refused.stderr
     assert contents(tmp_path) == before

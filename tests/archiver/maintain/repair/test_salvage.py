@@ -53,7 +53,7 @@ def test_what_an_orphan_holds_of_a_gap_comes_back(layout: str, form: str) -> Non
     before = world.marker
     assert before.gaps == (Gap(10, 20, "retention"),)
     (step,) = world.salvaged().steps
-    assert "10 records at offsets 10 to 19, of the gap from 10 to 20: retention" in step.detail
+    assert "10 records at offsets [10..20), of the gap [10..20): retention" in step.detail
     after = world.marker
     assert not after.gaps and (after.start_offset, after.next_offset) == (0, 60)
     assert [(each.start_offset, each.next_offset, each.num_records) for each in after.tail] == [
@@ -360,7 +360,7 @@ def test_the_command_shows_its_plan_and_readers_find_the_records(tmp_path: Path)
     collected = call(archiver_main, "gc", "--dry-run")
     assert "nothing to delete" in collected.stdout
     dry = call(archiver_main, "repair", "salvage", "orders", "--dry-run")
-    assert dry.exit_code == 0 and "10 records at offsets 10 to 19" in dry.stdout
+    assert dry.exit_code == 0 and "10 records at offsets [10..20)" in dry.stdout
     assert "--yes" in call(archiver_main, "repair", "salvage", "orders").stderr
     assert call(replayer_main, "verify").exit_code == 0 and "retention" in call(replayer_main, "verify").stdout
     done = call(archiver_main, "repair", "salvage", "orders", "--yes")
