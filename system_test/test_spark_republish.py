@@ -83,6 +83,23 @@ def write(rows: DataFrame, site: Site, target: str, **options: str) -> None:
     writer.options(topic=target, **options).save()
 
 
+def stream(spark: SparkSession, site: Site, copy: str, checkpoint: Path, **options: str) -> None:
+    """Streams what the archive has now into the copy, exactly once; `options` are those of the source."""
+    rows = spark.readStream.format("blockgz").options(path=site.address, includeHeaders="true", taskBytes=WHOLE)
+    query = (
+        rows.options(startingOffsets="earliest", **options)
+        .load()
+        .writeStream.format("blockgz-kafka")
+        .option("kafka.bootstrap.servers", site.bootstrap)
+        .options(topic=copy, transactional="true", job=copy)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(300)
+    assert query.exception() is None
+
+
 def empty_copy(site: Site, topic: str, name: str, partitions: int = 2) -> str:
     target = f"{topic}-{name}"
     create_topic(site.bootstrap, target, partitions, STORED_AS_GZIP)
@@ -195,28 +212,12 @@ def test_a_stream_whose_checkpoint_is_lost(spark: SparkSession, site: Site, tmp_
         produce(site.bootstrap, topic, records)
         site.once(topic, "--block-bytes", "1KiB")
 
-    def stream(most: int) -> None:
-        options = {"path": site.address, "subscribe": topic, "includeHeaders": "true", "taskBytes": WHOLE}
-        rows = spark.readStream.format("blockgz").options(
-            **options, startingOffsets="earliest", maxOffsetsPerTrigger=str(most)
-        )
-        query = (
-            rows.load()
-            .writeStream.format("blockgz-kafka")
-            .option("kafka.bootstrap.servers", site.bootstrap)
-            .options(topic=copy, transactional="true", job=copy)
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(300)
-        assert query.exception() is None
-
+    checkpoint = tmp_path / "checkpoint"
     grow(0)
-    stream(200)
-    shutil.rmtree(tmp_path / "checkpoint")
+    stream(spark, site, copy, checkpoint, subscribe=topic, maxOffsetsPerTrigger="200")
+    shutil.rmtree(checkpoint)
     grow(300)
-    stream(350)
+    stream(spark, site, copy, checkpoint, subscribe=topic, maxOffsetsPerTrigger="350")
     same(site, topic, copy)
 
 
@@ -237,28 +238,13 @@ def test_a_stream_over_a_topic_that_was_created_again(spark: SparkSession, site:
             wait_until(lambda: topic not in topic_names(site.bootstrap), 60, "topic deleted")
     create_topic(site.bootstrap, copy := f"{topic}-copy", 2, STORED_AS_GZIP)
 
-    def stream(most: int) -> None:
-        options = {"path": site.address, "subscribe": topic, "includeHeaders": "true", "taskBytes": WHOLE}
-        rows = spark.readStream.format("blockgz").options(
-            **options, includeIncarnation="true", startingOffsets="earliest", maxOffsetsPerTrigger=str(most)
-        )
-        query = (
-            rows.load()
-            .writeStream.format("blockgz-kafka")
-            .option("kafka.bootstrap.servers", site.bootstrap)
-            .options(topic=copy, transactional="true", job=copy)
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(300)
-        assert query.exception() is None
-
-    for most in (170, 1000):
-        stream(most)
+    checkpoint = tmp_path / "checkpoint"
+    for most in ("170", "1000"):
+        options = {"subscribe": topic, "includeIncarnation": "true", "maxOffsetsPerTrigger": most}
+        stream(spark, site, copy, checkpoint, **options)
         found = [[record.value for record in read(site.bootstrap, copy, partition)] for partition in range(2)]
         assert found == wanted
-        shutil.rmtree(tmp_path / "checkpoint")
+        shutil.rmtree(checkpoint)
     both = archived(spark, site, topic, includeIncarnation="true")
     assert {row["incarnation"]: row["count"] for row in both.groupBy("incarnation").count().collect()} == {
         1: 300,
