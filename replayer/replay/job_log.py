@@ -4,7 +4,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from replayer.errors import JobTakenOver, ReplayRefused
@@ -60,6 +60,7 @@ class FolderLog:
         if self._segments == 0:
             # Not before: until the lanes were taken over, the run before this one went on.
             self._load()
+            self._refuse_lost(positions.keys())
         tails = {}
         for lane, tail in self._tails.items():
             tails[lane] = self._tail_at(lane, tail, positions[lane].written if lane in positions else 0)
@@ -112,6 +113,19 @@ class FolderLog:
                 }
                 self._since = {}
             self._remember(list(runs_in(segment)))
+
+    def _refuse_lost(self, committed: Collection[int]) -> None:
+        """A run commits a position for every lane before its first record: one that is missing was lost."""
+        for lane in sorted(self._tails.keys() | self._since.keys()):
+            records = [self._tails.get(lane, _Tail()), *self._since.get(lane, ())][-1].records
+            if records and lane not in committed:
+                raise ReplayRefused(
+                    f"the position of job {self._folder.job} in target partition {lane} is gone",
+                    why=f"{self._folder.address} knows of {records} records there: the cluster forgets positions after "
+                    "offsets.retention.minutes",
+                    remedy="see what is there with replayer verify --job; begin another job with --job NAME, into "
+                    "another topic or from where this one ended",
+                )
 
     def _tail_at(self, lane: int, tail: _Tail, written: int) -> _Tail:
         """The lane's tail after so many records; raises ReplayRefused where the run map does not reach there."""

@@ -71,6 +71,18 @@ def test_runs_above_the_committed_position_are_void_for_the_next_run(folder: Job
     ]
 
 
+def test_a_position_that_the_cluster_forgot_is_not_the_start(folder: JobFolder) -> None:
+    begun(folder, 0, 7)
+    untouched = FolderLog(folder)
+    untouched.claim()
+    assert untouched.written_ends({}) == {0: 0}, "no record was sent yet"
+    begun(folder, 0, 7).note([Run(0, 0, 10, 0, 7, 10)])
+    second = FolderLog(folder)
+    second.claim()
+    with pytest.raises(ReplayRefused, match="the position of job j in target partition 0 is gone"):
+        second.written_ends({})
+
+
 def test_a_run_that_goes_on_after_an_abort_forgets_what_was_rolled_back(folder: JobFolder) -> None:
     log = begun(folder, 0, 0)
     log.note([Run(0, 0, 10, 0, 0, 10)])
