@@ -318,7 +318,7 @@ def test_damage_is_passed_over_and_named(program: Program, copy: str, root: Path
     assert "damaged blocks are passed over" in told["plan"]["notes"][0]
     compared = program("verify", "orders", "--against-topic", copy)
     assert compared.exit_code == 3
-    assert f"FAILURE orders:1 {skipped['from']}..60: the archive cannot read them" in compared.stdout
+    assert f"FAILURE orders:1 [{skipped['from']}..60): the archive cannot read them" in compared.stdout
     compared = program("verify", "orders", "--against-topic", copy, "--json")
     report = json.loads(compared.stdout)
     assert [(each["records"], each["missing"], each["extra"]) for each in report["partitions"]] == [
