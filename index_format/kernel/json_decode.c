@@ -1,6 +1,7 @@
 /* Lines of record format json as Arrow columns, where each line is such as json_encode.c writes it. Any other line,
    right or wrong, makes the whole block one for Python. Whatever the bytes are, nothing outside them is read. */
 #include "functions.h"
+#include "capsules.h"
 #include "records.h"
 #include "text.h"
 
@@ -569,54 +570,11 @@ export_records(struct ArrowArray *array, struct decoder *decoder)
     return 0;
 }
 
-static void
-free_schema_capsule(PyObject *capsule)
-{
-    struct ArrowSchema *schema = PyCapsule_GetPointer(capsule, "arrow_schema");
-    if (schema->release != NULL) {
-        schema->release(schema);
-    }
-    free(schema);
-}
-
-static void
-free_array_capsule(PyObject *capsule)
-{
-    struct ArrowArray *array = PyCapsule_GetPointer(capsule, "arrow_array");
-    if (array->release != NULL) {
-        array->release(array);
-    }
-    free(array);
-}
-
 static PyObject *
 as_capsules(struct decoder *decoder)
 {
-    struct ArrowSchema *schema = calloc(1, sizeof *schema);
-    struct ArrowArray *array = calloc(1, sizeof *array);
-    PyObject *schema_capsule = schema == NULL ? NULL : PyCapsule_New(schema, "arrow_schema", free_schema_capsule);
-    PyObject *array_capsule = array == NULL ? NULL : PyCapsule_New(array, "arrow_array", free_array_capsule);
-    PyObject *pair = NULL;
-    if (schema_capsule != NULL && array_capsule != NULL) {
-        if (arrow_make_records_schema(schema) < 0 || export_records(array, decoder) < 0) {
-            PyErr_NoMemory();
-        }
-        else {
-            pair = PyTuple_Pack(2, schema_capsule, array_capsule);
-        }
-    }
-    else if (!PyErr_Occurred()) {
-        PyErr_NoMemory();
-    }
-    if (schema_capsule == NULL) {
-        free(schema);
-    }
-    if (array_capsule == NULL) {
-        free(array);
-    }
-    Py_XDECREF(schema_capsule);
-    Py_XDECREF(array_capsule);
-    return pair;
+    struct ArrowArray array;
+    return export_records(&array, decoder) < 0 ? PyErr_NoMemory() : capsules_of_records(array);
 }
 
 PyObject *

@@ -92,30 +92,38 @@ contents_of(const struct ArrowArray *array, int64_t offset)
     };
 }
 
+/* Null, or perhaps null, where the schema has no nulls. */
 static inline int
-find_columns(const struct ArrowArray *array, struct records *records)
+has_unfit_nulls(const struct ArrowArray *array)
 {
     struct ArrowArray **columns = array->children;
     struct ArrowArray *headers = columns[5];
     struct ArrowArray *items = headers->children[0];
+    return has_nulls(array) || has_nulls(columns[0]) || has_nulls(columns[1]) || has_nulls(columns[2]) ||
+           has_nulls(headers) || has_nulls(items) || has_nulls(items->children[0]);
+}
+
+/* The columns of an array `is_of_records`, borrowed from it; none where it is empty. */
+static inline struct records
+columns_of(const struct ArrowArray *array)
+{
+    struct records found = {.count = array->length};
+    struct ArrowArray **columns = array->children;
+    struct ArrowArray *headers = columns[5];
+    struct ArrowArray *items = headers->children[0];
     int64_t offset = array->offset;
-    records->count = array->length;
-    if (has_nulls(array) || has_nulls(columns[0]) || has_nulls(columns[1]) || has_nulls(columns[2]) ||
-        has_nulls(headers) || has_nulls(items) || has_nulls(items->children[0])) {
-        return 0;
+    if (found.count == 0) {
+        return found;
     }
-    if (records->count == 0) {
-        return 1;
-    }
-    records->offsets = (const int64_t *)columns[0]->buffers[1] + columns[0]->offset + offset;
-    records->timestamps = (const int64_t *)columns[1]->buffers[1] + columns[1]->offset + offset;
-    records->timestamp_types = (const int8_t *)columns[2]->buffers[1] + columns[2]->offset + offset;
-    records->keys = contents_of(columns[3], offset);
-    records->values = contents_of(columns[4], offset);
-    records->header_ends = (const int32_t *)headers->buffers[1] + headers->offset + offset;
-    records->header_keys = contents_of(items->children[0], items->offset);
-    records->header_values = contents_of(items->children[1], items->offset);
-    return 1;
+    found.offsets = (const int64_t *)columns[0]->buffers[1] + columns[0]->offset + offset;
+    found.timestamps = (const int64_t *)columns[1]->buffers[1] + columns[1]->offset + offset;
+    found.timestamp_types = (const int8_t *)columns[2]->buffers[1] + columns[2]->offset + offset;
+    found.keys = contents_of(columns[3], offset);
+    found.values = contents_of(columns[4], offset);
+    found.header_ends = (const int32_t *)headers->buffers[1] + headers->offset + offset;
+    found.header_keys = contents_of(items->children[0], items->offset);
+    found.header_values = contents_of(items->children[1], items->offset);
+    return found;
 }
 
 /* 1 and the records of a batch, 0 where its columns are of other types or null where they must not be, -1 with an
@@ -134,7 +142,10 @@ open_records(PyObject *batch, struct records *records)
         const struct ArrowArray *array =
             schema == NULL ? NULL : PyCapsule_GetPointer(PyTuple_GetItem(capsules, 1), "arrow_array");
         if (array != NULL) {
-            found = is_of_records(schema) && find_columns(array, records);
+            found = is_of_records(schema) && !has_unfit_nulls(array);
+            if (found) {
+                *records = columns_of(array);
+            }
         }
     }
     else {

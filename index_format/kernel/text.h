@@ -1,4 +1,4 @@
-/* What both directions of record format json share: sixteen bytes at a time, UTF-8, base64's letters. */
+/* Text sixteen bytes at a time: what both directions of record format json share, and strict UTF-8. */
 #ifndef BLOCKGZ_TEXT_H
 #define BLOCKGZ_TEXT_H
 
@@ -68,6 +68,7 @@ utf8_length(const uint8_t *at, size_t left)
     return length;
 }
 
+/* As Python decodes it: nothing longer than it has to be, no surrogates, nothing above U+10FFFF. */
 static inline int
 is_utf8(const uint8_t *at, size_t left)
 {

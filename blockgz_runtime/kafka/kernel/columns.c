@@ -1,6 +1,8 @@
 /* Messages into the columns of index_format.records.SCHEMA: measured, then copied once into one block of memory. */
 #include "consumer.h"
 
+#include "text.h"
+
 enum { ALIGNMENT = 64, NO_TIMESTAMP = -1, NO_EPOCH = -1 };
 
 enum { BATCH, OFFSET, TIMESTAMP, TIMESTAMP_TYPE, KEY, VALUE, HEADERS, HEADER, HEADER_KEY, HEADER_VALUE, NODES };
@@ -64,31 +66,6 @@ count(content *of, const void *value, size_t size)
     of->nulls += value == NULL;
 }
 
-/* As Python decodes UTF-8: nothing longer than it has to be, no surrogates, nothing above U+10FFFF. */
-static int
-is_utf8(const unsigned char *at)
-{
-    while (*at != 0) {
-        if (*at < 0x80) {
-            at++;
-            continue;
-        }
-        int following = *at >= 0xc2 && *at <= 0xdf ? 1 : (*at & 0xf0) == 0xe0 ? 2 : *at >= 0xf0 && *at <= 0xf4 ? 3 : 0;
-        unsigned char least = *at == 0xe0 ? 0xa0 : *at == 0xf0 ? 0x90 : 0x80;
-        unsigned char most = *at == 0xed ? 0x9f : *at == 0xf4 ? 0x8f : 0xbf;
-        if (following == 0 || at[1] < least || at[1] > most) {
-            return 0;
-        }
-        for (int byte = 2; byte <= following; byte++) {
-            if ((at[byte] & 0xc0) != 0x80) { /* a 0 that ends the text, too */
-                return 0;
-            }
-        }
-        at += 1 + following;
-    }
-    return 1;
-}
-
 /* NULL where there are none; librdkafka keeps them with the message once they were asked for. */
 static inline rd_kafka_headers_t *
 headers_of(const rd_kafka_message_t *message)
@@ -119,10 +96,11 @@ measure(const rd_kafka_message_t *message, contents *sum)
     rd_kafka_headers_t *headers = headers_of(message);
     header each;
     for (size_t number = 0; headers != NULL && get_header(headers, number, &each); number++) {
-        if (!is_utf8((const unsigned char *)each.key)) {
+        size_t key_size = strlen(each.key);
+        if (!is_utf8((const uint8_t *)each.key, key_size)) {
             return 0;
         }
-        count(&sum->header_keys, each.key, strlen(each.key));
+        count(&sum->header_keys, each.key, key_size);
         count(&sum->header_values, each.value, each.size);
     }
     return 1;

@@ -5,6 +5,8 @@
  * and the last of them ends the client. */
 #include "consumer.h"
 
+#include "capsules.h"
+
 #include <unistd.h>
 
 typedef struct messages messages;
@@ -150,59 +152,6 @@ columns_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
-static void
-release_schema_capsule(PyObject *capsule)
-{
-    struct ArrowSchema *schema = PyCapsule_GetPointer(capsule, "arrow_schema");
-    if (schema->release != NULL) {
-        schema->release(schema);
-    }
-    free(schema);
-}
-
-static void
-release_array_capsule(PyObject *capsule)
-{
-    struct ArrowArray *array = PyCapsule_GetPointer(capsule, "arrow_array");
-    if (array->release != NULL) {
-        array->release(array);
-    }
-    free(array);
-}
-
-static PyObject *
-schema_capsule(void)
-{
-    struct ArrowSchema *schema = calloc(1, sizeof *schema);
-    if (schema == NULL || arrow_make_records_schema(schema) < 0) {
-        free(schema);
-        return PyErr_NoMemory();
-    }
-    PyObject *capsule = PyCapsule_New(schema, "arrow_schema", release_schema_capsule);
-    if (capsule == NULL) {
-        schema->release(schema);
-        free(schema);
-    }
-    return capsule;
-}
-
-static PyObject *
-array_capsule(columns_object *self)
-{
-    struct ArrowArray *array = malloc(sizeof *array);
-    if (array == NULL) {
-        return PyErr_NoMemory();
-    }
-    *array = take_array(self->block);
-    self->block = NULL;
-    PyObject *capsule = PyCapsule_New(array, "arrow_array", release_array_capsule);
-    if (capsule == NULL) {
-        array->release(array);
-        free(array);
-    }
-    return capsule;
-}
-
 static PyObject *
 columns_arrow_c_array(PyObject *object, PyObject *unused_schema)
 {
@@ -212,12 +161,9 @@ columns_arrow_c_array(PyObject *object, PyObject *unused_schema)
         PyErr_SetString(PyExc_RuntimeError, "these columns were handed over already");
         return NULL;
     }
-    PyObject *schema = schema_capsule();
-    PyObject *array = schema ? array_capsule(self) : NULL;
-    PyObject *both = array ? PyTuple_Pack(2, schema, array) : NULL;
-    Py_XDECREF(schema);
-    Py_XDECREF(array);
-    return both;
+    struct ArrowArray array = take_array(self->block);
+    self->block = NULL;
+    return capsules_of_records(array);
 }
 
 static PyMethodDef columns_methods[] = {

@@ -232,7 +232,7 @@ producer_produce(producer *self, PyObject *arguments)
     PyObject *schema, *array;
     int partition;
     Py_ssize_t first;
-    batch_rows rows;
+    struct records rows;
     if (!PyArg_ParseTuple(arguments, "iOOn", &partition, &schema, &array, &first) || check_process(self) < 0 ||
         batch_rows_open(&rows, schema, array) < 0) {
         return NULL;

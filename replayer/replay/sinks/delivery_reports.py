@@ -23,7 +23,7 @@ ReadBack = Callable[[int, int, pa.Table], list[int]]
 
 
 class LaneReports:
-    """What is told of one partition's records."""
+    """The offsets that one partition's records got, as they become known."""
 
     def __init__(self, partition: int, end: int | None) -> None:
         """`end` is the log's end before the first record, where it is known."""

@@ -282,7 +282,7 @@ def test_a_topic_that_is_gone_is_the_partitions_failure(pool: ThreadPoolExecutor
 
 
 def test_a_topic_that_is_back_is_nobodys_failure(pool: ThreadPoolExecutor, buffer: BufferFolder) -> None:
-    """The group may not have noticed, so that its partitions were never assigned anew."""
+    """The group may not have noticed, so that its partitions were never assigned again."""
     ownership = claimed(MemoryStore(), buffer, pool)
     ownership.gone({"orders"})
     ownership.back({"payments"})
