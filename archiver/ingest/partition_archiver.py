@@ -176,12 +176,13 @@ class PartitionArchiver:
             self._builders.submit(self._build)
 
     def _build(self) -> None:
-        """Handle events until none is left or a second finished chunk would have to wait."""
-        while (event := self._step(ArchivingState.next_event)) is not None:
+        """Handle an event, unless a second finished chunk would have to wait; then it is another partition's turn."""
+        if (event := self._step(ArchivingState.next_event)) is not None:
             with self._failing():
                 self._handle(event)
                 self._make_room()
             self._change(ArchivingState.handled, event)
+            self._builders.submit(self._build)
 
     def _handle(self, event: PartitionEvent) -> None:
         match event:

@@ -54,7 +54,7 @@ class Cadence(NamedTuple):
     records: int = 25_000
     bytes: int = 8 * 1024 * 1024
     seconds: float = 5.0
-    rest: float = 9.0
+    rest: float = 30.0
     longest_rest: float = 10.0
 
 

@@ -18,6 +18,7 @@ from replayer.errors import DeliveryFailed
 from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
 
+NONE: Any = np.zeros(0, np.int64)
 ReadBack = Callable[[int, int, pa.Table], list[int]]
 """The offsets of records of a partition, from an offset on: as many as the table has rows."""
 
@@ -30,7 +31,9 @@ class LaneReports:
         self._partition = partition
         self._last = None if end is None else end - 1
         self._sent: deque[pa.RecordBatch] = deque()
-        self._told: Any = np.zeros(0, np.int64)
+        """What is not settled, for it may have to be found in the log."""
+        self._told: Any = NONE
+        self._settled: list[Any] = []
 
     def sent(self, batch: pa.RecordBatch) -> None:
         """These records are handed over next."""
@@ -39,6 +42,8 @@ class LaneReports:
     def told(self, offsets: Any) -> None:
         """These records were acknowledged next: an int64 array, NO_OFFSET where the offset was not told."""
         self._told = np.concatenate([self._told, offsets])
+        if self._told.min() >= 0:
+            self._settle(self._told)
 
     def take(self, look: ReadBack, *, drained: bool) -> Any:
         """The offsets of what was acknowledged since the last call, in order, as an int64 array.
@@ -46,14 +51,18 @@ class LaneReports:
         Records without an offset wait for one behind them, unless all that was sent is acknowledged. Raises what
         `look` raises.
         """
-        told = self._told
-        if len(told) and told.min() < 0:
-            told = self._completed(told, look, drained=drained)
-        if len(told):
-            self._told = self._told[len(told) :]
-            self._last = int(told[-1])
-            _drop(self._sent, len(told))
-        return told
+        if len(self._told):
+            self._settle(self._completed(self._told, look, drained=drained))
+        settled, self._settled = self._settled, []
+        return np.concatenate([NONE, *settled])
+
+    def _settle(self, offsets: Any) -> None:
+        """These are the offsets of what was told first; what was sent for them is not kept any longer."""
+        if len(offsets):
+            self._told = self._told[len(offsets) :]
+            self._last = int(offsets[-1])
+            self._settled.append(offsets)
+            _drop(self._sent, len(offsets))
 
     def _completed(self, told: Any, look: ReadBack, *, drained: bool) -> Any:
         known = np.flatnonzero(told >= 0)

@@ -13,6 +13,7 @@ from blockgz_runtime.kafka.batch_producer import batch_producer
 from blockgz_runtime.kafka.connection import DENIED, ConnectionErrors
 from blockgz_runtime.kafka.settings import client_settings
 from index_format.errors import BlockgzError
+from index_format.records import payload_bytes
 from replayer.errors import DeliveryFailed
 from replayer.kafka import CLIENT_ID
 from replayer.replay.sinks.compression import DEFAULT, TYPE
@@ -37,6 +38,8 @@ SPEED = {
     # The broker decides what is too large for it; this only keeps librdkafka from deciding before.
     "message.max.bytes": 1_000_000_000,
 }
+WINDOW_BYTES = 16 * 1024 * 1024
+"""Enough for five requests on their way to each of three leaders. The queue is larger, so that larger records fit."""
 
 
 Meaning = Callable[[int, KafkaError], BlockgzError]
@@ -70,15 +73,14 @@ class TopicProducer:
         lane = self._lanes.get(partition)
         if lane is None:
             lane = self._lanes[partition] = LaneReports(partition, self.ends.get(partition))
+        self._wait_for_window(batch)
         lane.sent(batch)
         try:
             self.client.produce(partition, batch, self._wait_for_room)
         except KafkaException as error:
             self.raise_failure()
             raise self._meaning(partition, error.args[0]) from error
-        self.client.poll(0)
-        self.raise_failure()
-        self.raise_if_stopped()
+        self._serve(0)
 
     def acknowledged(self) -> dict[int, Any]:
         """By partition, the offsets of the records that the cluster took since the last call: int64 arrays, in order.
@@ -87,10 +89,14 @@ class TopicProducer:
         """
         self.client.poll(0)
         drained = len(self.client) == 0
-        for number, offsets in self.client.delivered().items():
-            self._lanes[number].told(offsets)
+        self._collect()
         taken = {number: lane.take(self._look, drained=drained) for number, lane in self._lanes.items()}
         return {number: offsets for number, offsets in taken.items() if len(offsets)}
+
+    def _collect(self) -> None:
+        """What was told so far: the records that it settles are kept no longer."""
+        for number, offsets in self.client.delivered().items():
+            self._lanes[number].told(offsets)
 
     def flush(self) -> None:
         """Waits until the cluster has taken everything, which has a deadline of its own; raises as `send` does."""
@@ -145,6 +151,18 @@ class TopicProducer:
         if self._failure is None and not self._stopped.is_set() and (first := self.client.failure) is not None:
             self._failure = self._meaning(*first)
 
+    def _serve(self, seconds: float) -> None:
+        self.client.poll(seconds)
+        self._collect()
+        self.raise_failure()
+        self.raise_if_stopped()
+
+    def _wait_for_window(self, batch: pa.RecordBatch) -> None:
+        """Until no more records are unanswered than make a window, if they are as large as these are."""
+        most = WINDOW_BYTES * batch.num_rows // max(1, payload_bytes(batch))
+        while len(self.client) > most:
+            self._serve(POLL_SECONDS)
+
     def _wait_for_room(self, record_bytes: int) -> None:
         if len(self.client) == 0:
             raise DeliveryFailed(
@@ -152,9 +170,7 @@ class TopicProducer:
                 why="queue.buffering.max.kbytes is smaller",
                 remedy="raise it: -X queue.buffering.max.kbytes=1048576",
             )
-        self.client.poll(POLL_SECONDS)
-        self.raise_failure()
-        self.raise_if_stopped()
+        self._serve(POLL_SECONDS)
 
 
 def producer_settings(properties: Mapping[str, str], max_message_bytes: int | None) -> dict[str, Any]:
