@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ class Bench:
         self.now = 1000.0
         self.store = GatedStore()
         self.buffer = BufferFolder(root)
-        self.builders = ThreadPoolExecutor(2)
+        self.builders: Executor = ThreadPoolExecutor(2)
         self.committers = ThreadPoolExecutor(2)
         self.block_bytes = 200
         self.topic_id: str | None = "id-1"

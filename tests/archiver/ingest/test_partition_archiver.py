@@ -1,6 +1,8 @@
 """One partition, with its threads as in the service, against a store in memory."""
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,31 @@ def test_chunks_hold_exactly_that_many_records_however_they_arrive(bench: Bench,
     full, rest = divmod(len(rows), 3)
     assert [count for _, _, count in bench.spans()] == [3] * full + [rest] * bool(rest)
     assert bench.offsets() == [row.offset for row in rows]
+
+
+class ByHand(Executor):
+    """Runs what is submitted when the test says so."""
+
+    def __init__(self) -> None:
+        self.submitted: deque[Callable[[], object]] = deque()
+
+    def submit(self, work: Any, /, *_: Any, **__: Any) -> Any:
+        self.submitted.append(work)
+
+
+def test_partitions_take_turns(bench: Bench) -> None:
+    """One with much in hand does not keep the others from being built."""
+    bench.builders = by_hand = ByHand()
+    busy, idle = bench.archiver(partition=3), bench.archiver(partition=4)
+    for offset in range(3):
+        busy.offer(some(offset))
+    idle.offer(some(0))
+    positions = []
+    while by_hand.submitted:
+        by_hand.submitted.popleft()()
+        positions.append((busy.state.position, idle.state.position))
+    assert positions == [(1, 0), (1, 1), (2, 1), (2, 1), (3, 1), (3, 1)]
+    assert busy.state.is_idle and idle.state.is_idle
 
 
 def test_nothing_is_committed_before_a_limit_is_reached(bench: Bench) -> None:

@@ -1,5 +1,6 @@
 """Where records stand, also those that were acknowledged without an offset."""
 
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -38,6 +39,19 @@ def test_what_is_told_is_taken_once(reports: Callable[..., LaneReports]) -> None
     assert lane.take(no_look, drained=False).tolist() == []
     lane.told(acknowledgements(12))
     assert lane.take(no_look, drained=True).tolist() == [12]
+
+
+def test_records_are_kept_only_until_their_offsets_are_known() -> None:
+    lane, batches = LaneReports(0, None), [batch_from_records(records(range(10))) for _ in range(3)]
+    kept = [weakref.ref(batch) for batch in batches]
+    for batch in batches:
+        lane.sent(batch)
+    del batch, batches
+    lane.told(acknowledgements(*range(10)))
+    lane.told(acknowledgements(*[None] * 10))
+    assert [each() is None for each in kept] == [True, False, False]
+    lane.told(acknowledgements(20))
+    assert lane.take(no_look, drained=False).tolist() == list(range(21))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,50 @@
+"""How much a producer is handed before the cluster answers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from index_format.records import Record, batch_from_records
+from replayer.replay.sinks import producer as producer_module
+from replayer.replay.sinks.producer import WINDOW_BYTES, TopicProducer
+
+
+class SlowCluster:
+    """Answers one record each time that it is waited for."""
+
+    failure = None
+
+    def __init__(self) -> None:
+        self.waiting = self.most = self.answered = 0
+
+    def produce(self, _: int, batch: pa.RecordBatch, __: Callable[[int], None]) -> None:
+        self.waiting += batch.num_rows
+        self.most = max(self.most, self.waiting)
+
+    def poll(self, seconds: float) -> int:
+        if seconds:
+            self.answered += 1
+            self.waiting -= 1
+        return 1
+
+    def delivered(self) -> dict[int, Any]:
+        told, self.answered = self.answered, 0
+        return {0: np.arange(told)} if told else {}
+
+    def __len__(self) -> int:
+        return self.waiting
+
+
+@pytest.mark.parametrize("value_bytes", [WINDOW_BYTES // 64, 2 * WINDOW_BYTES])
+def test_a_window_of_records_is_unanswered_at_most(monkeypatch: pytest.MonkeyPatch, value_bytes: int) -> None:
+    """And a record that is larger than the window goes alone."""
+    cluster = SlowCluster()
+    monkeypatch.setattr(producer_module, "batch_producer", lambda *_: cluster)
+    producer = TopicProducer({}, "copy", look=lambda *_: [])
+    batch = batch_from_records([Record(0, 1, 0, None, bytes(value_bytes), ())])
+    for _ in range(100):
+        producer.send(0, batch)
+    assert cluster.most == max(1, WINDOW_BYTES // value_bytes + 1)
