@@ -57,7 +57,7 @@ NO_UPLOAD = "NoSuchUpload"
 PARTS_AT_ONCE = 4
 WHOLE_BYTES = 1024 * 1024
 """A larger body is sent from its file: botocore holds one that is given as bytes twice over."""
-MAX_CONNECTIONS = 32
+MAX_CONNECTIONS = 128
 RENEWED_SECONDS = 30.0
 PERMISSIONS = "s3:GetObject, s3:PutObject and s3:ListBucket"
 

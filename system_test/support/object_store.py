@@ -186,7 +186,8 @@ class VersityGateway(ObjectStore):
             sidecar = self.home / "metadata"
             sidecar.mkdir(exist_ok=True)
             metadata = ["--sidecar", str(sidecar)]
-        return [str(self._program), "--quiet", "--region", _REGION, *listen, "posix", *metadata, str(self.root)]
+        shared = ["--quiet", "--keep-alive", "--region", _REGION]
+        return [str(self._program), *shared, *listen, "posix", *metadata, str(self.root)]
 
 
 def versitygw_program() -> Path:
