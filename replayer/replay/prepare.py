@@ -283,7 +283,9 @@ def _begun(
         ranges = {each.partition.partition: tuple(each.offsets) for each in work.selections}
         told = facts.topic_id if facts else None
         lanes = len(work.first)
-        kept = msgspec.structs.replace(asked, target_topic_id=told, ranges=ranges, producers=min(PRODUCERS, lanes))
+        kept = msgspec.structs.replace(
+            asked, target_topic_id=told, ranges=ranges, producers=max(1, min(PRODUCERS, lanes))
+        )
         folder.create(kept)
     else:
         refuse_changed_target(kept, facts)
@@ -293,7 +295,9 @@ def _begun(
         sink: RecordSink = TransactionalSink(properties, job, positions, limit, producers=kept.producers)
     else:
         timeout_ms = int(max(request.patience, LEAST_TIMEOUT_SECONDS) * 1000)
-        sink = KafkaSink(properties, job.target, folder.positions, limit, timeout_ms=timeout_ms)
+        sink = KafkaSink(
+            properties, job.target, folder.positions, limit, timeout_ms=timeout_ms, producers=kept.producers
+        )
     return sink, keeping
 
 

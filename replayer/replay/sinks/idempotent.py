@@ -11,7 +11,7 @@ from replayer.errors import JobTakenOver
 from replayer.replay.ledger import LanePosition
 from replayer.replay.pipeline import Router, ScannedBatch
 from replayer.replay.sinks.delivery_reports import read_back
-from replayer.replay.sinks.producer import TopicProducer, producer_settings
+from replayer.replay.sinks.producer import WINDOW_BYTES, TopicProducer, at_once, producer_settings
 
 MESSAGE_TIMEOUT_MS = 120_000
 TRIES = 5
@@ -32,7 +32,7 @@ class PositionStore(Protocol):
 
 
 class KafkaSink:
-    """One producer for all lanes. What the cluster took stands; positions after it are noted."""
+    """A few producers share the lanes. What the cluster took stands; positions after it are noted."""
 
     rolls_back = False
 
@@ -44,10 +44,15 @@ class KafkaSink:
         max_message_bytes: int | None = None,
         router: Router | None = None,
         timeout_ms: int = MESSAGE_TIMEOUT_MS,
+        producers: int = 1,
     ) -> None:
-        """`max_message_bytes` and `router` as for TransactionalSink. Raises UsageError."""
+        """`max_message_bytes` and `router` as for TransactionalSink; each of the `producers` has requests of its own
+        on the way, which counts where the cluster is far away. Raises UsageError.
+        """
         settings = {"message.timeout.ms": timeout_ms, **producer_settings(properties, max_message_bytes)}
-        self._producer = TopicProducer(settings, topic, partial(read_back, properties, topic))
+        look = partial(read_back, properties, topic)
+        window = WINDOW_BYTES // producers
+        self._producers = [TopicProducer(settings, topic, look, window=window) for _ in range(producers)]
         self._store = store
         self._router = router
 
@@ -56,7 +61,8 @@ class KafkaSink:
         return {lane: recorded[lane] for lane in lanes if lane in recorded}
 
     def stand_at(self, ends: Mapping[int, int]) -> None:
-        self._producer.ends = ends
+        for producer in self._producers:
+            producer.ends = ends
 
     def _taken_over(self) -> Mapping[int, LanePosition]:
         """The positions, once nobody else can write them who read them before."""
@@ -71,15 +77,15 @@ class KafkaSink:
 
     def send(self, lane: int, batch: pa.RecordBatch) -> None:
         if self._router is None:
-            self._producer.send(lane, batch)
+            self._of(lane).send(lane, batch)
             return
         for target, records in self._router.route(ScannedBatch(lane, batch)):
-            self._producer.send(target, records)
+            self._of(target).send(target, records)
 
     def acknowledged(self, *, wait: bool) -> Mapping[int, Any] | None:
         if wait or self._router is not None:
-            self._producer.flush()
-        taken = self._producer.acknowledged()
+            at_once(TopicProducer.flush, self._producers)
+        taken = {lane: told for each in self._producers for lane, told in each.acknowledged().items()}
         return None if self._router is not None else taken
 
     def commit(self, positions: Mapping[int, LanePosition]) -> None:
@@ -87,4 +93,7 @@ class KafkaSink:
         self._store.write(positions)
 
     def stop(self) -> None:
-        self._producer.stop()
+        at_once(TopicProducer.stop, self._producers)
+
+    def _of(self, lane: int) -> TopicProducer:
+        return self._producers[lane % len(self._producers)]

@@ -1,9 +1,10 @@
 """One producer to one topic: batches of records in order, as they are, with their own timestamps."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
@@ -18,6 +19,8 @@ from replayer.errors import DeliveryFailed
 from replayer.kafka import CLIENT_ID
 from replayer.replay.sinks.compression import DEFAULT, TYPE
 from replayer.replay.sinks.delivery_reports import LaneReports, ReadBack
+
+T = TypeVar("T")
 
 POLL_SECONDS = 0.1
 STOP_SECONDS = 2.0
@@ -39,7 +42,9 @@ SPEED = {
     "message.max.bytes": 1_000_000_000,
 }
 WINDOW_BYTES = 16 * 1024 * 1024
-"""Enough for five requests on their way to each of three leaders. The queue is larger, so that larger records fit."""
+"""Of all producers of a sink together: four of them have four requests of 1 MB each on the way. The queue is larger, so
+that larger records fit."""
+PRODUCERS_AT_ONCE = 8
 
 
 Meaning = Callable[[int, KafkaError], BlockgzError]
@@ -49,13 +54,22 @@ Meaning = Callable[[int, KafkaError], BlockgzError]
 class TopicProducer:
     """A producer and what it reports; `send` and `flush` belong to one thread at a time, `stop` to any."""
 
-    def __init__(self, settings: Mapping[str, Any], topic: str, look: ReadBack, meaning: Meaning | None = None) -> None:
-        """`settings` as `producer_settings` makes them; `meaning` instead of `not_taken`. Raises UsageError.
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        topic: str,
+        look: ReadBack,
+        meaning: Meaning | None = None,
+        window: int = WINDOW_BYTES,
+    ) -> None:
+        """`settings` as `producer_settings` makes them; `meaning` instead of `not_taken`; `window`: bytes that it is
+        handed before they are acknowledged. Raises UsageError.
 
         `look` reads back where records stand that were acknowledged without an offset.
         """
         self._look = look
         self._meaning = meaning or self.not_taken
+        self._window = window
         self.connection_errors = ConnectionErrors()
         self.client = batch_producer({**settings, "error_cb": self.connection_errors}, topic)
         self.topic = topic
@@ -159,7 +173,7 @@ class TopicProducer:
 
     def _wait_for_window(self, batch: pa.RecordBatch) -> None:
         """Until no more records are unanswered than make a window, if they are as large as these are."""
-        most = WINDOW_BYTES * batch.num_rows // max(1, payload_bytes(batch))
+        most = self._window * batch.num_rows // max(1, payload_bytes(batch))
         while len(self.client) > most:
             self._serve(POLL_SECONDS)
 
@@ -179,3 +193,10 @@ def producer_settings(properties: Mapping[str, str], max_message_bytes: int | No
         raise UsageError(f"-X {name} cannot be set", why="order and completeness rest on it", remedy="leave it out")
     batch_bytes = min(DEFAULT_BATCH_BYTES, max_message_bytes or DEFAULT_BATCH_BYTES)
     return {"batch.size": batch_bytes, **SPEED, **client_settings(properties, CLIENT_ID), **SAFETY}
+
+
+def at_once(step: Callable[[T], None], of: Iterable[T]) -> None:
+    """Takes the step for several at a time, for all of them; raises the first failure in their order."""
+    with ThreadPoolExecutor(PRODUCERS_AT_ONCE) as pool:
+        for _ in pool.map(step, of):
+            pass

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -20,9 +19,8 @@ from replayer.replay.pipeline import Router, ScannedBatch
 from replayer.replay.sinks.bounded_calls import Calls, NoAnswer
 from replayer.replay.sinks.committed_positions import READ_SECONDS, CommittedPositions
 from replayer.replay.sinks.delivery_reports import ReadBack, read_back
-from replayer.replay.sinks.producer import STOP_SECONDS, TopicProducer, producer_settings
+from replayer.replay.sinks.producer import STOP_SECONDS, WINDOW_BYTES, TopicProducer, at_once, producer_settings
 
-T = TypeVar("T")
 P = TypeVar("P", bound=Position)
 
 TRANSACTION_TIMEOUT_MS = 60_000
@@ -31,7 +29,6 @@ ANSWER_SECONDS = 15.0
 ABORT_SECONDS = 5.0
 HANG_SECONDS = 5.0
 """So long after its own timeout a call of librdkafka has not come back yet: it is given up, with its producer."""
-PRODUCERS_AT_ONCE = 8
 RESUME = "repair the cause and resume with --resume"
 RESERVED = ("message.timeout.ms", "transaction.timeout.ms", "transactional.id")
 
@@ -89,14 +86,16 @@ class TransactionalSink(Generic[P]):
         Raises Fenced, CommitLost, AccessDenied, or what CommittedPositions raises.
         """
         wanted = list(lanes)
-        _at_once(_SharedProducer.drop, self._producers.values())
+        at_once(_SharedProducer.drop, self._producers.values())
         for producer in self._producers.values():
             producer.raise_if_fenced()
         numbers = range(self._number_of) if self._number_of else wanted
+        window = WINDOW_BYTES // (self._number_of or 1)
         self._producers = {
-            number: _SharedProducer(self._settings, self._job, number, self._calls, self._look) for number in numbers
+            number: _SharedProducer(self._settings, self._job, number, self._calls, self._look, window)
+            for number in numbers
         }
-        _at_once(_SharedProducer.init, self._producers.values())
+        at_once(_SharedProducer.init, self._producers.values())
         return self._settled(wanted)
 
     def stand_at(self, ends: Mapping[int, int]) -> None:
@@ -114,7 +113,7 @@ class TransactionalSink(Generic[P]):
 
     def acknowledged(self, *, wait: bool) -> Mapping[int, Any] | None:  # noqa: ARG002  # only all of it can be committed
         """Waits for everything: a transaction cannot be cut."""
-        _at_once(_SharedProducer.flush, self._producers.values())
+        at_once(_SharedProducer.flush, self._producers.values())
         taken = {lane: told for each in self._producers.values() for lane, told in each.acknowledged().items()}
         return None if self._router is not None else taken
 
@@ -124,12 +123,12 @@ class TransactionalSink(Generic[P]):
         shares: dict[int, dict[int, P]] = {}
         for lane, position in positions.items():
             shares.setdefault(self._number(lane), {})[lane] = position
-        _at_once(lambda number: self._producers[number].commit(shares[number], metadata), shares)
+        at_once(lambda number: self._producers[number].commit(shares[number], metadata), shares)
 
     def stop(self) -> None:
         """Aborts what is open, if the cluster answers soon; the next run would do it as well."""
         self._calls.stop()
-        _at_once(_SharedProducer.drop, self._producers.values())
+        at_once(_SharedProducer.drop, self._producers.values())
 
     def _number(self, lane: int) -> int:
         return lane % self._number_of if self._number_of else lane
@@ -150,10 +149,12 @@ class TransactionalSink(Generic[P]):
 class _SharedProducer(Generic[P]):
     """The transactional producer of some lanes; a call that does not come back is the end of it."""
 
-    def __init__(self, settings: Mapping[str, Any], job: Job, number: int, calls: Calls, look: ReadBack) -> None:
+    def __init__(
+        self, settings: Mapping[str, Any], job: Job, number: int, calls: Calls, look: ReadBack, window: int
+    ) -> None:
         settings = {**settings, "transactional.id": job.transactional_id(number)}
         self._number = number
-        self._producer = TopicProducer(settings, job.target, look, self._meaning)
+        self._producer = TopicProducer(settings, job.target, look, self._meaning, window)
         self.acknowledged = self._producer.acknowledged
         self._client = self._producer.client
         self._calls = calls
@@ -261,10 +262,3 @@ class _SharedProducer(Generic[P]):
             why=f"{why} (producer {self._number})",
             remedy=remedy,
         )
-
-
-def _at_once(step: Callable[[T], None], of: Iterable[T]) -> None:
-    """Takes the step for several at a time, for all of them; raises the first failure in their order."""
-    with ThreadPoolExecutor(PRODUCERS_AT_ONCE) as pool:
-        for _ in pool.map(step, of):
-            pass
