@@ -176,6 +176,7 @@ def _worktree(revision: str) -> Iterator[Path]:
         place = Path(folder) / "base"
         subprocess.run(["git", "worktree", "add", "--detach", place, revision], cwd=PROJECT, check=True)
         try:
+            subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=place, check=True)
             yield place
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", place], cwd=PROJECT, check=True)

@@ -42,8 +42,7 @@ SPEED = {
     "message.max.bytes": 1_000_000_000,
 }
 WINDOW_BYTES = 16 * 1024 * 1024
-"""Of all producers of a sink together: four of them have four requests of 1 MB each on the way. The queue is larger, so
-that larger records fit."""
+"""Enough for five requests on their way to each of three leaders. The queue is larger, so that larger records fit."""
 PRODUCERS_AT_ONCE = 8
 
 

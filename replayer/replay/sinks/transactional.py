@@ -19,7 +19,7 @@ from replayer.replay.pipeline import Router, ScannedBatch
 from replayer.replay.sinks.bounded_calls import Calls, NoAnswer
 from replayer.replay.sinks.committed_positions import READ_SECONDS, CommittedPositions
 from replayer.replay.sinks.delivery_reports import ReadBack, read_back
-from replayer.replay.sinks.producer import STOP_SECONDS, WINDOW_BYTES, TopicProducer, at_once, producer_settings
+from replayer.replay.sinks.producer import STOP_SECONDS, TopicProducer, at_once, producer_settings
 
 P = TypeVar("P", bound=Position)
 
@@ -90,10 +90,8 @@ class TransactionalSink(Generic[P]):
         for producer in self._producers.values():
             producer.raise_if_fenced()
         numbers = range(self._number_of) if self._number_of else wanted
-        window = WINDOW_BYTES // (self._number_of or 1)
         self._producers = {
-            number: _SharedProducer(self._settings, self._job, number, self._calls, self._look, window)
-            for number in numbers
+            number: _SharedProducer(self._settings, self._job, number, self._calls, self._look) for number in numbers
         }
         at_once(_SharedProducer.init, self._producers.values())
         return self._settled(wanted)
@@ -149,12 +147,10 @@ class TransactionalSink(Generic[P]):
 class _SharedProducer(Generic[P]):
     """The transactional producer of some lanes; a call that does not come back is the end of it."""
 
-    def __init__(
-        self, settings: Mapping[str, Any], job: Job, number: int, calls: Calls, look: ReadBack, window: int
-    ) -> None:
+    def __init__(self, settings: Mapping[str, Any], job: Job, number: int, calls: Calls, look: ReadBack) -> None:
         settings = {**settings, "transactional.id": job.transactional_id(number)}
         self._number = number
-        self._producer = TopicProducer(settings, job.target, look, self._meaning, window)
+        self._producer = TopicProducer(settings, job.target, look, self._meaning)
         self.acknowledged = self._producer.acknowledged
         self._client = self._producer.client
         self._calls = calls
