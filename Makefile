@@ -15,7 +15,9 @@ SANITIZED := build/sanitized
 COMPILE_SANITIZED = gcc -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -shared -fPIC -std=gnu11 \
 	-DPy_LIMITED_API=0x030B0000 -I index_format/kernel \
 	-I "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')"
-SANITIZED_TESTS := tests/index_format/record_formats/test_json_lines_kernel.py tests/index_format/test_canonical_kernel.py
+SANITIZED_TESTS := tests/index_format/record_formats/test_json_lines_kernel.py tests/index_format/test_canonical_kernel.py \
+	tests/blockgz_runtime/kafka/test_kernel_client.py tests/blockgz_runtime/kafka/test_batch_producer.py
+# Memory that is freed stays for a while, so that its use is seen: no test of memory among them.
 # Python's allocator and Arrow's would hide from the sanitizer what is read and written beside an object.
 IN_SANITIZED := LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
 	PYTHONMALLOC=malloc ARROW_DEFAULT_MEMORY_POOL=system PYTHONPATH=$(CURDIR)/$(SANITIZED):$(CURDIR) $(BIN)/python -P
@@ -79,6 +81,7 @@ long: $(VENV)/.dev
 	$(BIN)/python -m tests.support.simulate --schedules $(PROTOCOL_SCHEDULES) --seed $(SEED)
 	$(BIN)/python -m tests.support.kernel_campaign --cases $(KERNEL_CASES) --seed $(SEED)
 	$(MAKE) sanitize fuzz
+	BLOCKGZ_NO_KERNEL=1 $(MAKE) system
 	$(MAKE) simulate
 	$(BIN)/python -m tests.support.service_simulation --wide --schedules 500 --seed $(SEED)
 
@@ -88,7 +91,7 @@ sanitize: $(VENV)/.dev
 	$(COMPILE_SANITIZED) index_format/kernel/*.c -o $(SANITIZED)/index_format/_kernel.abi3.so
 	$(COMPILE_SANITIZED) blockgz_runtime/kafka/kernel/*.c -ldl -o $(SANITIZED)/blockgz_runtime/kafka/_kernel.abi3.so
 	$(IN_SANITIZED) -m tests.support.kernel_campaign --cases $(SANITIZED_CASES) --seed $(SEED)
-	$(IN_SANITIZED) -m pytest --import-mode=append $(SANITIZED_TESTS)
+	$(IN_SANITIZED) -m pytest --import-mode=append $(SANITIZED_TESTS) -k "not leave_nothing_behind"
 
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m system_test.kernel_fuzz --minutes $(FUZZ_MINUTES) --seed $(SEED)
