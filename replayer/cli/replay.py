@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, contextmanager
 import click
 import msgspec
 
-from blockgz_runtime.errors import FAILED, PARTLY_FAILED
+from blockgz_runtime.errors import FAILED, PARTLY_FAILED, BrokerUnreachable, PartitionUnavailable
 from blockgz_runtime.open_files import allow_open_files
 from blockgz_runtime.process import share_heaps
 from blockgz_runtime.program.kafka_options import kafka_options
@@ -85,7 +85,7 @@ def command(options: ReplayOptions, as_json: bool, kafka: dict[str, str], archiv
 
 async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, str], address: ArchiveOptions) -> int:
     request = options.request
-    producing = request.compression.added_to(properties) if request.compression else properties
+    producing = request.producing(properties)
     admin = await asyncio.to_thread(KafkaAdmin, properties)
     if request.shape.undo_retention:
         click.echo(await asyncio.to_thread(undo_retention, request.target, admin, properties))
@@ -139,7 +139,7 @@ async def _run(
         except asyncio.CancelledError as error:
             click.echo("\n".join(error.__notes__), err=True)
             raise steering.ended() from error
-        except DeliveryFailed as error:
+        except (BrokerUnreachable, DeliveryFailed, PartitionUnavailable) as error:
             if not steering.signals:
                 raise
             print_failure(error)

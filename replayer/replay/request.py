@@ -57,6 +57,10 @@ class ReplayRequest:
     pace: Pace = field(default_factory=Slowest)
     compression: Compression | None = None
 
+    def producing(self, properties: Mapping[str, str]) -> Mapping[str, str]:
+        """What producers are made with; raises UsageError where the settings contradict `compression`."""
+        return self.compression.added_to(properties) if self.compression else properties
+
 
 def named_target(to_topic: str | None, topic: TopicPartitions, chain: Chain | None) -> str | None:
     """The topic that records go to: `to_topic`, with `{topic}` replaced, or what transforms say; None if neither."""

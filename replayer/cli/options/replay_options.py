@@ -175,6 +175,12 @@ _SHARED = (
     Option(
         "--job", metavar="NAME", help="The job's name; without it one that archive, topic, target and selection give."
     ),
+    Option(
+        "--compression",
+        parse=parse_compression,
+        metavar="CODEC[:LEVEL]",
+        help="How batches are compressed: lz4 (default), zstd, snappy, gzip or none; with a level as zstd:3.",
+    ),
     Option("--dry-run", is_flag=True, help="Print the plan and write nothing."),
     Option("--yes", is_flag=True, help="Do not ask."),
 )
@@ -198,12 +204,6 @@ replay_options = OptionSet(
         "--rate",
         metavar="N/s",
         help="At most so much a second: records, as 5000/s, or bytes of keys and values, as 20MB/s.",
-    ),
-    Option(
-        "--compression",
-        parse=parse_compression,
-        metavar="CODEC[:LEVEL]",
-        help="How batches are compressed: lz4 (default), zstd, snappy, gzip or none; with a level as zstd:3.",
     ),
     Option("--speed", metavar="Nx", help="Spaced as their timestamps are: 1x as then, 10x ten times as fast."),
 )

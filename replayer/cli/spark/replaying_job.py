@@ -51,6 +51,7 @@ async def replay(
 ) -> int:
     """The command; its exit code."""
     request = options.request
+    producing = request.producing(properties)
     admin = await asyncio.to_thread(KafkaAdmin, properties)
     if request.shape.undo_retention:
         click.echo(await asyncio.to_thread(undo_retention, request.target, admin, properties))
@@ -66,7 +67,7 @@ async def replay(
         if not agreed(plan, options, as_json=as_json):
             return 0
         await asyncio.to_thread(make_ready, target, admin, properties)
-        work = _work(request, known, target, properties, address)
+        work = _work(request, known, target, producing, address)
         begun = time.monotonic()
         job = Replay(known.work.first, known.recorded, lanes, store, topics_of(known.work.selections), work)
         result = await _run(job, plan, spark, as_json=as_json)

@@ -1,19 +1,25 @@
 """`replayer replay` and `replayer verify --against-topic` as a user runs them."""
 
+import asyncio
 import itertools
 import json
+import os
 import re
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from click.testing import CliRunner, Result
 
+from blockgz_runtime.errors import BrokerUnreachable, PartitionUnavailable
 from blockgz_runtime.kafka.batch_producer import BatchProducer, batch_producer
+from index_format.errors import BlockgzError
 from index_format.records import Record
 from replayer.cli import main
+from replayer.errors import DeliveryFailed
 from replayer.kafka.admin import KafkaAdmin
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster
@@ -217,6 +223,23 @@ def test_two_ways_to_say_a_compression_are_refused_before_anything(program: Prog
     assert refused.exit_code == 2
     assert "--compression zstd contradicts -X compression.type=lz4" in refused.stderr
     assert "leave one of them out" in refused.stderr
+
+
+@pytest.mark.parametrize("failure", [BrokerUnreachable, PartitionUnavailable, DeliveryFailed])
+def test_what_fails_after_a_signal_to_end_ends_by_the_signal(
+    program: Program, copy: str, monkeypatch: pytest.MonkeyPatch, failure: type[BlockgzError]
+) -> None:
+    """The reason is told as well."""
+
+    async def silent(*_: object) -> NoReturn:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.01)
+        raise failure("the bounds of the target cannot be read", why="no answer")
+
+    monkeypatch.setattr("replayer.cli.replay.run_replay", silent)
+    ended = program("replay", "orders", "--to-topic", copy, "--yes")
+    assert ended.exit_code == 143
+    assert "the bounds of the target cannot be read" in ended.stderr
 
 
 def test_a_name_is_of_one_job(program: Program, copy: str) -> None:

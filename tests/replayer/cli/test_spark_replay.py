@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner, Result
 
+from blockgz_runtime.kafka.batch_producer import BatchProducer, batch_producer
 from replayer.cli import main
 from replayer.cli.spark import replaying_job
 from replayer.kafka.admin import KafkaAdmin
@@ -162,3 +163,21 @@ def test_damage_is_passed_over_and_named(program: Program, root: Path, copy: str
     assert 0 < lost < 40
     assert "FAILURE orders:1 skipped offsets" in result.stderr
     assert sessions == [3, 1]
+
+
+def test_batches_are_compressed_as_asked(
+    program: Program, copy: str, sessions: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: set[tuple[str, str]] = set()
+
+    def noted(settings: dict[str, str], topic: str) -> BatchProducer:
+        seen.add((settings["compression.type"], settings["compression.level"]))
+        return batch_producer(settings, topic)
+
+    monkeypatch.setattr("replayer.replay.sinks.producer.batch_producer", noted)
+    result = program("orders", "--to-topic", copy, "--yes", "--compression", "zstd:4")
+    assert result.exit_code == 0, result.stderr
+    assert (seen, sessions) == ({("zstd", "4")}, [3])
+    refused = program("orders", "--to-topic", copy, "--compression", "zstd", "-X", "compression.type=lz4")
+    assert refused.exit_code == 2
+    assert "--compression zstd contradicts -X compression.type=lz4" in refused.stderr
