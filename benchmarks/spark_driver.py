@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.synthetic import write_bare_chain
 from blockgz_runtime.store.address import LocalAddress
-from replayer.spark.archive_place import ArchivePlace
+from replayer.place import ArchivePlace
 from replayer.spark.jobs.verifying import planned
 from replayer.verify.chunk_checks import EVERY_CHUNK
 

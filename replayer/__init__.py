@@ -1,0 +1,53 @@
+"""Reads archives: the program `replayer`, and for Python programs `replayer.open_archive` (docs/python.md)."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from blockgz_runtime.errors import AccessDenied, NoArchiveThere, NotInArchive, StoreError, UsageError
+    from index_format.errors import BlockgzError, FormatError
+    from replayer.library.archive import BATCH_SCHEMA, Archive, ArchivedRecord, LostRecords, open_archive
+    from replayer.read.lookup import TimedOffset
+
+__version__: str
+
+_HOMES = {
+    "blockgz_runtime.errors": ("AccessDenied", "NoArchiveThere", "NotInArchive", "StoreError", "UsageError"),
+    "index_format.errors": ("BlockgzError", "FormatError"),
+    "replayer.library.archive": ("BATCH_SCHEMA", "Archive", "ArchivedRecord", "LostRecords", "open_archive"),
+    "replayer.read.lookup": ("TimedOffset",),
+}
+
+__all__ = [
+    "BATCH_SCHEMA",
+    "AccessDenied",
+    "Archive",
+    "ArchivedRecord",
+    "BlockgzError",
+    "FormatError",
+    "LostRecords",
+    "NoArchiveThere",
+    "NotInArchive",
+    "StoreError",
+    "TimedOffset",
+    "UsageError",
+    "__version__",
+    "open_archive",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads what is asked for: programs start as fast as if there were no library."""
+    if name == "__version__":
+        from importlib.metadata import version  # noqa: PLC0415
+
+        return version("blockgz")
+    for home, names in _HOMES.items():
+        if name in names:
+            from importlib import import_module  # noqa: PLC0415
+
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module 'replayer' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

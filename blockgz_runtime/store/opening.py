@@ -13,7 +13,7 @@ from blockgz_runtime.store.writer import ToolStore
 
 @asynccontextmanager
 async def open_reader(
-    address: Address, *, endpoint_url: str | None = None, region: str | None = None
+    address: Address, *, endpoint_url: str | None = None, region: str | None = None, profile: str | None = None
 ) -> AsyncIterator[ObjectReader]:
     """The store at the address, closed at the end; the keyword arguments are for S3 alone."""
     if isinstance(address, LocalAddress):
@@ -22,7 +22,7 @@ async def open_reader(
     # Here, because the AWS library takes longer to load than a small command to run.
     from blockgz_runtime.store.s3_reader import HedgingReader, open_s3  # noqa: PLC0415
 
-    async with open_s3(address, endpoint_url=endpoint_url, region=region) as reader:
+    async with open_s3(address, endpoint_url=endpoint_url, region=region, profile=profile) as reader:
         yield HedgingReader(reader)
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import aiohttp
 from aiobotocore.config import AioConfig
-from aiobotocore.session import get_session
+from aiobotocore.session import AioSession
 from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError, ResponseStreamingError
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
@@ -62,12 +62,14 @@ T = TypeVar("T")
 
 
 @asynccontextmanager
-async def open_s3(address: S3Address, *, endpoint_url: str | None, region: str | None) -> AsyncIterator["S3Reader"]:
+async def open_s3(
+    address: S3Address, *, endpoint_url: str | None, region: str | None, profile: str | None = None
+) -> AsyncIterator["S3Reader"]:
     """A reader on one client, closed at the end."""
     config = AioConfig(**client_options(endpoint_url, connections=MAX_CONNECTIONS, attempts=REQUEST_ATTEMPTS))
     with setup_errors(endpoint_url):
         client = (
-            await get_session()
+            await AioSession(profile=profile)
             .create_client("s3", endpoint_url=endpoint_url, region_name=region, config=config)
             .__aenter__()
         )

@@ -19,8 +19,8 @@ from replayer.cli.options.selection_options import damage_option, print_skipped,
 from replayer.read.formatting import DEFAULT_TEMPLATE, Printer, template_printer
 from replayer.read.positions import parse_kcat_offset
 from replayer.read.record_filter import Condition, Not, Pattern, ValueMatches
-from replayer.read.request import DamagePolicies, SelectionRequest
-from replayer.read.selection import Positions, selected
+from replayer.read.request import DamagePolicies, SelectionRequest, selected_batches
+from replayer.read.selection import Positions
 from replayer.read.topics import TopicPartitions, parse_topic
 
 NOTHING_FOUND = 4
@@ -145,16 +145,10 @@ async def print_records(
     async with AsyncExitStack() as stack:
         stack.enter_context(ended_soon_after_signals(ENDED_BY))
         archive = await stack.enter_async_context(open_archive(options))
-        for each in await selection.select(archive, topic):
-            if printed == limit:
-                break
-            async with aclosing(selected(each, selection.filter, damage.of(each.partition))) as batches:
-                async for batch in batches:
-                    part = batch if limit is None else batch.slice(0, limit - printed)
-                    out.writelines(printer(each.partition.topic, each.partition.partition, part))
-                    printed += part.num_rows
-                    del batch, part
-                    if printed == limit:
-                        break
+        batches = await stack.enter_async_context(aclosing(selected_batches(archive, topic, selection, limit, damage)))
+        async for partition, batch in batches:
+            out.writelines(printer(partition.topic, partition.partition, batch))
+            printed += batch.num_rows
+            del batch
         out.flush()
     return printed

@@ -20,8 +20,7 @@ from replayer.cli.options.archive_options import ArchiveOptions, archive_options
 from replayer.cli.options.options import format_option, limit_option
 from replayer.cli.options.selection_options import damage_option, print_skipped, selection_options
 from replayer.read.formatting import Printer
-from replayer.read.lookup import AfterLast, Found, Lost, look_up_position
-from replayer.read.partition import ArchivedPartition
+from replayer.read.lookup import TimedOffset, offset_at
 from replayer.read.positions import AtTime, parse_time
 from replayer.read.request import DamagePolicies, SelectionRequest
 from replayer.read.topics import TopicPartitions, parse_topic
@@ -88,45 +87,40 @@ async def _find_times(
 ) -> int:
     async with open_archive(options, cache) as archive:
         partitions = await archive.open_topic(topic.topic, topic.partitions)
-        rows = [
-            row
+        offsets = [
+            each
             for at in times
-            for row in await asyncio.gather(*(_offset_of(partition, at) for partition in partitions))
+            for each in await asyncio.gather(*(offset_at(partition, at) for partition in partitions))
         ]
-    _print_offsets(rows, form)
-    return 0 if any(row["found"] for row in rows) else NOTHING_FOUND
+    _print_offsets(offsets, form)
+    return 0 if any(each.found for each in offsets) else NOTHING_FOUND
 
 
-async def _offset_of(partition: ArchivedPartition, at: AtTime) -> Row:
-    """What is at a time; `timestamp_ms` is the record's own, None where no record is as late or it has none."""
-    outcome = await look_up_position(partition, at)
-    if isinstance(outcome, Lost):
-        raise outcome.error
-    assert isinstance(outcome, Found | AfterLast)
-    record = outcome.record if isinstance(outcome, Found) else None
-    return {
-        "topic": partition.topic,
-        "partition": partition.partition,
-        "time_ms": at.timestamp,
-        "offset": record.offset if record else partition.next_offset,
-        "timestamp_ms": record.timestamp if record and record.timestamp >= 0 else None,
-        "found": record is not None,
-    }
-
-
-def _print_offsets(rows: Sequence[Row], form: str) -> None:
+def _print_offsets(offsets: Sequence[TimedOffset], form: str) -> None:
     match form:
         case "csv":
-            for row in rows:
-                click.echo(f"{row['topic']},{row['partition']},{row['offset']}")
+            for each in offsets:
+                click.echo(f"{each.topic},{each.partition},{each.offset}")
         case "table":
             cells = []
-            for row in rows:
-                found = time_text(row["timestamp_ms"]) if row["found"] else "(its end)"
-                cells.append((row["partition"], timestamp_text(row["time_ms"]), row["offset"], found))
+            for each in offsets:
+                found = time_text(each.timestamp) if each.found else "(its end)"
+                cells.append((each.partition, timestamp_text(each.time), each.offset, found))
             print_table(("PARTITION", "TIME", "OFFSET", "RECORD'S TIME"), cells)
         case _:
+            rows = [_offset_row(each) for each in offsets]
             print_rows(form, rows, rows)
+
+
+def _offset_row(found: TimedOffset) -> Row:
+    return {
+        "topic": found.topic,
+        "partition": found.partition,
+        "time_ms": found.time,
+        "offset": found.offset,
+        "timestamp_ms": found.timestamp,
+        "found": found.found,
+    }
 
 
 def _find_records(

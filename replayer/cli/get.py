@@ -16,7 +16,6 @@ from blockgz_runtime.program.main import ENDED_BY, INTERRUPTED, announce_retry, 
 from blockgz_runtime.program.tables import bytes_text, timestamp_text
 from blockgz_runtime.store.cache import DiskCache
 from blockgz_runtime.store.reader import CountingReader
-from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
 from index_format.records import TIMESTAMP_TYPES, Record, record_at
 from replayer.cli.options.archive_options import ArchiveOptions, archive_options, cache_option, open_counted_archive
@@ -24,7 +23,7 @@ from replayer.cli.options.options import interval_option
 from replayer.cli.options.printing_options import Printing, printing_options
 from replayer.read.archive import Archive
 from replayer.read.formatting import DEFAULT_TEMPLATE, header_text, json_printer, template_printer
-from replayer.read.lookup import Found, Lost, NotYet, Outcome, RecordQuery, look_up_together, parse_query
+from replayer.read.lookup import Found, NotYet, Outcome, RecordQuery, failure, look_up_together, parse_query
 
 TOGETHER = 500
 """Records that are looked up at once, and held in memory at once."""
@@ -165,7 +164,7 @@ class _Fetching(NamedTuple):
             if isinstance(outcome, Found):
                 self._print(query, outcome.batch, stats._replace(chunk_bytes=outcome.chunk_bytes))
                 continue
-            error = _failure(query, outcome)
+            error = failure(query, outcome)
             if len(self.queries) == 1:
                 raise error
             codes.append(print_failure(error))
@@ -187,15 +186,6 @@ class _Fetching(NamedTuple):
             record = record_at(batch, 0)
             out.write(card(f"{query.topic}:{query.partition}:{record.offset}", record))
         out.writelines(printer(topic, query.partition, batch))
-
-
-def _failure(query: RecordQuery, outcome: Outcome | NotInArchive) -> BlockgzError:
-    assert not isinstance(outcome, Found)
-    if isinstance(outcome, NotInArchive):
-        return outcome
-    if isinstance(outcome, Lost):
-        return outcome.error
-    return NotInArchive(f"there is no record {query.text}", why=outcome.why, remedy="see `replayer describe TOPIC`")
 
 
 def card(place: str, record: Record) -> bytes:

@@ -21,13 +21,11 @@ from replayer.cli.options.verify_options import choice_options, earlier_options,
 from replayer.cli.report import ReportOptions, conclude, naming_what_is_left
 from replayer.read.selection import Positions
 from replayer.read.topics import TopicPartitions, parse_topic
-from replayer.verify.above_marker import list_above
 from replayer.verify.chunk_checks import ChunkChoice, Depth
 from replayer.verify.chunk_checks import Progress as OnProgress
-from replayer.verify.earlier import EarlierReport, compare_with
+from replayer.verify.earlier import EarlierReport
 from replayer.verify.findings import ArchiveReport
-from replayer.verify.partition import verify_partition
-from replayer.verify.survey import survey
+from replayer.verify.verifying import VerifyWork, verify_archive
 
 
 @click.command(
@@ -140,18 +138,15 @@ async def _verify(
     expected: Sequence[str],
 ) -> ArchiveReport:
     async with open_archive(options) as archive:
-        identity, places, report = await survey(archive, [(each.topic, each.partitions) for each in wanted], expected)
-        listing = await list_above(archive, places)
-        names = [f"{topic}:{number}" for topic, number in places]
-        with naming_what_is_left(names, lambda: len(report.partitions)), _progress(listing.bytes) as on_progress:
-            for topic, number in places:
-                checked = verify_partition(
-                    archive, topic, number, depth, on_progress, choice=choice, identity=identity, listing=listing
-                )
-                report.partitions.append(await checked)
-        if earlier is not None:
-            report.since_report = await compare_with(archive, identity.archive_id, earlier, wanted)
-    return report
+        return await verify_archive(
+            archive, wanted, depth, choice=choice, earlier=earlier, expected=expected, watched=_watched
+        )
+
+
+@contextmanager
+def _watched(work: VerifyWork) -> Iterator[OnProgress]:
+    with naming_what_is_left(work.names, lambda: len(work.report.partitions)), _progress(work.bytes) as on_progress:
+        yield on_progress
 
 
 @contextmanager

@@ -184,6 +184,33 @@ async def look_up_all(partition: ArchivedPartition, offsets: Iterable[int]) -> O
     return outcomes
 
 
+class TimedOffset(NamedTuple):
+    """Where a partition is at a time: at the first record, in offset order, with this or a later timestamp."""
+
+    topic: str
+    partition: int
+    time: int
+    """The time that was asked for, ms since the epoch."""
+    offset: int
+    """Of the record; where none is as late, that at which the partition ends."""
+    timestamp: int | None
+    """The record's own, ms since the epoch; None where no record is as late or it has none."""
+    found: bool
+    """Whether a record is as late."""
+
+
+async def offset_at(partition: ArchivedPartition, at: AtTime) -> TimedOffset:
+    """Where a partition is at a time; raises a FormatError or ObjectMissing where what should tell is damaged."""
+    outcome = await look_up_position(partition, at)
+    if isinstance(outcome, Lost):
+        raise outcome.error
+    assert isinstance(outcome, Found | AfterLast)
+    record = outcome.record if isinstance(outcome, Found) else None
+    offset = record.offset if record else partition.next_offset
+    timestamp = record.timestamp if record and record.timestamp >= 0 else None
+    return TimedOffset(partition.topic, partition.partition, at.timestamp, offset, timestamp, record is not None)
+
+
 async def look_up_position(partition: ArchivedPartition, position: Position) -> Outcome:
     """The first record at or after a position; for `latest` and `-N` the newest where none is as late.
 
@@ -368,6 +395,15 @@ def parse_query(text: str, now: int) -> RecordQuery:
         )
     parse_topic_folder(match[1])
     return RecordQuery(match[1], int(match[2]), parse_position(match[3], now), text)
+
+
+def failure(query: RecordQuery, outcome: Absent | Lost | NotInArchive) -> BlockgzError:
+    """Why there is no record, as an error."""
+    if isinstance(outcome, NotInArchive):
+        return outcome
+    if isinstance(outcome, Lost):
+        return outcome.error
+    return NotInArchive(f"there is no record {query.text}", why=outcome.why, remedy="see `replayer describe TOPIC`")
 
 
 async def look_up_together(

@@ -95,6 +95,16 @@ def parse_time(text: str, now: int) -> AtTime:
     return time
 
 
+def position_of(place: int | str | datetime, now: int) -> Position:
+    """As parse_position, of an offset or a time that is a value already; -N and "-N" mean the same."""
+    return _at(place) if isinstance(place, datetime) else parse_position(str(place), now)
+
+
+def time_of(time: str | datetime, now: int) -> AtTime:
+    """As parse_time, of a time that may be a value already."""
+    return _at(time) if isinstance(time, datetime) else parse_time(time, now)
+
+
 def parse_kcat_offset(text: str) -> tuple[Position | None, Position | None]:
     """What kcat's `-o` means as the start or the end of a range; raises UsageError."""
     words: dict[str, Position] = {"beginning": Earliest(), "end": Latest()}
@@ -137,9 +147,13 @@ def _parse_time(text: str, now: int) -> AtTime | None:
         time = datetime.fromisoformat(text.upper())
     except ValueError:
         return None
-    if time.tzinfo is None:
-        time = time.replace(tzinfo=UTC)
-    return AtTime(-((_EPOCH - time) // _MILLISECOND))
+    return _at(time)
+
+
+def _at(time: datetime) -> AtTime:
+    """A naive time is one of UTC."""
+    aware = time.replace(tzinfo=UTC) if time.tzinfo is None else time
+    return AtTime(-((_EPOCH - aware) // _MILLISECOND))
 
 
 async def resolve_position(position: Position, partition: ArchivedPartition, range_start: int | None = None) -> int:

@@ -1,7 +1,12 @@
 """What is asked of an archive: which records of a topic, and what happens at damage."""
 
 import hashlib
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import pyarrow as pa
 
 from index_format.keys import parse_topic_folder
 from replayer.read.archive import Archive
@@ -9,7 +14,7 @@ from replayer.read.damage import STOP, DamagePolicy, LostRange, SkipDamage
 from replayer.read.offset_file import parse_offset_file
 from replayer.read.partition import ArchivedPartition
 from replayer.read.record_filter import Condition, RecordFilter
-from replayer.read.selection import Positions, Selection, select
+from replayer.read.selection import Positions, Selection, select, selected
 from replayer.read.topics import TopicPartitions
 
 STOPS, SKIPS = "stop", "skip"
@@ -57,6 +62,34 @@ class SelectionRequest:
     def narrowed(self, *conditions: Condition) -> "SelectionRequest":
         """The same with more conditions."""
         return replace(self, filter=replace(self.filter, conditions=(*self.filter.conditions, *conditions)))
+
+
+class SelectedBatch(NamedTuple):
+    """Records of one partition, in offset order; never empty."""
+
+    partition: ArchivedPartition
+    batch: pa.RecordBatch
+
+
+async def selected_batches(
+    archive: Archive, topic: TopicPartitions, selection: SelectionRequest, limit: int | None, damage: "DamagePolicies"
+) -> AsyncGenerator[SelectedBatch]:
+    """At most `limit` records that are meant of a topic, partition after partition.
+
+    Close it (`aclosing`) when you stop early. Raises as `SelectionRequest.select` and `selected` do.
+    """
+    left = limit
+    for each in await selection.select(archive, topic):
+        if left == 0:
+            return
+        async with aclosing(selected(each, selection.filter, damage.of(each.partition))) as batches:
+            async for batch in batches:
+                part = batch if left is None else batch.slice(0, left)
+                left = None if left is None else left - part.num_rows
+                yield SelectedBatch(each.partition, part)
+                del batch, part
+                if left == 0:
+                    return
 
 
 class DamagePolicies:

@@ -19,6 +19,7 @@ from replayer.cli.options.replay_options import ReplayOptions
 from replayer.cli.replay_output import agreed, plan_json, print_left_out, print_set_back
 from replayer.cli.spark.job_options import SessionOptions
 from replayer.kafka.admin import KafkaAdmin
+from replayer.place import ArchivePlace
 from replayer.read.archive import Archive
 from replayer.read.request import SKIPS
 from replayer.replay.ledger import refuse_long_metadata
@@ -38,7 +39,6 @@ from replayer.replay.prepare import (
 )
 from replayer.replay.request import ReplayRequest
 from replayer.replay.target_topic import undo_retention
-from replayer.spark.archive_place import ArchivePlace
 from replayer.spark.jobs.replaying import LanesResult, LaneWork, Replay, run_rounds, topics_of, written
 from replayer.spark.lanes import LaneStore, LaneTarget, SourceLane, places_for, source_lane
 

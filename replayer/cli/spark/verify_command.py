@@ -71,7 +71,7 @@ def command(
     depth = Depth.RECORDS if records else Depth.BLOCKS
     with spark_needed():
         from blockgz_runtime.spark.session import session  # noqa: PLC0415
-        from replayer.spark.archive_place import ArchivePlace  # noqa: PLC0415
+        from replayer.place import ArchivePlace  # noqa: PLC0415
         from replayer.spark.jobs import verifying  # noqa: PLC0415
 
     place = ArchivePlace(archive.address, archive.endpoint_url, archive.region, archive.max_block_bytes)

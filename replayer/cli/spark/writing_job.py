@@ -13,8 +13,8 @@ from blockgz_runtime.program.tables import bytes_text
 from blockgz_runtime.spark.session import session
 from replayer.cli.spark.job_options import WriteRequest
 from replayer.cli.spark.stage_progress import stage_progress
+from replayer.place import ArchivePlace
 from replayer.read.request import SKIPS
-from replayer.spark.archive_place import ArchivePlace
 from replayer.spark.jobs.values import ValueOptions
 from replayer.spark.jobs.writing import JobPlan, Output, ReadRequest, WriteResult, check_parts, planned, write
 

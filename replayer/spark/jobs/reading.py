@@ -15,13 +15,13 @@ from pyspark.sql.types import StructType
 from blockgz_runtime.spark.errors import TaskFailed, carry_errors
 from blockgz_runtime.topic_patterns import is_pattern, matching
 from index_format.records import SCHEMA
+from replayer.place import ArchivePlace, opened
 from replayer.read.archive import Archive
 from replayer.read.damage import STOP, SkipDamage
 from replayer.read.positions import OffsetRange
 from replayer.read.record_filter import RecordFilter
 from replayer.read.selection import Selection, selected
 from replayer.read.topics import TopicPartitions, parse_partitions, parse_topic
-from replayer.spark.archive_place import ArchivePlace, opened
 from replayer.spark.background import iterated
 from replayer.spark.jobs.values import RowDecoder
 from replayer.spark.source.planning import PartitionRange

@@ -12,6 +12,7 @@ from blockgz_runtime.errors import BrokerUnreachable, StoreUnavailable, UsageErr
 from blockgz_runtime.spark.errors import spark_errors
 from index_format.errors import BlockgzError
 from replayer.errors import CommitLost
+from replayer.place import ArchivePlace, opened
 from replayer.read.damage import STOP, LostRange, SkipDamage
 from replayer.read.positions import OffsetRange
 from replayer.read.record_filter import RecordFilter
@@ -23,7 +24,6 @@ from replayer.replay.result import ReplayResult
 from replayer.replay.routing import MapPartitions
 from replayer.replay.run import ReplayWork, run_replay
 from replayer.replay.stages import LeftOut, TransformStage
-from replayer.spark.archive_place import ArchivePlace, opened
 from replayer.spark.lanes import LaneStore, LaneTarget, SourceLane, lane_sink, untransactional_sink
 
 ROUNDS_IN_VAIN = 3

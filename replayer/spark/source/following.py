@@ -5,8 +5,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from index_format.keys import TopicFolder, parse_topic_folder
+from replayer.place import opened
 from replayer.read.partition import ArchivedPartition
-from replayer.spark.archive_place import opened
 from replayer.spark.source import planning
 from replayer.spark.source.logs import Listing, LogPart, log_parts
 from replayer.spark.source.options import SourceOptions

@@ -13,8 +13,8 @@ from blockgz_runtime.store.address import parse_address
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.errors import BadName
 from index_format.keys import TopicFolder
+from replayer.place import ArchivePlace
 from replayer.read.positions import AtOffset, AtTime, Earliest, Latest, Position
-from replayer.spark.archive_place import ArchivePlace
 
 TASK_BYTES = 128 * 1024 * 1024
 """Stored bytes of one task: a tenth of that in memory, and long enough to be worth a task."""

@@ -12,10 +12,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from blockgz_runtime.spark.errors import ReadFailed, report_errors
+from replayer.place import opened
 from replayer.read.partition import ArchivedPartition
 from replayer.read.positions import Earliest, Latest
 from replayer.read.selection import scan
-from replayer.spark.archive_place import opened
 from replayer.spark.background import iterated
 from replayer.spark.source import following, planning
 from replayer.spark.source.logs import Listing

@@ -12,6 +12,7 @@ from blockgz_runtime.errors import exit_code as exit_code_of
 from blockgz_runtime.store.address import LocalAddress
 from index_format.ancestor.payloads import ANCESTORS_FORMAT
 from index_format.errors import FormatError
+from replayer.place import ArchivePlace, opened
 from replayer.read.positions import OffsetRange
 from replayer.read.record_filter import RecordFilter
 from replayer.read.selection import Selection
@@ -20,7 +21,6 @@ from replayer.replay.ledger import LanePosition, SourceProgress, decode_position
 from replayer.replay.pipeline import Pipeline
 from replayer.replay.routing import FoldPartitions
 from replayer.replay.stages import DropTombstones
-from replayer.spark.archive_place import ArchivePlace, opened
 from replayer.spark.jobs import replaying
 from replayer.spark.jobs.replaying import LaneTask, LaneWork, Replay, run_lane, topics_of
 from replayer.spark.lanes import LaneStore, LaneTarget, source_lane

@@ -14,6 +14,7 @@ from blockgz_runtime.store.address import LocalAddress
 from index_format.ancestor.payloads import ANCESTORS_FORMAT
 from index_format.errors import BlockgzError
 from replayer.errors import CommitLost, JobTakenOver, RecordUnfit
+from replayer.place import ArchivePlace
 from replayer.read.damage import LostRange
 from replayer.read.record_filter import KeyIn, Pattern, RecordFilter, ValueMatches, header_condition
 from replayer.replay.job import Job
@@ -28,7 +29,6 @@ from replayer.replay.stages import (
     parse_header,
     parse_timestamps,
 )
-from replayer.spark.archive_place import ArchivePlace
 from replayer.spark.jobs.replaying import (
     ROUNDS_IN_VAIN,
     LaneOutcome,

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from blockgz_runtime.store.address import LocalAddress
 from index_format.marker import encode as encode_marker
 from replayer.cli import main
+from replayer.place import ArchivePlace, opened
 from replayer.read.archive import Archive
-from replayer.spark.archive_place import ArchivePlace, opened
 from replayer.spark.jobs.verifying import (
     NOTHING_MORE,
     TASK_CHUNKS,

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from blockgz_runtime.store.opening import open_reader
 from blockgz_runtime.store.reader import PassingReader
 from index_format.marker import Continues
+from replayer.place import ArchivePlace
 from replayer.read.archive import Archive
 from replayer.read.positions import Earliest, Latest
-from replayer.spark.archive_place import ArchivePlace
 from replayer.spark.source import following
 from replayer.spark.source.following import Offsets
 from replayer.spark.source.logs import LISTED_SECONDS, Listing

@@ -12,8 +12,8 @@ from blockgz_runtime.errors import NotInArchive, UsageError
 from index_format.chunk_index import Gap
 from index_format.marker import Continues
 from index_format.records import batch_from_records
+from replayer.place import opened
 from replayer.read.positions import Earliest
-from replayer.spark.archive_place import opened
 from replayer.spark.background import iterated
 from replayer.spark.source import following, planning
 from replayer.spark.source.options import SourceOptions, parse_options

@@ -1,4 +1,4 @@
-"""Where an archive is, and how driver and tasks open it."""
+"""Where an archive is, and how programs, tasks of Spark and callers of the library open it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,6 +10,7 @@ from index_format.ancestor.payloads import OldFormat
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from replayer.old_archives.detection import old_archive_finder
 from replayer.read.archive import Archive
+from replayer.read.partition import ObjectCache
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class ArchivePlace:
     max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES
     old_format: OldFormat | None = None
     """How to read an archive of kafka-connect-s3, where that is wanted."""
+    profile: str | None = None
+    """Of AWS's configuration files; None for what the environment says."""
 
     def __post_init__(self) -> None:
         """Makes a folder absolute, because executors work in folders of their own."""
@@ -30,9 +33,10 @@ class ArchivePlace:
 
 
 @asynccontextmanager
-async def opened(place: ArchivePlace) -> AsyncIterator[Archive]:
-    """The archive of a place."""
+async def opened(place: ArchivePlace, cache: ObjectCache | None = None) -> AsyncIterator[Archive]:
+    """The archive of a place; its store is closed at the end."""
     old, limit = place.old_format, place.max_block_bytes
     finder = None if old is None else old_archive_finder(old, limit)
-    async with open_reader(place.address, endpoint_url=place.endpoint_url, region=place.region) as reader:
-        yield Archive(reader, limit, finder)
+    settings = {"endpoint_url": place.endpoint_url, "region": place.region, "profile": place.profile}
+    async with open_reader(place.address, **settings) as reader:
+        yield Archive(reader, limit, finder, cache)

@@ -1,0 +1,1 @@
+"""What Python programs call: an archive, opened by `replayer.open_archive` and used without asyncio."""

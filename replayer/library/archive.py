@@ -1,0 +1,228 @@
+"""An archive for Python programs; page: docs/python.md."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, NamedTuple, Self, Unpack
+
+import pyarrow as pa
+
+from blockgz_runtime.errors import UsageError
+from blockgz_runtime.store.address import parse_address
+from blockgz_runtime.store.cache import DiskCache, default_folder
+from index_format.ancestor.payloads import ANCESTORS_FORMAT
+from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
+from index_format.keys import parse_topic_folder
+from index_format.records import SCHEMA, TIMESTAMP_TYPES, Headers, iter_records
+from replayer.library.background_loop import BackgroundLoop
+from replayer.library.choice import Choice, Place, Time, chosen, now_ms
+from replayer.place import ArchivePlace, opened
+from replayer.read.archive import Archive as AsyncArchive
+from replayer.read.lookup import Found, RecordQuery, TimedOffset, failure, look_up_together, offset_at
+from replayer.read.partition import ArchivedPartition
+from replayer.read.positions import position_of, time_of
+from replayer.read.request import SKIPS, STOPS, DamagePolicies, SelectedBatch, selected_batches
+from replayer.read.topics import parse_topic
+from replayer.verify.chunk_checks import Depth
+from replayer.verify.findings import ArchiveReport
+from replayer.verify.verifying import verify_archive
+
+BATCH_SCHEMA = SCHEMA.insert(0, pa.field("partition", pa.int32(), nullable=False))
+"""The columns of `Archive.batches`; timestamp is ms since the epoch, -1 for none."""
+
+_DEPTHS = {"structure": Depth.STRUCTURE, "blocks": Depth.BLOCKS, "records": Depth.RECORDS}
+
+
+class ArchivedRecord(NamedTuple):
+    """One record as it was in Kafka."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    """ms since the epoch, -1 for none."""
+    timestamp_type: str
+    """"CreateTime", "LogAppendTime" or "NoTimestampType"."""
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    """Pairs of name and value."""
+
+
+class LostRecords(NamedTuple):
+    """Offsets [start, end) of a partition that cannot be read, and why."""
+
+    partition: int
+    start: int
+    end: int
+    reason: str
+
+
+class Archive:
+    """An archive at one address, made by `open_archive`; a context manager.
+
+    Methods may be called from any thread, and from code that runs in an event loop, such as a notebook's cell: they
+    wait, and the loop with them. An iterator belongs to one thread at a time. Not for use after a fork.
+    All raise NoArchiveThere, AccessDenied, StoreError, or FormatError and ObjectMissing at damage.
+    """
+
+    def __init__(self, place: ArchivePlace, cache: DiskCache | None) -> None:
+        """Opens the store; nothing is read yet."""
+        self.address = str(place.address)
+        self._loop = BackgroundLoop()
+        self._stack = AsyncExitStack()
+        try:
+            self._archive: AsyncArchive = self._loop.run(self._stack.enter_async_context(opened(place, cache)))
+        except BaseException:
+            self._loop.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<Archive {self.address}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends what is still read, and closes the store; once is enough."""
+        if not self._loop.closed:
+            try:
+                self._loop.run(self._stack.aclose())
+            finally:
+                self._loop.close()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of an archive of kafka-connect-s3 should know, once something of it was read."""
+        return self._archive.other.notes if self._archive.other else ()
+
+    def topics(self) -> tuple[str, ...]:
+        """The names of the archived topics, in order."""
+        return self._loop.run(self._archive.topics())
+
+    def partitions(self, topic: str) -> tuple[int, ...]:
+        """The numbers of a topic's archived partitions, in order; raises NotInArchive."""
+        return self._loop.run(self._archive.partitions(topic))
+
+    def get(self, topic: str, partition: int, offset: Place) -> ArchivedRecord:
+        """The record at an offset; of another place, such as a time, the first record at or after it.
+
+        One range read of one block. Raises NotInArchive, whose `why` is the reason, or UsageError.
+        """
+        parse_topic_folder(topic)
+        query = RecordQuery(topic, partition, position_of(offset, now_ms()), f"{topic}:{partition}:{offset}")
+        outcome = self._loop.run(look_up_together(self._archive, [query]))[query]
+        if not isinstance(outcome, Found):
+            raise failure(query, outcome)
+        return next(_records(topic, partition, outcome.batch))
+
+    def records(
+        self,
+        topic: str,
+        *,
+        limit: int | None = None,
+        lost: list[LostRecords] | None = None,
+        **choice: Unpack[Choice],
+    ) -> Iterator[ArchivedRecord]:
+        """The records of a topic, at most `limit`, partition after partition, in the order of their offsets.
+
+        `choice` says which: `partitions`, `start`, `end`, `at`, `since`, `until`, `key`, `headers`, `grep`. Without
+        `lost`, damage raises in its place; with a list, it is passed over and what it costs is added to the list.
+        """
+        return (
+            record
+            for partition, batch in self._selected(topic, limit, lost, choice)
+            for record in _records(partition.topic, partition.partition, batch)
+        )
+
+    def batches(
+        self,
+        topic: str,
+        *,
+        limit: int | None = None,
+        lost: list[LostRecords] | None = None,
+        **choice: Unpack[Choice],
+    ) -> Iterator[pa.RecordBatch]:
+        """The same as Arrow's batches of `BATCH_SCHEMA`, each of one partition, none empty."""
+        return (_numbered(*each) for each in self._selected(topic, limit, lost, choice))
+
+    def find(self, topic: str, time: Time, *, partitions: Iterable[int] | None = None) -> tuple[TimedOffset, ...]:
+        """Where each partition is at a time: at the first record, in offset order, with this or a later timestamp."""
+        at = time_of(time, now_ms())
+        numbers = None if partitions is None else tuple(partitions)
+
+        async def found() -> list[TimedOffset]:
+            opened_ones = await self._archive.open_topic(topic, numbers)
+            return await asyncio.gather(*(offset_at(partition, at) for partition in opened_ones))
+
+        return tuple(self._loop.run(found()))
+
+    def verify(
+        self,
+        *topics: str,
+        depth: Literal["structure", "blocks", "records"] = "structure",
+        expected: Iterable[str] = (),
+    ) -> ArchiveReport:
+        """Checks topics, written as "orders" or "orders:0-3", or everything; damage is in the report, not raised.
+
+        "structure" is chain, catalogs, indexes and sizes, "blocks" reads all data, "records" decodes every record.
+        Of each of the `expected` topics, something has to be there.
+        """
+        wanted = [parse_topic(topic) for topic in topics]
+        return self._loop.run(verify_archive(self._archive, wanted, _DEPTHS[depth], expected=tuple(expected)))
+
+    def _selected(
+        self, topic: str, limit: int | None, lost: list[LostRecords] | None, choice: Choice
+    ) -> Iterator[SelectedBatch]:
+        """Raises what is wrong with the arguments at once, not with the first record."""
+        wanted, selection = chosen(topic, choice)
+        if limit is not None and limit < 0:
+            raise UsageError(f"limit is {limit}", why="it is a number of records", remedy="give 0 or more")
+        damage = DamagePolicies(STOPS if lost is None else SKIPS)
+
+        def iterated() -> Iterator[SelectedBatch]:
+            try:
+                yield from self._loop.iterate(selected_batches(self._archive, wanted, selection, limit, damage))
+            finally:
+                if lost is not None:
+                    lost.extend(LostRecords(partition.partition, *each) for partition, each in damage.skipped)
+
+        return iterated()
+
+
+def open_archive(
+    url: str | Path,
+    *,
+    endpoint_url: str | None = None,
+    region: str | None = None,
+    profile: str | None = None,
+    max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES,
+    use_cache: bool = True,
+) -> Archive:
+    """The archive at s3://bucket/prefix, file:///dir or a folder; use it in a `with` block, or close it.
+
+    `endpoint_url`, `region` and `profile` are for S3. Indexes are kept in this machine's cache if `use_cache`.
+    Raises UsageError for what is no address; whether an archive is there shows with the first use.
+    """
+    place = ArchivePlace(
+        parse_address(str(url)), endpoint_url, region, max_block_bytes, old_format=ANCESTORS_FORMAT, profile=profile
+    )
+    folder = default_folder() if use_cache else None
+    return Archive(place, None if folder is None else DiskCache(folder))
+
+
+def _numbered(partition: ArchivedPartition, batch: pa.RecordBatch) -> pa.RecordBatch:
+    numbers = pa.repeat(pa.scalar(partition.partition, pa.int32()), batch.num_rows)
+    return pa.RecordBatch.from_arrays([numbers, *batch.columns], schema=BATCH_SCHEMA)
+
+
+def _records(topic: str, partition: int, batch: pa.RecordBatch) -> Iterator[ArchivedRecord]:
+    for offset, timestamp, kind, key, value, headers in iter_records(batch):
+        yield ArchivedRecord(topic, partition, offset, timestamp, TIMESTAMP_TYPES[kind], key, value, headers)

@@ -1,0 +1,97 @@
+"""Which records are meant, as keyword arguments."""
+
+import time
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TypedDict
+
+from blockgz_runtime.errors import UsageError
+from index_format.keys import parse_topic_folder
+from replayer.read.positions import Position, position_of, time_of
+from replayer.read.record_filter import Condition, HasHeader, HeaderIs, KeyIn, Pattern, RecordFilter, ValueMatches
+from replayer.read.request import SelectionRequest
+from replayer.read.selection import Positions
+from replayer.read.topics import TopicPartitions
+
+Place = int | str | datetime
+"""An offset, a time, or what `--from` takes: "earliest", "latest", "+N", "-N", "-1h", "2026-11-20T12:00:00Z"."""
+Time = str | datetime
+"""A datetime, of UTC if it is naive, or what `--at` takes: "2026-11-20", "-1h", "@1760000000"."""
+
+
+class Choice(TypedDict, total=False):
+    """Which records of a topic are meant: those for which all that is given holds. None is as if not given."""
+
+    partitions: Iterable[int] | None
+    """Of these partitions."""
+    start: Place | None
+    """From here on, in each partition."""
+    end: Place | None
+    """Up to here; the place itself is excluded."""
+    at: Time | None
+    """Up to the first record with this or a later timestamp; in place of `end`."""
+    since: Time | None
+    """With this or a later timestamp."""
+    until: Time | None
+    """With a timestamp before this."""
+    key: bytes | str | Iterable[bytes | str | None] | None
+    """With this key, or one of these; in a list, None is the null key."""
+    headers: Mapping[str, bytes | str | None] | None
+    """With all of these headers; None stands for any value."""
+    grep: str | None
+    """With a value in which this regular expression (RE2's) is found."""
+
+
+def now_ms() -> int:
+    """The time, ms since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def chosen(topic: str, choice: Choice) -> tuple[TopicPartitions, SelectionRequest]:
+    """What a choice means; raises UsageError or BadName."""
+    unknown = choice.keys() - Choice.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"unknown arguments: {', '.join(sorted(unknown))}")
+    parse_topic_folder(topic)
+    now = now_ms()
+    partitions = choice.get("partitions")
+    numbers = None if partitions is None else tuple(sorted(set(partitions)))
+    record_filter = RecordFilter(
+        _timestamp(choice.get("since"), now), _timestamp(choice.get("until"), now), tuple(_conditions(choice))
+    )
+    return TopicPartitions(topic, numbers), SelectionRequest(_positions(choice, now), filter=record_filter, now=now)
+
+
+def _positions(choice: Choice, now: int) -> Positions:
+    start, end, at = choice.get("start"), choice.get("end"), choice.get("at")
+    if end is not None and at is not None:
+        raise UsageError("end and at both set the end", why="only one can hold", remedy="give one of them")
+    first: Position | None = None if start is None else position_of(start, now)
+    last: Position | None = None if end is None else position_of(end, now)
+    if at is not None:
+        last = time_of(at, now)
+    asked = (_text(start, "earliest"), _text(end if at is None else at, "latest"))
+    return Positions(first, last, asked=asked)
+
+
+def _text(place: Place | None, otherwise: str) -> str:
+    return otherwise if place is None else place.isoformat() if isinstance(place, datetime) else str(place)
+
+
+def _timestamp(moment: Time | None, now: int) -> int | None:
+    return None if moment is None else time_of(moment, now).timestamp
+
+
+def _conditions(choice: Choice) -> Iterable[Condition]:
+    key, headers, grep = choice.get("key"), choice.get("headers"), choice.get("grep")
+    for name, value in (headers or {}).items():
+        yield HasHeader(name) if value is None else HeaderIs(name, _bytes(value))
+    if key is not None:
+        keys = [key] if isinstance(key, bytes | str) else key
+        yield KeyIn(tuple(None if each is None else _bytes(each) for each in keys))
+    if grep is not None:
+        yield ValueMatches(Pattern(grep))
+
+
+def _bytes(content: bytes | str) -> bytes:
+    return content.encode() if isinstance(content, str) else content
