@@ -24,13 +24,14 @@ from replayer.read.positions import OffsetRange
 from replayer.read.selection import Selection
 from replayer.replay.asked import shape_asked
 from replayer.replay.job import Job
-from replayer.replay.job_folder import JobFolder, JobRequest
+from replayer.replay.jobs.folder import JobFolder, JobRequest
 from replayer.replay.ledger import LanePosition, decode_position
 from replayer.replay.pipeline import Pipeline
-from replayer.replay.prepare import make_stages, refuse_changed_target
+from replayer.replay.prepare import refuse_changed_target
 from replayer.replay.proof.lane_maps import LaneMap, lane_maps
 from replayer.replay.proof.proving import COMPARED, Asked, LaneProof, LaneTask, prove_lane
 from replayer.replay.routing import make_router
+from replayer.replay.shaped_target import make_stages
 from replayer.replay.sinks.committed_positions import CommittedPositions
 from replayer.replay.stages import LeftOut, TimestampsNow
 

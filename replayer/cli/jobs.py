@@ -15,9 +15,9 @@ from blockgz_runtime.store.writer import ToolStore
 from replayer.cli.options.job_options import jobs_place
 from replayer.cli.options.options import jobs_option, json_option
 from replayer.errors import ReplayRefused
-from replayer.replay.job_folder import JobFolder, job_names
-from replayer.replay.job_lock import held
-from replayer.replay.job_summary import JobSummary, summary_of
+from replayer.replay.jobs.folder import JobFolder, job_names
+from replayer.replay.jobs.lock import held
+from replayer.replay.jobs.summary import JobSummary, summary_of
 from replayer.replay.target_topic import state_folder
 
 COLUMNS = ("JOB", "SOURCE", "TARGET", "BEGUN (UTC)", "RUNS", "RECORDS", "TRANSACTIONAL", "COMPLETE")

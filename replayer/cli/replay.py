@@ -38,16 +38,15 @@ from replayer.replay.prepare import (
     PRODUCERS,
     PreparedJob,
     ask_before,
-    make_ready,
     missing_sources,
     prepared_job,
-    shaped_target,
     with_missing,
 )
 from replayer.replay.request import ReplayRequest
 from replayer.replay.result import ReplayResult
 from replayer.replay.run import run_replay
 from replayer.replay.seams import Keeping, RecordSink
+from replayer.replay.shaped_target import make_ready, shaped_target
 from replayer.replay.target_topic import undo_retention
 
 FILES, FILES_OF_A_PRODUCER = 100, 15

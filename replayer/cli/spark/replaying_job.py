@@ -28,16 +28,14 @@ from replayer.replay.plan import ReplayPlan
 from replayer.replay.preflight import make_plan
 from replayer.replay.prepare import (
     KnownJob,
-    ShapedTarget,
     ask_before,
     asked_job,
     known_job,
-    make_ready,
     missing_sources,
-    shaped_target,
     with_missing,
 )
 from replayer.replay.request import ReplayRequest
+from replayer.replay.shaped_target import ShapedTarget, make_ready, shaped_target
 from replayer.replay.target_topic import undo_retention
 from replayer.spark.jobs.replaying import LanesResult, LaneWork, Replay, run_rounds, topics_of, written
 from replayer.spark.lanes import LaneStore, LaneTarget, SourceLane, places_for, source_lane

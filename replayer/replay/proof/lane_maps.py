@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from replayer.read.positions import OffsetRange
-from replayer.replay.job_folder import Segment, runs_in
+from replayer.replay.jobs.folder import Segment, runs_in
 from replayer.replay.run_map import Run
 
 FIELDS = len(Run._fields)

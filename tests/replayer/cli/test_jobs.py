@@ -10,9 +10,9 @@ from click.testing import CliRunner, Result
 
 from blockgz_runtime.store.local import LocalStore
 from replayer.cli import main
-from replayer.replay.job_folder import JobFolder, LaneBegin, Segment
-from replayer.replay.job_lock import held, shared
-from tests.replayer.replay.test_job_log import request
+from replayer.replay.jobs.folder import JobFolder, LaneBegin, Segment
+from replayer.replay.jobs.lock import held, shared
+from tests.replayer.replay.jobs.test_log import request
 
 
 @pytest.fixture

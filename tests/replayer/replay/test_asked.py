@@ -9,9 +9,9 @@ from replayer.read.request import SelectionRequest
 from replayer.read.topics import parse_topic
 from replayer.replay.asked import asked_of, shape_asked
 from replayer.replay.pipeline import Pipeline
-from replayer.replay.prepare import make_stages
 from replayer.replay.request import ReplayRequest, Shape
 from replayer.replay.routing import make_router, parse_routing
+from replayer.replay.shaped_target import make_stages
 from replayer.replay.stages import AddHeader, LeftOut, parse_timestamps
 from replayer.transforms.chain import build_chain
 

@@ -13,8 +13,8 @@ from blockgz_runtime.store.local import LocalStore
 from index_format.records import Record, iter_records
 from replayer.errors import CommitLost, Fenced, JobTakenOver, TargetChanged
 from replayer.read.selection import Selection
-from replayer.replay.job_folder import JobFolder, runs_in
-from replayer.replay.job_log import FolderLog
+from replayer.replay.jobs.folder import JobFolder, runs_in
+from replayer.replay.jobs.log import FolderLog
 from replayer.replay.ledger import LanePosition, decode_position
 from replayer.replay.pipeline import KeepPartitions, Pipeline
 from replayer.replay.routing import FoldPartitions

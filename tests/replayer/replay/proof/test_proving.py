@@ -14,7 +14,7 @@ from replayer.read.archive import Archive
 from replayer.read.positions import OffsetRange
 from replayer.read.record_filter import RecordFilter
 from replayer.read.selection import Selection
-from replayer.replay.job_folder import LaneBegin, Segment
+from replayer.replay.jobs.folder import LaneBegin, Segment
 from replayer.replay.pipeline import Pipeline
 from replayer.replay.proof.lane_maps import LaneMap, lane_maps
 from replayer.replay.proof.proving import Asked, LaneProof, LaneTask, prove_lane

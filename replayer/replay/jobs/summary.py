@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from replayer.replay.job_folder import JobFolder, JobRequest, runs_in
+from replayer.replay.jobs.folder import JobFolder, JobRequest, runs_in
 
 
 class JobSummary(NamedTuple):

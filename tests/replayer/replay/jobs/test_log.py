@@ -6,9 +6,9 @@ import pytest
 
 from blockgz_runtime.store.local import LocalStore
 from replayer.errors import JobTakenOver, ReplayRefused, TargetChanged
-from replayer.replay.job_folder import JobFolder, JobRequest, runs_in
-from replayer.replay.job_lock import held, shared
-from replayer.replay.job_log import FolderLog
+from replayer.replay.jobs.folder import JobFolder, JobRequest, runs_in
+from replayer.replay.jobs.lock import held, shared
+from replayer.replay.jobs.log import FolderLog
 from replayer.replay.ledger import LanePosition, SourceProgress
 from replayer.replay.prepare import refuse_other_folder
 from replayer.replay.run_map import Run

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from replayer.errors import JobTakenOver, ReplayRefused
-from replayer.replay.job_folder import Attempt, JobFolder, LaneBegin, Segment, runs_in
+from replayer.replay.jobs.folder import Attempt, JobFolder, LaneBegin, Segment, runs_in
 from replayer.replay.ledger import LanePosition
 from replayer.replay.run_map import Run
 

@@ -1,0 +1,133 @@
+"""The target of a replay: the topic, what records go through on their way to it, and making it ready for them.
+
+Nothing is changed before `make_ready`.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from index_format.keys import parse_topic_folder
+from replayer.kafka.admin import KafkaAdmin, TopicChanges
+from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicFacts
+from replayer.read.archive import Archive
+from replayer.read.request import SKIPS
+from replayer.replay.pipeline import KeepPartitions, Pipeline, Router, Stage
+from replayer.replay.request import ReplayRequest, Shape
+from replayer.replay.routing import make_router
+from replayer.replay.stages import (
+    AddProvenance,
+    DropTombstones,
+    KeepTimestamps,
+    LeftOut,
+    StripHeaders,
+    TransformStage,
+)
+from replayer.replay.target_topic import new_topic, plan_hold, retention_file, still_means, while_held
+
+
+@dataclass(frozen=True)
+class ShapedTarget:
+    """What records go through and the topic they go to; `facts` are those while they arrive, None if it is missing."""
+
+    name: str
+    facts: TopicFacts | None
+    creates: NewTopic | None
+    holds: bool
+    pipeline: Pipeline
+    left_out: LeftOut
+    notes: tuple[str, ...]
+
+
+async def shaped_target(request: ReplayRequest, archive: Archive, admin: KafkaAdmin) -> ShapedTarget:
+    """Asks archive and cluster; changes nothing. Raises ReplayRefused where --partitions does not fit."""
+    shape, topic, target = request.shape, request.topic.topic, request.target
+    found = await asyncio.to_thread(admin.topic, target)
+    creates = await _planned(shape, archive, topic, target) if found is None and shape.create_topic else None
+    facts = creates.facts if creates else found
+    holds = (
+        shape.retention == "hold"
+        and facts is not None
+        and facts.config is not None
+        and facts.config.deletes
+        and (facts.config.retention_ms, facts.config.retention_bytes) != (None, None)
+    )
+    router: Router = make_router(shape.routing, target, facts.num_partitions) if facts else KeepPartitions()
+    left_out = LeftOut()
+    stages = tuple(make_stages(shape, parse_topic_folder(topic).topic, target, left_out))
+    pipeline = Pipeline(stages, router)
+    notes = tuple(_notes(request, pipeline, facts, creates, holds=holds))
+    held = while_held(facts) if facts is not None and holds else facts
+    return ShapedTarget(target, held, creates, holds, pipeline, left_out, notes)
+
+
+async def _planned(shape: Shape, archive: Archive, topic: str, target: str) -> NewTopic:
+    archived = await archive.topic_config(topic)
+    numbers = await archive.partitions(topic)
+    source_partitions = max([archived.partitions if archived else 0, *(number + 1 for number in numbers)])
+    return new_topic(target, shape.routing.partitions_for(source_partitions), archived, shape.topic_config)
+
+
+def make_stages(shape: Shape, topic: str, target: str, left_out: LeftOut) -> Iterator[Stage]:
+    """The stages in order; `topic` is the source's name without its incarnation."""
+    drops = shape.tombstones == "drop"
+    if drops:
+        yield DropTombstones()
+    if shape.chain is not None:
+        yield TransformStage(shape.chain, topic, target, shape.on_transform_error, left_out)
+        if drops:
+            # A transform may make values null.
+            yield DropTombstones()
+    if shape.strip_headers:
+        yield StripHeaders(shape.strip_headers)
+    yield from shape.add_headers
+    if shape.provenance:
+        yield AddProvenance(topic)
+    if not isinstance(shape.timestamps, KeepTimestamps):
+        yield shape.timestamps
+
+
+def _notes(
+    request: ReplayRequest, pipeline: Pipeline, facts: TopicFacts | None, creates: NewTopic | None, *, holds: bool
+) -> Iterator[str]:
+    if not request.selection.filter.passes_all:
+        yield f"only records with {request.selection.filter}"
+    if request.on_damage == SKIPS:
+        yield "damaged blocks are passed over, and named at the end"
+    if creates is not None:
+        settings = ", ".join(f"{name}={value}" for name, value in creates.config.items())
+        yield f"topic {creates.name} is made with {creates.partitions} partitions and {settings}"
+    if holds and facts is not None and facts.config is not None:
+        limits = {"retention.ms": facts.config.retention_ms, "retention.bytes": facts.config.retention_bytes}
+        again = " and ".join(f"{name}={value}" for name, value in limits.items() if value is not None)
+        yield (
+            f"retention of {facts.name} is unlimited until the replay is complete; then {again} holds again, and the "
+            "broker deletes what is beyond"
+        )
+    if not isinstance(pipeline.router, KeepPartitions):
+        yield f"records go to partitions by: {pipeline.router.fingerprint}"
+    for stage in pipeline.stages:
+        if isinstance(stage, TransformStage):
+            names = ", ".join(step.alias for step in stage.chain.steps)
+            yield f"on the way: transforms {names}; at a record that they cannot handle: {stage.on_error}"
+            yield "what transforms make of keys and sizes is not checked against the target beforehand"
+        else:
+            yield f"on the way: {stage.fingerprint}"
+
+
+def make_ready(target: ShapedTarget, admin: KafkaAdmin, properties: Mapping[str, str]) -> None:
+    """Makes the topic, and holds its retention, what it was having been written down first."""
+    if target.creates is None and not target.holds:
+        return
+    changes = TopicChanges(properties)
+    if target.creates is not None:
+        changes.create(target.creates)
+    if target.holds:
+        file = retention_file(admin, properties, target.name)
+        topic_id = target.facts.topic_id if target.facts else None
+        hold = file.read()
+        # What an earlier run wrote down is what the retention was before any of them.
+        if hold is None or not still_means(hold, target.name, topic_id):
+            hold = plan_hold(target.name, topic_id, changes.own_config(target.name))
+            file.write(hold)
+        changes.alter(target.name, ConfigChange(hold.held))
