@@ -10,7 +10,6 @@ import click
 import msgspec
 
 from blockgz_runtime.errors import FAILED, PARTLY_FAILED, BrokerUnreachable, PartitionUnavailable
-from blockgz_runtime.open_files import allow_open_files
 from blockgz_runtime.process import share_heaps
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing, ended_code, print_failure
@@ -24,33 +23,14 @@ from replayer.cli.replay_output import (
     agreed,
     print_left_out,
     print_result,
-    print_set_back,
     proof_command,
     result_json,
     skipped_json,
 )
 from replayer.errors import DeliveryFailed
-from replayer.kafka.admin import KafkaAdmin
-from replayer.read.request import DamagePolicies
 from replayer.replay.pace import Commands
-from replayer.replay.preflight import make_plan
-from replayer.replay.prepare import (
-    PRODUCERS,
-    PreparedJob,
-    ask_before,
-    missing_sources,
-    prepared_job,
-    with_missing,
-)
-from replayer.replay.request import ReplayRequest
+from replayer.replay.replaying import BegunReplay, planned_replay, undone_retention
 from replayer.replay.result import ReplayResult
-from replayer.replay.run import run_replay
-from replayer.replay.seams import Keeping, RecordSink
-from replayer.replay.shaped_target import make_ready, shaped_target
-from replayer.replay.target_topic import undo_retention
-
-FILES, FILES_OF_A_PRODUCER = 100, 15
-"""So many files a replay may open, and so many more for each producer, beside a connection to each broker."""
 
 
 @click.command(
@@ -84,57 +64,39 @@ def command(options: ReplayOptions, as_json: bool, kafka: dict[str, str], archiv
 
 async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, str], address: ArchiveOptions) -> int:
     request = options.request
-    producing = request.producing(properties)
-    admin = await asyncio.to_thread(KafkaAdmin, properties)
     if request.shape.undo_retention:
-        click.echo(await asyncio.to_thread(undo_retention, request.target, admin, properties))
+        click.echo(await undone_retention(request, properties))
         return 0
-    async with open_archive(address) as archive, AsyncExitStack() as stack:
-        missing = await missing_sources(request, archive)
-        target = await shaped_target(request, archive, admin)
-        damage = DamagePolicies(request.on_damage)
+    async with AsyncExitStack() as stack:
+        archive = await stack.enter_async_context(open_archive(address))
         jobs = open_jobs(request.jobs, address)
-        preparing = prepared_job(request, archive, target, producing, jobs, damage)
-        prepared = await stack.enter_async_context(preparing)
-        preflight = await ask_before(request, prepared, target, admin)
-        plan = make_plan(with_missing(preflight, missing))
-        seconds = request.pace.seconds(plan.records, plan.bytes, plan.span_ms)
-        if not agreed(plan, options, as_json=as_json, seconds=round(seconds, 3)):
+        planned = await stack.enter_async_context(planned_replay(request, archive, properties, jobs))
+        if not agreed(planned.plan, options, as_json=as_json, seconds=round(planned.seconds, 3)):
             return 0
-        with prepared.alone():
-            await asyncio.to_thread(make_ready, target, admin, properties)
-            fresh = await asyncio.to_thread(KafkaAdmin, properties) if target.creates else admin
-            allow_open_files(FILES + PRODUCERS * (FILES_OF_A_PRODUCER + admin.num_brokers))
-            sink, keeping = await asyncio.to_thread(prepared.begun, fresh)
-            result, signals = await _run(request, prepared, sink, keeping, plan.records, as_json)
-            if result.complete:
-                await print_set_back(target.name, admin, properties)
-            elif target.holds:
-                click.echo(f"retention of {target.name} is still held: --resume, or --undo-retention", err=True)
-    proof = proof_command(plan.job.name, request.jobs, properties, address)
+        async with planned.begun() as begun:
+            result, signals = await _run(begun, as_json)
+            note = await begun.settled(result)
+            if note is not None:
+                click.echo(note, err=True)
+    left_out, skipped = planned.ground.target.left_out, planned.damage.skipped
+    proof = proof_command(planned.plan.job.name, request.jobs, properties, address)
     if as_json:
-        more = {
-            "verify": proof,
-            "left_out": msgspec.to_builtins(target.left_out),
-            "skipped": skipped_json(damage.skipped),
-        }
-        click.echo(msgspec.json.encode(result_json(plan, result) | more))
+        more = {"verify": proof, "left_out": msgspec.to_builtins(left_out), "skipped": skipped_json(skipped)}
+        click.echo(msgspec.json.encode(result_json(planned.plan, result) | more))
     else:
-        print_result(plan, result)
-        print_left_out(target.left_out)
+        print_result(planned.plan, result)
+        print_left_out(left_out)
         click.echo(f"to prove it: {proof}", err=True)
-    incomplete = print_skipped(damage) or (PARTLY_FAILED if target.left_out.unfit or missing else 0)
+    incomplete = print_skipped(planned.damage) or (PARTLY_FAILED if left_out.unfit or planned.ground.missing else 0)
     return ended_code(incomplete, signals, is_done=result.complete)
 
 
-async def _run(
-    request: ReplayRequest, prepared: PreparedJob, sink: RecordSink, keeping: Keeping, records: int, as_json: bool
-) -> tuple[ReplayResult, set[int]]:
+async def _run(begun: BegunReplay, as_json: bool) -> tuple[ReplayResult, set[int]]:
     """What was done, and the signals that asked it to end."""
-    commands = Commands()
+    commands, records = Commands(), begun.planned.plan.records
     with record_progress("replaying", records, as_json=as_json) as advance, steered(commands, advance) as steering:
         try:
-            result = await run_replay(prepared.work, prepared.pipeline, sink, request.pace, commands, advance, keeping)
+            result = await begun.run(commands, advance)
         except asyncio.CancelledError as error:
             click.echo("\n".join(error.__notes__), err=True)
             raise steering.ended() from error

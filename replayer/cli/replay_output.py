@@ -1,6 +1,5 @@
 """What `replayer replay` prints and asks: the plan before, the result after, for people and as JSON."""
 
-import asyncio
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,14 +12,12 @@ from blockgz_runtime.program.main import confirm
 from blockgz_runtime.program.tables import bytes_text, print_table, timestamp_text
 from replayer.cli.options.archive_options import ArchiveOptions
 from replayer.cli.options.replay_options import ReplayOptions
-from replayer.kafka.admin import KafkaAdmin
 from replayer.read.damage import LostRange
 from replayer.read.partition import ArchivedPartition
 from replayer.read.positions import OffsetRange
 from replayer.replay.plan import ReplayPlan
 from replayer.replay.result import ReplayResult
 from replayer.replay.stages import LeftOut
-from replayer.replay.target_topic import set_back
 
 
 def agreed(plan: ReplayPlan, options: ReplayOptions, *, as_json: bool, seconds: float | None = None) -> bool:
@@ -201,10 +198,3 @@ def skipped_json(skipped: Sequence[tuple[ArchivedPartition, LostRange]]) -> list
         {"partition": partition.partition, "from": each.start, "to": each.end, "reason": each.reason}
         for partition, each in skipped
     ]
-
-
-async def print_set_back(name: str, admin: KafkaAdmin, properties: Mapping[str, str]) -> None:
-    """Sets back, when a job is complete, what any run of it held, and says so on stderr."""
-    done = await asyncio.to_thread(set_back, name, admin, properties)
-    if done is not None:
-        click.echo(done, err=True)

@@ -1,10 +1,7 @@
 """From options to the result of `spark replay`."""
 
-import asyncio
 import time
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import replace
 
 import click
 import msgspec
@@ -16,32 +13,13 @@ from blockgz_runtime.program.tables import print_table
 from blockgz_runtime.spark.session import session
 from replayer.cli.options.archive_options import ArchiveOptions, open_archive
 from replayer.cli.options.replay_options import ReplayOptions
-from replayer.cli.replay_output import agreed, plan_json, print_left_out, print_set_back
+from replayer.cli.replay_output import agreed, plan_json, print_left_out
 from replayer.cli.spark.job_options import SessionOptions
-from replayer.kafka.admin import KafkaAdmin
 from replayer.place import ArchivePlace
-from replayer.read.archive import Archive
-from replayer.read.request import SKIPS
-from replayer.replay.ledger import refuse_long_metadata
-from replayer.replay.pipeline import KeepPartitions, Pipeline
 from replayer.replay.plan import ReplayPlan
-from replayer.replay.preflight import make_plan
-from replayer.replay.prepare import (
-    KnownJob,
-    ask_before,
-    asked_job,
-    known_job,
-    missing_sources,
-    with_missing,
-)
-from replayer.replay.request import ReplayRequest
-from replayer.replay.shaped_target import ShapedTarget, make_ready, shaped_target
-from replayer.replay.target_topic import undo_retention
-from replayer.spark.jobs.replaying import LanesResult, LaneWork, Replay, run_rounds, topics_of, written
-from replayer.spark.lanes import LaneStore, LaneTarget, SourceLane, places_for, source_lane
-
-BY_SOURCE = "a lane for each source partition"
-"""Part of what makes a job: `replayer replay` has other lanes and producers, and cannot resume it."""
+from replayer.replay.replaying import undone_retention
+from replayer.spark.jobs.planning import planned_lanes
+from replayer.spark.jobs.replaying import LanesResult, Replay, run_rounds, written
 
 
 async def replay(
@@ -49,69 +27,28 @@ async def replay(
 ) -> int:
     """The command; its exit code."""
     request = options.request
-    producing = request.producing(properties)
-    admin = await asyncio.to_thread(KafkaAdmin, properties)
     if request.shape.undo_retention:
-        click.echo(await asyncio.to_thread(undo_retention, request.target, admin, properties))
+        click.echo(await undone_retention(request, properties))
         return 0
     async with open_archive(address) as archive, AsyncExitStack() as stack:
-        missing = await missing_sources(request, archive)
-        target = await shaped_target(request, archive, admin)
-        known, lanes, store = await _known(request, archive, target.pipeline, properties)
-        stack.callback(store.close)
-        preflight = with_missing(await ask_before(request, known, target, admin), missing)
-        notes = (*preflight.notes, f"{len(lanes)} tasks at most, one for each source partition")
-        plan = make_plan(replace(preflight, notes=notes))
+        planning = planned_lanes(request, archive, ArchivePlace(**vars(address)), properties)
+        planned = await stack.enter_async_context(planning)
+        plan, ground = planned.plan, planned.ground
         if not agreed(plan, options, as_json=as_json):
             return 0
-        await asyncio.to_thread(make_ready, target, admin, properties)
-        work = _work(request, known, target, producing, address)
+        await ground.make_ready()
         begun = time.monotonic()
-        job = Replay(known.work.first, known.recorded, lanes, store, topics_of(known.work.selections), work)
-        result = await _run(job, plan, spark, as_json=as_json)
-        if result.complete:
-            await print_set_back(target.name, admin, properties)
+        result = await _run(planned.replay, plan, spark, as_json=as_json)
+        note = await ground.set_back() if result.complete else None
+        if note is not None:
+            click.echo(note, err=True)
     if as_json:
         click.echo(msgspec.json.encode(_result_json(plan, result, time.monotonic() - begun)))
     else:
         _print_result(plan, result, time.monotonic() - begun)
     for source, (start, end, reason) in result.skipped:
         click.echo(f"FAILURE {plan.topic}:{source} skipped offsets [{start}..{end}): {reason}", err=True)
-    return PARTLY_FAILED if result.skipped or result.left_out.unfit or missing else 0
-
-
-async def _known(
-    request: ReplayRequest, archive: Archive, pipeline: Pipeline, properties: Mapping[str, str]
-) -> tuple[KnownJob, Mapping[int, SourceLane], LaneStore]:
-    """The job, its lanes by source partition, and where their positions are kept; nothing is written."""
-    selections, job = await asked_job(request, archive, pipeline, BY_SOURCE)
-    sources = [each.partition.partition for each in selections]
-    places = places_for(pipeline.router, sources)
-    lanes = {source: source_lane(job, source, places) for source in sources}
-    store = LaneStore(properties, tuple(lanes.values()))
-    recorded = await asyncio.to_thread(store.read)
-    by_source = Pipeline(pipeline.stages, KeepPartitions())
-    known = replace(await known_job(request, job, by_source, selections, recorded), pipeline=pipeline)
-    refuse_long_metadata(known.work.first)
-    return known, lanes, store
-
-
-def _work(
-    request: ReplayRequest,
-    known: KnownJob,
-    target: ShapedTarget,
-    properties: Mapping[str, str],
-    address: ArchiveOptions,
-) -> LaneWork:
-    config = target.facts.config if target.facts else None
-    return LaneWork(
-        ArchivePlace(**vars(address)),
-        known.pipeline,
-        request.selection.filter,
-        request.on_damage == SKIPS,
-        request.transactional,
-        LaneTarget(properties, known.pipeline.router, config.max_message_bytes if config else None),
-    )
+    return PARTLY_FAILED if result.skipped or result.left_out.unfit or ground.missing else 0
 
 
 async def _run(job: Replay, plan: ReplayPlan, spark: SessionOptions, *, as_json: bool) -> LanesResult:

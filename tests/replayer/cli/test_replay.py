@@ -236,7 +236,7 @@ def test_what_fails_after_a_signal_to_end_ends_by_the_signal(
         await asyncio.sleep(0.01)
         raise failure("the bounds of the target cannot be read", why="no answer")
 
-    monkeypatch.setattr("replayer.cli.replay.run_replay", silent)
+    monkeypatch.setattr("replayer.replay.replaying.run_replay", silent)
     ended = program("replay", "orders", "--to-topic", copy, "--yes")
     assert ended.exit_code == 143
     assert "the bounds of the target cannot be read" in ended.stderr

@@ -1,0 +1,136 @@
+"""A replay from its request to its result: what it would do, and doing it. Whoever calls it asks, steers and prints."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from blockgz_runtime.open_files import allow_open_files
+from blockgz_runtime.store.writer import Store
+from replayer.kafka.admin import KafkaAdmin
+from replayer.read.archive import Archive
+from replayer.read.request import DamagePolicies
+from replayer.replay.pace import Commands
+from replayer.replay.plan import ReplayPlan
+from replayer.replay.preflight import make_plan
+from replayer.replay.prepare import (
+    PRODUCERS,
+    KnownJob,
+    PreparedJob,
+    ask_before,
+    missing_sources,
+    prepared_job,
+    with_missing,
+)
+from replayer.replay.request import ReplayRequest
+from replayer.replay.result import ReplayResult
+from replayer.replay.run import Progress, run_replay
+from replayer.replay.seams import Keeping, RecordSink
+from replayer.replay.shaped_target import ShapedTarget, make_ready, shaped_target
+from replayer.replay.target_topic import set_back, undo_retention
+
+FILES, FILES_OF_A_PRODUCER = 100, 15
+"""So many files a replay may open, and so many more for each producer, beside a connection to each broker."""
+
+
+@dataclass(frozen=True)
+class Groundwork:
+    """What archive and cluster say of a request, whoever does it; nothing is changed before `make_ready`."""
+
+    request: ReplayRequest
+    properties: Mapping[str, str]
+    """librdkafka's, as they were given."""
+    admin: KafkaAdmin
+    missing: tuple[str, ...]
+    """What the archive should hold by its inventory, and lacks."""
+    target: ShapedTarget
+
+    async def plan(self, known: KnownJob, *notes: str) -> ReplayPlan:
+        """The plan of a job, with more notes; raises NoSuchTopic or ReplayRefused."""
+        preflight = with_missing(await ask_before(self.request, known, self.target, self.admin), self.missing)
+        return make_plan(replace(preflight, notes=(*preflight.notes, *notes)))
+
+    async def make_ready(self) -> None:
+        """Makes the target topic, and holds its retention, as was asked for."""
+        await asyncio.to_thread(make_ready, self.target, self.admin, self.properties)
+
+    async def set_back(self) -> str | None:
+        """Sets back the retention that any run of a job held, once that is complete; says so if there was one."""
+        return await asyncio.to_thread(set_back, self.target.name, self.admin, self.properties)
+
+
+async def groundwork(request: ReplayRequest, archive: Archive, properties: Mapping[str, str]) -> Groundwork:
+    """Asks archive and cluster. Raises ReplayRefused where the archive lacks a part, or the routing does not fit."""
+    admin = await asyncio.to_thread(KafkaAdmin, properties)
+    missing = await missing_sources(request, archive)
+    return Groundwork(request, properties, admin, missing, await shaped_target(request, archive, admin))
+
+
+async def undone_retention(request: ReplayRequest, properties: Mapping[str, str]) -> str:
+    """Sets back what a replay that was broken off left held; says what was done. Raises NoSuchTopic."""
+    admin = await asyncio.to_thread(KafkaAdmin, properties)
+    return await asyncio.to_thread(undo_retention, request.target, admin, properties)
+
+
+class BegunReplay(NamedTuple):
+    """A replay whose target is ready, and whose job no other run does."""
+
+    planned: "PlannedReplay"
+    sink: RecordSink
+    keeping: Keeping
+
+    async def run(self, commands: Commands, progress: Progress) -> ReplayResult:
+        """Replays; raises as `run_replay` does."""
+        job, pace = self.planned.job, self.planned.ground.request.pace
+        return await run_replay(job.work, job.pipeline, self.sink, pace, commands, progress, self.keeping)
+
+    async def settled(self, result: ReplayResult) -> str | None:
+        """Sets the target's retention back once the job is complete; what there is to say about it."""
+        if result.complete:
+            return await self.planned.ground.set_back()
+        target = self.planned.ground.target
+        return f"retention of {target.name} is still held: --resume, or --undo-retention" if target.holds else None
+
+
+@dataclass(frozen=True)
+class PlannedReplay:
+    """A replay that can be begun; nothing is written before."""
+
+    ground: Groundwork
+    job: PreparedJob
+    plan: ReplayPlan
+    damage: DamagePolicies
+    """What was passed over at damage, once it ran."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes at the least, by the pace that was asked for."""
+        return self.ground.request.pace.seconds(self.plan.records, self.plan.bytes, self.plan.span_ms)
+
+    @asynccontextmanager
+    async def begun(self) -> AsyncIterator[BegunReplay]:
+        """Makes the target ready and takes the job; raises JobTakenOver, TargetChanged or ReplayRefused."""
+        ground = self.ground
+        with self.job.alone():
+            await ground.make_ready()
+            fresh = ground.admin
+            if ground.target.creates:
+                fresh = await asyncio.to_thread(KafkaAdmin, ground.properties)
+            allow_open_files(FILES + PRODUCERS * (FILES_OF_A_PRODUCER + ground.admin.num_brokers))
+            yield BegunReplay(self, *await asyncio.to_thread(self.job.begun, fresh))
+
+
+@asynccontextmanager
+async def planned_replay(
+    request: ReplayRequest, archive: Archive, properties: Mapping[str, str], jobs: Store
+) -> AsyncIterator[PlannedReplay]:
+    """What a request would do; `properties` are librdkafka's, `jobs` holds the folders of jobs. Nothing is written.
+
+    Raises ReplayRefused, NoSuchTopic, NotInArchive, TargetChanged, or what archive and cluster raise.
+    """
+    producing = request.producing(properties)
+    ground = await groundwork(request, archive, properties)
+    damage = DamagePolicies(request.on_damage)
+    async with prepared_job(request, archive, ground.target, producing, jobs, damage) as job:
+        yield PlannedReplay(ground, job, await ground.plan(job), damage)

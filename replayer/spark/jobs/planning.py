@@ -1,0 +1,62 @@
+"""What a replay by lanes would do: as `replayer.replay.replaying`, with a lane for each source partition."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
+from typing import NamedTuple
+
+from replayer.place import ArchivePlace
+from replayer.read.archive import Archive
+from replayer.read.request import SKIPS
+from replayer.replay.ledger import refuse_long_metadata
+from replayer.replay.pipeline import KeepPartitions, Pipeline
+from replayer.replay.plan import ReplayPlan
+from replayer.replay.prepare import asked_job, known_job
+from replayer.replay.replaying import Groundwork, groundwork
+from replayer.replay.request import ReplayRequest
+from replayer.spark.jobs.replaying import LaneWork, Replay, topics_of
+from replayer.spark.lanes import LaneStore, LaneTarget, places_for, source_lane
+
+BY_SOURCE = "a lane for each source partition"
+"""Part of what makes a job: `replayer replay` has other lanes and producers, and cannot resume it."""
+
+
+class PlannedLanes(NamedTuple):
+    """A replay that can be run, once its target is ready."""
+
+    ground: Groundwork
+    plan: ReplayPlan
+    replay: Replay
+
+
+@asynccontextmanager
+async def planned_lanes(
+    request: ReplayRequest, archive: Archive, place: ArchivePlace, properties: Mapping[str, str]
+) -> AsyncIterator[PlannedLanes]:
+    """What a request would do; tasks open the archive at `place`. Nothing is written. Raises as `planned_replay`."""
+    producing = request.producing(properties)
+    ground = await groundwork(request, archive, properties)
+    target, pipeline = ground.target, ground.target.pipeline
+    selections, job = await asked_job(request, archive, pipeline, BY_SOURCE)
+    sources = [each.partition.partition for each in selections]
+    places = places_for(pipeline.router, sources)
+    lanes = {source: source_lane(job, source, places) for source in sources}
+    with closing(LaneStore(properties, tuple(lanes.values()))) as store:
+        recorded = await asyncio.to_thread(store.read)
+        by_source = Pipeline(pipeline.stages, KeepPartitions())
+        known = replace(await known_job(request, job, by_source, selections, recorded), pipeline=pipeline)
+        refuse_long_metadata(known.work.first)
+        plan = await ground.plan(known, f"{len(lanes)} tasks at most, one for each source partition")
+        config = target.facts.config if target.facts else None
+        work = LaneWork(
+            place,
+            pipeline,
+            request.selection.filter,
+            request.on_damage == SKIPS,
+            request.transactional,
+            LaneTarget(producing, pipeline.router, config.max_message_bytes if config else None),
+        )
+        yield PlannedLanes(
+            ground, plan, Replay(known.work.first, recorded, lanes, store, topics_of(known.work.selections), work)
+        )
