@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from blockgz_runtime.errors import AccessDenied, NoArchiveThere, NotInArchive, StoreError, UsageError
     from index_format.errors import BlockgzError, FormatError
+    from replayer.errors import DeliveryFailed, ReplayRefused
     from replayer.library.archive import BATCH_SCHEMA, Archive, ArchivedRecord, LostRecords, open_archive
     from replayer.read.lookup import TimedOffset
 
@@ -13,6 +14,7 @@ __version__: str
 _HOMES = {
     "blockgz_runtime.errors": ("AccessDenied", "NoArchiveThere", "NotInArchive", "StoreError", "UsageError"),
     "index_format.errors": ("BlockgzError", "FormatError"),
+    "replayer.errors": ("DeliveryFailed", "ReplayRefused"),
     "replayer.library.archive": ("BATCH_SCHEMA", "Archive", "ArchivedRecord", "LostRecords", "open_archive"),
     "replayer.read.lookup": ("TimedOffset",),
 }
@@ -23,10 +25,12 @@ __all__ = [
     "Archive",
     "ArchivedRecord",
     "BlockgzError",
+    "DeliveryFailed",
     "FormatError",
     "LostRecords",
     "NoArchiveThere",
     "NotInArchive",
+    "ReplayRefused",
     "StoreError",
     "TimedOffset",
     "UsageError",

@@ -9,7 +9,10 @@ import pytest
 
 import replayer
 from index_format.records import Record
+from replayer.library.choice import Choice
+from replayer.library.replaying import ReplayChoice
 from tests.support.archives import ArchiveWriter
+from tests.support.mock_cluster import MockCluster
 
 PAGE = (Path(__file__).parent.parent / "docs/python.md").read_text()
 NOON_MS = 1_795_176_000_000
@@ -30,13 +33,16 @@ def test_the_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer.partition("users", 0).commit(orders(10))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     examples = re.findall(r"```python\n(.*?)```\n(?:\n```\n(.*?)```\n)?", PAGE, re.DOTALL)
     assert len(examples) == PAGE.count("```python")
+    cluster = MockCluster()
+    cluster.create_topic("orders-copy")
     names: dict[str, object] = {}
     for code, output in examples:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(code, names)
+            exec(code.replace("localhost:9092", cluster.bootstrap_servers), names)
         assert printed.getvalue() == output, code
 
 
@@ -44,6 +50,6 @@ def test_the_page_names_every_error_and_argument() -> None:
     kinds = [name for name in replayer.__all__ if isinstance(getattr(replayer, name), type)]
     errors = [name for name in kinds if issubclass(getattr(replayer, name), Exception)]
     assert [name for name in errors if f"`{name}`" not in PAGE and f"`replayer.{name}`" not in PAGE] == []
-    from replayer.library.choice import Choice  # noqa: PLC0415
-
     assert [name for name in (*Choice.__annotations__, "limit") if f"`{name}=" not in PAGE] == []
+    replaying = ReplayChoice.__annotations__.keys() - Choice.__annotations__.keys()
+    assert [name for name in replaying if f"`{name}`" not in PAGE] == []

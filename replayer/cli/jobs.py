@@ -12,10 +12,9 @@ from blockgz_runtime.program.main import closing, confirm, print_failure
 from blockgz_runtime.program.tables import print_table
 from blockgz_runtime.store.opening import open_existing_store
 from blockgz_runtime.store.writer import ToolStore
-from replayer.cli.options.job_options import jobs_place
 from replayer.cli.options.options import jobs_option, json_option
 from replayer.errors import ReplayRefused
-from replayer.replay.jobs.folder import JobFolder, job_names
+from replayer.replay.jobs.folder import JobFolder, job_names, jobs_place
 from replayer.replay.jobs.lock import held
 from replayer.replay.jobs.summary import JobSummary, summary_of
 from replayer.replay.target_topic import state_folder

@@ -1,11 +1,11 @@
 """An archive for Python programs; page: docs/python.md."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, NamedTuple, Self, Unpack
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self, Unpack
 
 import pyarrow as pa
 
@@ -17,7 +17,7 @@ from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.keys import parse_topic_folder
 from index_format.records import SCHEMA, TIMESTAMP_TYPES, Headers, iter_records
 from replayer.library.background_loop import BackgroundLoop
-from replayer.library.choice import Choice, Place, Time, chosen, now_ms
+from replayer.library.choice import Choice, Place, Time, chosen, now_ms, one_of
 from replayer.place import ArchivePlace, opened
 from replayer.read.archive import Archive as AsyncArchive
 from replayer.read.lookup import Found, RecordQuery, TimedOffset, failure, look_up_together, offset_at
@@ -28,6 +28,10 @@ from replayer.read.topics import parse_topic
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.findings import ArchiveReport
 from replayer.verify.verifying import verify_archive
+
+if TYPE_CHECKING:
+    from replayer.library.replaying import Cluster, ReplayChoice, Replayed
+    from replayer.replay.plan import ReplayPlan
 
 BATCH_SCHEMA = SCHEMA.insert(0, pa.field("partition", pa.int32(), nullable=False))
 """The columns of `Archive.batches`; timestamp is ms since the epoch, -1 for none."""
@@ -71,6 +75,7 @@ class Archive:
     def __init__(self, place: ArchivePlace, cache: DiskCache | None) -> None:
         """Opens the store; nothing is read yet."""
         self.address = str(place.address)
+        self._place = place
         self._loop = BackgroundLoop()
         self._stack = AsyncExitStack()
         try:
@@ -176,7 +181,48 @@ class Archive:
         Of each of the `expected` topics, something has to be there.
         """
         wanted = [parse_topic(topic) for topic in topics]
-        return self._loop.run(verify_archive(self._archive, wanted, _DEPTHS[depth], expected=tuple(expected)))
+        return self._loop.run(
+            verify_archive(self._archive, wanted, _DEPTHS[one_of("depth", depth, _DEPTHS)], expected=tuple(expected))
+        )
+
+    def plan_replay(
+        self,
+        topic: str,
+        to_topic: str,
+        *,
+        kafka: "Cluster",
+        skip_damage: bool = False,
+        **choice: "Unpack[ReplayChoice]",
+    ) -> "ReplayPlan":
+        """What `replay` with the same arguments would do, and its warnings; writes nothing. Raises as `replay`."""
+        from replayer.library.replaying import plan, replay_request  # noqa: PLC0415  # it loads Kafka's client
+
+        request = replay_request(topic, to_topic, choice, skips_damage=skip_damage)
+        return self._loop.run(plan(self._archive, self._place, request, kafka))
+
+    def replay(
+        self,
+        topic: str,
+        to_topic: str,
+        *,
+        kafka: "Cluster",
+        lost: list[LostRecords] | None = None,
+        progress: Callable[[int, int], None] = lambda *_: None,
+        **choice: "Unpack[ReplayChoice]",
+    ) -> "Replayed":
+        """Writes records to a topic of the cluster `kafka`, HOST:PORT or librdkafka's settings; does not ask.
+
+        `choice` says which records, as `records`, and how, as the options of `replayer replay`. `progress` is called
+        from another thread with the records and bytes that went since the last call. Damage raises or goes to `lost`.
+        Raises ReplayRefused where the target would not keep the records as they are, DeliveryFailed, and others.
+        """
+        from replayer.library.replaying import replay, replay_request  # noqa: PLC0415  # as above
+
+        request = replay_request(topic, to_topic, choice, skips_damage=lost is not None)
+        done, damage = self._loop.run(replay(self._archive, self._place, request, kafka, progress))
+        if lost is not None:
+            lost.extend(_lost(damage))
+        return done
 
     def _selected(
         self, topic: str, limit: int | None, lost: list[LostRecords] | None, choice: Choice
@@ -192,7 +238,7 @@ class Archive:
                 yield from self._loop.iterate(selected_batches(self._archive, wanted, selection, limit, damage))
             finally:
                 if lost is not None:
-                    lost.extend(LostRecords(partition.partition, *each) for partition, each in damage.skipped)
+                    lost.extend(_lost(damage))
 
         return iterated()
 
@@ -216,6 +262,10 @@ def open_archive(
     )
     folder = default_folder() if use_cache else None
     return Archive(place, None if folder is None else DiskCache(folder))
+
+
+def _lost(damage: DamagePolicies) -> list[LostRecords]:
+    return [LostRecords(partition.partition, *each) for partition, each in damage.skipped]
 
 
 def _numbered(partition: ArchivedPartition, batch: pa.RecordBatch) -> pa.RecordBatch:

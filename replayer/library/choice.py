@@ -85,13 +85,22 @@ def _timestamp(moment: Time | None, now: int) -> int | None:
 def _conditions(choice: Choice) -> Iterable[Condition]:
     key, headers, grep = choice.get("key"), choice.get("headers"), choice.get("grep")
     for name, value in (headers or {}).items():
-        yield HasHeader(name) if value is None else HeaderIs(name, _bytes(value))
+        yield HasHeader(name) if value is None else HeaderIs(name, as_bytes(value))
     if key is not None:
         keys = [key] if isinstance(key, bytes | str) else key
-        yield KeyIn(tuple(None if each is None else _bytes(each) for each in keys))
+        yield KeyIn(tuple(None if each is None else as_bytes(each) for each in keys))
     if grep is not None:
         yield ValueMatches(Pattern(grep))
 
 
-def _bytes(content: bytes | str) -> bytes:
+def as_bytes(content: bytes | str) -> bytes:
+    """Text as UTF-8."""
     return content.encode() if isinstance(content, str) else content
+
+
+def one_of(name: str, value: str, known: Iterable[str]) -> str:
+    """The value of an argument that takes only some; raises UsageError."""
+    choices = tuple(known)
+    if value not in choices:
+        raise UsageError(f"{name} is {value!r}", why="that is none of its values", remedy=f"use {', '.join(choices)}")
+    return value

@@ -4,8 +4,25 @@ Maps may nest, `{transforms: {mask: {type: …}}}` being `transforms.mask.type`;
 the order is that of the file. Scalars are taken as they are written.
 """
 
+from pathlib import Path
+
 from blockgz_runtime.documents import parse_document
 from blockgz_runtime.errors import UsageError
+
+MAX_TRANSFORMS_BYTES = 1024**2
+
+
+def read_transforms(path: Path) -> dict[str, str]:
+    """The settings in a file; raises UsageError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_TRANSFORMS_BYTES + 1)
+        text = content.decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read", why=str(error), remedy="check --transforms") from error
+    if len(content) > MAX_TRANSFORMS_BYTES:
+        raise UsageError(f"{path} is larger than 1 MiB", why="no transforms are", remedy="check --transforms")
+    return parse_transforms(str(path), text)
 
 
 def parse_transforms(name: str, text: str) -> dict[str, str]:

@@ -7,13 +7,11 @@ from typing import NamedTuple
 from replayer.read.archive import Archive
 from replayer.read.topics import TopicPartitions
 from replayer.verify.above_marker import list_above
-from replayer.verify.chunk_checks import ChunkChoice, Depth, Progress
+from replayer.verify.chunk_checks import EVERY_CHUNK, ChunkChoice, Depth, Progress
 from replayer.verify.earlier import EarlierReport, compare_with
 from replayer.verify.findings import ArchiveReport
 from replayer.verify.partition import verify_partition
 from replayer.verify.survey import survey
-
-ALL_CHUNKS = ChunkChoice()
 
 
 class VerifyWork(NamedTuple):
@@ -33,7 +31,7 @@ async def verify_archive(
     wanted: Sequence[TopicPartitions],
     depth: Depth,
     *,
-    choice: ChunkChoice = ALL_CHUNKS,
+    choice: ChunkChoice = EVERY_CHUNK,
     earlier: EarlierReport | None = None,
     expected: Sequence[str] = (),
     watched: Callable[[VerifyWork], AbstractContextManager[Progress]] = _unwatched,

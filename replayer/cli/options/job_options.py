@@ -3,12 +3,7 @@
 from blockgz_runtime.store.opening import open_store
 from blockgz_runtime.store.writer import Store
 from replayer.cli.options.archive_options import ArchiveOptions
-from replayer.replay.target_topic import state_folder
-
-
-def jobs_place(jobs: str | None) -> str:
-    """The address of the folders; by default a folder of this machine."""
-    return jobs or str(state_folder() / "jobs")
+from replayer.replay.jobs.folder import jobs_place
 
 
 def open_jobs(jobs: str | None, archive: ArchiveOptions) -> Store:

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import click
 
-from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.options import DURATION, Argument, Option, OptionSet, choice_option
 from replayer.cli.options.options import jobs_option
 from replayer.cli.options.selection_options import damage_option, record_options
@@ -16,10 +15,8 @@ from replayer.replay.routing import parse_routing
 from replayer.replay.sinks.compression import parse_compression
 from replayer.replay.stages import parse_header, parse_timestamps
 from replayer.replay.target_topic import parse_topic_config
-from replayer.transforms.chain import Chain, build_chain
-from replayer.transforms.documents import parse_transforms
-
-MAX_TRANSFORMS_BYTES = 1024**2
+from replayer.transforms.chain import build_chain
+from replayer.transforms.documents import read_transforms
 
 
 class ReplayOptions(NamedTuple):
@@ -28,19 +25,6 @@ class ReplayOptions(NamedTuple):
     request: ReplayRequest
     dry_run: bool
     yes: bool
-
-
-def read_chain(path: Path) -> Chain:
-    """The transforms of a file; raises UsageError."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_TRANSFORMS_BYTES + 1)
-        text = content.decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read", why=str(error), remedy="check --transforms") from error
-    if len(content) > MAX_TRANSFORMS_BYTES:
-        raise UsageError(f"{path} is larger than 1 MiB", why="no transforms are", remedy="check --transforms")
-    return build_chain(parse_transforms(str(path), text))
 
 
 def _shape(**fields: Any) -> Shape:
@@ -93,7 +77,7 @@ shape_options = OptionSet(
     Option(
         "--transforms",
         "chain",
-        parse=read_chain,
+        parse=lambda path: build_chain(read_transforms(path)),
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         metavar="FILE",
         help="Kafka Connect's transforms and predicates, from a .properties, .yaml or .json file.",

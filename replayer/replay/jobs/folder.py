@@ -16,6 +16,7 @@ from replayer.errors import JobTakenOver, ReplayRefused
 from replayer.replay.job import is_job_name
 from replayer.replay.ledger import LanePosition, decode_position
 from replayer.replay.run_map import Run
+from replayer.replay.target_topic import state_folder
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -90,6 +91,11 @@ class _Positions(Sealed, frozen=True, kw_only=True):
     version: int = 1
     attempt: str
     lanes: dict[int, _StoredLane]
+
+
+def jobs_place(jobs: str | None) -> str:
+    """The address of the folders of jobs; by default a folder of this machine."""
+    return jobs or str(state_folder() / "jobs")
 
 
 class JobFolder:

@@ -127,6 +127,8 @@ def test_wrong_arguments_raise_at_once(archive: replayer.Archive) -> None:
         archive.batches("orders", end=1, at="-1h")
     with pytest.raises(replayer.UsageError, match="limit"):
         archive.records("orders", limit=-1)
+    with pytest.raises(replayer.UsageError, match="depth is 'deep'"):
+        archive.verify(depth="deep")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="partition"):
         archive.records("orders", partition=0)  # type: ignore[call-arg]
 

@@ -1,0 +1,142 @@
+"""Replays for Python programs: what they are told by keyword arguments, planned and done."""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
+
+from blockgz_runtime.store.opening import open_store
+from blockgz_runtime.store.writer import Store
+from replayer.library.choice import Choice, as_bytes, chosen, one_of
+from replayer.place import ArchivePlace
+from replayer.read.archive import Archive
+from replayer.read.request import SKIPS, STOPS, DamagePolicies
+from replayer.replay.jobs.folder import jobs_place
+from replayer.replay.pace import Commands, make_pace
+from replayer.replay.plan import ReplayPlan
+from replayer.replay.replaying import planned_replay
+from replayer.replay.request import ReplayRequest, Shape, named_target
+from replayer.replay.result import ReplayResult
+from replayer.replay.routing import parse_routing
+from replayer.replay.run import Progress
+from replayer.replay.sinks.compression import parse_compression
+from replayer.replay.stages import AddHeader, LeftOut, parse_timestamps
+from replayer.transforms.chain import build_chain
+from replayer.transforms.documents import read_transforms
+
+Cluster = str | Mapping[str, str]
+"""HOST:PORT, or librdkafka's settings, `bootstrap.servers` among them."""
+
+
+class ReplayChoice(Choice, total=False):
+    """What is replayed and how, as the options of `replayer replay` have it. None is as if not given."""
+
+    routing: str
+    """Where records go: "keep", "by-key", "by-key:N", "N" or a map such as "0:2,1-3:0"."""
+    timestamps: str
+    """"keep", "now" or "shift=+30d"."""
+    strip_headers: Iterable[str]
+    add_headers: Mapping[str, bytes | str]
+    provenance: bool
+    """Adds a header that tells where a record comes from."""
+    tombstones: Literal["keep", "drop"]
+    transforms: str | Path | None
+    """A file of Kafka Connect's transforms."""
+    on_transform_error: Literal["fail", "skip"]
+    create_topic: bool
+    topic_config: Mapping[str, str]
+    """Settings of the topic that is created."""
+    append: bool
+    """Allows a topic that holds records already."""
+    retention: Literal["refuse", "hold"]
+    into_source: bool
+    transactional: bool
+    """Exactly once, over crashes and `resume`, too."""
+    partial: bool
+    """Replays what is there if the archive lacks partitions."""
+    resume: bool
+    job: str | None
+    jobs: str | None
+    """Where the folders of jobs are."""
+    patience: float
+    """Seconds that brokers may stand still."""
+    rate: str | None
+    """"5000/s" or "20MB/s"."""
+    speed: str | None
+    """"1x": spaced as their timestamps are."""
+    compression: str | None
+
+
+class Replayed(NamedTuple):
+    """What was planned, and what was done."""
+
+    plan: ReplayPlan
+    result: ReplayResult
+    left_out: LeftOut
+    """How many records transforms left out."""
+
+
+def cluster_properties(kafka: Cluster) -> dict[str, str]:
+    """Librdkafka's settings."""
+    return {"bootstrap.servers": kafka} if isinstance(kafka, str) else dict(kafka)
+
+
+def replay_request(topic: str, to_topic: str, choice: ReplayChoice, *, skips_damage: bool = False) -> ReplayRequest:
+    """What keyword arguments ask for; raises UsageError or BadName."""
+    given: dict[str, Any] = {name: value for name, value in choice.items() if value is not None}
+    records = {name: given.pop(name) for name in Choice.__annotations__ if name in given}
+    wanted, selection = chosen(topic, cast(Choice, records))
+    shape = {_RENAMED.get(name, name): parse(given.pop(name)) for name, parse in _SHAPE.items() if name in given}
+    pace = make_pace(given.pop("rate", None), given.pop("speed", None))
+    compression = parse_compression(given.pop("compression")) if "compression" in given else None
+    unknown = given.keys() - ReplayChoice.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"unknown arguments: {', '.join(sorted(unknown))}")
+    target = named_target(to_topic, wanted, None)
+    assert target is not None
+    on_damage = SKIPS if skips_damage else STOPS
+    return ReplayRequest(
+        wanted, target, selection, Shape(**shape), on_damage, pace=pace, compression=compression, **given
+    )
+
+
+def _headers(headers: Mapping[str, bytes | str]) -> tuple[AddHeader, ...]:
+    return tuple(AddHeader(name, as_bytes(value)) for name, value in headers.items())
+
+
+_SHAPE: dict[str, Callable[[Any], Any]] = {
+    "routing": parse_routing,
+    "timestamps": parse_timestamps,
+    "strip_headers": tuple,
+    "add_headers": _headers,
+    "provenance": bool,
+    "tombstones": partial(one_of, "tombstones", known=("keep", "drop")),
+    "transforms": lambda path: build_chain(read_transforms(Path(path))),
+    "on_transform_error": partial(one_of, "on_transform_error", known=("fail", "skip")),
+    "create_topic": bool,
+    "topic_config": dict,
+    "append": bool,
+    "retention": partial(one_of, "retention", known=("refuse", "hold")),
+}
+_RENAMED = {"transforms": "chain"}
+
+
+async def plan(archive: Archive, place: ArchivePlace, request: ReplayRequest, kafka: Cluster) -> ReplayPlan:
+    """What a replay would do; writes nothing."""
+    async with planned_replay(request, archive, cluster_properties(kafka), _jobs(request, place)) as planned:
+        return planned.plan
+
+
+async def replay(
+    archive: Archive, place: ArchivePlace, request: ReplayRequest, kafka: Cluster, progress: Progress
+) -> tuple[Replayed, DamagePolicies]:
+    """Does it."""
+    async with planned_replay(request, archive, cluster_properties(kafka), _jobs(request, place)) as planned:
+        async with planned.begun() as begun:
+            result = await begun.run(Commands(), progress)
+            await begun.settled(result)
+        return Replayed(planned.plan, result, planned.ground.target.left_out), planned.damage
+
+
+def _jobs(request: ReplayRequest, place: ArchivePlace) -> Store:
+    return open_store(jobs_place(request.jobs), endpoint_url=place.endpoint_url, region=place.region)

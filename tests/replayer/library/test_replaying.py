@@ -1,0 +1,120 @@
+import itertools
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+import replayer
+from index_format.records import iter_records
+from replayer.kafka.reader import KafkaReader
+from replayer.library.replaying import ReplayChoice, replay_request
+from replayer.read.topics import TopicPartitions
+from replayer.replay.request import ReplayRequest, Shape
+from tests.support.archives import ArchiveWriter, records
+from tests.support.mock_cluster import MockCluster
+
+names = map("library-{}".format, itertools.count())
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[MockCluster]:
+    yield MockCluster()
+
+
+@pytest.fixture
+def copy(cluster: MockCluster) -> str:
+    topic = next(names)
+    cluster.create_topic(topic)
+    return topic
+
+
+@pytest.fixture
+def archive(
+    writer: ArchiveWriter, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[replayer.Archive]:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+    for partition in range(3):
+        writer.partition("orders", partition).commit(records(range(40)))
+    with replayer.open_archive(writer.root) as opened:
+        yield opened
+
+
+def test_a_plan_writes_nothing(archive: replayer.Archive, cluster: MockCluster, copy: str) -> None:
+    plan = archive.plan_replay("orders", copy, kafka=cluster.bootstrap_servers, end=30)
+    assert (plan.records, [each.partition for each in plan.sources]) == (90, [0, 1, 2])
+    again = archive.plan_replay("orders", copy, kafka=cluster.bootstrap_servers, end=30)
+    assert not [warning for warning in again.warnings if "not empty" in warning]
+
+
+def test_a_replay_and_its_progress(archive: replayer.Archive, cluster: MockCluster, copy: str) -> None:
+    steps: list[tuple[int, int]] = []
+    done = archive.replay(
+        "orders",
+        copy,
+        kafka={"bootstrap.servers": cluster.bootstrap_servers},
+        partitions=[0, 2],
+        start=30,
+        add_headers={"from": "archive"},
+        progress=lambda *step: steps.append(step),
+    )
+    assert done.result.complete
+    assert (done.plan.records, done.result.records) == (20, 20)
+    assert sum(count for count, _ in steps) == 20
+    with closing(KafkaReader({"bootstrap.servers": cluster.bootstrap_servers})) as reader:
+        written = [record for batch in reader.read(copy, 2, 0, 10) for record in iter_records(batch)]
+    assert [each.value for each in written] == [each.value for each in records(range(30, 40))]
+    assert {each.headers[-1] for each in written} == {("from", b"archive")}
+
+
+def test_a_second_copy_is_refused(archive: replayer.Archive, cluster: MockCluster, copy: str) -> None:
+    archive.replay("orders", copy, kafka=cluster.bootstrap_servers)
+    with pytest.raises(replayer.ReplayRefused) as caught:
+        archive.replay("orders", copy, kafka=cluster.bootstrap_servers, job="second")
+    assert caught.value.remedy
+
+
+def test_damage_raises_or_is_named(
+    archive: replayer.Archive, writer: ArchiveWriter, cluster: MockCluster, copy: str
+) -> None:
+    data = writer.root / "topic=orders/partition=00001/00000000000000000000.gz"
+    data.write_bytes(b"\0" * data.stat().st_size)
+    lost: list[replayer.LostRecords] = []
+    done = archive.replay("orders", copy, kafka=cluster.bootstrap_servers, lost=lost)
+    assert done.result.records == 80
+    assert {each.partition for each in lost} == {1}
+    with pytest.raises(replayer.FormatError):
+        archive.replay("orders", copy, kafka=cluster.bootstrap_servers, append=True, job="strict")
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        ({"tombstones": "burn"}, "tombstones is 'burn'"),
+        ({"routing": "anywhere"}, "anywhere"),
+        ({"compression": "rar"}, "rar"),
+        ({"start": "soon"}, "not a position"),
+        ({"transforms": "none.yaml"}, "none.yaml cannot be read"),
+    ],
+)
+def test_arguments_that_cannot_be_used(choice: ReplayChoice, words: str) -> None:
+    with pytest.raises(replayer.UsageError, match=words):
+        replay_request("orders", "copy", choice)
+
+
+def test_a_request_without_choices_is_that_of_the_command() -> None:
+    request = replay_request("orders", "{topic}-copy", {})
+    assert (request.topic, request.target) == (TopicPartitions("orders", None), "orders-copy")
+    assert (request.shape, request.job, request.resume) == (Shape(), None, False)
+
+
+def test_all_that_a_replay_can_be_asked_for_can_be_given() -> None:
+    """The library has every option of the command, but those of its process."""
+    fields = {*ReplayRequest.__dataclass_fields__, *Shape.__dataclass_fields__}
+    renamed = {"chain": "transforms", "pace": "rate"}
+    above = {"topic", "target", "selection", "shape", "undo_retention", "on_damage"}
+    assert {renamed.get(name, name) for name in fields - above} <= ReplayChoice.__annotations__.keys()
+
+
+def test_an_unknown_argument_is_named() -> None:
+    with pytest.raises(TypeError, match="tempo"):
+        replay_request("orders", "copy", {"tempo": "1x"})  # type: ignore[typeddict-unknown-key]
