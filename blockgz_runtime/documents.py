@@ -69,6 +69,8 @@ def _yaml(name: str, text: str) -> Iterator[DocumentEntry]:
         raise _malformed(f"{name}:{line}", "YAML", error.problem or str(error)) from error
     except yaml.YAMLError as error:
         raise _malformed(name, "YAML", " ".join(str(error).split())) from error
+    except RecursionError as error:
+        raise _malformed(name, "YAML", "it is nested too deep") from error
     if root is None or root.tag == _YAML_TAGS + "null":
         return
     if not isinstance(root, yaml.MappingNode):

@@ -19,6 +19,8 @@ def ends_with_the_table(done: Completed) -> None:
     assert [row.startswith(step) for row, step in zip(rows, [*STEPS, "all"], strict=True)] == [True] * 9, (
         done.transcript
     )
+    assert len(table) == 1 + len(rows), "a cell is wrapped"
+    assert max(map(len, table)) <= 80
     assert "everything matches" in rows[-1]
     assert "Traceback" not in done.stdout + done.stderr
 

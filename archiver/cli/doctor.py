@@ -12,7 +12,7 @@ from archiver.cli.config_options import config_options_for_any_topic
 from archiver.config.resolution import Resolved
 from archiver.doctor import examine
 from archiver.doctor.findings import Finding, Verdict, worst
-from blockgz_runtime.errors import FAILED
+from blockgz_runtime.errors import FAILED, AccessDenied
 from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.tables import PIPE_WIDTH
 
@@ -30,7 +30,8 @@ def doctor(*, resolved: Resolved, as_json: bool) -> int:
     """Check broker, permissions, topics, store and this machine for a run with the same settings.
 
     Each check is ok, warn or fail, and says what to do. Archives nothing; the store is probed with scratch objects.
-    Exit code 1: a check failed.
+    The exit code is 12 where credentials or permissions are what is wrong, as that of a run, and 1 where another check
+    failed.
     """
     findings = list(examine(resolved.config))
     verdict = worst(findings)
@@ -38,7 +39,9 @@ def doctor(*, resolved: Resolved, as_json: bool) -> int:
         click.echo(orjson.dumps({"verdict": verdict, "findings": findings}).decode())
     else:
         _print(findings)
-    return FAILED if verdict is Verdict.FAIL else 0
+    if verdict is not Verdict.FAIL:
+        return 0
+    return AccessDenied.exit_code if any(finding.denied for finding in findings) else FAILED
 
 
 def _print(findings: list[Finding]) -> None:

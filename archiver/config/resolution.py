@@ -152,9 +152,11 @@ def _conflict(context: Mapping[str, Any], settings: Settings, masked: frozenset[
 
 def _missing(field: str) -> UsageError:
     description = (FIELDS[field].description or "").rstrip(".")
+    if description[:2].istitle():
+        description = description[0].lower() + description[1:]
     return UsageError(
         f"{field} is not given",
-        why=f"it has no default: {description[0].lower()}{description[1:]}",
+        why=f"it has no default: {description}",
         remedy=f"add {option_name(field)}, set {variable_name(field)}, or write {field} into the file of -C",
     )
 

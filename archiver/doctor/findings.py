@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from blockgz_runtime.errors import AccessDenied
 from index_format.errors import BlockgzError
 
 SHOWN = 20
@@ -25,6 +26,8 @@ class Finding:
     verdict: Verdict
     detail: str
     remedy: str = ""
+    denied: bool = False
+    """Whether credentials or permissions are what is wrong."""
 
 
 def worst(findings: Sequence[Finding]) -> Verdict:
@@ -36,7 +39,7 @@ def worst(findings: Sequence[Finding]) -> Verdict:
 def failed(check: str, error: BlockgzError) -> Finding:
     """A check that met one of our errors."""
     detail = f"{error.what}: {error.why}" if error.why else error.what
-    return Finding(check, Verdict.FAIL, one_line(detail), one_line(error.remedy))
+    return Finding(check, Verdict.FAIL, one_line(detail), one_line(error.remedy), isinstance(error, AccessDenied))
 
 
 def carefully(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:

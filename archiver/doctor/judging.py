@@ -68,7 +68,7 @@ def judge_topic_permissions(allowed: Mapping[str, frozenset[str] | None]) -> Ite
     for topic, missing in list(lacking.items())[:SHOWN]:
         what = " and ".join(sorted(missing))
         remedy = f"grant {what} on topic {topic} to this user"
-        yield Finding("topic ACL", Verdict.FAIL, f"{what} is not allowed on {topic}", remedy)
+        yield Finding("topic ACL", Verdict.FAIL, f"{what} is not allowed on {topic}", remedy, denied=True)
     if silent:
         yield Finding("topic ACL", Verdict.WARN, f"the broker does not tell what is allowed on {listed(silent)}")
     elif not lacking and allowed:
@@ -83,7 +83,7 @@ def judge_group_permissions(group_id: str, allowed: frozenset[str] | None) -> Fi
     if allowed >= NEEDED_OF_GROUP:
         return Finding("group ACL", Verdict.OK, f"READ is allowed on group {group_id}")
     remedy = f"grant READ on group {group_id} to this user, or choose another --group-id"
-    return Finding("group ACL", Verdict.FAIL, f"READ is not allowed on group {group_id}", remedy)
+    return Finding("group ACL", Verdict.FAIL, f"READ is not allowed on group {group_id}", remedy, denied=True)
 
 
 def judge_dead_letters(topic: str, is_there: bool, allowed: frozenset[str] | None) -> Finding:
@@ -96,7 +96,7 @@ def judge_dead_letters(topic: str, is_there: bool, allowed: frozenset[str] | Non
     if allowed >= NEEDED_OF_DEAD_LETTERS:
         return Finding(check, Verdict.OK, f"WRITE is allowed on {topic}")
     remedy = f"grant DESCRIBE and WRITE on topic {topic} to this user"
-    return Finding(check, Verdict.FAIL, f"WRITE is not allowed on {topic}", remedy)
+    return Finding(check, Verdict.FAIL, f"WRITE is not allowed on {topic}", remedy, denied=True)
 
 
 NEW_GROUP = Finding(

@@ -14,12 +14,11 @@ from typing import Protocol
 
 from archiver.ingest.kafka_source import Partition
 from archiver.ingest.partition_state import ArchivingState
-from blockgz_runtime.kafka.admin import TopicIdAnswers
+from blockgz_runtime.kafka.admin import NOTHING_TOLD, TopicIdAnswers
 
 ASK_SECONDS = 3.0
 SILENT_SECONDS = 5.0
 """A cluster that answered nothing is not asked again for so long: commits do not wait for it one by one."""
-NOTHING_TOLD = TopicIdAnswers({}, frozenset())
 
 
 class Verdict(Enum):

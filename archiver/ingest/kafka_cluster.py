@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -14,10 +15,12 @@ from archiver.logs import LogEvent, log
 from blockgz_runtime.errors import AccessDenied
 from blockgz_runtime.kafka.admin import (
     FACTS_DEADLINE_SECONDS,
+    NOTHING_TOLD,
     OF_THE_TOPIC,
     TopicIdAnswers,
     answered,
     ask_configs,
+    has_controller,
     log_bounds,
     topic_ids,
 )
@@ -47,6 +50,7 @@ class KafkaCluster:
         self._settings = dict(settings)
         self._bootstrap = settings["bootstrap.servers"]
         self._was_reached = False
+        self._has_controller = False
         self._denied: set[tuple[str, str]] = set()
         """What may not be asked for, and of which topic."""
 
@@ -57,6 +61,8 @@ class KafkaCluster:
 
     def cluster_id(self) -> str | None:
         """The cluster's id, or None where the broker does not tell it. Raises AccessDenied."""
+        if not self._is_controlled():
+            return None
         what = f"the cluster at {self._bootstrap} cannot be described"
         cluster = answered(self.admin.describe_cluster(request_timeout=FACTS_DEADLINE_SECONDS), what)
         return None if cluster is None else cluster.cluster_id
@@ -64,6 +70,8 @@ class KafkaCluster:
     def topic_ids(self, topics: Collection[str]) -> TopicIdAnswers:
         """The ids of topics, as far as the cluster tells them now."""
         self.admin.poll(0)  # for what the client has to log
+        if not self._is_controlled():
+            return NOTHING_TOLD
         answers = topic_ids(self.admin, topics)
         self._note_denied("id", answers.ids, answers.denied)
         return answers
@@ -144,11 +152,14 @@ class KafkaCluster:
         """
         known = self._known_topics()
         described, denied = {}, {}
-        for topic, answer in ask_configs(self.admin, filter(known.__contains__, topics)).items():
+        wanted = [topic for topic in topics if topic in known]
+        answers = ask_configs(self.admin, wanted) if self._has_controller else {}
+        for topic in wanted:
             partitions = known[topic].partitions
             replicas = {len(partition.replicas) for partition in partitions.values()}
             try:
-                entries = answered(answer, f"the configuration of topic {topic!r} cannot be read")
+                what = f"the configuration of topic {topic!r} cannot be read"
+                entries = answered(answers[topic], what) if topic in answers else None
             except AccessDenied as error:
                 denied[topic], entries = error, None
             described[topic] = TopicDescription(len(partitions), max(replicas, default=None), *_config(entries))
@@ -166,7 +177,15 @@ class KafkaCluster:
     def _known_topics(self) -> dict[str, Any]:
         metadata = cluster_metadata(self.admin, self._connection_errors, self._bootstrap)
         self._was_reached = True
+        self._has_controller = has_controller(metadata)
         return dict(metadata.topics)
+
+    def _is_controlled(self) -> bool:
+        """Whether the cluster had a controller when it was asked last, or has one now."""
+        if not self._has_controller:
+            with suppress(KafkaException):
+                self._has_controller = has_controller(self.admin.list_topics(timeout=FACTS_DEADLINE_SECONDS))
+        return self._has_controller
 
 
 def _config(entries: Any) -> tuple[dict[str, str] | None, dict[str, str] | None]:

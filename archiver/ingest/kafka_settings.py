@@ -126,7 +126,7 @@ def _check(kind: Client, settings: dict[str, Any], config: RunConfig, named: Cal
             raise UsageError(
                 f"{named(name)}: librdkafka refuses it, or what belongs to it",
                 why=refusal.why,
-                remedy="the names are librdkafka's own, in its CONFIGURATION.md; correct it or leave it out",
+                remedy=refusal.remedy,
             ) from refusal
     raise refusal
 

@@ -153,7 +153,7 @@ def _listen(address: str, respond: Callable[[str, str], Response]) -> ThreadingH
         raise UsageError(
             f"--http {address} cannot be listened on",
             why=getattr(error, "strerror", None) or str(error),
-            remedy="name a free port of this machine, such as 127.0.0.1:9464",
+            remedy="name an address of this machine and a port that nothing listens on, as HOST:PORT",
         ) from error
 
 

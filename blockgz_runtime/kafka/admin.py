@@ -25,6 +25,14 @@ OF_THE_TOPIC = (ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_TOPIC_CO
 """Where a setting comes from that was set for the topic: a member or its number, by the client's version."""
 
 
+def has_controller(metadata: Any) -> bool:
+    """Whether the cluster names a broker as its controller, which librdkafka sends questions of an admin to.
+
+    Its mock cluster does not, nor does a cluster that elects one; those questions would only time out.
+    """
+    return metadata.controller_id in metadata.brokers
+
+
 def answered(answer: Any, what: str) -> Any:
     """The result of a future; None where the broker gives none. Raises AccessDenied, about `what`."""
     try:
@@ -43,6 +51,9 @@ class TopicIdAnswers(NamedTuple):
     """Topics that the broker which answered does not have."""
     denied: Mapping[str, AccessDenied] = {}
     """Topics that may not be described."""
+
+
+NOTHING_TOLD = TopicIdAnswers({}, frozenset())
 
 
 def topic_ids(admin: AdminClient, topics: Collection[str]) -> TopicIdAnswers:

@@ -15,6 +15,7 @@ from blockgz_runtime.kafka.secrets import Secrets, is_secret, look_up_secrets
 
 RESERVED = {"logger", "error_cb", "on_delivery", "stats_cb", "test.mock.num.brokers"}
 """Settings that belong to the program or to tests."""
+WITHOUT_KERBEROS = "No provider for SASL mechanism GSSAPI"
 
 
 def client_settings(properties: Mapping[str, str | SecretStr], client_id: str) -> dict[str, Any]:
@@ -48,11 +49,14 @@ def make_client(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any])
     try:
         return kind(clear)
     except (KafkaException, TypeError, ValueError) as error:
-        raise UsageError(
-            "librdkafka refuses these settings",
-            why=secrets.mask(error.args[0].str() if isinstance(error, KafkaException) else str(error)),
-            remedy="correct -X or kafka in the configuration; the names are librdkafka's own",
-        ) from (None if secrets.hidden else error)
+        why = secrets.mask(error.args[0].str() if isinstance(error, KafkaException) else str(error))
+        remedy = "correct -X or kafka in the configuration; the names are those of librdkafka's CONFIGURATION.md"
+        if WITHOUT_KERBEROS in why:
+            why = "confluent-kafka's wheel has no Kerberos (SASL mechanism GSSAPI)"
+            remedy = "build it with libsasl2: pip install --no-binary confluent-kafka confluent-kafka; or use SCRAM"
+        raise UsageError("librdkafka refuses these settings", why=why, remedy=remedy) from (
+            None if secrets.hidden else error
+        )
 
 
 class _MaskedLogger:

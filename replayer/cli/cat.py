@@ -20,7 +20,7 @@ from replayer.read.formatting import DEFAULT_TEMPLATE, Printer, template_printer
 from replayer.read.positions import parse_kcat_offset
 from replayer.read.record_filter import Condition, Not, Pattern, ValueMatches
 from replayer.read.request import DamagePolicies, SelectionRequest, selected_batches
-from replayer.read.selection import Positions
+from replayer.read.selection import Positions, Selection
 from replayer.read.topics import TopicPartitions, parse_topic
 
 NOTHING_FOUND = 4
@@ -145,10 +145,23 @@ async def print_records(
     async with AsyncExitStack() as stack:
         stack.enter_context(ended_soon_after_signals(ENDED_BY))
         archive = await stack.enter_async_context(open_archive(options))
-        batches = await stack.enter_async_context(aclosing(selected_batches(archive, topic, selection, limit, damage)))
+        chosen = await selection.select(archive, topic)
+        if all(each.offsets.start == each.offsets.end for each in chosen):
+            click.echo(f"no records: {_extent(chosen)}", err=True)
+        printing = selected_batches(chosen, selection.filter, limit, damage)
+        batches = await stack.enter_async_context(aclosing(printing))
         async for partition, batch in batches:
             out.writelines(printer(partition.topic, partition.partition, batch))
             printed += batch.num_rows
             del batch
         out.flush()
     return printed
+
+
+def _extent(chosen: Sequence[Selection]) -> str:
+    """What the archive holds of the partitions of which nothing is chosen, the first few of them."""
+    held = [
+        f"{each.partition} holds offsets [{each.partition.start_offset}..{each.partition.next_offset})"
+        for each in chosen
+    ]
+    return ", ".join(held[:3] + ["..."] * (len(held) > 3))

@@ -20,6 +20,7 @@ from blockgz_runtime.kafka.admin import (
     TopicIdAnswers,
     answered,
     ask_configs,
+    has_controller,
     log_bounds,
     topic_id,
     topic_ids,
@@ -135,8 +136,7 @@ class KafkaAdmin:
             return None
         if metadata.error is not None:
             raise kafka_failure(metadata.error, f"topic {name!r} cannot be described")
-        # librdkafka asks the controller; where no broker is it, as in its mock cluster, these questions only time out.
-        tells = self._metadata.controller_id in self._metadata.brokers
+        tells = has_controller(self._metadata)
         return TopicFacts(
             name,
             len(metadata.partitions),

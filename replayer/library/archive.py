@@ -235,7 +235,8 @@ class Archive:
 
         def iterated() -> Iterator[SelectedBatch]:
             try:
-                yield from self._loop.iterate(selected_batches(self._archive, wanted, selection, limit, damage))
+                parts = self._loop.run(selection.select(self._archive, wanted))
+                yield from self._loop.iterate(selected_batches(parts, selection.filter, limit, damage))
             finally:
                 if lost is not None:
                     lost.extend(_lost(damage))

@@ -1,7 +1,7 @@
 """What is asked of an archive: which records of a topic, and what happens at damage."""
 
 import hashlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -72,17 +72,17 @@ class SelectedBatch(NamedTuple):
 
 
 async def selected_batches(
-    archive: Archive, topic: TopicPartitions, selection: SelectionRequest, limit: int | None, damage: "DamagePolicies"
+    chosen: Iterable[Selection], record_filter: RecordFilter, limit: int | None, damage: "DamagePolicies"
 ) -> AsyncGenerator[SelectedBatch]:
-    """At most `limit` records that are meant of a topic, partition after partition.
+    """At most `limit` records that are meant, partition after partition.
 
-    Close it (`aclosing`) when you stop early. Raises as `SelectionRequest.select` and `selected` do.
+    Close it (`aclosing`) when you stop early. Raises as `selected` does.
     """
     left = limit
-    for each in await selection.select(archive, topic):
+    for each in chosen:
         if left == 0:
             return
-        async with aclosing(selected(each, selection.filter, damage.of(each.partition))) as batches:
+        async with aclosing(selected(each, record_filter, damage.of(each.partition))) as batches:
             async for batch in batches:
                 part = batch if left is None else batch.slice(0, left)
                 left = None if left is None else left - part.num_rows

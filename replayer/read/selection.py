@@ -25,7 +25,7 @@ from replayer.read.blocks import (
 )
 from replayer.read.damage import STOP, Damaged, DamagePolicy, Unreadable
 from replayer.read.partition import ArchivedPartition, Chunk
-from replayer.read.positions import OffsetRange, Position, resolve_range
+from replayer.read.positions import AtOffset, AtTime, OffsetRange, Position, resolve_range
 from replayer.read.record_filter import RecordFilter
 
 
@@ -45,6 +45,16 @@ class Positions:
     of_partitions: Mapping[int, tuple[Position | None, Position | None]] = field(default_factory=dict)
     asked: tuple[str, ...] = field(default=(), compare=False)
     """How start and end were written."""
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for a start behind the end."""
+        match self.start, self.end:
+            case (AtOffset(start), AtOffset(end)) | (AtTime(start), AtTime(end)) if start > end:
+                raise UsageError(
+                    f"the records are to begin at {start} and to end before {end}",
+                    why="the start is behind the end, so there is none",
+                    remedy="exchange --from and --to",
+                )
 
     async def resolve(self, partition: ArchivedPartition) -> OffsetRange:
         start, end = self.of_partitions.get(partition.partition, (None, None))

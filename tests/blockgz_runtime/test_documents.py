@@ -51,6 +51,7 @@ class TestYaml:
             ("a: &a\n  b: *a\n", "f.yaml:2"),
             ("<<: {a: b}\n", "f.yaml:1"),
             ("a: b\n---\nc: d\n", "f.yaml:2"),
+            ("[" * 20_000, "f.yaml"),
         ],
     )
     def test_malformed(self, text: str, line: str) -> None:

@@ -159,6 +159,13 @@ class TestCheck:
         assert lines[0] == f"error: {what}"
         assert [line[:7] for line in lines] == ["error: ", "why:   ", "do:    "]
 
+    def test_kerberos_is_not_in_the_wheel(self) -> None:
+        Path("f.yaml").write_text("kafka: {security.protocol: SASL_SSL, sasl.mechanism: GSSAPI}")
+        result = archiver("config", "check", "f.yaml")
+        assert result.exit_code == 2
+        assert "no Kerberos" in result.stderr
+        assert "recompile" not in result.stderr
+
     def test_without_a_file(self) -> None:
         assert archiver("config", "check").exit_code == 2
 

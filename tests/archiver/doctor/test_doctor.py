@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from archiver.cli import main
-from archiver.doctor.findings import Finding, Verdict, worst
+from archiver.doctor.findings import Finding, Verdict, failed, worst
 from archiver.doctor.judging import (
     FILES,
     judge_clock,
@@ -25,7 +25,9 @@ from archiver.doctor.judging import (
     judge_topics,
 )
 from archiver.ingest.kafka_cluster import TopicDescription
+from blockgz_runtime.errors import AccessDenied
 from blockgz_runtime.store.s3_writer import S3Store
+from index_format.errors import BlockgzError
 from index_format.identity import ArchiveInfo
 from tests.support.archives import ArchiveWriter
 from tests.support.mock_cluster import MockCluster
@@ -152,6 +154,22 @@ def test_the_worst_verdict_counts() -> None:
     assert worst([]) is OK
     assert worst([Finding("a", WARN, ""), Finding("b", OK, "")]) is WARN
     assert worst([Finding("a", WARN, ""), Finding("b", FAIL, ""), Finding("c", OK, "")]) is FAIL
+
+
+@pytest.mark.parametrize(
+    ("found", "exit_code"),
+    [
+        ([Finding("a", WARN, "", denied=True), Finding("b", OK, "")], 0),
+        ([Finding("a", FAIL, ""), Finding("b", OK, "")], 1),
+        ([Finding("a", FAIL, ""), failed("b", AccessDenied("no"))], 12),
+        ([failed("b", BlockgzError("no"))], 1),
+    ],
+)
+def test_what_is_denied_ends_with_the_code_of_a_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: list[Finding], exit_code: int
+) -> None:
+    monkeypatch.setattr("archiver.cli.doctor.examine", lambda _: found)
+    assert run("orders", "-b", "127.0.0.1:1", "-a", tmp_path).exit_code == exit_code
 
 
 @pytest.fixture(autouse=True)

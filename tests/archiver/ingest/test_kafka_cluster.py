@@ -1,7 +1,7 @@
 """What is asked of a cluster: bounds of logs now and then, configurations that may be denied."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from confluent_kafka import KafkaError
@@ -50,7 +50,7 @@ class Admin:
     def list_topics(self, timeout: float) -> object:
         partition = SimpleNamespace(replicas=[1])
         topics = {name: SimpleNamespace(error=None, partitions={0: partition}) for name in ("orders", "users")}
-        return SimpleNamespace(topics=topics)
+        return SimpleNamespace(topics=topics, controller_id=1, brokers={1: None})
 
     def describe_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, object]:
         return {each: future(DENIED if each.name == "orders" else {}) for each in resources}
@@ -71,6 +71,25 @@ def test_a_configuration_that_may_not_be_read_is_said_so_once(caplog: pytest.Log
     assert line.msg["event"] is LogEvent.DESCRIBE_DENIED
     assert (line.msg["topic"], line.msg["asked"]) == ("orders", "configuration")
     assert line.msg["why"] == KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED).str()
+
+
+class WithoutController(Admin):
+    """Like librdkafka's mock cluster: what an admin asks only times out."""
+
+    def list_topics(self, timeout: float) -> object:
+        return SimpleNamespace(**{**vars(super().list_topics(timeout)), "controller_id": 0})
+
+    def describe_configs(self, *_: object, **__: object) -> NoReturn:
+        raise AssertionError("asked")
+
+    describe_cluster = describe_topics = describe_configs
+
+
+def test_where_no_controller_is_nobody_is_asked() -> None:
+    cluster = KafkaCluster(client_settings({"bootstrap.servers": "127.0.0.1:1"}, "test"))
+    cluster.admin = WithoutController()  # type: ignore[assignment]
+    assert cluster.describe(["orders"]) == {"orders": TopicDescription(1, 1, None, None)}
+    assert (cluster.cluster_id(), cluster.topic_ids(["orders"]).ids) == (None, {})
 
 
 def test_a_partition_without_a_leader_holds_up_no_answer_about_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

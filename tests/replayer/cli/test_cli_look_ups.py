@@ -179,6 +179,19 @@ class TestCat:
         assert result.exit_code == 0, result.stderr
         assert result.stdout.split() == expected
 
+    def test_where_nothing_is_chosen_it_says_what_there_is(self, root: Path, orders: list[PartitionWriter]) -> None:
+        result = replayer("cat", "orders:0", "--from", "60", root=root)
+        assert (result.exit_code, result.stdout) == (0, "")
+        assert result.stderr == "no records: orders:0 holds offsets [0..60)\n"
+
+    @pytest.mark.parametrize(("start", "end"), [("30", "20"), ("@1760000000058", "@1760000000057")])
+    def test_a_start_behind_the_end_is_refused(
+        self, root: Path, orders: list[PartitionWriter], start: str, end: str
+    ) -> None:
+        result = replayer("cat", "orders", "--from", start, "--to", end, root=root)
+        assert result.exit_code == 2
+        assert "exchange --from and --to" in result.stderr
+
     def test_positions_of_single_partitions(self, root: Path, orders: list[PartitionWriter], tmp_path: Path) -> None:
         file = tmp_path / "offsets.csv"
         file.write_text("group,orders,1,118\nother,7,3\n")
