@@ -3,8 +3,12 @@
 Keys are relative to the archive's root. Every implementation passes tests/contract/test_reader_store.py.
 """
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
+
+SILENT_SECONDS = 5.0
 
 
 class ObjectReader(Protocol):
@@ -68,6 +72,40 @@ class PassingReader:
 
     async def folders(self, prefix: str) -> tuple[str, ...]:
         return await self._reader.folders(prefix)
+
+
+class WatchedReader(PassingReader):
+    """Calls `tell`, once, when a small request is without an answer for SILENT_SECONDS."""
+
+    def __init__(self, reader: ObjectReader, tell: Callable[[str], object]) -> None:
+        super().__init__(reader)
+        self._tell = tell
+        self._told = False
+
+    async def get(self, key: str, max_bytes: int) -> bytes:
+        with self._watched():
+            return await super().get(key, max_bytes)
+
+    async def size(self, key: str) -> int:
+        with self._watched():
+            return await super().size(key)
+
+    async def folders(self, prefix: str) -> tuple[str, ...]:
+        with self._watched():
+            return await super().folders(prefix)
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        alarm = asyncio.get_running_loop().call_later(SILENT_SECONDS, self._say)
+        try:
+            yield
+        finally:
+            alarm.cancel()
+
+    def _say(self) -> None:
+        if not self._told:
+            self._told = True
+            self._tell(f"waiting for {self.address}: no answer for {SILENT_SECONDS:g} s")
 
 
 class CountingReader(PassingReader):

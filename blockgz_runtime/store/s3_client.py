@@ -84,12 +84,14 @@ _NO_ANSWER = (
 )
 
 
-def client_options(endpoint_url: str | None, *, connections: int, attempts: int) -> dict[str, Any]:
+def client_options(
+    endpoint_url: str | None, *, connections: int, attempts: int, read_seconds: int = READ_SECONDS
+) -> dict[str, Any]:
     """Arguments of a botocore Config. Other stores than AWS know neither virtual hosts nor AWS's newer checksums."""
     return {
         "max_pool_connections": connections,
         "connect_timeout": CONNECT_SECONDS,
-        "read_timeout": READ_SECONDS,
+        "read_timeout": read_seconds,
         "retries": {"mode": "standard", "total_max_attempts": attempts},
         "s3": {"addressing_style": "path" if endpoint_url else "auto"},
         "request_checksum_calculation": "when_required",

@@ -34,6 +34,8 @@ from blockgz_runtime.store.s3_client import (
 from index_format.errors import TooLarge
 
 MAX_CONNECTIONS = 64
+READ_SECONDS = 20
+"""So long a server may send nothing; with all attempts a store that hangs is given up after about a minute."""
 BODY_ATTEMPTS = 4
 """For a body that breaks off, which botocore does not repeat; of a range, without a byte more."""
 PIECE_BYTES = 1024 * 1024
@@ -66,7 +68,10 @@ async def open_s3(
     address: S3Address, *, endpoint_url: str | None, region: str | None, profile: str | None = None
 ) -> AsyncIterator["S3Reader"]:
     """A reader on one client, closed at the end."""
-    config = AioConfig(**client_options(endpoint_url, connections=MAX_CONNECTIONS, attempts=REQUEST_ATTEMPTS))
+    options = client_options(
+        endpoint_url, connections=MAX_CONNECTIONS, attempts=REQUEST_ATTEMPTS, read_seconds=READ_SECONDS
+    )
+    config = AioConfig(**options)
     with setup_errors(endpoint_url):
         client = (
             await AioSession(profile=profile)

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import click
@@ -18,7 +19,7 @@ from blockgz_runtime.program.options import Option, OptionSet
 from blockgz_runtime.store.address import Address, parse_address
 from blockgz_runtime.store.cache import DiskCache, default_folder
 from blockgz_runtime.store.opening import open_reader
-from blockgz_runtime.store.reader import CountingReader
+from blockgz_runtime.store.reader import CountingReader, WatchedReader
 from index_format.ancestor.payloads import ANCESTORS_FORMAT, OldFormat
 from replayer.old_archives.detection import old_archive_finder
 from replayer.read.archive import Archive
@@ -72,7 +73,7 @@ async def open_counted_archive(
 ) -> AsyncIterator[tuple[Archive, CountingReader]]:
     """The same, with what counts the requests."""
     async with open_reader(options.address, endpoint_url=options.endpoint_url, region=options.region) as reader:
-        counting = CountingReader(reader)
+        counting = CountingReader(WatchedReader(reader, partial(click.echo, err=True)))
         finder = old_archive_finder(options.old_format, options.max_block_bytes)
         archive = Archive(counting, options.max_block_bytes, finder, cache)
         yield archive, counting
