@@ -2,29 +2,26 @@
 
 import asyncio
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from operator import attrgetter
 
 import click
 import msgspec
 
-from blockgz_runtime.errors import PARTLY_FAILED, NoSuchTopic
+from blockgz_runtime.errors import PARTLY_FAILED
 from blockgz_runtime.program.progress import record_progress
 from blockgz_runtime.program.tables import print_table
 from index_format.record_formats.json_lines import json_object
 from index_format.records import Record
 from replayer.cli.options.archive_options import ArchiveOptions, open_archive
 from replayer.cli.report import ReportOptions, naming_what_is_left
-from replayer.kafka.admin import KafkaAdmin
-from replayer.kafka.reader import KafkaReader
-from replayer.kafka.topic_facts import TopicFacts, Watermarks
-from replayer.read.blocks import readable_chunks
-from replayer.read.partition import Chunk
 from replayer.read.request import SKIPS, DamagePolicies
-from replayer.read.selection import Positions, Reading, Selection, chosen_entries, select
+from replayer.read.selection import Positions, Reading, Selection
 from replayer.read.topics import TopicPartitions
 from replayer.replay.plan import describe_source
-from replayer.verify.comparison import compare_copy, compare_source, relation_of
+from replayer.verify.against_topic import compare_with_topic
+from replayer.verify.comparison import Progress
 from replayer.verify.findings import ComparisonReport, Relation, Verdict
 from replayer.verify.report import comparison_document
 
@@ -61,74 +58,20 @@ async def _compare(
     options: ArchiveOptions,
     as_json: bool,
 ) -> ComparisonReport:
-    admin = await asyncio.to_thread(KafkaAdmin, kafka)
-    facts = await asyncio.to_thread(admin.topic, against)
-    if facts is None:
-        raise NoSuchTopic(
-            f"the cluster has no topic {against!r}",
-            why=f"it has {', '.join(admin.topics[:10]) or 'no topics'}",
-            remedy="check the name and -b",
-        )
-    async with open_archive(options) as archive:
-        selections = await select(archive, topic.topic, topic.partitions, positions)
-        newest = selections[0].partition if selections else None
-        relation = relation_of(newest.topic, newest.marker.topic_id, facts) if newest else Relation.COPY
-        isolation = await _isolation_level(selections, relation)
-        watermarks = await asyncio.to_thread(admin.watermarks, against, range(facts.num_partitions), isolation)
-        report = ComparisonReport(relation)
-        if topic.partitions is None:
-            report.warnings += _unarchived(selections, facts, watermarks)
+    @asynccontextmanager
+    async def watched(selections: Sequence[Selection], report: ComparisonReport) -> AsyncIterator[Progress]:
         # Damage is reported where the comparison comes to it.
         reading = Reading(on_damage=DamagePolicies(SKIPS).of)
         total = sum([(await describe_source(selection, reading)).records for selection in selections])
-        reader = await asyncio.to_thread(KafkaReader, kafka, isolation)
-        try:
-            names = [f"{each.partition.topic}:{each.partition.partition}" for each in selections]
-            with (
-                naming_what_is_left(names, lambda: len(report.partitions)),
-                record_progress("comparing", total, as_json=as_json) as advance,
-            ):
-                for selection in selections:
-                    bounds = watermarks.get(selection.partition.partition, Watermarks(0, 0))
-                    if relation is Relation.SOURCE:
-                        compared = await compare_source(selection, facts, bounds, reader, advance)
-                    else:
-                        compared = await compare_copy(selection, facts.name, bounds, reader, advance)
-                    report.partitions.append(compared)
-        finally:
-            await asyncio.to_thread(reader.close)
-    if relation is Relation.COPY:
-        report.warnings += _deleted(report, facts, watermarks)
-    return report
+        names = [f"{each.partition.topic}:{each.partition.partition}" for each in selections]
+        with (
+            naming_what_is_left(names, lambda: len(report.partitions)),
+            record_progress("comparing", total, as_json=as_json) as advance,
+        ):
+            yield advance
 
-
-async def _isolation_level(selections: Sequence[Selection], relation: Relation) -> str:
-    """What the source was read with; a copy holds no transactions of the source."""
-    if relation is Relation.SOURCE:
-        for partition, offsets in selections:
-            async for chunk in readable_chunks(partition, chosen_entries(partition, *offsets)):
-                if isinstance(chunk, Chunk):
-                    return chunk.index.isolation_level
-    return "read_committed"
-
-
-def _unarchived(selections: Sequence[Selection], facts: TopicFacts, watermarks: dict[int, Watermarks]) -> list[str]:
-    archived = {selection.partition.partition for selection in selections}
-    return [
-        f"{facts.name}:{partition} holds records and is not in the archive"
-        for partition, bounds in watermarks.items()
-        if partition not in archived and bounds.end > bounds.low
-    ]
-
-
-def _deleted(report: ComparisonReport, facts: TopicFacts, watermarks: Mapping[int, Watermarks]) -> list[str]:
-    """Why a copy may differ: its first records are gone."""
-    lows = {number: bounds.low for number, bounds in watermarks.items() if bounds.low}
-    return [
-        f"{facts.name}:{each.partition} begins at offset {lows[each.partition]}: what stood before was deleted"
-        for each in report.partitions
-        if each.verdict is Verdict.FAILURE and each.partition in lows
-    ]
+    async with open_archive(options) as archive:
+        return await compare_with_topic(archive, topic, against, kafka, positions, watched)
 
 
 def _print(report: ComparisonReport, topic: str, against: str) -> None:

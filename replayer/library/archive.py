@@ -26,12 +26,13 @@ from replayer.read.positions import position_of, time_of
 from replayer.read.request import SKIPS, STOPS, DamagePolicies, SelectedBatch, selected_batches
 from replayer.read.topics import parse_topic
 from replayer.verify.chunk_checks import Depth
-from replayer.verify.findings import ArchiveReport
+from replayer.verify.findings import ArchiveReport, ComparisonReport
 from replayer.verify.verifying import verify_archive
 
 if TYPE_CHECKING:
     from replayer.library.replaying import Cluster, ReplayChoice, Replayed
     from replayer.replay.plan import ReplayPlan
+    from replayer.replay.proof.job_proof import JobProof
 
 BATCH_SCHEMA = SCHEMA.insert(0, pa.field("partition", pa.int32(), nullable=False))
 """The columns of `Archive.batches`; timestamp is ms since the epoch, -1 for none."""
@@ -184,6 +185,35 @@ class Archive:
         return self._loop.run(
             verify_archive(self._archive, wanted, _DEPTHS[one_of("depth", depth, _DEPTHS)], expected=tuple(expected))
         )
+
+    def compare(
+        self,
+        topic: str,
+        with_topic: str,
+        *,
+        kafka: "Cluster",
+        partitions: Iterable[int] | None = None,
+        start: Place | None = None,
+        end: Place | None = None,
+        at: Time | None = None,
+    ) -> ComparisonReport:
+        """Compares records with those of a topic of a cluster: the one that was archived, or a copy of it.
+
+        Differences and damage are in the report, not raised. Raises NoSuchTopic.
+        """
+        from replayer.library.replaying import cluster_properties  # noqa: PLC0415  # it loads Kafka's client
+        from replayer.verify.against_topic import compare_with_topic  # noqa: PLC0415  # as above
+
+        wanted, selection = chosen(topic, {"partitions": partitions, "start": start, "end": end, "at": at})
+        properties = cluster_properties(kafka)
+        compared = compare_with_topic(self._archive, wanted, with_topic, properties, selection.positions)
+        return self._loop.run(compared)
+
+    def verify_job(self, job: str, *, kafka: "Cluster", jobs: str | None = None) -> "JobProof":
+        """Proves what a replay wrote: applies it again, and compares with the target. `jobs` as for `replay`."""
+        from replayer.library.replaying import prove  # noqa: PLC0415  # as above
+
+        return self._loop.run(prove(self._archive, self._place, job, jobs, kafka))
 
     def plan_replay(
         self,

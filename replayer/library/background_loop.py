@@ -10,6 +10,32 @@ from blockgz_runtime.errors import UsageError
 T = TypeVar("T")
 
 
+class _Call:
+    """Some work in the loop, for a caller who may give it up before it begins."""
+
+    def __init__(self) -> None:
+        self.given_up = False
+        self.ended = threading.Event()
+        self._task: asyncio.Task[Any] | None = None
+
+    async def made(self, work: Coroutine[Any, Any, T]) -> T:
+        if self.given_up:
+            work.close()
+            raise asyncio.CancelledError
+        self._task = asyncio.current_task()
+        try:
+            return await work
+        finally:
+            self.ended.set()
+
+    def cancel(self) -> None:
+        """In the loop's thread."""
+        if self._task is None:
+            self.ended.set()
+        else:
+            self._task.cancel()
+
+
 class BackgroundLoop:
     """Runs coroutines for callers in other threads; `close` cancels what is still at work."""
 
@@ -28,11 +54,15 @@ class BackgroundLoop:
             raise UsageError(
                 "the archive is closed", why="its `with` block or close() ended it", remedy="open it again"
             )
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        call = _Call()
         try:
-            return future.result()
-        finally:
-            future.cancel()
+            return asyncio.run_coroutine_threadsafe(call.made(work), self._loop).result()
+        except KeyboardInterrupt:
+            # Not by the future: the interrupt may come before there is one here.
+            call.given_up = True
+            self._loop.call_soon_threadsafe(call.cancel)
+            call.ended.wait()
+            raise
 
     def iterate(self, items: AsyncGenerator[T]) -> Iterator[T]:
         """The items one after the other, each worked out when it is asked for, and what runs ahead in `items`."""

@@ -14,6 +14,7 @@ from replayer.read.request import SKIPS, STOPS, DamagePolicies
 from replayer.replay.jobs.folder import jobs_place
 from replayer.replay.pace import Commands, make_pace
 from replayer.replay.plan import ReplayPlan
+from replayer.replay.proof.job_proof import JobProof, kept_job, prove_job
 from replayer.replay.replaying import planned_replay
 from replayer.replay.request import ReplayRequest, Shape, named_target
 from replayer.replay.result import ReplayResult
@@ -123,7 +124,7 @@ _RENAMED = {"transforms": "chain"}
 
 async def plan(archive: Archive, place: ArchivePlace, request: ReplayRequest, kafka: Cluster) -> ReplayPlan:
     """What a replay would do; writes nothing."""
-    async with planned_replay(request, archive, cluster_properties(kafka), _jobs(request, place)) as planned:
+    async with planned_replay(request, archive, cluster_properties(kafka), _jobs(request.jobs, place)) as planned:
         return planned.plan
 
 
@@ -131,12 +132,18 @@ async def replay(
     archive: Archive, place: ArchivePlace, request: ReplayRequest, kafka: Cluster, progress: Progress
 ) -> tuple[Replayed, DamagePolicies]:
     """Does it."""
-    async with planned_replay(request, archive, cluster_properties(kafka), _jobs(request, place)) as planned:
+    async with planned_replay(request, archive, cluster_properties(kafka), _jobs(request.jobs, place)) as planned:
         async with planned.begun() as begun:
             result = await begun.run(Commands(), progress)
             await begun.settled(result)
         return Replayed(planned.plan, result, planned.ground.target.left_out), planned.damage
 
 
-def _jobs(request: ReplayRequest, place: ArchivePlace) -> Store:
-    return open_store(jobs_place(request.jobs), endpoint_url=place.endpoint_url, region=place.region)
+async def prove(archive: Archive, place: ArchivePlace, job: str, jobs: str | None, kafka: Cluster) -> JobProof:
+    """What was found of a job."""
+    kept, folder = kept_job(job, _jobs(jobs, place))
+    return await prove_job(kept, folder, archive, cluster_properties(kafka))
+
+
+def _jobs(jobs: str | None, place: ArchivePlace) -> Store:
+    return open_store(jobs_place(jobs), endpoint_url=place.endpoint_url, region=place.region)

@@ -1,8 +1,8 @@
 import asyncio
-import signal
 import threading
-from collections.abc import AsyncGenerator, Iterator
-from concurrent.futures import CancelledError
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from concurrent.futures import CancelledError, Future
+from typing import Any
 
 import pytest
 
@@ -32,20 +32,63 @@ class Endless:
             self.cancelled.set()
 
 
-def test_an_interrupt_cancels_the_work_and_the_loop_goes_on(loop: BackgroundLoop) -> None:
-    endless, main = Endless(), threading.main_thread().ident
-    assert main is not None
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> Endless:
+    """Work at which its caller is interrupted, as by Ctrl-C."""
+    endless = Endless()
+    schedule = asyncio.run_coroutine_threadsafe
 
-    def interrupt() -> None:
-        assert endless.begun.wait(SECONDS)
-        signal.pthread_kill(main, signal.SIGINT)
+    class Interrupted:
+        def __init__(self, future: Future[Any]) -> None:
+            self._future = future
 
-    thread = threading.Thread(target=interrupt)
-    thread.start()
+        def result(self) -> Any:
+            while not endless.cancelled.is_set() and not self._future.done():
+                if endless.begun.wait(0.01):
+                    raise KeyboardInterrupt
+            return self._future.result()
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", lambda *work: Interrupted(schedule(*work)))
+    return endless
+
+
+def test_an_interrupt_cancels_the_work_and_the_loop_goes_on(loop: BackgroundLoop, interrupted: Endless) -> None:
     with pytest.raises(KeyboardInterrupt):
-        loop.run(endless.work())
-    thread.join()
-    assert endless.cancelled.wait(SECONDS)
+        loop.run(interrupted.work())
+    assert interrupted.cancelled.is_set()
+    assert loop.run(asyncio.sleep(0, "next")) == "next"
+
+
+def test_an_interrupt_ends_a_generator_that_is_at_work(loop: BackgroundLoop, interrupted: Endless) -> None:
+    ended = threading.Event()
+
+    async def numbers() -> AsyncGenerator[int]:
+        try:
+            yield 1
+            await interrupted.work()
+        finally:
+            await asyncio.sleep(0)
+            ended.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        list(loop.iterate(numbers()))
+    assert ended.is_set()
+
+
+def test_an_interrupt_before_the_work_begins(loop: BackgroundLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    endless = Endless()
+
+    def interrupt(made: Coroutine[Any, Any, Any], _: object) -> None:
+        made.close()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(asyncio, "run_coroutine_threadsafe", interrupt)
+        work = endless.work()
+        with pytest.raises(KeyboardInterrupt):
+            loop.run(work)
+        work.close()
+    assert not endless.begun.is_set()
     assert loop.run(asyncio.sleep(0, "next")) == "next"
 
 

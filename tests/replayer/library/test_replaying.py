@@ -10,6 +10,7 @@ from replayer.kafka.reader import KafkaReader
 from replayer.library.replaying import ReplayChoice, replay_request
 from replayer.read.topics import TopicPartitions
 from replayer.replay.request import ReplayRequest, Shape
+from replayer.verify.findings import Verdict
 from tests.support.archives import ArchiveWriter, records
 from tests.support.mock_cluster import MockCluster
 
@@ -64,6 +65,17 @@ def test_a_replay_and_its_progress(archive: replayer.Archive, cluster: MockClust
         written = [record for batch in reader.read(copy, 2, 0, 10) for record in iter_records(batch)]
     assert [each.value for each in written] == [each.value for each in records(range(30, 40))]
     assert {each.headers[-1] for each in written} == {("from", b"archive")}
+
+
+def test_a_copy_is_compared_and_its_job_is_proved(archive: replayer.Archive, cluster: MockCluster, copy: str) -> None:
+    kafka = cluster.bootstrap_servers
+    done = archive.replay("orders", copy, kafka=kafka, end=30)
+    assert archive.compare("orders", copy, kafka=kafka, end=30).verdict is Verdict.OK
+    assert archive.compare("orders", copy, kafka=kafka).verdict is Verdict.FAILURE
+    proof = archive.verify_job(done.plan.job.name, kafka=kafka)
+    assert (proof.verdict, sum(lane.records for lane in proof.lanes)) == ("OK", 90)
+    with pytest.raises(replayer.UsageError, match="no job other"):
+        archive.verify_job("other", kafka=kafka)
 
 
 def test_a_second_copy_is_refused(archive: replayer.Archive, cluster: MockCluster, copy: str) -> None:
