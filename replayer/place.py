@@ -1,11 +1,12 @@
 """Where an archive is, and how programs, tasks of Spark and callers of the library open it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blockgz_runtime.store.address import Address, LocalAddress
 from blockgz_runtime.store.opening import open_reader
+from blockgz_runtime.store.reader import ObjectReader
 from index_format.ancestor.payloads import OldFormat
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from replayer.old_archives.detection import old_archive_finder
@@ -26,17 +27,21 @@ class ArchivePlace:
     profile: str | None = None
     """Of AWS's configuration files; None for what the environment says."""
 
-    def __post_init__(self) -> None:
-        """Makes a folder absolute, because executors work in folders of their own."""
-        if isinstance(self.address, LocalAddress):
-            object.__setattr__(self, "address", LocalAddress(str(self.address.root())))
+    def absolute(self) -> "ArchivePlace":
+        """The same, for processes that work in folders of their own."""
+        address = self.address
+        return replace(self, address=LocalAddress(str(address.root()))) if isinstance(address, LocalAddress) else self
 
 
 @asynccontextmanager
-async def opened(place: ArchivePlace, cache: ObjectCache | None = None) -> AsyncIterator[Archive]:
-    """The archive of a place; its store is closed at the end."""
+async def opened(
+    place: ArchivePlace,
+    cache: ObjectCache | None = None,
+    around: Callable[[ObjectReader], ObjectReader] = lambda reader: reader,
+) -> AsyncIterator[Archive]:
+    """The archive of a place, which reads through `around`; its store is closed at the end."""
     old, limit = place.old_format, place.max_block_bytes
     finder = None if old is None else old_archive_finder(old, limit)
     settings = {"endpoint_url": place.endpoint_url, "region": place.region, "profile": place.profile}
     async with open_reader(place.address, **settings) as reader:
-        yield Archive(reader, limit, finder, cache)
+        yield Archive(around(reader), limit, finder, cache)

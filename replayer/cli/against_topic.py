@@ -14,8 +14,9 @@ from blockgz_runtime.program.progress import record_progress
 from blockgz_runtime.program.tables import print_table
 from index_format.record_formats.json_lines import json_object
 from index_format.records import Record
-from replayer.cli.options.archive_options import ArchiveOptions, open_archive
+from replayer.cli.options.archive_options import open_archive
 from replayer.cli.report import ReportOptions, naming_what_is_left
+from replayer.place import ArchivePlace
 from replayer.read.request import SKIPS, DamagePolicies
 from replayer.read.selection import Positions, Reading, Selection
 from replayer.read.topics import TopicPartitions
@@ -33,7 +34,7 @@ def verify_against(
     against: str,
     positions: Positions,
     kafka: dict[str, str],
-    archive: ArchiveOptions,
+    archive: ArchivePlace,
     report_to: ReportOptions,
     *,
     as_json: bool,
@@ -55,7 +56,7 @@ async def _compare(
     against: str,
     positions: Positions,
     kafka: dict[str, str],
-    options: ArchiveOptions,
+    options: ArchivePlace,
     as_json: bool,
 ) -> ComparisonReport:
     @asynccontextmanager

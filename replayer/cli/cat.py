@@ -12,10 +12,11 @@ import click
 from blockgz_runtime.process import ended_soon_after_signals
 from blockgz_runtime.program.main import ENDED_BY, closing
 from blockgz_runtime.program.options import OptionSet
-from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
+from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.options import limit_option
 from replayer.cli.options.printing_options import Printing, printing_options
 from replayer.cli.options.selection_options import damage_option, print_skipped, selection_options
+from replayer.place import ArchivePlace
 from replayer.read.formatting import DEFAULT_TEMPLATE, Printer, template_printer
 from replayer.read.positions import parse_kcat_offset
 from replayer.read.record_filter import Condition, Not, Pattern, ValueMatches
@@ -59,7 +60,7 @@ print_options = OptionSet("request", PrintRequest, selection_options, limit_opti
 )
 @print_options
 @archive_options
-def cat(topic: str, offsets: tuple[str, ...], request: PrintRequest, archive: ArchiveOptions) -> int:
+def cat(topic: str, offsets: tuple[str, ...], request: PrintRequest, archive: ArchivePlace) -> int:
     """Print records, partition after partition, in offset order.
 
     Prints the value and a newline by default.
@@ -110,7 +111,7 @@ def grep(
     invert_match: bool,
     count: bool,
     request: PrintRequest,
-    archive: ArchiveOptions,
+    archive: ArchivePlace,
 ) -> int:
     """Print the records in whose value REGEX is found, each with its place in front.
 
@@ -132,7 +133,7 @@ def grep(
 
 
 async def print_records(
-    options: ArchiveOptions,
+    options: ArchivePlace,
     topic: TopicPartitions,
     selection: SelectionRequest,
     limit: int | None,

@@ -14,8 +14,9 @@ from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.tables import print_rows, print_table, timestamp_text
 from blockgz_runtime.store.cache import DiskCache
 from replayer.cli.ls import offsets_text
-from replayer.cli.options.archive_options import ArchiveOptions, archive_options, cache_option, open_archive
+from replayer.cli.options.archive_options import archive_options, cache_option, open_archive
 from replayer.cli.options.options import format_option
+from replayer.place import ArchivePlace
 from replayer.read.coverage import PartitionCoverage, Timeline, sliced, timeline, topic_coverage
 from replayer.read.topics import parse_topic
 
@@ -57,7 +58,7 @@ class CoverageRow(NamedTuple):
 @format_option("svg", "html")
 @cache_option
 @archive_options
-def command(topics: tuple[str, ...], form: str, cache: DiskCache | None, archive: ArchiveOptions) -> None:
+def command(topics: tuple[str, ...], form: str, cache: DiskCache | None, archive: ArchivePlace) -> None:
     """Show what is archived of each partition over time, and where the gaps are.
 
     All topics where none is named.
@@ -80,7 +81,7 @@ def command(topics: tuple[str, ...], form: str, cache: DiskCache | None, archive
                 _print_table(rows, over)
 
 
-async def _coverage(options: ArchiveOptions, topics: Sequence[str], cache: DiskCache | None) -> list[CoverageRow]:
+async def _coverage(options: ArchivePlace, topics: Sequence[str], cache: DiskCache | None) -> list[CoverageRow]:
     async with open_archive(options, cache) as archive:
         wanted = [parse_topic(topic) for topic in topics or await archive.topics()]
         return [

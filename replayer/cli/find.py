@@ -16,9 +16,10 @@ from blockgz_runtime.program.tables import print_rows, print_table, timestamp_te
 from blockgz_runtime.store.cache import DiskCache
 from replayer.cli.cat import NOTHING_FOUND, print_records
 from replayer.cli.ls import time_text
-from replayer.cli.options.archive_options import ArchiveOptions, archive_options, cache_option, open_archive
+from replayer.cli.options.archive_options import archive_options, cache_option, open_archive
 from replayer.cli.options.options import format_option, limit_option
 from replayer.cli.options.selection_options import damage_option, print_skipped, selection_options
+from replayer.place import ArchivePlace
 from replayer.read.formatting import Printer
 from replayer.read.lookup import TimedOffset, offset_at
 from replayer.read.positions import AtTime, parse_time
@@ -58,7 +59,7 @@ def command(
     form: str,
     on_damage: str,
     cache: DiskCache | None,
-    archive: ArchiveOptions,
+    archive: ArchivePlace,
 ) -> int:
     """Find the offsets of a time, or of records with a key, a header or a pattern.
 
@@ -83,7 +84,7 @@ def command(
 
 
 async def _find_times(
-    options: ArchiveOptions, cache: DiskCache | None, topic: TopicPartitions, times: Sequence[AtTime], form: str
+    options: ArchivePlace, cache: DiskCache | None, topic: TopicPartitions, times: Sequence[AtTime], form: str
 ) -> int:
     async with open_archive(options, cache) as archive:
         partitions = await archive.open_topic(topic.topic, topic.partitions)
@@ -124,7 +125,7 @@ def _offset_row(found: TimedOffset) -> Row:
 
 
 def _find_records(
-    options: ArchiveOptions,
+    options: ArchivePlace,
     topic: TopicPartitions,
     selection: SelectionRequest,
     limit: int | None,

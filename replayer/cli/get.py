@@ -18,9 +18,10 @@ from blockgz_runtime.store.cache import DiskCache
 from blockgz_runtime.store.reader import CountingReader
 from index_format.keys import parse_topic_folder
 from index_format.records import TIMESTAMP_TYPES, Record, record_at
-from replayer.cli.options.archive_options import ArchiveOptions, archive_options, cache_option, open_counted_archive
+from replayer.cli.options.archive_options import archive_options, cache_option, open_counted_archive
 from replayer.cli.options.options import interval_option
 from replayer.cli.options.printing_options import Printing, printing_options
+from replayer.place import ArchivePlace
 from replayer.read.archive import Archive
 from replayer.read.formatting import DEFAULT_TEMPLATE, header_text, json_printer, template_printer
 from replayer.read.lookup import Found, NotYet, Outcome, RecordQuery, failure, look_up_together, parse_query
@@ -81,7 +82,7 @@ def command(
     interval: float,
     printing: Printing,
     cache: DiskCache | None,
-    archive: ArchiveOptions,
+    archive: ArchivePlace,
 ) -> int:
     """Fetch single records, each by one range read; several are fetched together.
 
@@ -119,12 +120,12 @@ class _Fetching(NamedTuple):
     printing: Printing
     cache: DiskCache | None
 
-    async def run(self, options: ArchiveOptions) -> int:
+    async def run(self, options: ArchivePlace) -> int:
         """Prints what is found and says why something is not; returns the exit code."""
         with ended_soon_after_signals(ENDED_BY):
             return await self._run(options)
 
-    async def _run(self, options: ArchiveOptions) -> int:
+    async def _run(self, options: ArchivePlace) -> int:
         codes: list[int] = []
         async with open_counted_archive(options, self.cache) as (archive, counting):
             for first in range(0, len(self.queries), TOGETHER):

@@ -12,12 +12,13 @@ import msgspec
 from blockgz_runtime.errors import PARTLY_FAILED
 from blockgz_runtime.program.progress import record_progress
 from blockgz_runtime.program.tables import print_table
-from replayer.cli.options.archive_options import ArchiveOptions, open_archive
+from replayer.cli.options.archive_options import open_archive
 from replayer.cli.options.job_options import open_jobs
+from replayer.place import ArchivePlace
 from replayer.replay.proof.job_proof import JobProof, kept_job, prove_job
 
 
-def verify_job(name: str, jobs: str | None, kafka: dict[str, str], archive: ArchiveOptions, *, as_json: bool) -> int:
+def verify_job(name: str, jobs: str | None, kafka: dict[str, str], archive: ArchivePlace, *, as_json: bool) -> int:
     """Proves the job, prints what was found, and gives the exit code."""
     proof = asyncio.run(_prove(name, jobs, kafka, archive, as_json=as_json))
     if as_json:
@@ -28,7 +29,7 @@ def verify_job(name: str, jobs: str | None, kafka: dict[str, str], archive: Arch
 
 
 async def _prove(
-    name: str, jobs: str | None, kafka: dict[str, str], options: ArchiveOptions, *, as_json: bool
+    name: str, jobs: str | None, kafka: dict[str, str], options: ArchivePlace, *, as_json: bool
 ) -> JobProof:
     @contextmanager
     def watched(total: int) -> Iterator[Callable[[int], None]]:

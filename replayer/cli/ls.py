@@ -11,8 +11,9 @@ import msgspec
 from blockgz_runtime.errors import PARTLY_FAILED, exit_code
 from blockgz_runtime.program.main import closing, print_failure
 from blockgz_runtime.program.tables import bytes_text, print_rows, print_table, timestamp_text
-from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
+from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.options import format_option
+from replayer.place import ArchivePlace
 from replayer.read.archive import DamagedPartition, SurveyedTopic
 from replayer.read.damage import Damaged
 from replayer.read.inventory import MissingPartition, compare
@@ -25,7 +26,7 @@ FIGURES = ("RECORDS", "CHUNKS", "SIZE", "OFFSETS [FROM..TO)", "FROM", "TO")
 @click.command("ls", epilog=closing("replayer ls -a ./archive", "replayer ls --json -a s3://bucket/prefix"))
 @format_option()
 @archive_options
-def ls(form: str, archive: ArchiveOptions) -> int:
+def ls(form: str, archive: ArchivePlace) -> int:
     """List the topics of the archive, with what is archived of each.
 
     A partition whose marker is damaged or missing is named on stderr, left out of the sums, and makes the exit code 3.
@@ -41,7 +42,7 @@ def ls(form: str, archive: ArchiveOptions) -> int:
     return print_missing(missing) or code
 
 
-async def _surveys(options: ArchiveOptions) -> tuple[list[tuple[str, SurveyedTopic]], Sequence[MissingPartition]]:
+async def _surveys(options: ArchivePlace) -> tuple[list[tuple[str, SurveyedTopic]], Sequence[MissingPartition]]:
     async with open_archive(options) as archive:
         found = [(name, await archive.survey_topic(name)) for name in await archive.topics()]
         return found, (await compare(archive)).missing
@@ -121,7 +122,7 @@ def damaged_json(damaged: Sequence[DamagedPartition]) -> list[dict[str, Any]]:
 @click.argument("topic", metavar="TOPIC[:P[,P-P]]")
 @format_option()
 @archive_options
-def describe(topic: str, form: str, archive: ArchiveOptions) -> int:
+def describe(topic: str, form: str, archive: ArchivePlace) -> int:
     """Show each partition of a topic: offsets, chunks, gaps, and who writes it.
 
     Partitions whose marker or catalogs are damaged or missing are named on stderr, and make the exit code 3. So are
@@ -151,7 +152,7 @@ def _print_partitions(partitions: Sequence[dict[str, Any]]) -> None:
 
 
 async def _describe(
-    options: ArchiveOptions, topic: TopicPartitions
+    options: ArchivePlace, topic: TopicPartitions
 ) -> tuple[list[dict[str, Any]], list[DamagedPartition], Sequence[MissingPartition]]:
     descriptions: list[dict[str, Any]] = []
     async with open_archive(options) as archive:

@@ -14,7 +14,7 @@ from blockgz_runtime.process import share_heaps
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing, ended_code, print_failure
 from blockgz_runtime.program.progress import RecordProgress, record_progress
-from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
+from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.job_options import open_jobs
 from replayer.cli.options.options import json_option
 from replayer.cli.options.replay_options import ReplayOptions, replay_options
@@ -28,6 +28,7 @@ from replayer.cli.replay_output import (
     skipped_json,
 )
 from replayer.errors import DeliveryFailed
+from replayer.place import ArchivePlace
 from replayer.replay.pace import Commands
 from replayer.replay.replaying import BegunReplay, planned_replay, undone_retention
 from replayer.replay.result import ReplayResult
@@ -48,7 +49,7 @@ from replayer.replay.result import ReplayResult
 @json_option
 @kafka_options()
 @archive_options
-def command(options: ReplayOptions, as_json: bool, kafka: dict[str, str], archive: ArchiveOptions) -> int:
+def command(options: ReplayOptions, as_json: bool, kafka: dict[str, str], archive: ArchivePlace) -> int:
     """Produce archived records to a topic, in order and as they were.
 
     Prints the plan and asks first. With --transactional every record arrives exactly once, however often the replay is
@@ -62,7 +63,7 @@ def command(options: ReplayOptions, as_json: bool, kafka: dict[str, str], archiv
     return asyncio.run(_replay(options, as_json, kafka, archive))
 
 
-async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, str], address: ArchiveOptions) -> int:
+async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, str], address: ArchivePlace) -> int:
     request = options.request
     if request.shape.undo_retention:
         click.echo(await undone_retention(request, properties))

@@ -10,8 +10,8 @@ import msgspec
 
 from blockgz_runtime.program.main import confirm
 from blockgz_runtime.program.tables import bytes_text, print_table, timestamp_text
-from replayer.cli.options.archive_options import ArchiveOptions
 from replayer.cli.options.replay_options import ReplayOptions
+from replayer.place import ArchivePlace
 from replayer.read.damage import LostRange
 from replayer.read.partition import ArchivedPartition
 from replayer.read.positions import OffsetRange
@@ -97,7 +97,7 @@ def print_result(plan: ReplayPlan, result: ReplayResult) -> None:
         click.echo(f"warning: {result.zero_timestamps} records with timestamp 0 were sent with 1", err=True)
 
 
-def proof_command(job: str, jobs: str | None, properties: Mapping[str, str], archive: ArchiveOptions) -> str:
+def proof_command(job: str, jobs: str | None, properties: Mapping[str, str], archive: ArchivePlace) -> str:
     """The command that proves what a job wrote; settings of the connection (-X) are to be added."""
     words = ["replayer", "verify", "--job", job, "-a", str(archive.address), "-b", properties["bootstrap.servers"]]
     for option, value in (("--jobs", jobs), ("--endpoint-url", archive.endpoint_url), ("--region", archive.region)):

@@ -12,10 +12,11 @@ from blockgz_runtime.errors import StoreUnavailable
 from blockgz_runtime.process import ended_soon_after_signals
 from blockgz_runtime.program.main import ENDED_BY, INTERRUPTED, announce_retry, closing
 from blockgz_runtime.store.cache import DiskCache
-from replayer.cli.options.archive_options import ArchiveOptions, archive_options, cache_option, open_archive
+from replayer.cli.options.archive_options import archive_options, cache_option, open_archive
 from replayer.cli.options.options import interval_option
 from replayer.cli.options.printing_options import Printing, printing_options
 from replayer.cli.options.selection_options import selection_options
+from replayer.place import ArchivePlace
 from replayer.read.archive import Archive
 from replayer.read.follow import Followed, Follower, last_records
 from replayer.read.formatting import DEFAULT_TEMPLATE, Printer, template_printer
@@ -58,7 +59,7 @@ def command(
     selection: SelectionRequest,
     printing: Printing,
     cache: DiskCache | None,
-    archive: ArchiveOptions,
+    archive: ArchivePlace,
 ) -> int:
     """Print the newest records of each partition in offset order.
 
@@ -83,12 +84,12 @@ class _Tail(NamedTuple):
     selection: SelectionRequest
     printer: Printer
 
-    async def run(self, options: ArchiveOptions, cache: DiskCache | None, lines: int, interval: float | None) -> None:
+    async def run(self, options: ArchivePlace, cache: DiskCache | None, lines: int, interval: float | None) -> None:
         """Prints the newest `lines` of each partition, and with an `interval` in seconds what is committed since."""
         with ended_soon_after_signals(ENDED_BY):
             await self._run(options, cache, lines, interval)
 
-    async def _run(self, options: ArchiveOptions, cache: DiskCache | None, lines: int, interval: float | None) -> None:
+    async def _run(self, options: ArchivePlace, cache: DiskCache | None, lines: int, interval: float | None) -> None:
         async with open_archive(options, cache) as archive:
             selections = await self.selection.select(archive, self.topic)
             for each in selections:

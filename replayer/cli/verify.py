@@ -14,11 +14,12 @@ from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.progress import PLAIN_SECONDS
 from blockgz_runtime.program.tables import bytes_text
-from replayer.cli.options.archive_options import ArchiveOptions, archive_options, open_archive
+from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.options import jobs_option, json_option
 from replayer.cli.options.selection_options import range_options
 from replayer.cli.options.verify_options import choice_options, earlier_options, expect_option, report_options
 from replayer.cli.report import ReportOptions, conclude, naming_what_is_left
+from replayer.place import ArchivePlace
 from replayer.read.selection import Positions
 from replayer.read.topics import TopicPartitions, parse_topic
 from replayer.verify.chunk_checks import ChunkChoice, Depth
@@ -75,7 +76,7 @@ def command(
     report_to: ReportOptions,
     as_json: bool,
     kafka: dict[str, str],
-    archive: ArchiveOptions,
+    archive: ArchivePlace,
 ) -> int:
     """Prove that the archive is whole, or that a topic is its copy.
 
@@ -120,7 +121,7 @@ def command(
 
 
 def _verify_job(
-    job: str, jobs: str | None, kafka: dict[str, str], archive: ArchiveOptions, *, as_json: bool, beside: bool
+    job: str, jobs: str | None, kafka: dict[str, str], archive: ArchivePlace, *, as_json: bool, beside: bool
 ) -> int:
     if beside:
         raise click.UsageError("--job says all that is to be compared: give -a, -b, --jobs and --json only")
@@ -130,7 +131,7 @@ def _verify_job(
 
 
 async def _verify(
-    options: ArchiveOptions,
+    options: ArchivePlace,
     wanted: list[TopicPartitions],
     depth: Depth,
     choice: ChunkChoice,

@@ -292,7 +292,7 @@ def open_archive(
         parse_address(str(url)), endpoint_url, region, max_block_bytes, old_format=ANCESTORS_FORMAT, profile=profile
     )
     folder = default_folder() if use_cache else None
-    return Archive(place, None if folder is None else DiskCache(folder))
+    return Archive(place.absolute(), None if folder is None else DiskCache(folder))
 
 
 def _lost(damage: DamagePolicies) -> list[LostRecords]:

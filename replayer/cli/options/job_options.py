@@ -2,10 +2,10 @@
 
 from blockgz_runtime.store.opening import open_store
 from blockgz_runtime.store.writer import Store
-from replayer.cli.options.archive_options import ArchiveOptions
+from replayer.place import ArchivePlace
 from replayer.replay.jobs.folder import jobs_place
 
 
-def open_jobs(jobs: str | None, archive: ArchiveOptions) -> Store:
+def open_jobs(jobs: str | None, archive: ArchivePlace) -> Store:
     """The store at `jobs`, on S3 as the archive's endpoint and region say."""
     return open_store(jobs_place(jobs), endpoint_url=archive.endpoint_url, region=archive.region)

@@ -10,7 +10,7 @@ import click
 
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.options import SIZE, Option, OptionSet, choice_option
-from replayer.cli.options.archive_options import ArchiveOptions
+from replayer.place import ArchivePlace
 from replayer.read.request import SelectionRequest
 
 TASK_BYTES = 128 * 1024 * 1024
@@ -39,7 +39,7 @@ class Cutting:
 class WriteRequest:
     """What an export or a load was asked for; `values` are the fields of values.ValueOptions."""
 
-    archive: ArchiveOptions
+    archive: ArchivePlace
     topics: Sequence[str]
     selection: SelectionRequest
     values: dict[str, Any]

@@ -6,10 +6,11 @@ import click
 
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing
-from replayer.cli.options.archive_options import ArchiveOptions, archive_options
+from replayer.cli.options.archive_options import archive_options
 from replayer.cli.options.options import json_option
 from replayer.cli.options.replay_options import ReplayOptions, shared_replay_options
 from replayer.cli.spark.job_options import SessionOptions, session_options, spark_needed
+from replayer.place import ArchivePlace
 
 
 @click.command(
@@ -26,7 +27,7 @@ from replayer.cli.spark.job_options import SessionOptions, session_options, spar
 @kafka_options()
 @archive_options
 def command(
-    options: ReplayOptions, spark: SessionOptions, as_json: bool, kafka: dict[str, str], archive: ArchiveOptions
+    options: ReplayOptions, spark: SessionOptions, as_json: bool, kafka: dict[str, str], archive: ArchivePlace
 ) -> int:
     """Produce archived records to a topic as `replayer replay` does, each source partition by a task of a Spark job.
 

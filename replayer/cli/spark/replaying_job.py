@@ -11,7 +11,7 @@ from blockgz_runtime.program.main import noting_what_is_left
 from blockgz_runtime.program.progress import record_progress
 from blockgz_runtime.program.tables import print_table
 from blockgz_runtime.spark.session import session
-from replayer.cli.options.archive_options import ArchiveOptions, open_archive
+from replayer.cli.options.archive_options import open_archive
 from replayer.cli.options.replay_options import ReplayOptions
 from replayer.cli.replay_output import agreed, plan_json, print_left_out
 from replayer.cli.spark.job_options import SessionOptions
@@ -23,7 +23,7 @@ from replayer.spark.jobs.replaying import LanesResult, Replay, run_rounds, writt
 
 
 async def replay(
-    options: ReplayOptions, spark: SessionOptions, as_json: bool, properties: dict[str, str], address: ArchiveOptions
+    options: ReplayOptions, spark: SessionOptions, as_json: bool, properties: dict[str, str], address: ArchivePlace
 ) -> int:
     """The command; its exit code."""
     request = options.request
@@ -31,7 +31,7 @@ async def replay(
         click.echo(await undone_retention(request, properties))
         return 0
     async with open_archive(address) as archive, AsyncExitStack() as stack:
-        planning = planned_lanes(request, archive, ArchivePlace(**vars(address)), properties)
+        planning = planned_lanes(request, archive, address.absolute(), properties)
         planned = await stack.enter_async_context(planning)
         plan, ground = planned.plan, planned.ground
         if not agreed(plan, options, as_json=as_json):

@@ -1,13 +1,14 @@
 """`replayer spark verify`."""
 
 import asyncio
+from dataclasses import replace
 
 import click
 import msgspec
 
 from blockgz_runtime.program.main import closing, debug
 from blockgz_runtime.program.tables import bytes_text
-from replayer.cli.options.archive_options import ArchiveOptions, archive_options
+from replayer.cli.options.archive_options import archive_options
 from replayer.cli.options.options import json_option
 from replayer.cli.options.verify_options import choice_options, earlier_options, expect_option, report_options
 from replayer.cli.report import ReportOptions, conclude
@@ -20,6 +21,7 @@ from replayer.cli.spark.job_options import (
     spark_needed,
 )
 from replayer.cli.spark.stage_progress import stage_progress
+from replayer.place import ArchivePlace
 from replayer.verify.chunk_checks import ChunkChoice, Depth
 from replayer.verify.earlier import EarlierReport
 
@@ -57,7 +59,7 @@ def command(
     dry_run: bool,
     spark: SessionOptions,
     as_json: bool,
-    archive: ArchiveOptions,
+    archive: ArchivePlace,
 ) -> int:
     """Check all data of an archive, as `replayer verify --deep` does, spread over the tasks of a Spark job.
 
@@ -71,10 +73,9 @@ def command(
     depth = Depth.RECORDS if records else Depth.BLOCKS
     with spark_needed():
         from blockgz_runtime.spark.session import session  # noqa: PLC0415
-        from replayer.place import ArchivePlace  # noqa: PLC0415
         from replayer.spark.jobs import verifying  # noqa: PLC0415
 
-    place = ArchivePlace(archive.address, archive.endpoint_url, archive.region, archive.max_block_bytes)
+    place = replace(archive.absolute(), old_format=None)
     demands = verifying.Demands(expected, earlier)
     plan = asyncio.run(verifying.planned(place, topics, choice, cutting.task_bytes, digests=digests, demands=demands))
     text = f"{plan.chunks:,} chunks, {bytes_text(plan.bytes)}, in {len(plan.slices):,} tasks"

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -13,7 +14,6 @@ from blockgz_runtime.program.tables import bytes_text
 from blockgz_runtime.spark.session import session
 from replayer.cli.spark.job_options import WriteRequest
 from replayer.cli.spark.stage_progress import stage_progress
-from replayer.place import ArchivePlace
 from replayer.read.request import SKIPS
 from replayer.spark.jobs.values import ValueOptions
 from replayer.spark.jobs.writing import JobPlan, Output, ReadRequest, WriteResult, check_parts, planned, write
@@ -25,7 +25,7 @@ def run(
     """Plans, writes and reports; returns the exit code."""
     began = time.monotonic()
     archive = request.archive
-    place = ArchivePlace(archive.address, archive.endpoint_url, archive.region, archive.max_block_bytes)
+    place = replace(archive.absolute(), old_format=None)
     reading = ReadRequest(place, request.selection.filter, ValueOptions(**request.values), request.on_damage == SKIPS)
     output = Output(file_format, request.mode, path, table, request.partition_by)
     check_parts(output.partition_by, decodes=reading.values.decodes)

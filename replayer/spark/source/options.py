@@ -93,7 +93,7 @@ def parse_options(given: Mapping[str, str], *, default_start: Position) -> Sourc
         options.number("maxBlockBytes") or DEFAULT_MAX_BLOCK_BYTES,
     )
     return SourceOptions(
-        place,
+        place.absolute(),
         subscription=_subscription(options),
         start=_bound(options, "starting", default_start),
         end=_end(options),

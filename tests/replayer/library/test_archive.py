@@ -133,6 +133,16 @@ def test_wrong_arguments_raise_at_once(archive: replayer.Archive) -> None:
         archive.records("orders", partition=0)  # type: ignore[call-arg]
 
 
+def test_a_relative_folder_is_that_of_the_call(
+    writer: ArchiveWriter, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.partition("orders", 0).commit(records(range(3)))
+    monkeypatch.chdir(writer.root.parent)
+    with replayer.open_archive(f"./{writer.root.name}") as archive:
+        monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+        assert archive.topics() == ("orders",)
+
+
 def test_where_no_archive_is(tmp_path: Path) -> None:
     with replayer.open_archive(tmp_path / "nothing") as archive, pytest.raises(replayer.NoArchiveThere) as caught:
         archive.topics()
