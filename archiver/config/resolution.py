@@ -15,6 +15,7 @@ from archiver.config.kinds import FIELDS, wanted
 from archiver.config.model import RunConfig
 from archiver.config.origins import DEFAULT, KAFKA_PREFIX, Origin, OriginKind, Setting, Settings
 from blockgz_runtime.errors import UnresolvedReference, UsageError
+from blockgz_runtime.kafka.loading_code import refuse_code
 from blockgz_runtime.kafka.secrets import MASK, check_references, has_reference, is_secret, naming, resolve_references
 from index_format.errors import BlockgzError
 
@@ -65,6 +66,8 @@ def resolve(*layers: Settings, environ: Mapping[str, str]) -> Resolved:
     values: dict[str, Any] = {"kafka": {}}
     for name, setting in settings.items():
         if name.startswith(KAFKA_PREFIX):
+            if setting.origin.kind is not OriginKind.FLAG:
+                refuse_code(name.removeprefix(KAFKA_PREFIX), setting.value, _named(name, setting.origin))
             values["kafka"][name.removeprefix(KAFKA_PREFIX)] = looked_up(name, setting, None)
         else:
             values[name] = looked_up(name, setting, environ)

@@ -10,6 +10,7 @@ from pydantic import SecretStr
 
 from archiver.config.model import RunConfig
 from blockgz_runtime.errors import UnresolvedReference, UsageError
+from blockgz_runtime.kafka.loading_code import without_code
 from blockgz_runtime.kafka.secrets import resolve_references
 from blockgz_runtime.kafka.settings import client_settings, make_client
 
@@ -141,7 +142,7 @@ def _is_there(value: SecretStr) -> bool:
 
 def _refusal(kind: Client, settings: dict[str, Any]) -> UsageError | None:
     try:
-        make_client(kind, settings).close()
+        make_client(kind, without_code(settings)).close()
     except UsageError as refusal:
         return refusal
     return None

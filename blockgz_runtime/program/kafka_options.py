@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from importlib import import_module
 
 import click
+from click.core import ParameterSource
 
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.kafka.loading_code import refuse_code
 from blockgz_runtime.program.options import Option, OptionSet
 
 PROPERTIES_VARIABLE = "BLOCKGZ_KAFKA_PROPERTIES"
@@ -37,7 +39,7 @@ def properties_option(parameter: str) -> Option:
         multiple=True,
         envvar=PROPERTIES_VARIABLE,
         metavar="NAME=VALUE",
-        callback=_list_on_request,
+        callback=_taken,
         is_eager=True,
         help="A setting of librdkafka; may be repeated. -X list prints all.",
     )
@@ -73,10 +75,13 @@ def kafka_properties(pairs: Iterable[str]) -> dict[str, str]:
     return properties
 
 
-def _list_on_request(context: click.Context, _: click.Parameter, pairs: tuple[str, ...]) -> tuple[str, ...]:
+def _taken(context: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> tuple[str, ...]:
     if "list" in pairs and not context.resilient_parsing:
         click.echo(property_table(), nl=False)
         context.exit()
+    if context.get_parameter_source(str(parameter.name)) is ParameterSource.ENVIRONMENT:
+        for name, value in kafka_properties(pairs).items():
+            refuse_code(name, value, f"{PROPERTIES_VARIABLE}: {name}")
     return pairs
 
 

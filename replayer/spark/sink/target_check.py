@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pyarrow.compute as pc
 
 from blockgz_runtime.errors import NoSuchTopic, UsageError
+from blockgz_runtime.kafka.loading_code import refuse_code
 from blockgz_runtime.kafka.settings import RESERVED
 from replayer.errors import ReplayRefused
 from replayer.kafka.admin import KafkaAdmin
@@ -42,6 +43,8 @@ def opened_admin(options: SinkOptions) -> KafkaAdmin:
     own = {*SAFETY, *RESERVED, *(RESERVED_BY_TRANSACTIONS if options.transactional else ())}
     for name in sorted(own & options.properties.keys()):
         raise UsageError(f"kafka.{name} cannot be set", why="order and completeness rest on it", remedy="leave it out")
+    for name, value in options.properties.items():
+        refuse_code(name, value, f"kafka.{name}")
     try:
         return KafkaAdmin(options.properties)
     except UsageError as error:
