@@ -1,28 +1,24 @@
 """`archiver repair`."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 import orjson
 
 from archiver.commit.archive import archive_info, layout_of
-from archiver.commit.operations import LogBounds
-from archiver.ingest.kafka_cluster import KafkaCluster
-from archiver.ingest.kafka_log import PartitionLog, RecordReader
-from archiver.ingest.kafka_settings import CLIENT_ID
 from archiver.maintain.repair.chunk_indexes import plan_indexes
-from archiver.maintain.repair.diverged import Source, plan_diverged
+from archiver.maintain.repair.diverged import plan_diverged
 from archiver.maintain.repair.inventory import plan_inventory
+from archiver.maintain.repair.kafka_logs import log_source
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.old_objects import plan_old_indexes, plan_old_markers
-from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out, later_folders, targets
+from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out
+from archiver.maintain.repair.planning import PlanOld, PlanOne, not_for_old, plan_repair
 from archiver.maintain.repair.salvage import plan_salvage
 from archiver.maintain.sweep import Problem
 from archiver.old_archives.old_archive import OldReader
-from blockgz_runtime.errors import PARTLY_FAILED, NoArchiveThere, UsageError, exit_code
-from blockgz_runtime.kafka.settings import client_settings
+from blockgz_runtime.errors import PARTLY_FAILED, UsageError, exit_code
 from blockgz_runtime.program.archive_options import max_block_option, old_format_option, store_options
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing, confirm, print_problems
@@ -30,16 +26,7 @@ from blockgz_runtime.program.options import Decorator, F, with_options
 from blockgz_runtime.store.opening import open_existing_store
 from blockgz_runtime.store.retry import bounded_backoff
 from blockgz_runtime.store.writer import ToolStore
-from index_format.ancestor.keys import has_current_objects
 from index_format.ancestor.payloads import OldFormat
-
-NOT_ASKED = LogBounds(-1, -1)
-READS_FOR_REPAIR = {
-    "group.id": "blockgz-repair",
-    "enable.auto.commit": False,
-    "auto.offset.reset": "error",
-    "enable.partition.eof": True,
-}
 
 
 @click.group(
@@ -126,7 +113,7 @@ def salvage(*, places: tuple[str, ...], **options: Any) -> int:
     def plan_one(store: ToolStore, target: RepairTarget, max_block_bytes: int) -> RepairPlan:
         return plan_salvage(store, target, max_block_bytes, bounded_backoff(store.url))
 
-    return _repair(_not_for_old, plan_one, places=places, **options)
+    return _repair(not_for_old, plan_one, places=places, **options)
 
 
 @repair.command(
@@ -151,7 +138,7 @@ def diverged(*, places: tuple[str, ...], kafka: dict[str, str], **options: Any) 
     def plan_one(store: ToolStore, target: RepairTarget, max_block_bytes: int) -> RepairPlan:
         return plan_diverged(store, target, source, max_block_bytes, bounded_backoff(store.url))
 
-    return _repair(_not_for_old, plan_one, places=places, follows=True, **options)
+    return _repair(not_for_old, plan_one, places=places, follows=True, **options)
 
 
 @repair.command(
@@ -174,49 +161,14 @@ def inventory(*, archive: str, endpoint_url: str | None, region: str | None, **o
     return finish(archive, plan_inventory(store, layout_of(store), bounded_backoff(store.url)), **outcome)
 
 
-def log_source(kafka: dict[str, str]) -> Source:
-    """The cluster that the options name; raises UsageError where they name none."""
-    if "bootstrap.servers" not in kafka:
-        raise UsageError("no cluster is named", why="the partition's log has to be read", remedy="give -b HOST:PORT")
-    settings = client_settings(kafka, CLIENT_ID)
-    cluster = KafkaCluster(settings)
-
-    @cache
-    def records(level: str) -> RecordReader:
-        return RecordReader(settings | READS_FOR_REPAIR | {"isolation.level": level})
-
-    def log_of(topic: str, partition: int, level: str) -> PartitionLog:
-        return PartitionLog(
-            (topic, partition),
-            NOT_ASKED,
-            lambda asked: cluster.ask_bounds(asked, level),
-            records(level),
-            lambda _: None,  # the plan compares ids itself
-        )
-
-    def id_of(topic: str) -> str | None:
-        cluster.topics()  # raises where no broker answers or none lets this user in
-        return cluster.topic_ids([topic]).ids.get(topic)
-
-    return Source(log_of, id_of)
-
-
 def _no_keys(what: str, places: Sequence[str]) -> None:
     if any("/" in place for place in places):
         raise UsageError(what, why="a key names one chunk", remedy="write TOPIC or TOPIC:PARTITION")
 
 
-def _not_for_old(reader: OldReader, places: Sequence[str]) -> RepairPlan:  # noqa: ARG001
-    raise UsageError(
-        "this is an archive of kafka-connect-s3",
-        why="it records no gaps, and nobody writes to it",
-        remedy="give -a an archive of this program",
-    )
-
-
 def _repair(
-    plan_old: Callable[[OldReader, Sequence[str]], RepairPlan],
-    plan_one: Callable[[ToolStore, RepairTarget, int], RepairPlan],
+    plan_old: PlanOld,
+    plan_one: PlanOne,
     *,
     places: tuple[str, ...],
     follows: bool = False,
@@ -227,33 +179,10 @@ def _repair(
     max_block_bytes: int,
     **outcome: Any,
 ) -> int:
-    """Plan for an old archive or for each partition of a current one, and finish.
-
-    `follows`: the plan of a partition is for the folder that it is in now.
-    """
+    """Plan, and finish."""
     store = open_existing_store(archive, endpoint_url=endpoint_url, region=region)
-    layout = _layout(store)
-    if layout is None:
-        plan = plan_old(OldReader(store, old_format, max_block_bytes), places)
-    else:
-        named = targets(store, layout, places)
-        plans = (plan_one(store, target, max_block_bytes) for target in named)
-        plan = sum(plans, RepairPlan() if follows else later_folders(store, named))
-    return finish(archive, plan, **outcome)
-
-
-def _layout(store: ToolStore) -> str | None:
-    """That of a current archive; None where there is an old one at most. Raises NoArchiveThere."""
-    try:
-        return layout_of(store)
-    except NoArchiveThere as error:
-        if has_current_objects(f"{folder}/" for folder in store.folders("")):
-            raise NoArchiveThere(
-                error.what,
-                why="it has the folders of an archive, but no _archive.json",
-                remedy="restore _archive.json: the archive_id in it is the one in every index",
-            ) from error
-        return None
+    old = OldReader(store, old_format, max_block_bytes)
+    return finish(archive, plan_repair(old, places, plan_old, plan_one, follows=follows), **outcome)
 
 
 def result_object(archive: str, plan: RepairPlan, failed: Mapping[int, Problem], *, dry_run: bool) -> dict[str, Any]:
