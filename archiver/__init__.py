@@ -1,12 +1,16 @@
 """Kafka to chunks: the program `archiver` and all that writes into an archive."""
 
+from typing import TYPE_CHECKING
+
 __version__: str
 
 
-def __getattr__(name: str) -> str:
-    """Looks the version up when it is asked for: the program starts without."""
-    if name == "__version__":
-        from importlib.metadata import version  # noqa: PLC0415
+if not TYPE_CHECKING:  # else a type checker would take every name for one of ours
 
-        return version("blockgz")
-    raise AttributeError(f"module 'archiver' has no attribute {name!r}")
+    def __getattr__(name: str) -> str:
+        """Looks the version up when it is asked for: the program starts without."""
+        if name == "__version__":
+            from importlib.metadata import version  # noqa: PLC0415
+
+            return version("blockgz")
+        raise AttributeError(f"module 'archiver' has no attribute {name!r}")

@@ -1,6 +1,6 @@
 """Reads archives: the program `replayer`, and for Python programs `replayer.open_archive` (docs/python.md)."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from blockgz_runtime.errors import AccessDenied, NoArchiveThere, NotInArchive, StoreError, UsageError
@@ -39,18 +39,20 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Loads what is asked for: programs start as fast as if there were no library."""
-    if name == "__version__":
-        from importlib.metadata import version  # noqa: PLC0415
+if not TYPE_CHECKING:  # else a type checker would take every name for one of ours
 
-        return version("blockgz")
-    for home, names in _HOMES.items():
-        if name in names:
-            from importlib import import_module  # noqa: PLC0415
+    def __getattr__(name: str) -> object:
+        """Loads what is asked for: programs start as fast as if there were no library."""
+        if name == "__version__":
+            from importlib.metadata import version  # noqa: PLC0415
 
-            return getattr(import_module(home), name)
-    raise AttributeError(f"module 'replayer' has no attribute {name!r}")
+            return version("blockgz")
+        for home, names in _HOMES.items():
+            if name in names:
+                from importlib import import_module  # noqa: PLC0415
+
+                return getattr(import_module(home), name)
+        raise AttributeError(f"module 'replayer' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
