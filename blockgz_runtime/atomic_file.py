@@ -1,14 +1,21 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and only their owner may read."""
 
+import errno
 import os
 import re
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 SCRATCH_NAME = re.compile(r"\.(.+)\.[0-9a-f]{32}\.tmp")
 """Names of scratch files, around that of the file to be: a crash may leave them behind."""
+
+
+PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
+"""Modes of what the programs make: record content is nobody else's business unless somebody says so."""
 
 
 @contextmanager
@@ -33,10 +40,35 @@ def sync_file(path: Path) -> None:
 sync_folder = sync_file
 
 
+def write_private(path: Path, body: bytes) -> None:
+    """Writes a file; one that is new is its owner's alone, whatever the umask. Raises OSError."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE), "wb") as file:
+        file.write(body)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Opens a file to read it; raises OSError for a FIFO or a device, which would hold its reader up."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "it is no file, but a pipe or a device", str(path))
+
+
+def make_private_folder(folder: Path) -> None:
+    """Makes a folder and those above it that are missing, for their owner alone. Raises OSError."""
+    if not folder.is_dir():
+        make_private_folder(folder.parent)
+        folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
+
+
 def replace_file(path: Path, body: bytes) -> None:
     """Gives the file this content; readers see the old one or this. On the disk on return. Raises OSError."""
     with scratch_file(path) as scratch:
-        scratch.write_bytes(body)
+        write_private(scratch, body)
         sync_file(scratch)
         scratch.replace(path)
     sync_folder(path.parent)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from blockgz_runtime.atomic_file import PRIVATE_FILE, PRIVATE_FOLDER, make_private_folder
 from blockgz_runtime.errors import BufferFailed, BufferFull
 from blockgz_runtime.store.writer import FileBody
 
@@ -78,12 +79,12 @@ class BufferFolder:
         self._bytes = 0
         self._guard = threading.Lock()
         with buffer_errors(root):
-            root.mkdir(parents=True, exist_ok=True)
+            make_private_folder(root)
             with _locked(root / LOCK):
                 _remove_dead(root)
                 self._folder = root / f"{PREFIX}{uuid.uuid4().hex}"
-                self._folder.mkdir()
-                self._lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                self._folder.mkdir(PRIVATE_FOLDER)
+                self._lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     @property
@@ -125,7 +126,7 @@ def _remove_dead(root: Path) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from blockgz_runtime.atomic_file import SCRATCH_NAME, scratch_file
+from blockgz_runtime.atomic_file import SCRATCH_NAME, make_private_folder, scratch_file, write_private
 
 DEFAULT_MAX_BYTES = 256 * 1024 * 1024
 SHARE_OF_ONE = 8
@@ -55,9 +55,9 @@ class DiskCache:
         if len(body) * SHARE_OF_ONE > self._max_bytes or hashlib.sha256(body).hexdigest() != sha256:
             return
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(self._folder)
             with scratch_file(path) as scratch:
-                scratch.write_bytes(body)
+                write_private(scratch, body)
                 scratch.replace(path)
             self._held = sum(size for _, size, _ in self._files()) if self._held is None else self._held + len(body)
             if self._held > self._max_bytes:

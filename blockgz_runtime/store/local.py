@@ -6,12 +6,22 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from blockgz_runtime.atomic_file import SCRATCH_NAME, scratch_file, sync_file, sync_folder
+from blockgz_runtime.atomic_file import (
+    PRIVATE_FILE,
+    PRIVATE_FOLDER,
+    SCRATCH_NAME,
+    open_regular,
+    scratch_file,
+    sync_file,
+    sync_folder,
+    write_private,
+)
 from blockgz_runtime.errors import (
     AccessDenied,
     ObjectMissing,
@@ -44,6 +54,7 @@ _PASSING = (
 )
 """Disks, mounts and this machine's own limits: what may have passed when it is tried again."""
 LOCK_DEADLINE_SECONDS = 10.0
+ANYBODY_READS_OR_WRITES = 0o666
 LOCK_PAUSE_SECONDS = 0.02
 
 
@@ -75,14 +86,14 @@ class LocalReader:
         return await asyncio.to_thread(self._folders, prefix)
 
     def _get(self, key: str, max_bytes: int) -> bytes:
-        with self._reading(key), (self._root / key).open("rb") as file:
+        with self._reading(key), open_regular(self._root / key) as file:
             size = os.fstat(file.fileno()).st_size
             if size > max_bytes:
                 raise TooLarge(f"{key} has {size} bytes", why=f"no such object may have over {max_bytes}")
             return file.read(max_bytes)
 
     def _get_range(self, key: str, start: int, end: int) -> bytes:
-        with self._reading(key), (self._root / key).open("rb") as file:
+        with self._reading(key), open_regular(self._root / key) as file:
             file.seek(start)
             body = file.read(end - start)
         if len(body) != end - start:
@@ -117,6 +128,9 @@ class LocalReader:
 class LocalStore:
     """An archive in a folder, where link, rename and flock are those of one machine.
 
+    A root that it makes is its owner's alone. What it makes below a root may be read and written by whom the root's
+    mode says, whatever the umask.
+
     On a network file system, flock must hold between all machines (NFS 4 does), or one machine at a time may write.
     """
 
@@ -126,8 +140,10 @@ class LocalStore:
         self._root = root
         self._lock_deadline = lock_deadline_seconds
         self._sync_failed = False
+        self._mode = PRIVATE_FOLDER
         with _file_errors(root):
             self._make_folder(root)
+            self._mode = stat.S_IMODE(root.stat().st_mode)
 
     @property
     def url(self) -> str:
@@ -136,7 +152,8 @@ class LocalStore:
     def get(self, key: str) -> StoredObject | None:
         path = self._root / key
         with _file_errors(path, "read"), suppress(FileNotFoundError):
-            body = path.read_bytes()
+            with open_regular(path) as file:
+                body = file.read()
             return StoredObject(body, _content_tag(body))
         return None
 
@@ -164,7 +181,7 @@ class LocalStore:
         path = self._root / key
         with _file_errors(path):
             self._make_folder(path.parent)
-            with _lock(_lock_of(path), self._lock_deadline), self._scratch(path, body) as scratch:
+            with _lock(_lock_of(path), self._lock_deadline, self._mode), self._scratch(path, body) as scratch:
                 current = self.get(key)
                 if (current.etag if current else None) != expected:
                     return None
@@ -192,7 +209,7 @@ class LocalStore:
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
         path = self._root / key
-        with _file_errors(path, "read"), path.open("rb") as file:
+        with _file_errors(path, "read"), open_regular(path) as file:
             file.seek(start)
             return file.read(end - start)
 
@@ -250,7 +267,8 @@ class LocalStore:
             if isinstance(body, FileBody):
                 self._fill(scratch, body)
             else:
-                scratch.write_bytes(body)
+                write_private(scratch, body)
+            _set_mode(scratch, self._mode & ANYBODY_READS_OR_WRITES)
             with self._syncing(scratch):
                 sync_file(scratch)
             yield scratch
@@ -273,7 +291,8 @@ class LocalStore:
             missing.append(folder)
             folder = folder.parent
         for child in reversed(missing):
-            child.mkdir(exist_ok=True)
+            child.mkdir(PRIVATE_FOLDER, exist_ok=True)
+            _set_mode(child, self._mode)
             try:
                 self._sync_folder(child.parent)
             except SyncFailed:
@@ -349,10 +368,17 @@ def _lock_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.lock")
 
 
+def _set_mode(path: Path, mode: int) -> None:
+    """As far as the file system has modes, and the file is not another user's."""
+    with suppress(OSError):
+        path.chmod(mode)
+
+
 @contextmanager
-def _lock(path: Path, deadline_seconds: float) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+def _lock(path: Path, deadline_seconds: float, mode: int) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
     try:
+        _set_mode(path, mode & ANYBODY_READS_OR_WRITES)
         give_up = time.monotonic() + deadline_seconds
         while True:
             try:

@@ -1,5 +1,6 @@
 """Choosing the store by its address."""
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -52,4 +53,6 @@ def default_buffer_root(address: str) -> Path:
     parsed = parse_address(address)
     if isinstance(parsed, LocalAddress):
         return parsed.root() / ".buffer"
-    return Path("~/.cache/blockgz/buffer").expanduser()
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    home = Path(named) if Path(named).is_absolute() else Path("~/.cache").expanduser()
+    return home / "blockgz" / "buffer"

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from blockgz_runtime.atomic_file import write_private
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError
 from blockgz_runtime.program.main import closing, listed, noting_what_is_left
 from blockgz_runtime.program.tables import print_table, timestamp_text
@@ -71,9 +72,9 @@ class ReportOptions:
             as_json = msgspec.json.format(msgspec.json.encode(whole)) + b"\n"
             body = page(whole).encode() if path.suffix == ".html" else as_json
             try:
-                path.write_bytes(body)
+                write_private(path, body)
                 if self.sign_key is not None:
-                    path.with_name(path.name + SIGNATURE_SUFFIX).write_bytes(_signature(self.sign_key, body))
+                    write_private(path.with_name(path.name + SIGNATURE_SUFFIX), _signature(self.sign_key, body))
             except OSError as error:
                 raise BlockgzError(
                     f"the report {error.filename or path} could not be written",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from blockgz_runtime.atomic_file import replace_file
+from blockgz_runtime.atomic_file import make_private_folder, replace_file
 from blockgz_runtime.errors import NoSuchTopic, UsageError
 from index_format.identity import TopicConfig as ArchivedTopic
 from replayer.errors import ReplayRefused
@@ -122,7 +122,7 @@ class RetentionFile:
     def write(self, hold: RetentionHold) -> None:
         """Writes it down; on the disk when the call returns. Raises ReplayRefused."""
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self.path.parent)
             replace_file(self.path, msgspec.json.format(msgspec.json.encode(hold), indent=1))
         except OSError as error:
             raise self._refused(str(error)) from error

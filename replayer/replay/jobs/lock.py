@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from blockgz_runtime.atomic_file import make_private_folder
 from replayer.errors import JobTakenOver, ReplayRefused
 
 
@@ -44,7 +45,7 @@ def shared(folder: Path, job: str) -> Iterator[None]:
 def _locked(path: Path, job: str, kind: int) -> BinaryIO:
     """The lock, held until it is closed."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         while True:
             lock = path.open("ab")
             try:
