@@ -101,7 +101,7 @@ def import_command(
         click.echo(orjson.dumps(result).decode())
     elif not dry_run:
         click.echo(f"imported {sum(report.records for report in reports):,} records")
-    return _outcome(reports)
+    return _outcome(reports, old_format)
 
 
 def result_object(
@@ -159,8 +159,10 @@ def _print_plan(partitions: Sequence[OldPartition]) -> None:
         click.echo(f"note: and {len(notes) - SHOWN_NOTES} more, which --json lists", err=True)
 
 
-def _outcome(reports: Sequence[ImportReport]) -> int:
+def _outcome(reports: Sequence[ImportReport], old_format: OldFormat) -> int:
     for report in reports:
+        if doubt := old_format.doubt(report.lines, report.delimited):
+            click.echo(f"note: {report.partition.place}: {doubt}", err=True)
         for unsure in report.unsure[:SHOWN_NOTES]:
             where = f"{report.partition.place}, offsets [{unsure.start}..{unsure.end})"
             click.echo(f"not imported: {where}: {unsure.reason}", err=True)

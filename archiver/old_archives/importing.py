@@ -22,7 +22,7 @@ from blockgz_runtime.errors import UsageError
 from blockgz_runtime.store.probe import probe
 from blockgz_runtime.store.retry import bounded_backoff
 from blockgz_runtime.store.writer import Store, ToolStore
-from index_format.ancestor.files import OldPartition, Unsure
+from index_format.ancestor.files import OldPartition, Unsure, delimited_lines
 from index_format.blocks import COMPRESSORS, Compressor
 from index_format.chunk_index import UNVERIFIED, Gap
 from index_format.errors import BlockgzError
@@ -59,6 +59,9 @@ class ImportReport:
     unsure: list[Unsure] = field(default_factory=list)
     """Offsets whose records were not imported; each lies in a recorded gap."""
     failure: BlockgzError | None = None
+    lines: int = 0
+    delimited: int = 0
+    """Records that this run read, and those of them from lines with the key delimiter."""
 
 
 class OldLog:
@@ -158,6 +161,9 @@ def import_partition(
         try:
             for found in reader.records(partition, claimed.position):
                 importer.take(found)
+                if not isinstance(found, Unsure):
+                    report.lines += found.num_rows
+                    report.delimited += delimited_lines(found, reader.old_format)
             importer.end()
         finally:
             importer.discard()

@@ -11,6 +11,7 @@ from heapq import heappop, heappush
 from typing import Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from index_format.ancestor.index import OldBlock, decode_old_index
 from index_format.ancestor.keys import FoundData, FoundPartition, Place, marker_offset
@@ -320,6 +321,14 @@ def records_of(
         part = _within(found, max(position, piece.start), piece.end)
         if part is not None:
             yield part
+
+
+def delimited_lines(batch: pa.RecordBatch, old_format: OldFormat) -> int:
+    """How many records of a batch that was read so come from lines with the key delimiter."""
+    if old_format.name == "delimited":
+        return int(batch.num_rows - batch.column("key").null_count)
+    found: int | None = pc.sum(pc.match_substring(batch.column("value"), old_format.delimiter)).as_py()
+    return found or 0
 
 
 def _blocks_of(file: OldFile, scanned: Iterable[Scanned], old_format: OldFormat) -> Iterator[pa.RecordBatch | Unsure]:

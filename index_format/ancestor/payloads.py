@@ -79,6 +79,15 @@ class OldFormat:
         fields = list(_binary_fields(raw))
         return Payload([None] * count, fields) if self.name == "binary" else Payload(fields[::2], fields[1::2])
 
+    def doubt(self, lines: int, delimited: int) -> str | None:
+        """Why this may be the wrong format for that many lines, of which so many hold the delimiter; else None."""
+        delimiter = self.delimiter.decode(errors="backslashreplace")
+        if self.name == "lines" and 0 < lines == delimited:
+            return f"every line holds {delimiter!r}: if a key stands before it, read with --old-format delimited"
+        if self.name == "delimited" and lines and not delimited:
+            return f"no line holds {delimiter!r}: without keys, read with --old-format lines; else see --key-delimiter"
+        return None
+
     @property
     def _is_of_lines(self) -> bool:
         return self.name in ("lines", "delimited")

@@ -21,6 +21,7 @@ from index_format.ancestor.files import (
     Piece,
     Unsure,
     advance,
+    delimited_lines,
     parts_of,
     read_file,
     records_of,
@@ -108,7 +109,8 @@ class OldArchivePartition(ArchivedPartition):
         keys = SeedLayoutKeys(TopicFolder(held.place.topic), held.place.partition)
         marker = _marker(held.place, entries, held.choice.gaps)
         super().__init__(_Encoded(reader, self._encoded), keys, marker, max_block_bytes)
-        self.notes = held.notes
+        self._notes = held.notes
+        self._lines = self._delimited = 0
         # No gap says what damage costs where its offsets cannot be told.
         self.damage = [Damage(file.key, file.damage) for file in held.files if file.damage]
         self._stored = reader
@@ -116,6 +118,12 @@ class OldArchivePartition(ArchivedPartition):
         self._pieces = {entry.name: piece for entry, piece in zip(entries, pieces, strict=True)}
         self._remembered: OrderedDict[str, tuple[ChunkIndex, bytes]] = OrderedDict()
         self._one_at_a_time = asyncio.Lock()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is odd about its files, and about the format for what was read so far."""
+        doubt = self._format.doubt(self._lines, self._delimited)
+        return self._notes if doubt is None else (*self._notes, f"{self.topic}:{self.partition}: {doubt}")
 
     async def chunk(self, entry: ChunkEntry) -> Chunk:
         """See ArchivedPartition; raises CorruptBlock where not one block can be read."""
@@ -156,6 +164,8 @@ class OldArchivePartition(ArchivedPartition):
 
         for part in records_of(piece, stored, self._format, self.max_block_bytes):
             if not isinstance(part, Unsure):
+                self._lines += part.num_rows
+                self._delimited += delimited_lines(part, self._format)
                 write(builder.add(part))
                 continue
             write([builder.finish()])

@@ -25,6 +25,13 @@ FORMATS = ("parquet", "avro", "json", "csv")
 _topics = click.argument("topics", metavar="TOPIC[:P[,P-P]]...", nargs=-1, required=True)
 
 
+def _with_destination(_context: click.Context, _parameter: click.Parameter, topics: tuple[str, ...]) -> tuple[str, ...]:
+    """Of a single argument nobody can tell whether it is TOPIC or DEST, as one who takes --to for DEST gives it."""
+    if not topics:
+        raise click.UsageError("TOPIC and DEST are both needed: files go to DEST, and --to is a position")
+    return topics
+
+
 def _write_options(function: Any) -> Any:
     """What both commands take."""
     return with_options(
@@ -56,7 +63,7 @@ def _write_options(function: Any) -> Any:
         "--on-bad-value skip --partition-by date,value.country -a ./archive",
     ),
 )
-@_topics
+@click.argument("topics", metavar="TOPIC[:P[,P-P]]...", nargs=-1, callback=_with_destination)
 @click.argument("destination", metavar="DEST")
 @click.option(
     "--format",

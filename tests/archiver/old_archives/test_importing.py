@@ -132,6 +132,15 @@ def test_keys(
     assert imports.rows() == old.rows
 
 
+def test_lines_that_fit_another_format_better_are_told(old: OldWriter, imports: Imports) -> None:
+    old.encode = delimited(b"\t")
+    old.write(two_blocks())
+    done = imports.run("--yes", "--single-writer")
+    assert done.exit_code == 0 and "every line holds '\\t'" in done.stderr
+    again = imports.run("--yes", "--single-writer")
+    assert again.exit_code == 0 and "every line" not in again.stderr, "nothing is read"
+
+
 @pytest.mark.parametrize("encode", [binary, binary_keys])
 def test_binary_holds_newlines_and_nulls(
     old: OldWriter, imports: Imports, encode: Callable[[Sequence[Row]], bytes]

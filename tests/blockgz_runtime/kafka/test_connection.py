@@ -1,6 +1,6 @@
 """Waiting for a broker that is slow, gone, or refuses the credentials."""
 
-import time
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -8,7 +8,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from archiver.ingest.kafka_cluster import KafkaCluster
 from blockgz_runtime.errors import AccessDenied, BrokerUnreachable
-from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS, ConnectionErrors, cluster_metadata
+from blockgz_runtime.kafka import connection
+from blockgz_runtime.kafka.connection import ConnectionErrors, cluster_metadata
 from blockgz_runtime.kafka.settings import client_settings
 
 METADATA = object()
@@ -58,10 +59,9 @@ def test_troubles_are_forgotten_once_a_broker_answers() -> None:
     )
 
 
-def test_where_nobody_listens_the_reason_is_told_soon() -> None:
+def test_where_nobody_listens_the_broker_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "BROKER_DEADLINE_SECONDS", math.inf)
     cluster = KafkaCluster(client_settings({"bootstrap.servers": "127.0.0.1:1"}, "test"))
-    began = time.monotonic()
     with pytest.raises(BrokerUnreachable, match=r"127\.0\.0\.1:1") as caught:
         cluster.bounds([("orders", 0)], "read_uncommitted")
     assert "Connection refused" in caught.value.why
-    assert time.monotonic() - began < BROKER_DEADLINE_SECONDS / 2

@@ -144,6 +144,7 @@ class TestPlans:
     ("args", "code", "said"),
     [
         (("orders", "/out"), 2, "--format"),
+        (("orders", "--to", "/out", "--format", "csv"), 2, "TOPIC and DEST are both needed"),
         (("orders", "/out", "--format", "csv", "--partition-by", "day"), 2, "is nothing to partition by"),
         (("orders", "/out", "--format", "csv", "--partition-by", "value.id"), 2, "add --value json"),
         (("orders", "/out", "--format", "csv", "--value", "avro"), 2, "needs a schema"),

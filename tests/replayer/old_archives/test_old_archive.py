@@ -143,6 +143,27 @@ def test_a_wrong_old_format_is_told(old: OldWriter) -> None:
     assert done.exit_code == 3 and "try another --old-format" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("encode", "options", "hint"),
+    [
+        (delimited(b"\t"), [], "every line holds '\\t': if a key stands before it, read with --old-format delimited"),
+        (lines, ["--old-format", "delimited"], "no line holds '\\t': without keys"),
+        (lines, [], None),
+        (delimited(b"|"), ["--old-format", "delimited", "--key-delimiter", "|"], None),
+    ],
+    ids=["keys as lines", "lines as keys", "lines", "keys"],
+)
+def test_lines_that_fit_another_format_better_are_told(
+    old: OldWriter, encode: Callable[[Sequence[Row]], bytes], options: list[str], hint: str | None
+) -> None:
+    old.encode = encode
+    old.write(two_blocks())
+    done = replayer(old, "cat", old.topic, *options)
+    assert done.exit_code == 0, done.output
+    assert (" line holds " in done.stderr) == (hint is not None)
+    assert hint is None or hint in done.stderr
+
+
 def test_chunks_that_were_forgotten_are_read_again(old: OldWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(old_archive, "REMEMBERED_BYTES", 1)
     for start in range(0, 1000, 100):
