@@ -14,7 +14,6 @@ from archiver.config.template import json_schema, yaml_template
 from archiver.ingest.kafka_settings import check_settings
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.main import closing
-from blockgz_runtime.program.tables import PIPE_WIDTH, print_table
 
 
 @click.group(
@@ -78,11 +77,9 @@ def show(*, resolved: Resolved, as_json: bool) -> None:
         }
         click.echo(orjson.dumps(answer).decode())
         return
-    cells = [
-        (name, value if name not in FIELDS or name in resolved.masked else value_text(name, value), str(origin))
-        for name, (value, origin) in rows.items()
-    ]
-    print_table(("field", "value", "origin"), cells, width=PIPE_WIDTH)  # lines that can be searched
+    for name, (value, origin) in rows.items():
+        shown = value if name not in FIELDS or name in resolved.masked else value_text(name, value)
+        click.echo(f"{name}: {shown}  # {origin}")
 
 
 @config_group.command(

@@ -1,12 +1,7 @@
 """`archiver doctor`."""
 
-import sys
-
 import click
 import orjson
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from archiver.cli.config_options import config_options_for_any_topic
 from archiver.config.resolution import Resolved
@@ -14,9 +9,8 @@ from archiver.doctor import examine
 from archiver.doctor.findings import Finding, Verdict, worst
 from blockgz_runtime.errors import FAILED, AccessDenied
 from blockgz_runtime.program.main import closing
-from blockgz_runtime.program.tables import PIPE_WIDTH
 
-COLORS = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"}
+COLORS = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
 
 
 @click.command(
@@ -45,8 +39,9 @@ def doctor(*, resolved: Resolved, as_json: bool) -> int:
 
 
 def _print(findings: list[Finding]) -> None:
-    table = Table("check", "", "found", "do", box=None, pad_edge=False)
     for finding in findings:
-        mark = Text(finding.verdict, style=COLORS[finding.verdict])
-        table.add_row(finding.check, mark, Text(finding.detail), Text(finding.remedy))
-    Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, emoji=False).print(table)
+        click.echo(
+            f"{click.style(f'{finding.verdict:<4}', COLORS[finding.verdict])}  {finding.check}: {finding.detail}"
+        )
+        if finding.remedy:
+            click.echo(f"      do: {finding.remedy}")

@@ -13,7 +13,7 @@ from blockgz_runtime.errors import PARTLY_FAILED, UsageError
 from blockgz_runtime.program.archive_options import store_options
 from blockgz_runtime.program.main import closing, confirm, print_problems
 from blockgz_runtime.program.options import DURATION
-from blockgz_runtime.program.tables import print_table
+from blockgz_runtime.program.tables import bytes_text, print_table
 from blockgz_runtime.store.opening import open_existing_store
 
 
@@ -128,6 +128,6 @@ def _print_plan(plan: SweepPlan) -> None:
     for leftover in plan.leftovers:
         counts[None, None, leftover.kind] += 1
         sizes[None, None, leftover.kind] += leftover.size or 0
-    rows = [(*kind, count, sizes[kind]) for kind, count in counts.items()]
-    rows.append(("all", None, "", plan.count, plan.bytes))
-    print_table(("topic", "partition", "what", "count", "bytes"), rows, separator=",")
+    rows = [(*kind, count, bytes_text(sizes[kind])) for kind, count in counts.items()]
+    rows.append(("all", None, "", plan.count, bytes_text(plan.bytes)))
+    print_table(("topic", "partition", "what", "count", "size"), rows, droppable=("size",))

@@ -16,7 +16,7 @@ from blockgz_runtime.errors import PARTLY_FAILED, exit_code
 from blockgz_runtime.program.archive_options import max_block_option, old_format_option, store_options
 from blockgz_runtime.program.main import closing, confirm, print_problems
 from blockgz_runtime.program.options import SIZE
-from blockgz_runtime.program.tables import print_table
+from blockgz_runtime.program.tables import print_table, range_text
 from blockgz_runtime.store.opening import default_buffer_root, open_existing_store, open_store
 from index_format.ancestor.files import OldPartition
 from index_format.ancestor.payloads import OldFormat
@@ -149,9 +149,9 @@ def _print_plan(partitions: Sequence[OldPartition]) -> None:
     rows = []
     for each in partitions:
         files = len({piece.file.key for piece in each.choice.pieces})
-        offsets = f"{each.start_offset}..{each.next_offset}"
+        offsets = range_text(each.start_offset, each.next_offset)
         rows.append((*each.place, files, each.num_records, offsets, len(each.choice.gaps)))
-    print_table(("topic", "partition", "files", "records", "offsets", "gaps"), rows, separator=",")
+    print_table(("topic", "partition", "files", "records", "offsets", "gaps"), rows, droppable=("files", "records"))
     notes = [note for each in partitions for note in each.notes]
     for note in notes[:SHOWN_NOTES]:
         click.echo(f"note: {note}", err=True)

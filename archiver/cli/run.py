@@ -24,7 +24,7 @@ from archiver.logs import log_to
 from blockgz_runtime.errors import PARTLY_FAILED, exit_code
 from blockgz_runtime.process import stop_on_signals
 from blockgz_runtime.program.main import closing, ended_code, error_lines, listed
-from blockgz_runtime.program.tables import print_table
+from blockgz_runtime.program.tables import bytes_text, print_table
 from index_format.errors import BlockgzError
 
 
@@ -107,10 +107,16 @@ def result_object(config: RunConfig, result: RunResult) -> dict[str, Any]:
 
 def _print_result(reports: Sequence[PartitionReport]) -> None:
     rows = [
-        (*each.partition, each.counts.records, each.counts.chunks, each.counts.stored_bytes, each.next_offset)
+        (
+            *each.partition,
+            each.counts.records,
+            each.counts.chunks,
+            bytes_text(each.counts.stored_bytes),
+            each.next_offset,
+        )
         for each in reports
     ]
-    print_table(("topic", "partition", "records", "chunks", "bytes", "next offset"), rows, separator=",")
+    print_table(("topic", "partition", "records", "chunks", "size", "next offset"), rows, droppable=("chunks", "size"))
     for report in reports:
         if report.failure is not None:
             click.echo("\n".join(error_lines(report.failure)), err=True)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple
 
@@ -21,11 +20,15 @@ from blockgz_runtime.program.archive_options import store_options
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.options import DURATION
-from blockgz_runtime.program.tables import print_table
+from blockgz_runtime.program.tables import bytes_text, print_table, time_text
 from blockgz_runtime.store.opening import open_existing_store
 from blockgz_runtime.store.writer import ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
 
+DROPPABLE = (
+    *("writer", "epoch", "unstable", "high watermark", "chunks", "size", "gaps", "newest record"),
+    *("retries", "fetch s ago", "commit s ago", "open chunk s", "headroom", "records", "paused", "lag s"),
+)
 ISOLATION_LEVEL = "read_committed"
 """Of an archiver by default: it reads up to the last stable offset."""
 
@@ -98,6 +101,8 @@ class Seen(NamedTuple):
     heading: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str | int | None]]
+    notes: Sequence[str]
+    """Of each row, or empty."""
     is_troubled: bool
 
 
@@ -113,22 +118,22 @@ def _seen_in_archive(store: ToolStore, selection: TopicSelection | None, cluster
             each.partition,
             each.records,
             each.chunks,
-            each.bytes,
+            bytes_text(each.bytes),
             each.next_offset,
             *((each.high_watermark, each.lag, each.unstable) if asked else ()),
             each.epoch,
             each.gaps,
-            None if each.newest_ms is None else _moment(each.newest_ms),
+            time_text(each.newest_ms),
             None if each.writer is None else each.writer[:8],
-            each.error or (f"continues as {each.successor}" if each.successor else ""),
         )
         for each in status.partitions
     ]
-    columns = ["topic", "partition", "records", "chunks", "bytes", "next offset"]
+    columns = ["topic", "partition", "records", "chunks", "size", "next offset"]
     columns += ["high watermark", "lag", "unstable"] if asked else []
-    columns += ["epoch", "gaps", "newest record", "writer", "note"]
+    columns += ["epoch", "gaps", "newest record", "writer"]
+    notes = [each.error or (f"continues as {each.successor}" if each.successor else "") for each in status.partitions]
     troubled = any(each.error is not None for each in status.partitions)
-    return Seen(status, f"archive {status.archive_id} at {status.archive}", columns, rows, troubled)
+    return Seen(status, f"archive {status.archive_id} at {status.archive}", columns, rows, notes, troubled)
 
 
 def _seen_in_service(address: str, selection: TopicSelection | None) -> Seen:
@@ -137,6 +142,7 @@ def _seen_in_service(address: str, selection: TopicSelection | None) -> Seen:
     if selection is not None:
         chosen = set(selection({each.topic for each in snapshot.partitions}))
         snapshot = replace(snapshot, partitions=tuple(each for each in snapshot.partitions if each.topic in chosen))
+    shown = [each for each in snapshot.partitions if each.state is not PartitionState.RELEASED]
     rows = [
         (
             each.topic,
@@ -154,16 +160,15 @@ def _seen_in_service(address: str, selection: TopicSelection | None) -> Seen:
             each.records,
             each.retries,
             each.gaps,
-            each.failure or each.trouble or each.stuck or "",
         )
-        for each in snapshot.partitions
-        if each.state is not PartitionState.RELEASED
+        for each in shown
     ]
+    notes = [each.failure or each.trouble or each.stuck or "" for each in shown]
     columns = ["topic", "partition", "state", "durable offset", "lag", "lag s", "headroom", "unstable", "open chunk s"]
-    columns += ["commit s ago", "fetch s ago", "paused", "records", "retries", "gaps", "note"]
+    columns += ["commit s ago", "fetch s ago", "paused", "records", "retries", "gaps"]
     problems = [text for text in (health(snapshot), readiness(snapshot)) if text is not None]
     heading = f"archiver of {snapshot.archive}: {'; '.join(problems) or 'ready'}"
-    return Seen(snapshot, heading, columns, rows, bool(snapshot.in_state(PartitionState.STOPPED)))
+    return Seen(snapshot, heading, columns, rows, notes, bool(snapshot.in_state(PartitionState.STOPPED)))
 
 
 def _show(seen: Seen, *, as_json: bool) -> None:
@@ -171,14 +176,10 @@ def _show(seen: Seen, *, as_json: bool) -> None:
         click.echo(msgspec.json.encode(seen.value).decode())
         return
     click.echo(seen.heading)
-    print_table(seen.columns, seen.rows, separator=",")
-
-
-def _moment(timestamp_ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    except (ValueError, OverflowError, OSError):
-        return str(timestamp_ms)
+    print_table(seen.columns, seen.rows, droppable=DROPPABLE)
+    for (topic, partition, *_), note in zip(seen.rows, seen.notes, strict=True):
+        if note:
+            click.echo(f"{topic}:{partition}: {note}")
 
 
 def _seconds(seconds: float | None) -> int | None:

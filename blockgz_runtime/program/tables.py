@@ -1,47 +1,64 @@
 """Tables and numbers for people."""
 
 import csv
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from io import StringIO
+from typing import Any, Literal, TextIO
 
 import click
 import msgspec
 from rich.filesize import decimal
-
-PIPE_WIDTH = 100_000
-"""In a pipe nothing is cut off: what reads it would take the rest of a name for the name."""
 
 
 def print_table(
     columns: Sequence[str],
     rows: Sequence[Sequence[str | int | None]],
     *,
+    droppable: Sequence[str] = (),
     title: str | None = None,
     file: TextIO | None = None,
-    width: int | None = None,
-    separator: str = "",
 ) -> None:
-    """A table on `file`, stdout if none is given; numbers to the right, plain in a pipe.
+    """A table on `file`, stdout if none is given, as wide as the terminal, or 80 characters in a pipe.
 
-    It is as wide as the terminal if no `width` is given. `separator` stands between thousands, "-" for None.
+    Where it would be wider, the `droppable` columns go, the first named first, and stderr names them; then texts
+    wrap. Numbers stand to the right, "-" for None, and no line ends in blanks.
     """
     # Here, because what prints records gets by without them.
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
-    out = sys.stdout if file is None else file
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for number, column in enumerate(columns):
+    room = shutil.get_terminal_size().columns
+    texts = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    dropped = _dropped({name: [name, *cells] for name, *cells in zip(columns, *texts, strict=True)}, droppable, room)
+    kept = [number for number, column in enumerate(columns) if column not in dropped]
+    table = Table(box=None, pad_edge=False)
+    for number in kept:
         cells = [row[number] for row in rows if row[number] is not None]
         numeric = bool(cells) and all(isinstance(cell, int) for cell in cells)
-        table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*("-" if cell is None else format(cell, separator * isinstance(cell, int)) for cell in row))
-    if not out.isatty():
-        width = PIPE_WIDTH
-    Console(file=out, width=width, highlight=False, markup=False, emoji=False).print(table)
+        side: Literal["right", "left"] = "right" if numeric else "left"
+        table.add_column(columns[number].upper(), justify=side, no_wrap=numeric, overflow="fold")
+    for text in texts:
+        table.add_row(*(text[number] for number in kept))
+    drawn = StringIO()
+    Console(file=drawn, width=room, color_system=None, highlight=False, markup=False, emoji=False).print(table)
+    lines = [] if title is None else [title]
+    lines += [line.rstrip() for line in drawn.getvalue().splitlines()]
+    click.echo("\n".join(lines), file=file)
+    if dropped:
+        click.echo(f"not shown in {room} characters a line, but with --json: {', '.join(dropped)}", err=True)
+
+
+def _dropped(columns: Mapping[str, Sequence[str]], droppable: Sequence[str], room: int) -> Sequence[str]:
+    """The columns that go, so that the cells of the others fit in the room with two blanks between them."""
+    widths = {name: max(map(len, cells)) + 2 for name, cells in columns.items()}
+    there = [name for name in droppable if name in widths]
+    for count in range(len(there)):
+        if sum(widths.values()) - sum(widths[name] for name in there[:count]) - 2 <= room:
+            return there[:count]
+    return there
 
 
 def print_rows(form: str, document: Any, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -72,3 +89,16 @@ def timestamp_text(timestamp: int) -> str:
         return datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError):
         return str(timestamp)
+
+
+def time_text(timestamp: int | None) -> str:
+    """A timestamp (ms) as a table shows it: `2026-01-31T12:00:00Z`, or "-" for None."""
+    if timestamp is None:
+        return "-"
+    day, sign, _ = timestamp_text(timestamp).partition(".")
+    return f"{day}Z" if sign else day
+
+
+def range_text(start: int | None, end: int | None) -> str:
+    """Offsets as a table shows them: `[0..301)`, the end excluded, or "-" for None."""
+    return "-" if start is None else f"[{start}..{end})"

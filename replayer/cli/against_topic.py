@@ -80,7 +80,7 @@ def _print(report: ComparisonReport, topic: str, against: str) -> None:
     figures = attrgetter("partition", "verdict.value", "records", "archived", "found", "differing", "missing", "extra")
     rows = [figures(each) for each in report.partitions]
     what = "the topic that was archived" if report.relation is Relation.SOURCE else "a copy"
-    print_table(columns, rows, title=f"archive of {topic} against topic {against}, {what}")
+    print_table(columns, rows, droppable=("EQUAL",), title=f"archive of {topic} against topic {against}, {what}")
     for each in report.partitions:
         for excused in each.excused:
             click.echo(f"WARNING {topic}:{each.partition} [{excused.start}..{excused.end}): {excused.reason}")

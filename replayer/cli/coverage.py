@@ -11,9 +11,8 @@ import msgspec
 
 from blockgz_runtime.errors import NotInArchive
 from blockgz_runtime.program.main import closing
-from blockgz_runtime.program.tables import print_rows, print_table, timestamp_text
+from blockgz_runtime.program.tables import print_rows, print_table, range_text, timestamp_text
 from blockgz_runtime.store.cache import DiskCache
-from replayer.cli.ls import offsets_text
 from replayer.cli.options.archive_options import archive_options, cache_option, open_archive
 from replayer.cli.options.options import format_option
 from replayer.place import ArchivePlace
@@ -31,7 +30,9 @@ _STYLE = (
     "text{font:12px sans-serif;fill:#222}.r{fill:#1f6fb4}.g{fill:#d1242f}.n{fill:#f2f2f2}"
     "@media(prefers-color-scheme:dark){text{fill:#ddd}.n{fill:#333}}"
 )
-TEXT_SLICES = 60
+JSON_SLICES = 60
+TEXT_SLICES = 30
+"""Fits 80 columns."""
 PICTURE_SLICES = 180
 
 
@@ -71,7 +72,7 @@ def command(topics: tuple[str, ...], form: str, cache: DiskCache | None, archive
         case "svg" | "html":
             _print_picture(rows, form, str(archive.address))
         case _:
-            over = timeline([row.coverage for row in rows], TEXT_SLICES)
+            over = timeline([row.coverage for row in rows], TEXT_SLICES if form == "table" else JSON_SLICES)
             listing = [_json(row, over) for row in rows]
             bounds = {"from_ms": None, "to_ms": None, "slices": 0}
             if over is not None:
@@ -108,13 +109,14 @@ def _print_table(rows: Sequence[CoverageRow], over: Timeline | None) -> None:
         (
             row.label,
             row.coverage.records,
-            offsets_text(row.coverage.start_offset, row.coverage.next_offset),
+            range_text(row.coverage.start_offset, row.coverage.next_offset),
             f"|{text_row(row.coverage, over)}|" if over is not None else "-",
             len(row.coverage.gaps),
         )
         for row in rows
     ]
-    print_table(("PARTITION", "RECORDS", "OFFSETS [FROM..TO)", "COVERAGE", "GAPS"), cells)
+    droppable = ("OFFSETS", "GAPS", "RECORDS")
+    print_table(("PARTITION", "RECORDS", "OFFSETS", "COVERAGE", "GAPS"), cells, droppable=droppable)
     for row in rows:
         for gap in row.coverage.gaps:
             between = " and ".join(timestamp_text(time) for time in (gap.after, gap.before) if time is not None)

@@ -15,7 +15,6 @@ from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.tables import print_rows, print_table, timestamp_text
 from blockgz_runtime.store.cache import DiskCache
 from replayer.cli.cat import NOTHING_FOUND, print_records
-from replayer.cli.ls import time_text
 from replayer.cli.options.archive_options import archive_options, cache_option, open_archive
 from replayer.cli.options.options import format_option, limit_option
 from replayer.cli.options.selection_options import damage_option, print_skipped, selection_options
@@ -105,7 +104,7 @@ def _print_offsets(offsets: Sequence[TimedOffset], form: str) -> None:
         case "table":
             cells = []
             for each in offsets:
-                found = time_text(each.timestamp) if each.found else "(its end)"
+                found = _exact(each.timestamp) if each.found else "(its end)"
                 cells.append((each.partition, timestamp_text(each.time), each.offset, found))
             print_table(("PARTITION", "TIME", "OFFSET", "RECORD'S TIME"), cells)
         case _:
@@ -162,7 +161,12 @@ def _as_json(topic: str, partition: int, batch: pa.RecordBatch) -> list[bytes]:
 
 def _as_table(topic: str, partition: int, batch: pa.RecordBatch) -> list[bytes]:
     rows = _found(topic, partition, batch)
-    return [_table_line(partition, row["offset"], time_text(row["timestamp_ms"])) for row in rows]
+    return [_table_line(partition, row["offset"], _exact(row["timestamp_ms"])) for row in rows]
+
+
+def _exact(timestamp: int | None) -> str:
+    """With milliseconds, because a time is what is looked up here."""
+    return "-" if timestamp is None else timestamp_text(timestamp)
 
 
 def _table_line(partition: int | str, offset: int | str, timestamp: str) -> bytes:

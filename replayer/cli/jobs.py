@@ -1,6 +1,5 @@
 """`replayer jobs`."""
 
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -9,7 +8,7 @@ import msgspec
 from blockgz_runtime.errors import PARTLY_FAILED, NoArchiveThere, UsageError
 from blockgz_runtime.program.archive_options import endpoint_option, region_option
 from blockgz_runtime.program.main import closing, confirm, print_failure
-from blockgz_runtime.program.tables import print_table
+from blockgz_runtime.program.tables import print_table, time_text
 from blockgz_runtime.store.opening import open_existing_store
 from blockgz_runtime.store.writer import ToolStore
 from replayer.cli.options.options import jobs_option, json_option
@@ -19,7 +18,8 @@ from replayer.replay.jobs.lock import held
 from replayer.replay.jobs.summary import JobSummary, summary_of
 from replayer.replay.target_topic import state_folder
 
-COLUMNS = ("JOB", "SOURCE", "TARGET", "BEGUN (UTC)", "RUNS", "RECORDS", "TRANSACTIONAL", "COMPLETE")
+COLUMNS = ("JOB", "SOURCE", "TARGET", "BEGUN", "RUNS", "RECORDS", "TRANSACTIONAL", "COMPLETE")
+DROPPABLE = ("TRANSACTIONAL", "RUNS", "BEGUN", "RECORDS", "SOURCE")
 
 
 @click.command(
@@ -80,7 +80,7 @@ def _list(store: ToolStore | None, *, as_json: bool) -> int:
     if as_json:
         click.echo(msgspec.json.encode({"jobs": [_json(each) for each in listed]}))
     else:
-        print_table(COLUMNS, [_row(each) for each in listed])
+        print_table(COLUMNS, [_row(each) for each in listed], droppable=DROPPABLE)
     return code
 
 
@@ -98,10 +98,9 @@ def _json(job: JobSummary) -> dict[str, Any]:
 
 
 def _row(job: JobSummary) -> tuple[str | int, ...]:
-    begun = datetime.fromtimestamp(job.request.begun_at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     words = {True: "yes", False: "no", None: "-"}
     request = job.request
-    names = (request.job, request.folder, request.target, begun)
+    names = (request.job, request.folder, request.target, time_text(request.begun_at))
     return (*names, job.attempts, job.records, words[request.transactional], words[job.complete])
 
 

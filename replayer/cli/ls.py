@@ -10,7 +10,7 @@ import msgspec
 
 from blockgz_runtime.errors import PARTLY_FAILED, exit_code
 from blockgz_runtime.program.main import closing, print_failure
-from blockgz_runtime.program.tables import bytes_text, print_rows, print_table, timestamp_text
+from blockgz_runtime.program.tables import bytes_text, print_rows, print_table, range_text, time_text
 from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.options import format_option
 from replayer.place import ArchivePlace
@@ -20,7 +20,7 @@ from replayer.read.inventory import MissingPartition, compare
 from replayer.read.partition import ArchivedPartition, summarize
 from replayer.read.topics import TopicPartitions, parse_topic
 
-FIGURES = ("RECORDS", "CHUNKS", "SIZE", "OFFSETS [FROM..TO)", "FROM", "TO")
+FIGURES = ("RECORDS", "CHUNKS", "SIZE", "OFFSETS", "FROM", "TO")
 
 
 @click.command("ls", epilog=closing("replayer ls -a ./archive", "replayer ls --json -a s3://bucket/prefix"))
@@ -37,7 +37,8 @@ def ls(form: str, archive: ArchivePlace) -> int:
     whole = {"archive": str(archive.address), "topics": listing, "missing": [each._asdict() for each in missing]}
     print_rows(form, whole, listing)
     if form == "table":
-        print_table(("TOPIC", "PARTITIONS", *FIGURES), [_topic_row(topic) for topic in listing])
+        droppable = ("OFFSETS", "CHUNKS", "PARTITIONS", "FROM", "TO", "SIZE")
+        print_table(("TOPIC", "PARTITIONS", *FIGURES), [_topic_row(each) for each in listing], droppable=droppable)
     code = print_damaged([each for _, survey in found for each in survey.damaged], others=True)
     return print_missing(missing) or code
 
@@ -82,19 +83,10 @@ def _figures(counted: dict[str, Any]) -> tuple[str | int, ...]:
         counted["records"],
         counted["chunks"],
         bytes_text(counted["bytes"]),
-        offsets_text(counted["start_offset"], counted["next_offset"]),
+        range_text(counted["start_offset"], counted["next_offset"]),
         time_text(counted["min_timestamp_ms"]),
         time_text(counted["max_timestamp_ms"]),
     )
-
-
-def offsets_text(start_offset: int | None, next_offset: int | None) -> str:
-    """Archived positions as `0..301`, the end excluded."""
-    return "-" if start_offset is None else f"{start_offset}..{next_offset}"
-
-
-def time_text(timestamp_ms: int | None) -> str:
-    return "-" if timestamp_ms is None else timestamp_text(timestamp_ms)
 
 
 def print_damaged(damaged: Sequence[DamagedPartition], *, others: bool) -> int:
@@ -145,7 +137,8 @@ def _print_partitions(partitions: Sequence[dict[str, Any]]) -> None:
         (each["partition"], *_figures(each), len(each["gaps"]), each["epoch"], each["group_id"], each["writer"])
         for each in partitions
     ]
-    print_table(("PARTITION", *FIGURES, "GAPS", "EPOCH", "GROUP", "WRITER"), rows)
+    droppable = ("WRITER", "GROUP", "EPOCH", "FROM", "CHUNKS", "GAPS", "SIZE", "TO")
+    print_table(("PARTITION", *FIGURES, "GAPS", "EPOCH", "GROUP", "WRITER"), rows, droppable=droppable)
     for partition in partitions:
         for gap in partition["gaps"]:
             click.echo(f"partition {partition['partition']}: gap [{gap['from']}..{gap['to']}) ({gap['reason']})")

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from blockgz_runtime.program.main import confirm
-from blockgz_runtime.program.tables import bytes_text, print_table, timestamp_text
+from blockgz_runtime.program.tables import bytes_text, print_table, range_text, time_text
 from replayer.cli.options.replay_options import ReplayOptions
 from replayer.place import ArchivePlace
 from replayer.read.damage import LostRange
@@ -41,18 +41,19 @@ def agreed(plan: ReplayPlan, options: ReplayOptions, *, as_json: bool, seconds: 
 
 def _print_plan(plan: ReplayPlan) -> None:
     """The plan as a table and its warnings, on stderr."""
-    columns = ("PARTITION", "OFFSETS [FROM..TO)", "RECORDS", "SIZE", "FROM (UTC)", "UNTIL (UTC)")
+    columns = ("PARTITION", "OFFSETS", "RECORDS", "SIZE", "FROM", "TO")
     rows: list[tuple[str | int, ...]] = [
         (
             source.partition,
-            f"{source.start}..{source.end}",
+            range_text(source.start, source.end),
             source.records,
             bytes_text(source.bytes),
-            *(_seconds(time) for time in source.timestamps or (None, None)),
+            *(time_text(time) for time in source.timestamps or (None, None)),
         )
         for source in plan.sources
     ]
-    print_table(columns, rows, title=f"{plan.topic} -> {plan.target}, at most {plan.records} records", file=sys.stderr)
+    title = f"{plan.topic} -> {plan.target}, at most {plan.records} records"
+    print_table(columns, rows, droppable=("SIZE", "FROM", "TO"), title=title, file=sys.stderr)
     for note in plan.notes:
         click.echo(f"note: {note}", err=True)
     for warning in plan.warnings:
@@ -66,13 +67,9 @@ def duration_text(seconds: float) -> str:
     return f"{seconds / 60:,.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
 
 
-def _seconds(timestamp_ms: int | None) -> str:
-    return "-" if timestamp_ms is None else timestamp_text(timestamp_ms).partition(".")[0].replace("T", " ")
-
-
 def print_result(plan: ReplayPlan, result: ReplayResult) -> None:
     """What was done, as a table on stdout."""
-    columns = ("PARTITION", "TARGET", "RECORDS", "OFFSETS [FROM..TO)", "TARGET OFFSETS [FROM..TO)")
+    columns = ("PARTITION", "TARGET", "RECORDS", "OFFSETS", "TARGET OFFSETS")
     rows = [
         (
             lane.partition,
@@ -117,7 +114,7 @@ def print_left_out(left_out: LeftOut) -> None:
 
 
 def _range_text(offsets: OffsetRange | None) -> str:
-    return "-" if offsets is None else f"{offsets.start}..{offsets.end}"
+    return "-" if offsets is None else range_text(offsets.start, offsets.end)
 
 
 def plan_json(plan: ReplayPlan) -> dict[str, Any]:

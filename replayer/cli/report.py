@@ -118,7 +118,7 @@ def print_report(report: ArchiveReport) -> None:
         )
         for each in report.partitions
     ]
-    print_table(columns, rows)
+    print_table(columns, rows, droppable=("CHUNKS", "NEXT OFFSET", "RECORDS", "GAPS"))
     for partition in report.partitions:
         place = f"{partition.topic}:{partition.partition}"
         for gap in partition.gaps:

@@ -9,7 +9,7 @@ import msgspec
 from blockgz_runtime.errors import PARTLY_FAILED
 from blockgz_runtime.program.main import noting_what_is_left
 from blockgz_runtime.program.progress import record_progress
-from blockgz_runtime.program.tables import print_table
+from blockgz_runtime.program.tables import print_table, range_text
 from blockgz_runtime.spark.session import session
 from replayer.cli.options.archive_options import open_archive
 from replayer.cli.options.replay_options import ReplayOptions
@@ -98,7 +98,7 @@ def _print_result(plan: ReplayPlan, result: LanesResult, seconds: float) -> None
     rows = []
     for source, now in sorted(result.now.items()):
         before = result.before[source]
-        offsets = f"{before.sources[source].next}..{now.sources[source].next}"
+        offsets = range_text(before.sources[source].next, now.sources[source].next)
         rows.append((str(source), str(now.written - before.written), offsets))
     print_table(("PARTITION", "RECORDS", "OFFSETS"), rows)
     records_before = written(result.before)

@@ -62,11 +62,10 @@ class TestShow:
         assert rows["kafka.debug"] == {"value": "all", "origin": "file", "place": "f.yaml:6"}
         assert rows.keys() == FIELDS.keys() - {"kafka"} | {"kafka.debug"}
 
-    def test_the_table_has_a_line_for_each(self) -> None:
+    def test_each_field_has_a_line(self) -> None:
         lines = archiver("config", "show", "orders", *BASE).stdout.splitlines()
-        assert len(lines) == len(FIELDS)
-        assert lines[0].split() == ["field", "value", "origin"]
-        assert ["chunk_interval", "5m", "default"] in [line.split() for line in lines]
+        assert len(lines) == len(FIELDS) - 1
+        assert "chunk_interval: 5m  # default" in lines
 
     def test_a_switch_can_be_switched_off_again(self) -> None:
         Path("f.yaml").write_text("takeover: true\nonce: true\n")

@@ -212,10 +212,11 @@ def test_the_table_names_what_to_do(cluster: MockCluster, tmp_path: Path) -> Non
     ArchiveWriter(tmp_path, "seed")
     result = run("orders", "missing", "-b", cluster.bootstrap_servers, "-a", tmp_path)
     assert result.exit_code == 1
-    (line,) = [line for line in result.stdout.splitlines() if "there is no topic missing" in line]
-    assert " fail " in line and "create it" in line
-    (line,) = [line for line in result.stdout.splitlines() if line.startswith("archive ")]
-    assert "layout seed" in line and "--layout seed" in line
+    lines = result.stdout.splitlines()
+    (found,) = [number for number, line in enumerate(lines) if "there is no topic missing" in line]
+    assert lines[found].startswith("fail  ") and "do: " in lines[found + 1] and "create it" in lines[found + 1]
+    (found,) = [number for number, line in enumerate(lines) if "  archive: " in line]
+    assert "layout seed" in lines[found] and "--layout seed" in lines[found + 1]
 
 
 def test_without_a_broker_the_rest_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

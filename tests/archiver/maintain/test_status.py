@@ -27,7 +27,7 @@ from tests.support.snapshots import partition, service
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["status", *arguments])
+    return CliRunner().invoke(main, ["status", *arguments], env={"COLUMNS": "250"})
 
 
 @pytest.fixture
@@ -147,10 +147,10 @@ def test_the_table(archive: ArchiveWriter) -> None:
     assert result.exit_code == 0, result.output
     heading, columns, first, second = result.stdout.splitlines()
     assert heading.split()[:2] == ["archive", ARCHIVE_ID]
-    assert columns.split()[:6] == ["topic", "partition", "records", "chunks", "bytes", "next"]
+    assert columns.split()[:6] == ["TOPIC", "PARTITION", "RECORDS", "CHUNKS", "SIZE", "NEXT"]
     assert first.split()[:4] == ["orders", "0", "80", "71"]
     assert "2025-10-09T08:53:20Z" in first
-    assert second.split() == ["orders", "1", "0", "0", "0", "-", "1", "0", "-", "writer-1"]
+    assert second.split() == ["orders", "1", "0", "0", "0", "bytes", "-", "1", "0", "-", "writer-1"]
 
 
 def test_json_is_the_status(archive: ArchiveWriter) -> None:
@@ -199,12 +199,13 @@ def test_of_a_running_archiver(unused_address: str) -> None:
     with serving(unused_address, snapshot):
         result = run("--http", unused_address)
         assert result.exit_code == 0, result.output
-        heading, _, first, second = result.stdout.splitlines()
+        heading, _, first, second, note = result.stdout.splitlines()
         unowned = "1 of 2 partitions are not archived: orders:1 is claiming (the store does not answer)"
         assert heading == f"archiver of file:///archive: {unowned}"
-        assert first.split()[:6] == ["orders", "0", "archiving", "1,042", "3", "4"]
+        assert first.split()[:6] == ["orders", "0", "archiving", "1042", "3", "4"]
         assert first.split()[6:12] == ["-", "17", "-", "61", "1", "yes"]
         assert second.split()[:4] == ["orders", "1", "claiming", "-"]
+        assert note == "orders:1: the store does not answer"
         assert json.loads(run("--http", unused_address, "--json").stdout)["group_id"] == "group"
         assert json.loads(run("--http", unused_address, "--json", "users").stdout)["partitions"] == []
 

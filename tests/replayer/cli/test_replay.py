@@ -130,7 +130,7 @@ def test_some_partitions(program: Program, copy: str) -> None:
 def test_a_dry_run_writes_nothing(program: Program, copy: str) -> None:
     result = program("replay", "orders", "--to-topic", copy, "--dry-run")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert re.search(r"\n +2 +0\.\.60 +60 .*2025-10-09 08:53:20", result.stderr)
+    assert re.search(r"\n +2 +\[0\.\.60\) +60 .*2025-10-09T08:53:20Z", result.stderr)
     assert "warning: the broker does not tell the configuration" in result.stderr
     told = json.loads(program("replay", "orders", "--to-topic", copy, "--dry-run", "--json").stdout)
     assert told["dry_run"] is True

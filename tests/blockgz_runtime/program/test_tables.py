@@ -1,0 +1,96 @@
+"""Tables fit their line: columns go by importance, then texts wrap, and no line ends in blanks."""
+
+import os
+import pty
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+from blockgz_runtime.program.tables import print_table, range_text, time_text
+from tests.support.archives import ArchiveWriter, records
+
+TOPIC = "production.eu-west-1.payments.transactions.v1"
+REPLAYER, ARCHIVER = "replayer", "archiver"
+TABLES = [
+    (REPLAYER, "ls"),
+    (REPLAYER, "describe", TOPIC),
+    (REPLAYER, "coverage", TOPIC),
+    (REPLAYER, "find", TOPIC, "--time", "2020-01-01"),
+    (REPLAYER, "verify"),
+    (ARCHIVER, "status"),
+]
+
+
+@pytest.fixture
+def line_of_80(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def test_numbers_stand_to_the_right_and_lines_end_in_no_blanks(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("topic", "count", "note"), [("a", 5, "long note"), ("b", 1234, "-"), ("c", None, "")])
+    assert capsys.readouterr().out == "TOPIC  COUNT  NOTE\na          5  long note\nb       1234  -\nc          -\n"
+
+
+@pytest.mark.usefixtures("line_of_80")
+def test_what_does_not_fit_is_dropped_in_order_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("name", "few", "many"), [("n" * 60, "f" * 10, "m" * 16)], droppable=("few", "many"))
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [f"{'NAME':<62}MANY", f"{'n' * 60}  {'m' * 16}"]
+    assert err == "not shown in 80 characters a line, but with --json: few\n"
+
+
+@pytest.mark.usefixtures("line_of_80")
+def test_a_name_wraps_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "".join(chr(97 + number % 26) for number in range(200))
+    print_table(("name", "count"), [(name, 123456)])
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "".join(line.split()[0] for line in lines) == name and "123456" in lines[0]
+
+
+def test_times_and_ranges() -> None:
+    assert (time_text(1_760_000_000_089), time_text(None)) == ("2025-10-09T08:53:20Z", "-")
+    assert time_text(10**18) == str(10**18), "no day of the calendar"
+    assert (range_text(0, 301), range_text(None, None)) == ("[0..301)", "-")
+
+
+@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
+@pytest.mark.parametrize("arguments", TABLES, ids=lambda arguments: " ".join(arguments[:2]))
+def test_a_table_fits_80_columns(arguments: tuple[str, ...], terminal: bool, tmp_path: Path) -> None:
+    partition = ArchiveWriter(tmp_path / "a").partition(TOPIC, 0)
+    partition.commit(records(range(1000)))
+    shown = printed([*arguments, "-a", str(tmp_path / "a")], tmp_path, is_terminal=terminal)
+    lines = shown.splitlines()
+    assert lines and all(len(line) <= 80 and line == line.rstrip() for line in lines if str(tmp_path) not in line), (
+        shown
+    )
+    assert "…" not in shown
+
+
+def printed(arguments: list[str], home: Path, *, is_terminal: bool) -> str:
+    """What the program prints on stdout: to a terminal of 80 columns, or into a pipe."""
+    ours, theirs = pty.openpty()
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    environment |= {"TERM": "xterm", "HOME": str(home)}
+    if is_terminal:
+        termios.tcsetwinsize(theirs, (24, 80))
+    done = subprocess.Popen(
+        [sys.executable, "-m", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=theirs if is_terminal else subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+    )
+    os.close(theirs)
+    with done, os.fdopen(ours, "rb", buffering=0) as screen:
+        if not is_terminal:
+            return done.communicate()[0].decode()
+        shown = b""
+        while True:
+            try:
+                shown += screen.read(65536)
+            except OSError:  # the terminal is gone with its last user
+                return shown.decode().replace("\r\n", "\n")
