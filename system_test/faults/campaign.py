@@ -382,7 +382,7 @@ class Round:
         deadline = time.monotonic() + _COMPACT_SECONDS
 
         def archived(partition: int) -> int:
-            return self._watcher.next_offsets().get((COMPACTED, partition), 0)
+            return self._watcher.next_offsets({}).get((COMPACTED, partition), 0)
 
         def look() -> None:
             is_ahead = self._topics.compacted_unread(archived)
@@ -422,9 +422,10 @@ class Round:
         self._plain.quit()
         self._transactional.quit()
         ends = self._topics.ends()
+        topic_ids = {topic: lives[-1].topic_id for topic, lives in self._topics.truth.items()}
 
         def behind() -> dict[str, str]:
-            archived = self._watcher.next_offsets()
+            archived = self._watcher.next_offsets(topic_ids)
             return {
                 f"{topic}:{partition}": f"{archived.get((topic, partition))} of {end}"
                 for (topic, partition), end in ends.items()

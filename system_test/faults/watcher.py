@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ class Watched:
 
     markers: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Epoch and next_offset (-1 before the first progress) of each marker, by its key."""
+    topic_ids: dict[str, str | None] = field(default_factory=dict)
+    """The topic's id that each marker names, by its key."""
     hashes: dict[str, str] = field(default_factory=dict)
     """SHA-256 of each committed object when it was first seen, by key."""
     violations: list[str] = field(default_factory=list)
@@ -62,11 +64,15 @@ class Watcher:
         self._look()
         return self.seen
 
-    def next_offsets(self) -> dict[tuple[str, int], int]:
-        """How far each partition of the newest incarnation is archived, by topic and partition."""
+    def next_offsets(self, topic_ids: Mapping[str, str]) -> dict[tuple[str, int], int]:
+        """How far each partition is archived, by topic and partition; of a topic with such an id, where a marker names
+        another one, it is not.
+        """
         newest: dict[tuple[str, int], tuple[int, int]] = {}
         for key, (_, next_offset) in list(self.seen.markers.items()):
             topic, incarnation, partition = parse_home(key)
+            if self.seen.topic_ids[key] not in (None, topic_ids.get(topic, self.seen.topic_ids[key])):
+                continue
             if incarnation >= newest.get((topic, partition), (0, 0))[0]:
                 newest[topic, partition] = (incarnation, next_offset)
         return {where: next_offset for where, (_, next_offset) in newest.items()}
@@ -101,6 +107,7 @@ class Watcher:
         before = self.seen.markers.get(key, (0, -1))
         if now[0] < before[0] or now[1] < before[1]:
             self.seen.violations.append(f"{key} went from epoch and next_offset {before} back to {now}")
+        self.seen.topic_ids[key] = marker["topic_id"]
         self.seen.markers[key] = now
         self.seen.marker_changes += 1
         home = key.removesuffix(MARKER)
