@@ -1,5 +1,6 @@
 """The shell of both programs: commands that are imported when used, errors as three lines, and the exit codes."""
 
+import difflib
 import importlib
 import os
 import signal
@@ -32,6 +33,9 @@ EXIT_CODES = {
     INTERRUPTED: "interrupted (SIGINT)",
     TERMINATED: "ended by SIGTERM before its work was done",
 }
+
+NEVER_FROM_ENVIRONMENT = {"yes", "into_source"}
+"""Options by which a person agrees to one command: a variable would agree to all that follow."""
 
 _DEBUG = "debug"
 debug: ContextVar[bool] = ContextVar(_DEBUG, default=False)
@@ -68,13 +72,20 @@ class Program(click.Group):
         return completed(getattr(importlib.import_module(module), name))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        room = formatter.width - 6 - max(map(len, self.places))  # as click leaves it
-        lines = [
-            (name, click.Command(name, help=place.summary).get_short_help_str(room))
-            for name, place in self.places.items()
-        ]
         with formatter.section("Commands"):
-            formatter.write_dl(lines)
+            formatter.write_dl([(name, place.summary) for name, place in self.places.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Names the commands that look alike where there is none of that name; click knows imported ones only."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if not (alike := difflib.get_close_matches(args[0], self.places)):
+                raise
+            names = " or ".join(map(repr, alike))
+            raise click.UsageError(f"No such command {args[0]!r}. Did you mean {names}?", ctx) from error
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command; a reader of stdout that went away (`| head`) is no failure."""
@@ -120,7 +131,7 @@ class Program(click.Group):
 
 
 def completed(command: click.Command) -> click.Command:
-    """The command, and those inside a group, with `--debug` and an environment variable for every option.
+    """The command, and those inside a group, with `--debug` and an environment variable for each option but of consent.
 
     The variable is BLOCKGZ_ and the long name in capitals, where the option names none. May be done again.
     """
@@ -139,7 +150,7 @@ def completed(command: click.Command) -> click.Command:
         )
         command.params.append(option)
     for param in command.params:
-        if isinstance(param, click.Option):
+        if isinstance(param, click.Option) and param.name not in NEVER_FROM_ENVIRONMENT:
             name = max(param.opts, key=len).lstrip("-").replace("-", "_").upper()
             param.envvar = param.envvar or f"BLOCKGZ_{name}"
             param.show_envvar = True

@@ -6,8 +6,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from blockgz_runtime.program.main import EXIT_CODES, Place, Program, completed
-from replayer.cli import main
+from blockgz_runtime.program.main import EXIT_CODES, NEVER_FROM_ENVIRONMENT, Place, Program, completed
+from replayer.cli import COMMANDS, main
 
 
 def replayer(*args: str) -> Result:
@@ -43,12 +43,30 @@ def test_an_option_has_one_environment_variable_everywhere() -> None:
             continue
         assert "BLOCKGZ_DEBUG" in [option.envvar for option in command.params if isinstance(option, click.Option)]
         for option in command.params:
-            if isinstance(option, click.Option):
+            if isinstance(option, click.Option) and option.name not in NEVER_FROM_ENVIRONMENT:
                 assert isinstance(option.envvar, str), (path, option.opts)
                 assert option.envvar.startswith("BLOCKGZ_")
                 assert f"[env var: {option.envvar}" in " ".join(replayer(*path, "--help").stdout.split())
                 variables.setdefault(option.envvar, set()).add(option.opts[-1])
     assert all(len(options) == 1 for options in variables.values()), variables
+
+
+def test_consent_is_never_taken_from_the_environment() -> None:
+    options = {option.opts[-1]: option.envvar for _, command in ALL for option in command.params}
+    assert (options["--yes"], options["--into-source"]) == (None, None)
+
+
+def test_a_mistyped_command_is_answered_with_those_that_look_alike() -> None:
+    result = replayer("replya")
+    assert result.exit_code == 2
+    assert "No such command 'replya'. Did you mean 'replay'" in result.stderr
+    assert "Did you mean" not in replayer("xyz").stderr
+
+
+def test_the_help_page_has_the_whole_summaries() -> None:
+    page = " ".join(replayer("--help").stdout.split())
+    assert "..." not in page.split("Commands:")[1].split("Examples:")[0]
+    assert all(place.summary in page for place in COMMANDS.values())
 
 
 def test_commands_inside_groups_are_completed_once() -> None:
