@@ -29,7 +29,6 @@ def test_the_demo_needs_nothing(tmp_path: Path) -> None:
     """Broker and archive are its own; its home and the working folder stay as they are."""
     done = run("archiver", "demo", env={"HOME": str(tmp_path)}, cwd=tmp_path, timeout=SECONDS)
     ends_with_the_table(done)
-    assert done.seconds < SECONDS
     for command in ("archiver run", "zcat", "replayer get", "replayer cat", "replayer replay", "replayer verify"):
         assert f"$ {command}" in done.stdout, f"{command} is not shown"
     assert list(tmp_path.iterdir()) == [], "it leaves nothing behind"

@@ -72,7 +72,7 @@ def test_a_process_is_measured():
     busy = "import time\nheld = bytearray(64 << 20)\nwhile time.process_time() < 0.3: pass\nprint(len(held))"
     done = run(["/usr/bin/env", "python3", "-c", busy])
     assert done.json == 64 << 20
-    assert 0.3 <= done.cost.cpu_seconds < 3
+    assert 0.3 <= done.cost.cpu_seconds <= done.cost.seconds + 0.1, "one thread takes no more than the time"
     assert done.cost.seconds >= 0.3
     assert done.cost.peak_bytes > 64 << 20
 

@@ -102,6 +102,7 @@ def test_a_port_that_is_taken_is_said_so() -> None:
     with served(service()) as url, pytest.raises(UsageError, match="cannot be listened on") as caught:
         StatusServer(url.removeprefix("http://"), service, CollectorRegistry())
     assert caught.value.why == "Address already in use"
+    assert ":9464" not in caught.value.remedy, "no port is proposed that may be the taken one"
 
 
 def test_serving_ends_with_its_context() -> None:
