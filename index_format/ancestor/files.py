@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from index_format.ancestor.index import OldBlock, decode_old_index
 from index_format.ancestor.keys import FoundData, FoundPartition, Place, marker_offset
-from index_format.ancestor.members import MAGIC, DamagedBytes, Member, MemberScanner, Scanned, scan
+from index_format.ancestor.members import MAGIC, DamagedBytes, Member, MemberScanner, Scanned, ends_as_member, scan
 from index_format.ancestor.payloads import OldFormat
 from index_format.chunk_index import UNVERIFIED, Gap
 from index_format.errors import CorruptBlock, FormatError
@@ -141,7 +141,10 @@ def scan_file(found: FoundData, size: int, old_format: OldFormat, max_block_byte
     scanner, counter = MemberScanner(max_block_bytes), _BlockCounter(found, old_format)
     for part in parts_of(found.key, size):
         for scanned in scanner.feed((yield part) or b""):
-            counter.add(scanned)
+            is_lost = is_foreign_start(scanned) and (
+                yield from _begins_with_a_block(found.key, scanned, max_block_bytes)
+            )
+            counter.add(scanned, is_lost=is_lost)
     for scanned in scanner.finish():
         counter.add(scanned)
     damage = counter.damage or ("it holds no gzip member" if size and not counter.blocks else None)
@@ -154,6 +157,17 @@ def scan_file(found: FoundData, size: int, old_format: OldFormat, max_block_byte
         notes=tuple(counter.notes),
         damage=damage,
     )
+
+
+def is_foreign_start(scanned: Scanned) -> bool:
+    """Whether something else than a member stands at the beginning of an object: a fork's header, for one."""
+    return isinstance(scanned, DamagedBytes) and scanned.start == 0 and not scanned.began_as_member
+
+
+def _begins_with_a_block(key: str, scanned: Scanned, max_block_bytes: int) -> Fetching[bool]:
+    """Whether it is a block with a damaged header, whose records cannot be counted."""
+    end = scanned.end if isinstance(scanned, DamagedBytes) else 0
+    return end > READ_BYTES or ends_as_member((yield Fetch(key, 0, end)) or b"", max_block_bytes)
 
 
 def parts_of(key: str, size: int) -> Iterator[Fetch]:
@@ -171,10 +185,10 @@ class _BlockCounter:
         self.notes = [f"{found.key}: no usable index, its blocks were scanned"]
         self.damage: str | None = None
 
-    def add(self, scanned: Scanned) -> None:
+    def add(self, scanned: Scanned, *, is_lost: bool = False) -> None:
         if self.damage is not None:
             return
-        if isinstance(scanned, DamagedBytes) and scanned.start == 0 and not scanned.began_as_member:
+        if isinstance(scanned, DamagedBytes) and is_foreign_start(scanned) and not is_lost:
             self.notes.append(f"{self._found.key}: {scanned.end} bytes before its first member are passed over")
             return
         if isinstance(scanned, DamagedBytes):

@@ -10,6 +10,10 @@ from index_format.blocks import GZIP_WINDOW
 from index_format.errors import TooLarge
 
 MAGIC = b"\x1f\x8b\x08"
+MEMBER_BYTES = 10
+"""Fewer are no stream with a checksum and a size."""
+SEARCHED_BYTES = 256
+"""So far from its start a damaged member's stream is looked for."""
 STEP_BYTES = 64 * 1024
 """Fed to an inflater at once: what it leaves over is copied."""
 
@@ -137,6 +141,29 @@ class MemberScanner:
         del self._held[:count]
         self._position += count
         self._fed = 0
+
+
+def ends_as_member(body: bytes, max_bytes: int) -> bool:
+    """Whether bytes end as a GZIP member does, though none begins there: one whose header was damaged.
+
+    A deflate stream is looked for behind each of the first bytes, with the CRC-32 and the size of what it inflates to
+    behind it, at the very end (RFC 1952). One that inflates to more than `max_bytes` is none.
+    """
+    if len(body) < MEMBER_BYTES:
+        return False
+    view = memoryview(body)
+    crc, size = int.from_bytes(body[-8:-4], "little"), int.from_bytes(body[-4:], "little")
+    if size > max_bytes:
+        return False
+    for start in range(min(len(body) - 8, SEARCHED_BYTES)):
+        inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+        try:
+            raw = inflater.decompress(view[start:-8], size + 1)
+        except zlib.error:
+            continue
+        if inflater.eof and not inflater.unused_data and (len(raw), zlib.crc32(raw)) == (size, crc):
+            return True
+    return False
 
 
 def scan(data: Iterable[bytes], max_bytes: int) -> Iterator[Scanned]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from index_format.ancestor.files import OldFile, choose
 from index_format.ancestor.index import OldBlock, decode_old_index, encode_old_index
 from index_format.ancestor.keys import Place, found_partitions, marker_offset
-from index_format.ancestor.members import DamagedBytes, Member, MemberScanner, Scanned
+from index_format.ancestor.members import DamagedBytes, Member, MemberScanner, Scanned, ends_as_member
 from index_format.ancestor.payloads import MAX_RECORDS, OldFormat
 from index_format.errors import FormatError, TooLarge
 from index_format.rebuild import scan_frames
@@ -203,3 +203,16 @@ def test_every_offset_is_taken_once_from_the_best_file() -> None:
             for offset in range(piece.start, piece.end):
                 begun = [f for f in files if f.is_indexed and f.first_offset <= offset < f.next_offset]
                 assert piece.file.is_indexed or not begun, "a doubtful file before one whose index fits"
+
+
+@pytest.mark.parametrize("position", range(10))
+def test_a_member_whose_header_is_damaged_is_told_from_something_else(position: int) -> None:
+    """Its records cannot be counted; something else before the first block costs nothing."""
+    member = gzip.compress(b"one\ntwo\n" * 50)
+    flipped = bytes([*member[:position], member[position] ^ 0x10, *member[position + 1 :]])
+    grown = member[:position] + bytes(range(40)) + member[position:]
+    assert ends_as_member(flipped, 1000) and ends_as_member(grown, 1000)
+    assert not ends_as_member(flipped, 100)
+    assert not ends_as_member(flipped[:-1], 1000)
+    assert not ends_as_member(b"a header of a fork, version 1\n" * 10, 1000)
+    assert not ends_as_member(b"", 1000)
