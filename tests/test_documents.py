@@ -12,7 +12,7 @@ FOLDERS = "archiver|benchmarks|blockgz_runtime|docs|index_format|replayer|system
 
 @pytest.mark.parametrize("page", PAGES)
 def test_paths_exist(page: str) -> None:
-    text = re.sub(r"https?://\S+", "", (ROOT / page).read_text())
+    text = re.sub(r"https?://[^\s)]+", "", (ROOT / page).read_text())
     named = re.findall(rf"(?<![\w/.-])(?:{FOLDERS})/[\w./-]*", text)
     linked = (target for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text))
     assert not [path for path in (*named, *linked) if not (ROOT / path.rstrip(".")).exists()]

@@ -86,7 +86,7 @@ bytes_text = decimal
 def timestamp_text(timestamp: int) -> str:
     """A timestamp (ms) as RFC 3339, or its number where the calendar has no such day."""
     try:
-        return datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec="milliseconds")
+        return datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except (ValueError, OverflowError):
         return str(timestamp)
 

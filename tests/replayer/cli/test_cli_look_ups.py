@@ -314,7 +314,7 @@ class TestFind:
             "orders,0,58,1760000000058",
         ]
         table = replayer(*args, root=root).stdout.splitlines()
-        assert table[1].split() == ["0", "58", "2025-10-09T08:53:20.058+00:00"]
+        assert table[1].split() == ["0", "58", "2025-10-09T08:53:20.058Z"]
         assert replayer("find", "orders", "--key", "none", root=root).exit_code == 4
 
 
