@@ -33,7 +33,7 @@ KERNELS := $(wildcard index_format/kernel/*.[ch] blockgz_runtime/kafka/kernel/*.
 SIDE_BY_SIDE ?= -n 3 --dist loadfile
 SYSTEM_SIDE_BY_SIDE ?= -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test unit system spark check house bench bench-quick faults mutants simulate sanitize fuzz long soak replay-kills replay-faults clean
+.PHONY: demo test unit system spark check docs house bench bench-quick faults mutants simulate sanitize fuzz long soak replay-kills replay-faults clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/archiver demo
@@ -54,6 +54,10 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	@$(MAKE) --no-print-directory docs
+
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 house: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.house --base "$(BASE)"
