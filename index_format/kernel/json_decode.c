@@ -259,37 +259,20 @@ end_row(struct column *column, int is_valid)
     column->ends[++column->count] = (int32_t)column->used;
 }
 
-static void
-put_content(struct decoder *decoder, struct column *column, const uint8_t *next, const uint8_t *written)
-{
-    decoder->at = next;
-    column->used = written - column->bytes;
-    end_row(column, 1);
-}
+typedef const uint8_t *reading(const uint8_t *at, const uint8_t *end, uint8_t **written);
 
-/* The rest of a string of text. */
+/* The rest of a string, read as text or as base64. */
 static inline int
-take_text(struct decoder *decoder, struct column *column)
+take_string(struct decoder *decoder, struct column *column, reading *read)
 {
     uint8_t *start = column->bytes + column->used, *to = start;
-    const uint8_t *next = unescape(decoder->at, decoder->end, &to);
-    if (next == NULL || !is_utf8(start, (size_t)(to - start))) {
+    const uint8_t *next = read(decoder->at, decoder->end, &to);
+    if (next == NULL || (read == unescape && !is_utf8(start, (size_t)(to - start)))) {
         return 0;
     }
-    put_content(decoder, column, next, to);
-    return 1;
-}
-
-/* The rest of one of base64. */
-static inline int
-take_base64(struct decoder *decoder, struct column *column)
-{
-    uint8_t *to = column->bytes + column->used;
-    const uint8_t *next = decode_base64(decoder->at, decoder->end, &to);
-    if (next == NULL) {
-        return 0;
-    }
-    put_content(decoder, column, next, to);
+    decoder->at = next;
+    column->used = to - column->bytes;
+    end_row(column, 1);
     return 1;
 }
 
@@ -301,10 +284,10 @@ take_content(struct decoder *decoder, const char *name, size_t length, struct co
         return 0;
     }
     if (TAKE(decoder, "\":\"")) {
-        return take_text(decoder, column);
+        return take_string(decoder, column, unescape);
     }
     if (TAKE(decoder, "_base64\":\"")) {
-        return take_base64(decoder, column);
+        return take_string(decoder, column, decode_base64);
     }
     if (!TAKE(decoder, "\":null")) {
         return 0;
@@ -369,8 +352,9 @@ take_headers(struct decoder *decoder)
         if (room_for_header(decoder) < 0) {
             return NO_MEMORY;
         }
-        if (!TAKE(decoder, "{\"key\":\"") || !take_text(decoder, &decoder->header_keys) || !TAKE(decoder, ",\"") ||
-            !take_content(decoder, "value", 5, &decoder->header_values) || !TAKE(decoder, "}")) {
+        if (!TAKE(decoder, "{\"key\":\"") || !take_string(decoder, &decoder->header_keys, unescape) ||
+            !TAKE(decoder, ",\"") || !take_content(decoder, "value", 5, &decoder->header_values) ||
+            !TAKE(decoder, "}")) {
             return UNUSUAL;
         }
     } while (TAKE(decoder, ","));
@@ -384,19 +368,11 @@ take_timestamp_type(struct decoder *decoder, int8_t *timestamp_type)
     if (!TAKE(decoder, "timestamp_type\":\"")) {
         return 1;
     }
-    if (TAKE(decoder, "CreateTime\",\"")) {
-        *timestamp_type = 0;
-    }
-    else if (TAKE(decoder, "LogAppendTime\",\"")) {
-        *timestamp_type = 1;
-    }
-    else if (TAKE(decoder, "NoTimestampType\",\"")) {
-        *timestamp_type = -1;
-    }
-    else {
-        return 0;
-    }
-    return 1;
+    *timestamp_type = TAKE(decoder, "CreateTime\",\"")        ? 0
+                      : TAKE(decoder, "LogAppendTime\",\"")   ? 1
+                      : TAKE(decoder, "NoTimestampType\",\"") ? -1
+                                                            : 2;
+    return *timestamp_type != 2;
 }
 
 static enum outcome
@@ -429,22 +405,9 @@ static int64_t
 newlines(const uint8_t *at, const uint8_t *end)
 {
     int64_t count = 0;
-#ifdef __SSE2__
-    while (end - at >= BLOCK) {
-        int64_t blocks = (end - at) / BLOCK;
-        blocks = blocks < 255 ? blocks : 255;
-        __m128i found = _mm_setzero_si128();
-        for (int64_t i = 0; i < blocks; i++, at += BLOCK) {
-            __m128i bytes = _mm_loadu_si128((const __m128i *)at);
-            found = _mm_sub_epi8(found, _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\n')));
-        }
-        uint64_t sums[2];
-        _mm_storeu_si128((__m128i *)sums, _mm_sad_epu8(found, _mm_setzero_si128()));
-        count += (int64_t)(sums[0] + sums[1]);
-    }
-#endif
-    for (; at < end; at++) {
-        count += *at == '\n';
+    while (at < end && (at = memchr(at, '\n', (size_t)(end - at))) != NULL) {
+        at++;
+        count++;
     }
     return count;
 }
@@ -570,13 +533,6 @@ export_records(struct ArrowArray *array, struct decoder *decoder)
     return 0;
 }
 
-static PyObject *
-as_capsules(struct decoder *decoder)
-{
-    struct ArrowArray array;
-    return export_records(&array, decoder) < 0 ? PyErr_NoMemory() : capsules_of_records(array);
-}
-
 PyObject *
 decode_json_lines(PyObject *module, PyObject *arguments)
 {
@@ -602,7 +558,8 @@ decode_json_lines(PyObject *module, PyObject *arguments)
     PyBuffer_Release(&raw);
     PyObject *result = NULL;
     if (outcome == DECODED) {
-        result = as_capsules(&decoder);
+        struct ArrowArray array;
+        result = export_records(&array, &decoder) < 0 ? PyErr_NoMemory() : capsules_of_records(array);
     }
     else if (outcome == UNUSUAL) {
         result = Py_NewRef(Py_None);

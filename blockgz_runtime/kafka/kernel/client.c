@@ -49,8 +49,7 @@ freed_log_line(struct log_line *line)
     return next;
 }
 
-/* A str of any bytes; NULL with an exception. */
-static PyObject *
+PyObject *
 text_of(const char *text)
 {
     return PyUnicode_DecodeUTF8(text ? text : "", text ? (Py_ssize_t)strlen(text) : 0, "replace");
@@ -96,6 +95,15 @@ set_all(rd_kafka_conf_t *conf, PyObject *settings)
         }
     }
     return 0;
+}
+
+PyObject *
+code_result(int code, const char *text)
+{
+    if (code == RD_KAFKA_RESP_ERR_NO_ERROR) {
+        Py_RETURN_NONE;
+    }
+    return Py_BuildValue("(is)", code, text);
 }
 
 int

@@ -273,15 +273,6 @@ partitions_of(PyObject *list)
     return found;
 }
 
-static PyObject *
-error_result(int code, const char *text)
-{
-    if (code == RD_KAFKA_RESP_ERR_NO_ERROR) {
-        Py_RETURN_NONE;
-    }
-    return Py_BuildValue("(is)", code, text);
-}
-
 typedef rd_kafka_error_t *(*assigning)(rd_kafka_t *, const rd_kafka_topic_partition_list_t *);
 typedef int (*pausing)(rd_kafka_t *, rd_kafka_topic_partition_list_t *);
 
@@ -308,8 +299,8 @@ with_partitions(PyObject *object, PyObject *list, assigning assign, pausing paus
     rdkafka.topic_partition_list_destroy(partitions);
     Py_END_ALLOW_THREADS
     client_leave(&self->client);
-    PyObject *result = error ? error_result(rdkafka.error_code(error), rdkafka.error_string(error))
-                             : error_result(code, rdkafka.err2str(code));
+    PyObject *result = error ? code_result(rdkafka.error_code(error), rdkafka.error_string(error))
+                             : code_result(code, rdkafka.err2str(code));
     if (error != NULL) {
         rdkafka.error_destroy(error);
     }
@@ -357,7 +348,7 @@ consumer_ask_leaders(PyObject *object, PyObject *milliseconds)
     }
     Py_END_ALLOW_THREADS
     client_leave(&self->client);
-    return error_result(code, rdkafka.err2str(code));
+    return code_result(code, rdkafka.err2str(code));
 }
 
 static PyObject *
@@ -423,8 +414,7 @@ static PyObject *
 event_object(rd_kafka_message_t *message)
 {
     const char *topic = message->rkt ? rdkafka.topic_name(message->rkt) : NULL;
-    const char *text = rdkafka.message_errstr(message);
-    PyObject *why = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+    PyObject *why = text_of(rdkafka.message_errstr(message));
     PyObject *event = why ? Py_BuildValue("(ziLiO)", topic, (int)message->partition, (long long)message->offset,
                                           message->err, why)
                           : NULL;

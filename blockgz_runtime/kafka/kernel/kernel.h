@@ -36,6 +36,12 @@ void client_leave(client *);
 /* The log lines since the last time: a list of (level as in Python's logging, facility, client's name, text). */
 PyObject *client_log_lines(client *);
 
+/* A str of any bytes; NULL with an exception. */
+PyObject *text_of(const char *);
+
+/* None, or (code, text) of librdkafka's error. */
+PyObject *code_result(int code, const char *text);
+
 /* Give everything back. `flags` as of rd_kafka_destroy_flags; the lock is held, and released meanwhile. Nothing in a
    process that was forked from the one that made it: the threads to wait for are not there. */
 void client_destroy(client *, int flags);

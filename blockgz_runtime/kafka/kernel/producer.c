@@ -209,8 +209,7 @@ error_tuple(rd_kafka_error_t *error)
     if (error == NULL) {
         Py_RETURN_NONE;
     }
-    const char *text = rdkafka.error_string(error);
-    PyObject *told = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+    PyObject *told = text_of(rdkafka.error_string(error));
     PyObject *made = NULL;
     if (told != NULL) {
         made = Py_BuildValue("(iNOOO)", rdkafka.error_code(error), told,
@@ -309,7 +308,7 @@ producer_errors(producer *self, PyObject *none)
     pthread_mutex_unlock(&self->lock);
     PyObject *list = PyList_New(0);
     for (; event != NULL; event = freed_event(event)) {
-        PyObject *text = PyUnicode_DecodeUTF8(event->text, (Py_ssize_t)strlen(event->text), "replace");
+        PyObject *text = text_of(event->text);
         PyObject *entry =
             text ? Py_BuildValue("(iNO)", event->code, text, event->is_fatal ? Py_True : Py_False) : NULL;
         if (list != NULL && (entry == NULL || PyList_Append(list, entry) < 0)) {
@@ -380,10 +379,7 @@ producer_purge(producer *self, PyObject *arguments)
     Py_BEGIN_ALLOW_THREADS
     code = rdkafka.purge(self->client.handle, flags);
     Py_END_ALLOW_THREADS
-    if (code == RD_KAFKA_RESP_ERR_NO_ERROR) {
-        Py_RETURN_NONE;
-    }
-    return Py_BuildValue("(is)", code, rdkafka.err2str(code));
+    return code_result(code, rdkafka.err2str(code));
 }
 
 static PyObject *
