@@ -95,9 +95,9 @@ def test_the_doctor_names_it(rclone: RcloneServer, broker: KafkaBroker, topic_na
     command = ["doctor", topic_name, "-b", broker.bootstrap, "-a", rclone.url("sick")]
     command += ["--endpoint-url", rclone.endpoint_url, "--buffer-bytes", "1MiB"]
     refused = run("archiver", *command, env=rclone.env, check=1)
-    (line,) = [line for line in refused.stdout.splitlines() if line.startswith("conditional writes")]
-    assert " fail " in line and "--single-writer" in line
+    (line,) = [line for line in refused.stdout.splitlines() if "conditional writes: " in line]
+    assert line.startswith("fail ") and "--single-writer" in refused.stdout
     trusted = run("archiver", *command, "--single-writer", env=rclone.env)
-    (line,) = [line for line in trusted.stdout.splitlines() if line.startswith("conditional writes")]
-    assert " warn " in line
+    (line,) = [line for line in trusted.stdout.splitlines() if "conditional writes: " in line]
+    assert line.startswith("warn ")
     assert not rclone.keys("sick/"), "the doctor leaves nothing behind"
