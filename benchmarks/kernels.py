@@ -1,0 +1,95 @@
+"""`python -m benchmarks.kernels`: what a record costs in C and in Python, on one core.
+
+Prints a markdown table: nanoseconds of processor time a record, the least of several rounds, both ways in turn over the
+same batches of JSON objects with keys, as a poll brings them.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Mapping
+from itertools import islice
+
+import pyarrow as pa
+
+from benchmarks.data import START_MS, STEP_MS, generated
+from benchmarks.measure import machine
+from benchmarks.tables import Table, as_markdown
+from index_format import canonical
+from index_format.kernel_choice import KERNEL
+from index_format.record_formats import json_lines
+from index_format.records import Record, batch_from_records
+
+SIZES = {"200 B": 200, "1 KB": 1024}
+RECORDS = 4000
+CREATE_TIME = 0
+
+Work = Callable[[], object]
+
+
+def batch_of(size: int) -> pa.RecordBatch:
+    """`RECORDS` records with values of `size` bytes."""
+    made = enumerate(islice(generated(size), RECORDS))
+    return batch_from_records(
+        [Record(at, START_MS + at * STEP_MS, CREATE_TIME, b"key-%d" % at, value, None) for at, value in made]
+    )
+
+
+def works(batch: pa.RecordBatch) -> dict[str, tuple[Work, Work]]:
+    """What is done to the records of one batch, in C and in Python; both give the same bytes and columns."""
+    json = json_lines.JsonLines()
+    raw = json.encode_in_python(batch, CREATE_TIME).piece(0, batch.num_rows)
+    lines = json.join([raw])
+    return {
+        "encode as JSON lines": (
+            lambda: json.encode(batch, CREATE_TIME),
+            lambda: json.encode_in_python(batch, CREATE_TIME),
+        ),
+        "decode JSON lines": (
+            lambda: json.decode(lines, 0, CREATE_TIME),
+            lambda: json_lines.decode_in_python(lines, CREATE_TIME),
+        ),
+        "bytes of the digest": (
+            lambda: canonical.digest_streams(batch),
+            lambda: canonical.digest_streams_in_python(batch),
+        ),
+    }
+
+
+def cheapest(ways: tuple[Work, ...], rounds: int) -> list[float]:
+    """Nanoseconds a record of each way, the least of the rounds."""
+    found = [float("inf")] * len(ways)
+    for _ in range(rounds):
+        for at, work in enumerate(ways):
+            begun = time.thread_time_ns()
+            work()
+            found[at] = min(found[at], (time.thread_time_ns() - begun) / RECORDS)
+    return found
+
+
+def rows(rounds: int) -> list[tuple[str, ...]]:
+    """A row for each work: both ways and their ratio, for each size."""
+    found: dict[str, list[str]] = {}
+    for size in SIZES.values():
+        ways: Mapping[str, tuple[Work, Work]] = works(batch_of(size))
+        for name, each in ways.items():
+            in_c, in_python = cheapest(each, rounds)
+            found.setdefault(name, []).extend((f"{in_c:,.0f}", f"{in_python:,.0f}", f"{in_python / in_c:.1f}x"))
+    return [(name, *cells) for name, cells in found.items()]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kernels", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=200, help="rounds; the least counts")
+    given = parser.parse_args()
+    if not KERNEL:
+        raise SystemExit(f"the C extension is not in use: {KERNEL.why_not}")
+    facts, found, load = machine(), rows(given.rounds), os.getloadavg()[0]
+    print(f"Measured on {facts['date']}, one of {facts['cpu']}, load {load:.1f}.\n")
+    head = ("", *(f"{size}, {what}" for size in SIZES for what in ("in C", "in Python", "ratio")))
+    print(as_markdown(Table("Nanoseconds of processor time a record", head, found)))
+
+
+if __name__ == "__main__":
+    main()
