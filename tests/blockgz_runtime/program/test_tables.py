@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import subprocess
 import sys
 import termios
@@ -10,9 +11,15 @@ from pathlib import Path
 import pytest
 
 from blockgz_runtime.program.tables import print_table, range_text, time_text
+from blockgz_runtime.store.local import LocalStore
+from replayer.replay.jobs.folder import JobFolder
+from tests.replayer.replay.jobs.test_log import request
+from tests.support.ancestor_archives import OldChunk, OldWriter, rows_of
 from tests.support.archives import ArchiveWriter, records
+from tests.support.mock_cluster import MockCluster
 
 TOPIC = "production.eu-west-1.payments.transactions.v1"
+JOB = f"{TOPIC}-restored-once-more"
 REPLAYER, ARCHIVER = "replayer", "archiver"
 TABLES = [
     (REPLAYER, "ls"),
@@ -60,14 +67,53 @@ def test_times_and_ranges() -> None:
 @pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
 @pytest.mark.parametrize("arguments", TABLES, ids=lambda arguments: " ".join(arguments[:2]))
 def test_a_table_fits_80_columns(arguments: tuple[str, ...], terminal: bool, tmp_path: Path) -> None:
-    partition = ArchiveWriter(tmp_path / "a").partition(TOPIC, 0)
-    partition.commit(records(range(1000)))
-    shown = printed([*arguments, "-a", str(tmp_path / "a")], tmp_path, is_terminal=terminal)
-    lines = shown.splitlines()
-    assert lines and all(len(line) <= 80 and line == line.rstrip() for line in lines if str(tmp_path) not in line), (
-        shown
-    )
+    archived(tmp_path)
+    assert_fits([*arguments, "-a", str(tmp_path / "a")], tmp_path, is_terminal=terminal)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (ARCHIVER, "run", TOPIC, "--once"),
+        (REPLAYER, "replay", TOPIC, "--to-topic", f"{TOPIC}-copy", "--yes"),
+        (REPLAYER, "verify", TOPIC, "--against-topic", TOPIC),
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_a_table_about_a_cluster_fits_80_columns(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    cluster = MockCluster()
+    cluster.produce(TOPIC, 0, records(range(1000)))
+    if arguments[0] == REPLAYER:
+        archived(tmp_path)
+        cluster.create_topic(f"{TOPIC}-copy")
+    place = ["-b", cluster.bootstrap_servers, "-a", str(tmp_path / "a")]
+    assert_fits([*arguments, *place], tmp_path, is_terminal=True)
+
+
+def test_the_plan_of_an_import_fits_80_columns(tmp_path: Path) -> None:
+    OldWriter(tmp_path / "old", topic=TOPIC).write(OldChunk(0, [rows_of(0, 40), rows_of(40, 60)]))
+    source = str(tmp_path / "old")
+    assert_fits([ARCHIVER, "import", source, "-a", str(tmp_path / "a"), "--dry-run"], tmp_path, is_terminal=True)
+
+
+def test_the_list_of_jobs_fits_80_columns(tmp_path: Path) -> None:
+    folder = JobFolder(LocalStore(tmp_path / "jobs"), JOB)
+    folder.create(request(job=JOB))
+    assert_fits([REPLAYER, "jobs", "--jobs", str(tmp_path / "jobs")], tmp_path, is_terminal=True)
+
+
+def archived(folder: Path) -> None:
+    """An archive of one partition of a topic with a long name, in `a`."""
+    ArchiveWriter(folder / "a").partition(TOPIC, 0).commit(records(range(1000)))
+
+
+def assert_fits(arguments: list[str], home: Path, *, is_terminal: bool) -> str:
+    """Every line on stdout has 80 characters at most, but a sentence about a path or the topic."""
+    shown = printed(arguments, home, is_terminal=is_terminal)
+    lines = [line for line in shown.splitlines() if not re.search(rf"{home}|\w {TOPIC}", line)]
+    assert lines and all(len(line) <= 80 and line == line.rstrip() for line in lines), shown
     assert "…" not in shown
+    return shown
 
 
 def printed(arguments: list[str], home: Path, *, is_terminal: bool) -> str:
