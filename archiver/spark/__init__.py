@@ -10,7 +10,7 @@ Needs the extra `spark` (pyspark 4.3 or later). ::
 
 from pyspark.sql import SparkSession
 
-from archiver.spark.sink import ArchiveSink
+from archiver.spark.formats import ArchiveSink
 
 __all__ = ["ArchiveSink", "register"]
 

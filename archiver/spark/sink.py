@@ -1,4 +1,4 @@
-"""Format `blockgz-archive`: records of Spark's Kafka source into an archive (Python Data Source API)."""
+"""What writes for format `blockgz-archive`: records of Spark's Kafka source into an archive."""
 
 import logging
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from archiver.commit.batch import Reading
@@ -14,11 +14,12 @@ from archiver.logs import log_to
 from archiver.spark.commit import commit_all, ordered
 from archiver.spark.context import WriteContext, open_context
 from archiver.spark.errors import as_write_failed
-from archiver.spark.options import FORMAT, parse_options
+from archiver.spark.options import parse_options
 from archiver.spark.read_ranges import ask_ranges
 from archiver.spark.rows import SourcePartition, check_columns, to_rows
 from archiver.spark.task import TaskPartition, write_task
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.spark.shipping import Shipped
 
 
 @dataclass
@@ -28,25 +29,7 @@ class TaskReport(WriterCommitMessage):
     partitions: tuple[TaskPartition, ...]
 
 
-class ArchiveSink(DataSource):
-    """The format, as Spark knows it; its writers raise WriteFailed."""
-
-    @classmethod
-    def name(cls) -> str:
-        return FORMAT
-
-    def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":
-        """A batch; mode append alone."""
-        with as_write_failed():
-            return BatchWriter(_context(self.options, schema, overwrite=overwrite, is_batch=True))
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":  # noqa: N802
-        """A stream; output mode append alone. Spark makes one for the tasks of every batch, and another to commit."""
-        with as_write_failed():
-            return StreamWriter(_context(self.options, schema, overwrite=overwrite, is_batch=False))
-
-
-class _Writer:
+class _Writer(Shipped):
     """What Spark pickles to tasks, and to where it commits."""
 
     def __init__(self, context: WriteContext) -> None:
@@ -82,6 +65,18 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         address = self._context.options.readings
         self._commit(messages, ask_ranges(address, batchId) if address else {})
+
+
+def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchWriter:
+    """Raises WriteFailed before anything is written."""
+    with as_write_failed():
+        return BatchWriter(_context(given, schema, overwrite=overwrite, is_batch=True))
+
+
+def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> StreamWriter:
+    """Raises WriteFailed before anything is written."""
+    with as_write_failed():
+        return StreamWriter(_context(given, schema, overwrite=overwrite, is_batch=False))
 
 
 def _context(options: Mapping[str, str], schema: StructType, *, overwrite: bool, is_batch: bool) -> WriteContext:

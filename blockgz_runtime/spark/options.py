@@ -29,6 +29,12 @@ class FormatOptions:
         `dotted` is the remedy for names with a dot, as a Kafka client has them; its {} is the name.
         """
         self._format = name
+        if any(option.startswith("option.") for option in given):
+            raise UsageError(
+                f"format {name} cannot be a table of Spark's catalog",
+                why="Spark does not hand the options of such a table over to a format in Python when it is read",
+                remedy=f"CREATE TEMPORARY VIEW name USING {name} OPTIONS (…)",
+            )
         names = {each.lower(): each for each in (*known, *hidden)}
         for option in sorted(given):
             if option.lower() not in names:

@@ -10,13 +10,10 @@ import os
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from replayer.spark import register
-
 ARCHIVE = os.environ["BLOCKGZ_ARCHIVE"]
 OUT = os.environ["OUT"]
 
 spark = SparkSession.builder.getOrCreate()
-register(spark)
 
 # %% [markdown]
 # ## A batch

@@ -10,14 +10,12 @@ Needs the extra `spark` (pyspark 4.3 or later). ::
 
 from pyspark.sql import SparkSession
 
+from replayer.spark.formats import ArchiveSource, TopicSink
+
 __all__ = ["register"]
 
 
 def register(spark: SparkSession) -> None:
     """Make the formats known to a session."""
-    # Here, because each of Spark's Python processes loads this package, and what reads needs no producer.
-    from replayer.spark.sink.topic_sink import TopicSink  # noqa: PLC0415
-    from replayer.spark.source.source import ArchiveSource  # noqa: PLC0415
-
     spark.dataSource.register(ArchiveSource)
     spark.dataSource.register(TopicSink)

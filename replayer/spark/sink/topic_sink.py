@@ -1,4 +1,4 @@
-"""The format `blockgz-kafka`: rows to a topic with their own timestamps, headers and partitions, batch and stream."""
+"""What writes for format `blockgz-kafka`: checks before the first row, then the tasks of a batch or a stream."""
 
 import uuid
 from collections.abc import Iterator, Mapping
@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.spark.errors import WriteFailed, report_errors
+from blockgz_runtime.spark.shipping import Shipped
 from replayer.spark.sink.options import SinkOptions, parse_sink_options
 from replayer.spark.sink.row_position import Writer
 from replayer.spark.sink.rows_in import Columns, check_columns
@@ -26,24 +27,6 @@ class WrittenRows(WriterCommitMessage):
     """What one task wrote."""
 
     records: int
-
-
-class TopicSink(DataSource):
-    """The format, as Spark knows it; its writers raise WriteFailed."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "blockgz-kafka"
-
-    def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":
-        """A batch; raises WriteFailed before anything is written, where the target would not keep the rows."""
-        with report_errors(WriteFailed):
-            return BatchWriter(prepare(self.options, schema, overwrite=overwrite, batch=True))
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":  # noqa: N802
-        """A stream, asked for again with every batch: the topic holds records then."""
-        with report_errors(WriteFailed):
-            return StreamWriter(prepare(self.options, schema, overwrite=overwrite, batch=False))
 
 
 def prepare(given: Mapping[str, str], schema: StructType, *, overwrite: bool, batch: bool) -> WriteWork:
@@ -100,7 +83,7 @@ def refuse_unfit(options: SinkOptions, columns: Columns) -> None:
         )
 
 
-class _Writer:
+class _Writer(Shipped):
     """What Spark pickles to tasks, which commit for themselves: what they have committed stays, whatever comes then."""
 
     def __init__(self, work: WriteWork) -> None:
@@ -121,3 +104,15 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """The batches of a query."""
+
+
+def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchWriter:
+    """Raises WriteFailed before anything is written, where the target would not keep the rows."""
+    with report_errors(WriteFailed):
+        return BatchWriter(prepare(given, schema, overwrite=overwrite, batch=True))
+
+
+def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> StreamWriter:
+    """Raises WriteFailed, as `batch_writer`."""
+    with report_errors(WriteFailed):
+        return StreamWriter(prepare(given, schema, overwrite=overwrite, batch=False))

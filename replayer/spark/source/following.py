@@ -8,7 +8,7 @@ from index_format.keys import TopicFolder, parse_topic_folder
 from replayer.place import opened
 from replayer.read.partition import ArchivedPartition
 from replayer.spark.source import planning
-from replayer.spark.source.logs import Listing, LogPart, log_parts
+from replayer.spark.source.logs import Listing, LogPart, each_of, log_parts
 from replayer.spark.source.options import SourceOptions
 from replayer.spark.source.planning import PartitionRange
 
@@ -140,7 +140,7 @@ async def tasks_between(start: Offsets, end: Offsets, options: SourceOptions) ->
             first = start.get(topic, {}).get(number, partition.own_start)
             return partition, PartitionRange(topic, int(number), first, max(first, stop))
 
-        wanted = await planning.each_of(places, found)
+        wanted = await each_of(places, found)
         return await planning.tasks([partition for partition, _ in wanted], [run for _, run in wanted], options)
 
 

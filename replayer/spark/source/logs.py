@@ -6,9 +6,9 @@ then holds a partition's own part, up to where the next folder continues it.
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from blockgz_runtime.errors import NotInArchive
 from index_format.keys import TopicFolder, parse_topic_folder
@@ -16,6 +16,9 @@ from replayer.read.archive import Archive
 from replayer.read.partition import ArchivedPartition
 from replayer.read.prefetch import prefetched, streamed
 from replayer.spark.source.options import Subscription
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 CONCURRENT_REQUESTS = 64
 LISTED_SECONDS = 10.0
@@ -121,8 +124,7 @@ async def _listed(archive: Archive, subscription: Subscription) -> list[Place]:
         archived = await archive.partitions_in(folder)
         return [(folder, number) for number in archived if numbers is None or number in numbers]
 
-    listed = prefetched(streamed(wanted), partitions_in, cost=lambda _: 1, budget=CONCURRENT_REQUESTS)
-    return [place async for places in listed for place in places]
+    return [place for places in await each_of(list(wanted), partitions_in) for place in places]
 
 
 async def _opened(archive: Archive, places: Sequence[Place]) -> list[ArchivedPartition]:
@@ -130,4 +132,9 @@ async def _opened(archive: Archive, places: Sequence[Place]) -> list[ArchivedPar
         folder, number = place
         return await archive.open_partition(f"{folder.topic}~{folder.incarnation}", number)
 
-    return [each async for each in prefetched(streamed(places), opened, cost=lambda _: 1, budget=CONCURRENT_REQUESTS)]
+    return await each_of(places, opened)
+
+
+async def each_of(items: Sequence[T], work: Callable[[T], Coroutine[Any, Any, R]]) -> list[R]:
+    """The results of `work`, in the order of the items; many run at once."""
+    return [each async for each in prefetched(streamed(items), work, cost=lambda _: 1, budget=CONCURRENT_REQUESTS)]

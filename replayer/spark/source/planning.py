@@ -1,7 +1,9 @@
 """Which offsets a job reads, and how they are shared out to tasks."""
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pyspark.sql.datasource import Filter
 
 from blockgz_runtime.errors import UsageError
 from index_format.chunk_index import UNVERIFIED
@@ -11,12 +13,9 @@ from index_format.marker import ChunkEntry
 from replayer.read.archive import Archive
 from replayer.read.partition import ArchivedPartition
 from replayer.read.positions import AtOffset, AtTime, Earliest, Latest, Position, resolve_position, seek_time
-from replayer.read.prefetch import prefetched, streamed
-from replayer.spark.source.logs import CONCURRENT_REQUESTS, Listing, log_parts
+from replayer.spark.source.logs import Listing, each_of, log_parts
 from replayer.spark.source.options import Bound, SourceOptions, named_in, position_in
-
-T = TypeVar("T")
-R = TypeVar("R")
+from replayer.spark.source.pruning import Stretch, passing
 
 SLACK = 1.5
 """A chunk this many times as large as a task is worth reading its index to cut it; smaller ones stay whole."""
@@ -141,24 +140,30 @@ async def _starting_offset(wanted: Wanted, options: SourceOptions) -> int:
     return await _offset(partition, position, options)
 
 
-async def each_of(items: Sequence[T], work: Callable[[T], Coroutine[Any, Any, R]]) -> list[R]:
-    """The results of `work`, in the order of the items; many run at once."""
-    return [each async for each in prefetched(streamed(items), work, cost=lambda _: 1, budget=CONCURRENT_REQUESTS)]
-
-
 async def tasks(
-    partitions: Sequence[ArchivedPartition], runs: Sequence[PartitionRange], options: SourceOptions
+    partitions: Sequence[ArchivedPartition],
+    runs: Sequence[PartitionRange],
+    options: SourceOptions,
+    filters: Sequence[Filter] = (),
 ) -> list[PartitionRange]:
-    """The runs cut into tasks at the edges of chunks and blocks; none is empty. Raises DataLost for a gap inside."""
+    """The runs cut into tasks at the edges of chunks and blocks; none is empty. Raises DataLost for a gap inside.
 
-    async def portion(each: tuple[ArchivedPartition, PartitionRange]) -> Portion:
+    Blocks that hold no row which passes the filters are left out where a whole stretch of them does.
+    """
+
+    async def portions(each: tuple[ArchivedPartition, PartitionRange]) -> list[Portion]:
         partition, run = each
         if options.fails_on_data_loss:
             await refuse_gaps(partition, run)
-        return Portion(partition, run, [entry async for entry in partition.entries(run.start, run.end)])
+        if filters:
+            stretches = await passing(partition, run.start, run.end, filters)
+        else:
+            stretches = [Stretch(run.start, run.end, [each async for each in partition.entries(run.start, run.end)])]
+        return [Portion(partition, run._replace(start=start, end=end), chunks) for start, end, chunks in stretches]
 
     wanted = [(partition, run) for partition, run in zip(partitions, runs, strict=True) if run.end > run.start]
-    return await shared_out(await each_of(wanted, portion), options.task_bytes, options.min_tasks)
+    found = [portion for each in await each_of(wanted, portions) for portion in each]
+    return await shared_out(found, options.task_bytes, options.min_tasks)
 
 
 async def shared_out(portions: Sequence[Portion], task_bytes: int, min_tasks: int) -> list[PartitionRange]:

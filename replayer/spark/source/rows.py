@@ -1,20 +1,29 @@
 """Archived records as rows of Spark's Kafka source."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from blockgz_runtime.errors import UsageError
 from index_format.records import HEADER_TYPE
 
 BATCH_BYTES = 4 * 1024 * 1024
 """What is handed to Spark at once: smaller ones cost more each, larger ones leave the processor's caches."""
 
-DDL = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
-HEADERS_DDL = ", headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
-"""The columns of Spark's Kafka source (KafkaRecordToRowConverter), without and with includeHeaders."""
-INCARNATION_DDL = ", incarnation INT"
-"""With topic, partition and offset it names one record, also where a topic was created again."""
+HEADERS, INCARNATION = "headers", "incarnation"
+_KAFKA_COLUMNS = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+}
+"""The columns of Spark's Kafka source (KafkaRecordToRowConverter) and their types."""
+_COLUMNS = {**_KAFKA_COLUMNS, HEADERS: "array<struct<key:string,value:binary>>", INCARNATION: "int"}
+"""Headers come with includeHeaders; with topic, partition and offset an incarnation names one record, always."""
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
@@ -27,6 +36,29 @@ _FIELDS = [
     ("timestamp", _TIMESTAMP),
     ("timestampType", pa.int32()),
 ]
+
+
+def schema_text(*, headers: bool, incarnation: bool) -> str:
+    """The columns of a read, in Spark's notation."""
+    names = [*_KAFKA_COLUMNS, *[HEADERS] * headers, *[INCARNATION] * incarnation]
+    return ", ".join(f"{name} {_COLUMNS[name]}" for name in names)
+
+
+def check_columns(types: Mapping[str, str]) -> None:
+    """Raises UsageError for a schema that a user gave and that has columns which records do not have."""
+    for name, found in types.items():
+        if name not in _COLUMNS:
+            raise UsageError(
+                f"format blockgz has no column {name!r}",
+                why=f"there are {', '.join(_COLUMNS)}",
+                remedy="leave it out of the schema: .schema(…) chooses among those",
+            )
+        if found != _COLUMNS[name]:
+            raise UsageError(
+                f"the schema has column {name} as {found}",
+                why=f"the archive holds it as {_COLUMNS[name]}",
+                remedy=f"write it so, and convert it after the read: .withColumn({name!r}, col({name!r}).cast(…))",
+            )
 
 
 def to_rows(
@@ -48,10 +80,10 @@ def to_rows(
     fields = list(_FIELDS)
     if headers:
         columns.append(_spark_headers(batch.column("headers")))
-        fields.append(("headers", _HEADERS))
+        fields.append((HEADERS, _HEADERS))
     if incarnation is not None:
         columns.append(pa.repeat(pa.scalar(incarnation, pa.int32()), batch.num_rows))
-        fields.append(("incarnation", pa.int32()))
+        fields.append((INCARNATION, pa.int32()))
     return pa.record_batch(columns, schema=pa.schema(fields))
 
 

@@ -1,17 +1,18 @@
-"""Format `blockgz`: an archive with the columns and options of Spark's own Kafka source (Python Data Source API)."""
+"""What reads for format `blockgz`: batches and streams with the columns of Spark's own Kafka source."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from blockgz_runtime.spark.errors import ReadFailed, report_errors
+from blockgz_runtime.spark.shipping import Shipped
 from replayer.place import opened
 from replayer.read.partition import ArchivedPartition
 from replayer.read.positions import Earliest, Latest
@@ -21,7 +22,7 @@ from replayer.spark.source import following, planning
 from replayer.spark.source.logs import Listing
 from replayer.spark.source.options import SourceOptions, parse_options
 from replayer.spark.source.planning import PartitionRange
-from replayer.spark.source.rows import DDL, HEADERS_DDL, INCARNATION_DDL, batched, to_rows
+from replayer.spark.source.rows import HEADERS, INCARNATION, batched, check_columns, schema_text, to_rows
 
 T = TypeVar("T")
 
@@ -33,55 +34,44 @@ class Task(InputPartition):
     run: PartitionRange
 
 
-class ArchiveSource(DataSource):
-    """The format, as Spark knows it; its readers raise ReadFailed."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "blockgz"
-
-    def schema(self) -> str:
-        """The columns of Spark's Kafka source."""
-        with report_errors(ReadFailed):
-            options = parse_options(self.options, default_start=Earliest())
-        return DDL + (HEADERS_DDL if options.headers else "") + (INCARNATION_DDL if options.incarnation else "")
-
-    def reader(self, schema: StructType) -> "BatchReader":  # noqa: ARG002
-        """A batch: from the earliest offset to the latest, unless the options say otherwise."""
-        with report_errors(ReadFailed):
-            return BatchReader(parse_options(self.options, default_start=Earliest()))
-
-    def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: ARG002, N802
-        """A stream: what is committed from now on, unless the options say otherwise."""
-        with report_errors(ReadFailed):
-            return StreamReader(parse_options(self.options, default_start=Latest()))
-
-
-class _Reader:
+class _Reader(Shipped):
     """What Spark pickles to tasks."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        """`columns` are those of the rows, in their order."""
         self._options = options
+        self._columns = tuple(columns)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of a task; Spark asks for None where no task was planned."""
         if isinstance(partition, Task):
             with report_errors(ReadFailed):
-                yield from batched(iterated(lambda: _rows(partition.run, self._options)))
+                yield from batched(iterated(lambda: _rows(partition.run, self._options, self._columns)))
 
 
 class BatchReader(_Reader, DataSourceReader):
     """The archive as it is when the job is planned."""
 
+    _filters: tuple[Filter, ...] = ()
+
     def partitions(self) -> Sequence[InputPartition]:
-        return [Task(run) for run in _done(_batch(self._options))]
+        return [Task(run) for run in _done(_batch(self._options, self._filters))]
+
+
+class FilteredReader(BatchReader):
+    """The same where Spark says which rows a query wants: it leaves out blocks that hold none of them."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Takes note of all; Spark applies each of them to the rows again."""
+        self._filters = tuple(filters)
+        return filters
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """What is committed to the archive while the query runs; offsets are Kafka's: {topic: {partition: next offset}}."""
 
-    def __init__(self, options: SourceOptions) -> None:
-        super().__init__(options)
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        super().__init__(options, columns)
         self._listing = Listing(options.subscription)
         self._last: following.Offsets | None = None
         """Where Trigger.AvailableNow ends."""
@@ -111,27 +101,56 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return [Task(run) for run in _done(following.tasks_between(start, end, self._options))]
 
 
+def schema_of(given: Mapping[str, str]) -> str:
+    """The columns of a read, in Spark's notation; raises ReadFailed."""
+    with report_errors(ReadFailed):
+        options = parse_options(given, default_start=Earliest())
+    return schema_text(headers=options.headers, incarnation=options.incarnation)
+
+
+def batch_reader(given: Mapping[str, str], schema: StructType, *, takes_filters: bool) -> BatchReader:
+    """Raises ReadFailed; `schema` may leave columns out."""
+    kind = FilteredReader if takes_filters else BatchReader
+    with report_errors(ReadFailed):
+        return kind(parse_options(given, default_start=Earliest()), _columns(schema))
+
+
+def stream_reader(given: Mapping[str, str], schema: StructType) -> StreamReader:
+    """Raises ReadFailed; `schema` may leave columns out."""
+    with report_errors(ReadFailed):
+        return StreamReader(parse_options(given, default_start=Latest()), _columns(schema))
+
+
+def _columns(schema: StructType) -> list[str]:
+    check_columns({field.name: field.dataType.simpleString() for field in schema.fields})
+    return schema.names
+
+
 def _done(work: Coroutine[Any, Any, T]) -> T:
     with report_errors(ReadFailed):
         return asyncio.run(work)
 
 
-async def _batch(options: SourceOptions) -> list[PartitionRange]:
+async def _batch(options: SourceOptions, filters: Sequence[Filter]) -> list[PartitionRange]:
     async with opened(options.place) as archive:
         wanted = await planning.subscribed(archive, options)
         runs = await planning.ranges(wanted, options)
-        return await planning.tasks([each.partition for each in wanted], runs, options)
+        return await planning.tasks([each.partition for each in wanted], runs, options, filters)
 
 
-async def _rows(run: PartitionRange, options: SourceOptions) -> AsyncGenerator[pa.RecordBatch]:
+async def _rows(
+    run: PartitionRange, options: SourceOptions, columns: tuple[str, ...]
+) -> AsyncGenerator[pa.RecordBatch]:
     async with opened(options.place) as archive:
         partition = await archive.open_partition(run.topic, run.partition)
         async with aclosing(scan(partition, run.start, run.end)) as batches:
             async for batch in batches:
                 if not batch.num_rows:
                     continue
-                number = incarnation_of(partition, batch) if options.incarnation else None
-                yield to_rows(batch, partition.topic, partition.partition, headers=options.headers, incarnation=number)
+                number = incarnation_of(partition, batch) if INCARNATION in columns else None
+                yield to_rows(
+                    batch, partition.topic, partition.partition, headers=HEADERS in columns, incarnation=number
+                ).select(columns)
 
 
 def incarnation_of(partition: ArchivedPartition, batch: pa.RecordBatch) -> int:

@@ -1,13 +1,12 @@
-import pickle
-
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql.types import StructType
 
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.spark.errors import WriteFailed
 from replayer.spark.sink.options import parse_sink_options
 from replayer.spark.sink.rows_in import check_columns
-from replayer.spark.sink.topic_sink import BatchWriter, TopicSink, refuse_unfit
+from replayer.spark.sink.topic_sink import BatchWriter, batch_writer, refuse_unfit
 
 LEAST = {"kafka.bootstrap.servers": "localhost:1"}
 TYPES = {
@@ -66,7 +65,7 @@ def test_columns_that_do_not(columns: str, options: dict[str, str], what: str, r
 def test_a_topic_is_not_overwritten_and_the_error_is_one_text() -> None:
     schema = StructType().add("value", "binary")
     with pytest.raises(WriteFailed) as caught:
-        TopicSink({**LEAST, "topic": "copy"}).writer(schema, overwrite=True)
+        batch_writer({**LEAST, "topic": "copy"}, schema, overwrite=True)
     assert str(caught.value).splitlines() == [
         "a topic cannot be overwritten",
         "why:   records are only ever appended to one",
@@ -76,6 +75,6 @@ def test_a_topic_is_not_overwritten_and_the_error_is_one_text() -> None:
 
 def test_every_write_is_a_run_of_its_own_and_travels_to_the_tasks() -> None:
     writer = BatchWriter(None)  # type: ignore[arg-type]
-    again = pickle.loads(pickle.dumps(writer))
+    again = cloudpickle.loads(cloudpickle.dumps(writer))
     assert vars(again) == vars(writer)
     assert vars(BatchWriter(None)) != vars(writer)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from replayer.spark.background import iterated
 from replayer.spark.source import following, planning
 from replayer.spark.source.options import SourceOptions, parse_options
 from replayer.spark.source.planning import CutPoint, DataLost, PartitionRange, cut
-from replayer.spark.source.rows import batched, to_rows
+from replayer.spark.source.rows import batched, check_columns, schema_text, to_rows
 from replayer.spark.source.source import BatchReader, Task
 from tests.support.archives import ArchiveWriter, records
 
@@ -195,7 +195,9 @@ class TestTopicsCreatedAgain:
         wanted = options(tmp_path, includeIncarnation="true")
         (run,) = planned(wanted)
         assert run == PartitionRange("orders~2", 0, 0, 30)
-        rows = [row for batch in BatchReader(wanted).read(Task(run)) for row in batch.to_pylist()]
+        rows = [
+            row for batch in BatchReader(wanted, ("offset", "incarnation")).read(Task(run)) for row in batch.to_pylist()
+        ]
         assert [row["offset"] for row in rows] == list(range(30))
         assert [row["incarnation"] for row in rows] == [1] * 8 + [2] * 22
 
@@ -236,6 +238,16 @@ def test_rows_have_the_columns_of_the_kafka_source() -> None:
     assert [row["headers"] for row in rows] == [[{"key": "h", "value": b"v"}, {"key": "h", "value": None}], None, None]
     assert {(row["topic"], row["partition"], row["timestampType"]) for row in rows} == {("orders", 3, 0)}
     assert "headers" not in to_rows(batch, "orders", 3, headers=False).schema.names
+
+
+def test_a_schema_may_leave_columns_out_and_nothing_else() -> None:
+    check_columns({"offset": "bigint", "value": "binary", "incarnation": "int"})
+    with pytest.raises(UsageError, match="has column value as string") as caught:
+        check_columns({"value": "string"})
+    assert "the archive holds it as binary" in str(caught.value.why)
+    with pytest.raises(UsageError, match="has no column 'Value'"):
+        check_columns({"Value": "binary"})
+    assert schema_text(headers=False, incarnation=True).endswith("timestampType int, incarnation int")
 
 
 def test_batches_are_batched_in_order() -> None:

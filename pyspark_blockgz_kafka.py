@@ -1,0 +1,5 @@
+"""Makes format `blockgz-kafka` known to Spark 4.1 and later, which looks for modules of such names."""
+
+from replayer.spark.formats import TopicSink as DefaultSource
+
+__all__ = ["DefaultSource"]

@@ -1,0 +1,64 @@
+"""Formats `blockgz` and `blockgz-kafka` as Spark knows them (Python Data Source API).
+
+Spark loads this module in every session that has the package; what reads and writes is imported with the first use.
+"""
+
+import sys
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    from replayer.spark.sink.topic_sink import BatchWriter, StreamWriter
+    from replayer.spark.source.source import BatchReader, StreamReader
+
+_FILTER_PLANNER = "pyspark.sql.worker.data_source_pushdown_filters"
+"""The program in which Spark 4.1 and later asks a reader for filters, where the session's setting lets it."""
+
+
+class ArchiveSource(DataSource):
+    """An archive with the columns and options of Spark's own Kafka source; its readers raise ReadFailed."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "blockgz"
+
+    def schema(self) -> str:
+        """The columns of Spark's Kafka source."""
+        from replayer.spark.source.source import schema_of  # noqa: PLC0415
+
+        return schema_of(self.options)
+
+    def reader(self, schema: StructType) -> "BatchReader":
+        """A batch: from the earliest offset to the latest, unless the options say otherwise."""
+        from replayer.spark.source.source import batch_reader  # noqa: PLC0415
+
+        # Anywhere else Spark refuses a reader that takes filters.
+        return batch_reader(self.options, schema, takes_filters=_FILTER_PLANNER in sys.modules)
+
+    def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802
+        """A stream: what is committed from now on, unless the options say otherwise."""
+        from replayer.spark.source.source import stream_reader  # noqa: PLC0415
+
+        return stream_reader(self.options, schema)
+
+
+class TopicSink(DataSource):
+    """Rows to a topic with their own timestamps, headers and partitions; its writers raise WriteFailed."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "blockgz-kafka"
+
+    def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":
+        """A batch; raises WriteFailed before anything is written, where the target would not keep the rows."""
+        from replayer.spark.sink.topic_sink import batch_writer  # noqa: PLC0415
+
+        return batch_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":  # noqa: N802
+        """A stream, asked for again with every batch: the topic holds records then."""
+        from replayer.spark.sink.topic_sink import stream_writer  # noqa: PLC0415
+
+        return stream_writer(self.options, schema, overwrite=overwrite)
