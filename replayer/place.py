@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from blockgz_runtime.store.address import Address, LocalAddress
 from blockgz_runtime.store.opening import open_reader
 from blockgz_runtime.store.reader import ObjectReader
+from blockgz_runtime.store.s3_connection import AT_AWS, S3Connection
 from index_format.ancestor.payloads import OldFormat
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from replayer.old_archives.detection import old_archive_finder
@@ -19,13 +20,10 @@ class ArchivePlace:
     """An archive's address and what its store needs; credentials come from the environment of each machine."""
 
     address: Address
-    endpoint_url: str | None = None
-    region: str | None = None
+    s3: S3Connection = AT_AWS
     max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES
     old_format: OldFormat | None = None
     """How to read an archive of kafka-connect-s3, where that is wanted."""
-    profile: str | None = None
-    """Of AWS's configuration files; None for what the environment says."""
 
     def absolute(self) -> "ArchivePlace":
         """The same, for processes that work in folders of their own."""
@@ -42,6 +40,5 @@ async def opened(
     """The archive of a place, which reads through `around`; its store is closed at the end."""
     old, limit = place.old_format, place.max_block_bytes
     finder = None if old is None else old_archive_finder(old, limit)
-    settings = {"endpoint_url": place.endpoint_url, "region": place.region, "profile": place.profile}
-    async with open_reader(place.address, **settings) as reader:
+    async with open_reader(place.address, place.s3) as reader:
         yield Archive(around(reader), limit, finder, cache)

@@ -63,7 +63,7 @@ def archive(config: RunConfig, share: DrainShare, report: Report, showing: Abstr
 
     `showing` gives what shows progress.
     """
-    store = open_store(config.archive, endpoint_url=config.endpoint_url, region=config.region)
+    store = open_store(config.archive, config.s3)
     buffer = BufferFolder(config.buffer_dir or default_buffer_root(config.archive))
     service = ArchiverService(config, store, buffer, share=share)
 

@@ -11,6 +11,7 @@ from blockgz_runtime.program.archive_options import store_options
 from blockgz_runtime.program.main import closing
 from blockgz_runtime.store.opening import open_existing_store
 from blockgz_runtime.store.retry import bounded_backoff
+from blockgz_runtime.store.s3_connection import S3Connection
 
 
 @click.command(
@@ -24,13 +25,11 @@ from blockgz_runtime.store.retry import bounded_backoff
 @click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print plan and result as JSON.")
-def forget(
-    *, places: tuple[str, ...], archive: str, endpoint_url: str | None, region: str | None, **outcome: Any
-) -> int:
+def forget(*, places: tuple[str, ...], archive: str, s3: S3Connection, **outcome: Any) -> int:
     """Take partitions that are gone for good out of the archive's inventory, so that they are not missed any more.
 
     No record is touched: what the archive still holds is not forgotten. A plain TOPIC means every incarnation of it.
     """
-    store = open_existing_store(archive, endpoint_url=endpoint_url, region=region)
+    store = open_existing_store(archive, s3)
     plan = plan_forgetting(store, layout_of(store), places, bounded_backoff(store.url))
     return finish(archive, plan, question="Forget what is named in {count:,} incarnations?", **outcome)

@@ -15,6 +15,7 @@ from blockgz_runtime.program.main import closing, confirm, print_problems
 from blockgz_runtime.program.options import DURATION
 from blockgz_runtime.program.tables import bytes_text, print_table
 from blockgz_runtime.store.opening import open_existing_store
+from blockgz_runtime.store.s3_connection import S3Connection
 
 
 @click.command(
@@ -39,8 +40,7 @@ def gc(
     *,
     topics: tuple[str, ...],
     archive: str,
-    endpoint_url: str | None,
-    region: str | None,
+    s3: S3Connection,
     grace: float,
     dry_run: bool,
     yes: bool,
@@ -57,7 +57,7 @@ def gc(
             why="a listing may lag and readers may be on their way; what is younger than an hour is never deleted",
             remedy="give 1h or more; the default is 7d",
         )
-    store = open_existing_store(archive, endpoint_url=endpoint_url, region=region)
+    store = open_existing_store(archive, s3)
     plan = plan_sweep(store, topics, grace)
     if not as_json:
         _print_plan(plan)

@@ -18,6 +18,7 @@ from blockgz_runtime.program.main import closing, confirm, print_problems
 from blockgz_runtime.program.options import SIZE
 from blockgz_runtime.program.tables import print_table, range_text
 from blockgz_runtime.store.opening import default_buffer_root, open_existing_store, open_store
+from blockgz_runtime.store.s3_connection import S3Connection
 from index_format.ancestor.files import OldPartition
 from index_format.ancestor.payloads import OldFormat
 
@@ -60,8 +61,7 @@ def import_command(
     source: str,
     topics: tuple[str, ...],
     archive: str,
-    endpoint_url: str | None,
-    region: str | None,
+    s3: S3Connection,
     old_format: OldFormat,
     max_block_bytes: int,
     buffer_dir: Path | None,
@@ -77,7 +77,7 @@ def import_command(
     block leaves them open, a gap with reason `unverified` is recorded and named. A second run resumes where the first
     one ended. TOPIC is a name, a glob or ~regex. --endpoint-url and --region are of both addresses.
     """
-    old = open_existing_store(source, endpoint_url=endpoint_url, region=region)
+    old = open_existing_store(source, s3)
     reader = OldReader(old, old_format, max_block_bytes)
     partitions = survey(reader, topics)
     if not as_json:
@@ -87,7 +87,7 @@ def import_command(
         records = sum(each.num_records for each in partitions)
         question = f"Import {records:,} records of {len(partitions)} partitions?"
         confirm(question, undone="nothing was imported", is_agreed=yes)
-        store = open_store(archive, endpoint_url=endpoint_url, region=region)
+        store = open_store(archive, s3)
         check_target(reader, store, single_writer=single_writer)
         buffer = BufferFolder(buffer_dir or default_buffer_root(archive))
         console = Console(stderr=True)

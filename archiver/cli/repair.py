@@ -25,6 +25,7 @@ from blockgz_runtime.program.main import closing, confirm, print_problems
 from blockgz_runtime.program.options import Decorator, F, with_options
 from blockgz_runtime.store.opening import open_existing_store
 from blockgz_runtime.store.retry import bounded_backoff
+from blockgz_runtime.store.s3_connection import S3Connection
 from blockgz_runtime.store.writer import ToolStore
 from index_format.ancestor.payloads import OldFormat
 
@@ -151,13 +152,13 @@ def diverged(*, places: tuple[str, ...], kafka: dict[str, str], **options: Any) 
 @click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print plan and result as JSON.")
-def inventory(*, archive: str, endpoint_url: str | None, region: str | None, **outcome: Any) -> int:
+def inventory(*, archive: str, s3: S3Connection, **outcome: Any) -> int:
     """Make the archive's inventory from a listing where it is missing or damaged, or add what it lacks.
 
     An archive of an earlier release has none: from then on archivers add to it, and a lost partition is missed. What
     was lost before is not in it. Safe beside running archivers.
     """
-    store = open_existing_store(archive, endpoint_url=endpoint_url, region=region)
+    store = open_existing_store(archive, s3)
     return finish(archive, plan_inventory(store, layout_of(store), bounded_backoff(store.url)), **outcome)
 
 
@@ -173,14 +174,13 @@ def _repair(
     places: tuple[str, ...],
     follows: bool = False,
     archive: str,
-    endpoint_url: str | None,
-    region: str | None,
+    s3: S3Connection,
     old_format: OldFormat,
     max_block_bytes: int,
     **outcome: Any,
 ) -> int:
     """Plan, and finish."""
-    store = open_existing_store(archive, endpoint_url=endpoint_url, region=region)
+    store = open_existing_store(archive, s3)
     old = OldReader(store, old_format, max_block_bytes)
     return finish(archive, plan_repair(old, places, plan_old, plan_one, follows=follows), **outcome)
 

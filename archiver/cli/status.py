@@ -22,6 +22,7 @@ from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.options import DURATION
 from blockgz_runtime.program.tables import bytes_text, print_table, time_text
 from blockgz_runtime.store.opening import open_existing_store
+from blockgz_runtime.store.s3_connection import S3Connection
 from blockgz_runtime.store.writer import ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
 
@@ -56,8 +57,7 @@ def status(
     *,
     topics: tuple[str, ...],
     archive: str | None,
-    endpoint_url: str | None,
-    region: str | None,
+    s3: S3Connection,
     kafka: dict[str, str],
     http: str | None,
     watch: bool,
@@ -73,7 +73,7 @@ def status(
     if http is not None:
         look = partial(_seen_in_service, http, selection)
     elif archive is not None:
-        store = open_existing_store(archive, endpoint_url=endpoint_url, region=region)
+        store = open_existing_store(archive, s3)
         named = "bootstrap.servers" in kafka
         cluster = KafkaCluster(client_settings(kafka, CLIENT_ID)) if named else None
         look = partial(_seen_in_archive, store, selection, cluster)

@@ -10,6 +10,7 @@ SPARK_NAMES = {
     "path": "archive",
     "endpointUrl": "endpoint_url",
     "region": "region",
+    "profile": "profile",
     "layout": "layout",
     "recordFormat": "record_format",
     "codec": "codec",

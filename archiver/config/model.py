@@ -24,6 +24,7 @@ from pydantic_core import PydanticCustomError
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.kafka.secrets import is_secret
 from blockgz_runtime.store.address import parse_address
+from blockgz_runtime.store.s3_connection import S3Connection
 from blockgz_runtime.topic_patterns import TopicSelection
 from blockgz_runtime.units import parse_duration, parse_size
 from index_format.identity import FORMER_GROUP, ArchiveInfo
@@ -110,6 +111,8 @@ class RunConfig(BaseModel):
     """Where the S3 API is, if not at AWS; addressed path style."""
     region: str | None = Field(None, min_length=1)
     """The bucket's region."""
+    profile: str | None = Field(None, min_length=1)
+    """Profile of AWS's configuration files, as AWS_PROFILE."""
     layout: Literal["topic", "seed"] = "topic"
     """Names of objects; seed is what readers of kafka-connect-s3 expect."""
     record_format: Literal["json", "arrow", "text"] = "json"
@@ -223,6 +226,11 @@ class RunConfig(BaseModel):
                 "name another topic, or exclude this one",
             )
         return self
+
+    @property
+    def s3(self) -> S3Connection:
+        """What is set for S3."""
+        return S3Connection(self.endpoint_url, self.region, self.profile)
 
     @property
     def dead_letter_topic(self) -> str | None:

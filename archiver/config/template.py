@@ -18,6 +18,7 @@ EXAMPLES = {
     "group_instance_id": "archiver-1",
     "endpoint_url": "http://localhost:9000",
     "region": "eu-central-1",
+    "profile": "backup",
     "gzip_level": "1",
     "buffer_dir": "/var/lib/blockgz/buffer",
     "dlq_topic": "orders-dead",

@@ -137,7 +137,7 @@ def _opened(config: RunConfig) -> Iterator[ToolStore]:
     root = address.root() if isinstance(address, LocalAddress) else None
     there = existing(root) if root is not None else None
     try:
-        yield open_store(config.archive, endpoint_url=config.endpoint_url, region=config.region)
+        yield open_store(config.archive, config.s3)
     finally:
         while root is not None and root != there:
             with suppress(OSError):

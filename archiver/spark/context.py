@@ -13,6 +13,7 @@ from archiver.spark.rows import SourcePartition
 from blockgz_runtime.store.opening import open_store
 from blockgz_runtime.store.probe import probe
 from blockgz_runtime.store.retry import bounded_backoff
+from blockgz_runtime.store.s3_connection import S3Connection
 from blockgz_runtime.store.writer import ToolStore
 from index_format.identity import ArchiveInfo
 from index_format.keys import LAYOUTS, archive_key
@@ -38,7 +39,7 @@ class WriteContext:
     @property
     def store(self) -> ToolStore:
         """The store, opened once in a process."""
-        return _opened(self.config.archive, self.config.endpoint_url, self.config.region)
+        return _opened(self.config.archive, self.config.s3)
 
     @property
     def policy(self) -> TakeoverPolicy:
@@ -65,7 +66,7 @@ def open_context(options: SinkOptions, *, is_batch: bool) -> WriteContext:
     would take longer than what they write.
     """
     config = options.config
-    store = _opened(config.archive, config.endpoint_url, config.region)
+    store = _opened(config.archive, config.s3)
     is_new = store.head(archive_key(config.layout)) is None
     if (is_batch or is_new) and not config.single_writer:
         probe(store, multipart=store.url.startswith("s3:"))
@@ -74,6 +75,6 @@ def open_context(options: SinkOptions, *, is_batch: bool) -> WriteContext:
 
 
 @lru_cache(maxsize=8)
-def _opened(address: str, endpoint_url: str | None, region: str | None) -> ToolStore:
+def _opened(address: str, s3: S3Connection) -> ToolStore:
     """Spark keeps its Python processes, and a client of S3 takes a second to make."""
-    return open_store(address, endpoint_url=endpoint_url, region=region)
+    return open_store(address, s3)

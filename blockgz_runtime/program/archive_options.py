@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.options import SIZE, F, Option, OptionSet, choice_option, with_options
+from blockgz_runtime.store.s3_connection import S3Connection
 from blockgz_runtime.units import format_size
 from index_format.ancestor.payloads import OLD_FORMATS, OldFormat
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
@@ -20,13 +21,14 @@ def archive_option(*, required: bool = True) -> Option:
     )
 
 
-endpoint_option = Option(
-    "--endpoint-url", metavar="URL", help="Where the S3 API is, if not at AWS; addressed path style."
+s3_options = OptionSet(
+    "s3",
+    S3Connection,
+    Option("--endpoint-url", metavar="URL", help="Where the S3 API is, if not at AWS; addressed path style."),
+    Option("--region", help="The bucket's region."),
+    Option("--profile", help="Profile of AWS's configuration files, as AWS_PROFILE."),
 )
-"""Passes `endpoint_url: str | None`."""
-
-region_option = Option("--region", help="The bucket's region.")
-"""Passes `region: str | None`."""
+"""Adds --endpoint-url --region --profile; passes `s3: S3Connection`."""
 
 max_block_option = Option(
     "--max-block-bytes",
@@ -62,5 +64,5 @@ old_format_option = OptionSet(
 
 
 def store_options(*, required: bool = True) -> Callable[[F], F]:
-    """Adds --archive --endpoint-url --region; passes them as they are."""
-    return lambda function: with_options(function, [archive_option(required=required), endpoint_option, region_option])
+    """Adds --archive and the options of S3; passes `archive: str` and `s3: S3Connection`."""
+    return lambda function: with_options(function, [archive_option(required=required), s3_options])

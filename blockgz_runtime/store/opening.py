@@ -9,25 +9,24 @@ from blockgz_runtime.errors import NoArchiveThere
 from blockgz_runtime.store.address import Address, LocalAddress, parse_address
 from blockgz_runtime.store.local import LocalReader, LocalStore
 from blockgz_runtime.store.reader import ObjectReader
+from blockgz_runtime.store.s3_connection import AT_AWS, S3Connection
 from blockgz_runtime.store.writer import ToolStore
 
 
 @asynccontextmanager
-async def open_reader(
-    address: Address, *, endpoint_url: str | None = None, region: str | None = None, profile: str | None = None
-) -> AsyncIterator[ObjectReader]:
-    """The store at the address, closed at the end; the keyword arguments are for S3 alone."""
+async def open_reader(address: Address, s3: S3Connection = AT_AWS) -> AsyncIterator[ObjectReader]:
+    """The store at the address, closed at the end."""
     if isinstance(address, LocalAddress):
         yield LocalReader(address)
         return
     # Here, because the AWS library takes longer to load than a small command to run.
     from blockgz_runtime.store.s3_reader import HedgingReader, open_s3  # noqa: PLC0415
 
-    async with open_s3(address, endpoint_url=endpoint_url, region=region, profile=profile) as reader:
+    async with open_s3(address, s3) as reader:
         yield HedgingReader(reader)
 
 
-def open_store(address: str, *, endpoint_url: str | None, region: str | None) -> ToolStore:
+def open_store(address: str, s3: S3Connection) -> ToolStore:
     """The store at `s3://bucket/prefix`, `file:///dir` or `./dir`; a missing folder is created, a bucket is not."""
     parsed = parse_address(address)
     if isinstance(parsed, LocalAddress):
@@ -35,17 +34,17 @@ def open_store(address: str, *, endpoint_url: str | None, region: str | None) ->
     # A client for S3 takes a third of the start of a program that only uses a folder.
     from blockgz_runtime.store.s3_writer import S3Store  # noqa: PLC0415
 
-    return S3Store(parsed.bucket, parsed.prefix, endpoint_url=endpoint_url, region=region)
+    return S3Store(parsed, s3)
 
 
-def open_existing_store(address: str, *, endpoint_url: str | None, region: str | None) -> ToolStore:
+def open_existing_store(address: str, s3: S3Connection) -> ToolStore:
     """The same for tools, which create nothing; raises NoArchiveThere where there is no such folder."""
     parsed = parse_address(address)
     if isinstance(parsed, LocalAddress) and not parsed.root().is_dir():
         raise NoArchiveThere(
             f"there is no archive at {address}", why="there is no such folder", remedy="check -a/--archive"
         )
-    return open_store(address, endpoint_url=endpoint_url, region=region)
+    return open_store(address, s3)
 
 
 def default_buffer_root(address: str) -> Path:

@@ -26,6 +26,7 @@ from urllib3.exceptions import HTTPError
 
 from blockgz_runtime.errors import AccessDenied, StoreBusy, StoreError, StoreFull, StoreUnavailable, UsageError
 from blockgz_runtime.store.address import S3Address
+from blockgz_runtime.store.s3_connection import S3Connection
 from index_format.errors import BlockgzError
 
 CONNECT_SECONDS = 5
@@ -85,7 +86,7 @@ _NO_ANSWER = (
 
 
 def client_options(
-    endpoint_url: str | None, *, connections: int, attempts: int, read_seconds: int = READ_SECONDS
+    s3: S3Connection, *, connections: int, attempts: int, read_seconds: int = READ_SECONDS
 ) -> dict[str, Any]:
     """Arguments of a botocore Config. Other stores than AWS know neither virtual hosts nor AWS's newer checksums."""
     return {
@@ -93,21 +94,21 @@ def client_options(
         "connect_timeout": CONNECT_SECONDS,
         "read_timeout": read_seconds,
         "retries": {"mode": "standard", "total_max_attempts": attempts},
-        "s3": {"addressing_style": "path" if endpoint_url else "auto"},
+        "s3": {"addressing_style": "path" if s3.endpoint_url else "auto"},
         "request_checksum_calculation": "when_required",
         "response_checksum_validation": "when_required",
     }
 
 
 @contextmanager
-def setup_errors(endpoint_url: str | None) -> Iterator[None]:
+def setup_errors(s3: S3Connection) -> Iterator[None]:
     """Raises UsageError where a client cannot be made, AccessDenied where its credentials cannot be had."""
     try:
         yield
     except _NO_CREDENTIALS as error:
         raise _without_credentials(error) from error
     except (ValueError, BotoCoreError) as error:
-        why = str(error) if isinstance(error, BotoCoreError) else f"{endpoint_url!r} is not an endpoint: {error}"
+        why = str(error) if isinstance(error, BotoCoreError) else f"{s3.endpoint_url!r} is not an endpoint: {error}"
         raise UsageError(
             "the S3 client cannot be set up",
             why=why,

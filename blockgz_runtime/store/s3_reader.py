@@ -31,6 +31,7 @@ from blockgz_runtime.store.s3_client import (
     s3_errors,
     setup_errors,
 )
+from blockgz_runtime.store.s3_connection import S3Connection
 from index_format.errors import TooLarge
 
 MAX_CONNECTIONS = 64
@@ -64,18 +65,14 @@ T = TypeVar("T")
 
 
 @asynccontextmanager
-async def open_s3(
-    address: S3Address, *, endpoint_url: str | None, region: str | None, profile: str | None = None
-) -> AsyncIterator["S3Reader"]:
+async def open_s3(address: S3Address, s3: S3Connection) -> AsyncIterator["S3Reader"]:
     """A reader on one client, closed at the end."""
-    options = client_options(
-        endpoint_url, connections=MAX_CONNECTIONS, attempts=REQUEST_ATTEMPTS, read_seconds=READ_SECONDS
-    )
+    options = client_options(s3, connections=MAX_CONNECTIONS, attempts=REQUEST_ATTEMPTS, read_seconds=READ_SECONDS)
     config = AioConfig(**options)
-    with setup_errors(endpoint_url):
+    with setup_errors(s3):
         client = (
-            await AioSession(profile=profile)
-            .create_client("s3", endpoint_url=endpoint_url, region_name=region, config=config)
+            await AioSession(profile=s3.profile)
+            .create_client("s3", endpoint_url=s3.endpoint_url, region_name=s3.region, config=config)
             .__aenter__()
         )
     try:

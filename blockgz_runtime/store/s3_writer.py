@@ -34,6 +34,7 @@ from blockgz_runtime.store.s3_client import (
     s3_errors,
     setup_errors,
 )
+from blockgz_runtime.store.s3_connection import S3Connection
 from blockgz_runtime.store.writer import (
     PART_BYTES,
     PROBE_FOLDER,
@@ -67,18 +68,16 @@ class S3Store:
 
     def __init__(
         self,
-        bucket: str,
-        prefix: str,
+        address: S3Address,
+        s3: S3Connection,
         *,
-        endpoint_url: str | None,
-        region: str | None,
         attempts: int = REQUEST_ATTEMPTS,
     ) -> None:
         """`attempts`: how often one request is tried before it fails as StoreUnavailable."""
-        self._bucket = bucket
-        self.prefix = prefix
-        self._address = S3Address(bucket, prefix)
-        self._new_client = partial(_client, endpoint_url, region, attempts)
+        self._bucket = address.bucket
+        self.prefix = address.prefix
+        self._address = address
+        self._new_client = partial(_client, s3, attempts)
         self._latest_client = self._new_client()
         self._guard = threading.Lock()
         self._is_refused = False
@@ -265,14 +264,14 @@ class S3Store:
             raise
 
 
-def _client(endpoint_url: str | None, region: str | None, attempts: int) -> "S3Client":
+def _client(s3: S3Connection, attempts: int) -> "S3Client":
     """Raises as `setup_errors` does; takes about a second."""
-    with setup_errors(endpoint_url):
-        return boto3.session.Session().client(
+    with setup_errors(s3):
+        return boto3.session.Session(profile_name=s3.profile).client(
             "s3",
-            endpoint_url=endpoint_url,
-            region_name=region,
-            config=Config(**client_options(endpoint_url, connections=MAX_CONNECTIONS, attempts=attempts)),
+            endpoint_url=s3.endpoint_url,
+            region_name=s3.region,
+            config=Config(**client_options(s3, connections=MAX_CONNECTIONS, attempts=attempts)),
         )
 
 

@@ -6,10 +6,11 @@ import click
 import msgspec
 
 from blockgz_runtime.errors import PARTLY_FAILED, NoArchiveThere, UsageError
-from blockgz_runtime.program.archive_options import endpoint_option, region_option
+from blockgz_runtime.program.archive_options import s3_options
 from blockgz_runtime.program.main import closing, confirm, print_failure
 from blockgz_runtime.program.tables import print_table, time_text
 from blockgz_runtime.store.opening import open_existing_store
+from blockgz_runtime.store.s3_connection import S3Connection
 from blockgz_runtime.store.writer import ToolStore
 from replayer.cli.options.options import jobs_option, json_option
 from replayer.errors import ReplayRefused
@@ -32,11 +33,8 @@ DROPPABLE = ("TRANSACTIONAL", "RUNS", "BEGUN", "RECORDS", "SOURCE")
 @jobs_option
 @click.option("--yes", is_flag=True, help="With rm: do not ask.")
 @json_option
-@endpoint_option
-@region_option
-def command(
-    action: tuple[str, ...], jobs: str | None, yes: bool, as_json: bool, endpoint_url: str | None, region: str | None
-) -> int:
+@s3_options
+def command(action: tuple[str, ...], jobs: str | None, yes: bool, as_json: bool, s3: S3Connection) -> int:
     """List the replay jobs that have a folder, or remove the folder of one.
 
     RECORDS are those that the job's run map has and that count. Whether a job with --transactional is complete stands
@@ -46,19 +44,19 @@ def command(
     machine is not removed.
     """
     if not action:
-        return _list(_opened(jobs, endpoint_url, region), as_json=as_json)
+        return _list(_opened(jobs, s3), as_json=as_json)
     if action[0] != "rm" or len(action) != 2:
         raise click.UsageError("jobs takes nothing, or rm and the name of one job")
     if as_json:
         raise click.UsageError("--json goes with the list of jobs")
-    _remove(_opened(jobs, endpoint_url, region), action[1], yes=yes)
+    _remove(_opened(jobs, s3), action[1], yes=yes)
     return 0
 
 
-def _opened(jobs: str | None, endpoint_url: str | None, region: str | None) -> ToolStore | None:
+def _opened(jobs: str | None, s3: S3Connection) -> ToolStore | None:
     """The folder of jobs; None where the default one is not there yet."""
     try:
-        return open_existing_store(jobs_place(jobs), endpoint_url=endpoint_url, region=region)
+        return open_existing_store(jobs_place(jobs), s3)
     except NoArchiveThere as error:
         if jobs is None:
             return None

@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -97,8 +98,9 @@ def print_result(plan: ReplayPlan, result: ReplayResult) -> None:
 def proof_command(job: str, jobs: str | None, properties: Mapping[str, str], archive: ArchivePlace) -> str:
     """The command that proves what a job wrote; settings of the connection (-X) are to be added."""
     words = ["replayer", "verify", "--job", job, "-a", str(archive.address), "-b", properties["bootstrap.servers"]]
-    for option, value in (("--jobs", jobs), ("--endpoint-url", archive.endpoint_url), ("--region", archive.region)):
-        words += [option, value] if value is not None else []
+    given = {"jobs": jobs, **asdict(archive.s3)}
+    for name, value in given.items():
+        words += [f"--{name.replace('_', '-')}", value] if value is not None else []
     return shlex.join(words)
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.store.address import parse_address
 from blockgz_runtime.store.cache import DiskCache, default_folder
+from blockgz_runtime.store.s3_connection import S3Connection
 from index_format.ancestor.payloads import ANCESTORS_FORMAT
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.keys import parse_topic_folder
@@ -289,7 +290,7 @@ def open_archive(
     Raises UsageError for what is no address; whether an archive is there shows with the first use.
     """
     place = ArchivePlace(
-        parse_address(str(url)), endpoint_url, region, max_block_bytes, old_format=ANCESTORS_FORMAT, profile=profile
+        parse_address(str(url)), S3Connection(endpoint_url, region, profile), max_block_bytes, ANCESTORS_FORMAT
     )
     folder = default_folder() if use_cache else None
     return Archive(place.absolute(), None if folder is None else DiskCache(folder))

@@ -146,4 +146,4 @@ async def prove(archive: Archive, place: ArchivePlace, job: str, jobs: str | Non
 
 
 def _jobs(jobs: str | None, place: ArchivePlace) -> Store:
-    return open_store(jobs_place(jobs), endpoint_url=place.endpoint_url, region=place.region)
+    return open_store(jobs_place(jobs), place.s3)

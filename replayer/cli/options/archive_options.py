@@ -9,10 +9,9 @@ import click
 
 from blockgz_runtime.program.archive_options import (
     archive_option,
-    endpoint_option,
     max_block_option,
     old_format_option,
-    region_option,
+    s3_options,
 )
 from blockgz_runtime.program.options import Option, OptionSet
 from blockgz_runtime.store.address import parse_address
@@ -30,7 +29,7 @@ def _archive_place(archive: str, **rest: Any) -> ArchivePlace:
 
 
 archive_options = OptionSet(
-    "archive", _archive_place, archive_option(), endpoint_option, region_option, max_block_option, old_format_option
+    "archive", _archive_place, archive_option(), s3_options, max_block_option, old_format_option
 )
 """Adds -a/--archive and what goes with it; passes `archive: ArchivePlace`."""
 

@@ -7,5 +7,5 @@ from replayer.replay.jobs.folder import jobs_place
 
 
 def open_jobs(jobs: str | None, archive: ArchivePlace) -> Store:
-    """The store at `jobs`, on S3 as the archive's endpoint and region say."""
-    return open_store(jobs_place(jobs), endpoint_url=archive.endpoint_url, region=archive.region)
+    """The store at `jobs`, on S3 as the archive is."""
+    return open_store(jobs_place(jobs), archive.s3)

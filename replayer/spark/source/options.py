@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.spark.options import FormatOptions, bad_value, json_object
 from blockgz_runtime.store.address import parse_address
+from blockgz_runtime.store.s3_connection import S3Connection
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.errors import BadName
 from index_format.keys import TopicFolder
@@ -73,6 +74,7 @@ _KNOWN = (
     "taskBytes",
     "endpointUrl",
     "region",
+    "profile",
     "maxBlockBytes",
 )
 
@@ -88,8 +90,7 @@ def parse_options(given: Mapping[str, str], *, default_start: Position) -> Sourc
         raise UsageError(error.what, why=error.why, remedy=error.remedy) from error
     place = ArchivePlace(
         address,
-        options.given.get("endpointUrl"),
-        options.given.get("region"),
+        S3Connection(*(options.text(name) for name in ("endpointUrl", "region", "profile"))),
         options.number("maxBlockBytes") or DEFAULT_MAX_BLOCK_BYTES,
     )
     return SourceOptions(

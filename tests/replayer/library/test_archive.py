@@ -207,6 +207,8 @@ def test_an_archive_on_s3_with_a_profile(
         place = {"endpoint_url": url, "region": "us-east-1"}
         with replayer.open_archive("s3://archives/prefix", profile="archives", **place) as archive:
             assert archive.get("orders", 0, 17).offset == 17
+            with pytest.raises(replayer.UsageError, match="there is no job restore-1"):
+                archive.verify_job("restore-1", kafka="127.0.0.1:9", jobs="s3://archives/jobs")
         with replayer.open_archive("s3://archives/prefix", **place) as archive, pytest.raises(replayer.AccessDenied):
             archive.topics()
         before = threading.active_count()

@@ -43,7 +43,7 @@ def source(tmp_path: Path) -> PartitionWriter:
 def task(source: PartitionWriter, tmp_path: Path) -> LaneTask:
     router = FoldPartitions(2)
     work = LaneWork(
-        ArchivePlace(LocalAddress(str(tmp_path)), None, None, 1 << 20, ANCESTORS_FORMAT),
+        ArchivePlace(LocalAddress(str(tmp_path)), max_block_bytes=1 << 20, old_format=ANCESTORS_FORMAT),
         Pipeline((DropTombstones(),), router),
         RecordFilter(),
         skips_damage=False,

@@ -102,7 +102,7 @@ def run(world: World) -> LanesResult:
 
 
 WORK = LaneWork(
-    ArchivePlace(LocalAddress("./archive"), None, None, 1, ANCESTORS_FORMAT),
+    ArchivePlace(LocalAddress("./archive"), max_block_bytes=1, old_format=ANCESTORS_FORMAT),
     Pipeline(),
     RecordFilter(),
     skips_damage=False,
