@@ -12,7 +12,7 @@ COMMANDS = {
     ),
     "demo": Place(
         "archiver.cli.demo:demo",
-        "Archive a topic, look records up, replay it as of a point in time, and prove the copy equal.",
+        "Archive a topic, look up records, replay to a point in time, and prove that the copy is equal.",
     ),
     "doctor": Place(
         "archiver.cli.doctor:doctor",
@@ -20,32 +20,31 @@ COMMANDS = {
     ),
     "forget": Place(
         "archiver.cli.forget:forget",
-        "Take partitions that are gone for good out of the archive's inventory, so that they are not missed any more.",
+        "Remove partitions that are gone for good from the archive's inventory.",
     ),
     "gc": Place(
         "archiver.cli.gc:gc",
-        "Delete what writers that died left behind: objects that no marker leads to, temporary files, unfinished "
-        "uploads.",
+        "Delete what dead writers left behind: orphaned objects, temporary files and unfinished uploads.",
     ),
     "import": Place(
         "archiver.cli.import_command:import_command",
-        "Turn an archive of kafka-connect-s3 or one of its forks, at SOURCE, into a current one.",
+        "Convert an archive of kafka-connect-s3, or one of its forks, at SOURCE into a current one.",
     ),
     "repair": Place(
         "archiver.cli.repair:repair",
-        "Make lost indexes and markers again, and bring records back that are held and not archived.",
+        "Rebuild lost indexes, markers and inventories, and recover records.",
     ),
     "run": Place(
         "archiver.cli.run:run",
-        "Archive topics: follow for ever, or drain them once.",
+        "Archive topics: follow them forever, or drain them once.",
     ),
     "spark": Place(
         "archiver.cli.spark:spark",
-        "Archive topics as a Spark job: Spark's Kafka source into the format blockgz-archive.",
+        "Archive topics as a Spark job, from Spark's Kafka source to the format blockgz-archive.",
     ),
     "status": Place(
         "archiver.cli.status:status",
-        "Show how far each partition is, from the archive's markers alone or from a running archiver.",
+        "Show the progress of each partition, from the archive's markers or from a running archiver.",
     ),
 }
 """Commands, where they are defined, and their line on the help page; each is imported when it is used."""

@@ -41,9 +41,9 @@ def init() -> None:
 @config_file_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(*, file: str | None, config: str | None, as_json: bool) -> None:
-    """Read a file as `archiver run -C` does and say ok, or what is wrong (exit 2); asks no broker and no store.
+    """Check a configuration file without contacting a broker or store; exit with 2 if it is wrong.
 
-    What may be missing on this machine, such as a secret, is a warning.
+    Anything that may merely be missing on this machine, such as a secret, is a warning.
     """
     name = file or config
     if name is None:
@@ -65,9 +65,9 @@ def check(*, file: str | None, config: str | None, as_json: bool) -> None:
 @config_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(*, resolved: Resolved, as_json: bool) -> None:
-    """Print the configuration that `archiver run` with the same options would use, and where each value came from.
+    """Print the configuration that `archiver run` would use with the same options, and where each value comes from.
 
-    Secrets, and whatever a reference stands for, are masked.
+    Secrets and the values of references are masked.
     """
     rows = resolved.shown()
     if as_json:
@@ -86,5 +86,5 @@ def show(*, resolved: Resolved, as_json: bool) -> None:
     epilog=closing("archiver config schema > archiver.schema.json"),
 )
 def schema() -> None:
-    """Print the JSON Schema of a YAML or JSON file, for editors and other checkers."""
+    """Print the JSON Schema of a configuration file, for editors and other checkers."""
     click.echo(orjson.dumps(json_schema(), option=orjson.OPT_INDENT_2).decode())

@@ -19,7 +19,7 @@ from blockgz_runtime.program.options import F, Option
 LONG_NAMES = {"archive": ("-a", "--archive"), "bootstrap_servers": ("-b", "--bootstrap-server")}
 METAVARS = {"archive": "ADDRESS", "bootstrap_servers": "HOST:PORT", "http": "HOST:PORT", "endpoint_url": "URL"}
 REPEATED = ("exclude",)
-HELP = {"exclude": "Topics to leave out: names, globs or ~regex; may be repeated."}
+HELP = {"exclude": "Topics to exclude: names, globs or ~regex; may be repeated."}
 
 
 def config_options(function: F) -> F:
@@ -52,7 +52,7 @@ config_file_option = Option(
     "-C",
     "--config",
     metavar="FILE",
-    help="Settings in YAML, Java properties or Connect's JSON; flags and environment come before them.",
+    help="Settings in YAML, Java properties or Connect's JSON. Flags and environment variables override them.",
 )
 """Passes `config: str | None`."""
 

@@ -44,10 +44,10 @@ class DemoMismatch(BlockgzError):
 @kafka_options("A cluster to use instead of the one in this process.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Leave the archive in this new folder.")
 def demo(*, kafka: dict[str, str], keep: Path | None) -> None:
-    """Archive a topic, look records up, replay it as of a point in time, and prove the copy equal.
+    """Archive a topic, look up records, replay to a point in time, and prove that the copy is equal.
 
-    Needs nothing installed: the broker runs inside this process and the archive is a folder. With -b the topics are
-    made on that cluster and deleted afterwards.
+    Nothing has to be installed: the broker runs inside this process, and the archive is a folder. With -b, the topics
+    are created on that cluster and deleted afterwards.
     """
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise click.UsageError(f"--keep {keep} is not empty")

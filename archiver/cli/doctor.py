@@ -23,9 +23,8 @@ COLORS = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
 def doctor(*, resolved: Resolved, as_json: bool) -> int:
     """Check broker, permissions, topics, store and this machine for a run with the same settings.
 
-    Each check is ok, warn or fail, and says what to do. Archives nothing; the store is probed with scratch objects.
-    The exit code is 12 where credentials or permissions are what is wrong, as that of a run, and 1 where another check
-    failed.
+    Each check prints ok, warn or fail, and what to do. Archives nothing; writes only scratch objects to probe the
+    store. Exits with 12 if credentials or permissions are wrong, as a run would, and with 1 if another check failed.
     """
     findings = list(examine(resolved.config))
     verdict = worst(findings)

@@ -26,9 +26,10 @@ from blockgz_runtime.store.s3_connection import S3Connection
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print plan and result as JSON.")
 def forget(*, places: tuple[str, ...], archive: str, s3: S3Connection, **outcome: Any) -> int:
-    """Take partitions that are gone for good out of the archive's inventory, so that they are not missed any more.
+    """Remove partitions that are gone for good from the archive's inventory.
 
-    No record is touched: what the archive still holds is not forgotten. A plain TOPIC means every incarnation of it.
+    They are no longer reported as missing. A partition that the archive still holds stays in the inventory, and no
+    records are deleted. A plain TOPIC means all its incarnations.
     """
     store = open_existing_store(archive, s3)
     plan = plan_forgetting(store, layout_of(store), places, bounded_backoff(store.url))

@@ -31,7 +31,7 @@ from blockgz_runtime.store.s3_connection import S3Connection
     default="7d",
     show_default=True,
     envvar="BLOCKGZ_GC_GRACE",
-    help="Leave what is younger, by the store's clock; at least 1h.",
+    help="Keep anything younger, by the store's clock; at least 1h.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the plan and delete nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -46,10 +46,10 @@ def gc(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Delete what writers that died left behind: objects that no marker leads to, temporary files, unfinished uploads.
+    """Delete what dead writers left behind: orphaned objects, temporary files and unfinished uploads.
 
-    Safe at any time, also while archivers run. TOPIC is a name, a glob or ~regex; without any, the whole archive is
-    looked at. Prints the plan and asks first.
+    Safe at any time, even while archivers run. TOPIC is a name, a glob or ~regex; the default is the whole archive.
+    Prints the plan and asks first.
     """
     if grace < SHORTEST_GRACE_SECONDS:
         raise UsageError(

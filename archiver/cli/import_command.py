@@ -47,9 +47,9 @@ SHOWN_NOTES = 20
     show_default=True,
     help="Of the new archive.",
 )
-@click.option("--block-bytes", type=SIZE, default="1MiB", show_default=True, help="Encoded bytes of a block at most.")
+@click.option("--block-bytes", type=SIZE, default="1MiB", show_default=True, help="Maximum encoded size of a block.")
 @click.option(
-    "--chunk-bytes", type=SIZE, default="128MiB", show_default=True, help="A chunk ends at this compressed size."
+    "--chunk-bytes", type=SIZE, default="128MiB", show_default=True, help="Close a chunk at this compressed size."
 )
 @click.option("--buffer-dir", type=click.Path(path_type=Path), help="Folder for the open chunk.")
 @click.option("--single-writer", is_flag=True, help="Accept a store without conditional writes.")
@@ -71,11 +71,11 @@ def import_command(
     as_json: bool,
     **form: Any,
 ) -> int:
-    """Turn an archive of kafka-connect-s3 or one of its forks, at SOURCE, into a current one.
+    """Convert an archive of kafka-connect-s3, or one of its forks, at SOURCE into a current one.
 
-    Nothing at SOURCE is changed. Its offsets were counted by its writer, so they are as inexact as they were; where a
-    block leaves them open, a gap with reason `unverified` is recorded and named. A second run resumes where the first
-    one ended. TOPIC is a name, a glob or ~regex. --endpoint-url and --region are of both addresses.
+    SOURCE is not changed. Offsets are those that the old writer counted, with the same errors; where a block leaves
+    them open, a gap with reason `unverified` is recorded and reported. A second run resumes where the first one ended.
+    TOPIC is a name, a glob or ~regex. --endpoint-url and --region apply to both addresses.
     """
     old = open_existing_store(source, s3)
     reader = OldReader(old, old_format, max_block_bytes)

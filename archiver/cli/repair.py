@@ -37,9 +37,9 @@ from index_format.ancestor.payloads import OldFormat
     ),
 )
 def repair() -> None:
-    """Make lost indexes and markers again, and bring records back that are held and not archived.
+    """Rebuild lost indexes, markers and inventories, and recover records.
 
-    No object is ever changed but a marker. Each command shows its plan first.
+    Markers and the inventory are the only objects ever changed. Each command shows its plan first.
     """
 
 
@@ -65,10 +65,10 @@ def _options(function: F) -> F:
 @click.argument("places", nargs=-1, required=True, metavar="KEY|TOPIC[:P]...")
 @_options
 def index(**options: Any) -> int:
-    """Make the index of a chunk again from its data: of one chunk, or of all in a topic that lack theirs.
+    """Rebuild the index of one chunk, or of all chunks in a topic that lack theirs, from the data.
 
-    Where the marker says which index it was, the very same bytes are stored, or none. Safe beside running archivers.
-    In an old archive, the index is made by counting.
+    If the marker names the index, exactly the same bytes are stored, or nothing. Safe while archivers run. In an old
+    archive, the index is rebuilt by counting records.
     """
     return _repair(plan_old_indexes, plan_indexes, **options)
 
@@ -79,13 +79,13 @@ def index(**options: Any) -> int:
     )
 )
 @click.argument("places", nargs=-1, required=True, metavar="TOPIC[:P]...")
-@click.option("--group-id", help="The group that archives it from then on; where none is given, the archive's own.")
+@click.option("--group-id", help="Consumer group that archives it from now on. The default is the archive's own.")
 @_options
 def marker(*, places: tuple[str, ...], group_id: str | None, **options: Any) -> int:
-    """Make a lost or damaged marker again from the indexes of its partition.
+    """Rebuild a lost or damaged marker from the indexes of its partition.
 
-    A marker that leads to chunks is left alone. An archiver that still works on the partition is fenced: it takes the
-    partition over again from where the new marker ends.
+    A marker that leads to chunks is left alone. An archiver that is still working on the partition is fenced: it claims
+    the partition again and continues where the new marker ends.
     """
     _no_keys("a marker is a partition's", places)
 
@@ -104,10 +104,10 @@ def marker(*, places: tuple[str, ...], group_id: str | None, **options: Any) -> 
 @click.argument("places", nargs=-1, required=True, metavar="TOPIC[:P]...")
 @_options
 def salvage(*, places: tuple[str, ...], **options: Any) -> int:
-    """Bring back what a gap lists as lost and an object of a writer that died still holds.
+    """Recover records that a gap lists as lost, from objects that a dead writer left behind.
 
-    Every record is read and checked. New objects are stored, cut to the gap, and the partition is claimed to commit
-    them: an archiver that works on it claims it again and goes on where it was. Safe beside gc.
+    Reads and checks every record. Stores new objects, cut to fit the gap, and claims the partition to commit them. An
+    archiver that is working on the partition claims it again and continues where it was. Safe beside gc.
     """
     _no_keys("a gap is a partition's", places)
 
@@ -127,11 +127,11 @@ def salvage(*, places: tuple[str, ...], **options: Any) -> int:
 @kafka_options()
 @_options
 def diverged(*, places: tuple[str, ...], kafka: dict[str, str], **options: Any) -> int:
-    """Let a partition go on whose log was truncated and written again, as after an unclean leader election.
+    """Let a partition continue whose log was truncated, as after an unclean leader election.
 
-    The partition's chain continues in the next folder of its topic, right behind the newest chunk whose last record
-    the log still holds. Readers see one partition; what the log lost stays readable as TOPIC~N. Restart archivers that
-    stopped the partition.
+    The partition continues in the next folder of its topic, right after the newest chunk whose last record the log
+    still holds. Readers see one partition. Records that the log has lost stay readable as TOPIC~N. Restart the
+    archivers that stopped the partition.
     """
     _no_keys("a log is a partition's", places)
     source = log_source(kafka)
@@ -153,10 +153,10 @@ def diverged(*, places: tuple[str, ...], kafka: dict[str, str], **options: Any) 
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print plan and result as JSON.")
 def inventory(*, archive: str, s3: S3Connection, **outcome: Any) -> int:
-    """Make the archive's inventory from a listing where it is missing or damaged, or add what it lacks.
+    """Rebuild the archive's inventory from a listing if it is missing or damaged, or complete it.
 
-    An archive of an earlier release has none: from then on archivers add to it, and a lost partition is missed. What
-    was lost before is not in it. Safe beside running archivers.
+    An archive of an earlier release has no inventory. Once it has one, archivers add to it, and a lost partition is
+    noticed. Partitions lost before that are not in it. Safe while archivers run.
     """
     store = open_existing_store(archive, s3)
     return finish(archive, plan_inventory(store, layout_of(store), bounded_backoff(store.url)), **outcome)

@@ -39,12 +39,14 @@ from index_format.errors import BlockgzError
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("-v", "--verbose", is_flag=True, help="Log claims and commits.")
 def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
-    """Archive topics: follow for ever, or drain them once.
+    """Archive topics: follow them forever, or drain them once.
 
-    TOPIC is a name, a glob or ~regex; BLOCKGZ_TOPICS holds them with spaces between.
-    SIGTERM ends it in order, with what is open committed; --once then exits 143 where it left something.
-    Every field of a configuration file is an option here and an environment variable: flags come first, then the
-    environment, then the file of -C, then the defaults. `archiver config show` says what is in force.
+    TOPIC is a name, a glob or ~regex; in BLOCKGZ_TOPICS, separate several by spaces. Without --once, archivers with the
+    same --group-id split the partitions across machines. SIGTERM commits what is open and exits; --once then exits with
+    143 if partitions are not drained.
+
+    Every field of a configuration file is also an option and an environment variable. Flags override the environment,
+    which overrides the file of -C, which overrides the defaults. `archiver config show` prints the values in use.
     """
     config = resolved.config
     log_to(CurrentStderr(), level=logging.INFO if verbose else logging.WARNING, log_format=config.log_format)

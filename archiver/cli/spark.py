@@ -24,8 +24,8 @@ OPTIONS = {name: field for name, field in SPARK_NAMES.items() if name != "path"}
 OWN_DEFAULTS = {field: text for field, text in SPARK_DEFAULTS.items() if field != "isolation_level"}
 """The command sets the source's isolation level too, so that it is the archiver's."""
 HELP = {
-    "memory": "Budget for records in memory, of one task.",
-    "on_gap": "Where a batch begins behind the archive's end: record a gap, or refuse it.",
+    "memory": "Memory budget for records, per task.",
+    "on_gap": "What to do with a batch that begins after the archive's end: record a gap, or refuse it.",
 }
 
 
@@ -39,29 +39,31 @@ HELP = {
 @click.option("-b", "--bootstrap-server", "bootstrap_servers", required=True, metavar="HOST:PORT", help="Brokers.")
 @click.option("-a", "--archive", required=True, help="s3://bucket/prefix, file:///dir or ./dir.")
 @click.option("--checkpoint", required=True, metavar="DIR", help="Where Spark keeps the stream's offsets.")
-@click.option("--once", is_flag=True, help="Archive what is there when the job starts, then end.")
+@click.option("--once", is_flag=True, help="Archive what exists when the job starts, then exit.")
 @click.option(
     "--chunk-interval",
     "interval_seconds",
     type=DURATION,
     default="5m",
-    help="A batch, and so a chunk a partition, so often. [5m]",
+    help="Time between batches; each ends one chunk per partition. [5m]",
 )
-@click.option("--max-offsets", type=click.IntRange(1), help="Offsets of one batch at most, of all partitions.")
-@click.option("--master", help="Of Spark, such as local[4]; else what spark-submit or its configuration says.")
+@click.option("--max-offsets", type=click.IntRange(1), help="Maximum offsets per batch, across all partitions.")
+@click.option("--master", help="Spark's master, such as local[4]. The default is that of spark-submit or Spark's own.")
 @click.option("--jars", help="Jars of Spark's Kafka source, separated by commas.")
-@click.option("-X", "kafka", multiple=True, metavar="NAME=VALUE", help="A setting of Kafka's Java client.")
+@click.option(
+    "-X", "kafka", multiple=True, metavar="NAME=VALUE", help="A setting of Kafka's Java client; may be repeated."
+)
 @partial(
     with_options,
     options=[field_option(each, shown=OWN_DEFAULTS.get(each), help_text=HELP.get(each)) for each in OPTIONS.values()],
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a line for each batch, and the result, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print a line per batch, and the result, as JSON.")
 def spark(*, archive: str, kafka: tuple[str, ...], as_json: bool, **given: Any) -> int:
-    """Archive topics as a Spark job: Spark's Kafka source into the format blockgz-archive.
+    """Archive topics as a Spark job, from Spark's Kafka source to the format blockgz-archive.
 
-    TOPIC is a name, a glob or ~regex. The archive is the same as that of `archiver run`, by the same commits; a lost
-    checkpoint costs nothing. A batch's offsets are split over tasks by partition. SIGTERM ends the job, with
-    --once by exit code 143 where it left something. Needs pip install 'blockgz[spark]'.
+    TOPIC is a name, a glob or ~regex. The archive is the same as that of `archiver run`, and uses the same commits;
+    losing a checkpoint costs nothing. A batch's offsets are split into tasks by partition. SIGTERM ends the job; with
+    --once, the exit code is then 143 if something is left. Requires pip install 'blockgz[spark]'.
     """
     try:
         from archiver.spark.job import Job, run_job  # noqa: PLC0415

@@ -43,16 +43,16 @@ ISOLATION_LEVEL = "read_committed"
 )
 @click.argument("topics", nargs=-1, metavar="[TOPIC...]")
 @store_options(required=False)
-@kafka_options("Brokers: shows the lag to the high watermarks too.")
+@kafka_options("Brokers; also shows the lag to the high watermarks.")
 @click.option(
     "--http",
     metavar="URL",
     envvar="BLOCKGZ_STATUS_HTTP",
-    help="Ask the archiver that runs with --http there, instead of the archive.",
+    help="Ask the archiver that serves --http at this address, instead of reading the archive.",
 )
-@click.option("--watch", is_flag=True, help="Show it again and again.")
-@click.option("--interval", type=DURATION, default="5s", show_default=True, help="Time between two looks.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a look.")
+@click.option("--watch", is_flag=True, help="Refresh until interrupted.")
+@click.option("--interval", type=DURATION, default="5s", show_default=True, help="Time between refreshes.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per refresh.")
 def status(
     *,
     topics: tuple[str, ...],
@@ -64,10 +64,10 @@ def status(
     interval: float,
     as_json: bool,
 ) -> int:
-    """Show how far each partition is, from the archive's markers alone or from a running archiver.
+    """Show the progress of each partition, from the archive's markers or from a running archiver.
 
-    TOPIC is a name, a glob or ~regex; all topics where none is given. Exit code 3: a marker is damaged, or a partition
-    of the running archiver stopped with a failure.
+    TOPIC is a name, a glob or ~regex; the default is all topics. Exits with 3 if a marker is damaged, or if a partition
+    of the running archiver has stopped.
     """
     selection = TopicSelection(topics) if topics else None
     if http is not None:

@@ -77,9 +77,9 @@ KAFKA_RESERVED = {
     "bootstrap.servers": "use bootstrap_servers",
     "metadata.broker.list": "use bootstrap_servers",
     "auto.commit.enable": "the marker in the archive is the only committed position",
-    "logger": "it is a function of the archiver's, not a text",
-    "error_cb": "it is a function of the archiver's, not a text",
-    "stats_cb": "it is a function of the archiver's, not a text",
+    "logger": "it is a function, which a setting cannot name",
+    "error_cb": "it is a function, which a setting cannot name",
+    "stats_cb": "it is a function, which a setting cannot name",
 }
 """librdkafka settings that nobody may override, each with the reason."""
 
@@ -98,73 +98,73 @@ class RunConfig(BaseModel):
     once: bool = False
     """Drain to the last stable offsets taken at the start, then exit."""
     exclude: Patterns = ()
-    """Topics to leave out: names, globs or ~regex."""
+    """Topics to exclude: names, globs or ~regex."""
     group_id: str | None = Field(None, min_length=1)
-    """Consumer group that owns the archive; where none is given, the one that the archive names."""
+    """Consumer group that owns the archive. The default is the group recorded in the archive."""
     group_protocol: Literal["classic", "consumer"] = "classic"
-    """Rebalance protocol of the group; consumer is KIP-848."""
+    """Rebalance protocol of the consumer group; consumer is KIP-848."""
     group_instance_id: str | None = Field(None, min_length=1)
-    """Static member id: a restart in time moves no partitions."""
+    """Static member id: a prompt restart moves no partitions."""
     kafka: dict[str, str | SecretStr] = Field(default_factory=dict)
-    """Settings of librdkafka by their exact names, such as security.protocol or sasl.password."""
+    """librdkafka settings by their exact names, such as security.protocol or sasl.password."""
     endpoint_url: str | None = Field(None, min_length=1)
-    """Where the S3 API is, if not at AWS; addressed path style."""
+    """URL of the S3 API if it is not AWS; uses path-style addressing."""
     region: str | None = Field(None, min_length=1)
     """The bucket's region."""
     profile: str | None = Field(None, min_length=1)
-    """Profile of AWS's configuration files, as AWS_PROFILE."""
+    """Profile in the AWS configuration files, like AWS_PROFILE."""
     layout: Literal["topic", "seed"] = "topic"
-    """Names of objects; seed is what readers of kafka-connect-s3 expect."""
+    """How objects are named; seed is the layout that readers of kafka-connect-s3 expect."""
     record_format: Literal["json", "arrow", "text"] = "json"
-    """Records inside a block: arrow is faster to load, text holds values without line breaks and nothing else."""
+    """How records are stored: arrow loads faster; text holds only values without line breaks."""
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
-    """Which records are archived: those of committed transactions only, or all."""
+    """Which records to archive: only those of committed transactions, or all."""
     block_bytes: Annotated[Size, Field(le=128 * 1024**2)] = 1024**2
-    """Encoded bytes of a block at most: what a look-up reads."""
+    """Maximum encoded size of a block, which is what a look-up reads."""
     chunk_bytes: Size = 128 * 1024**2
-    """A chunk ends at this compressed size."""
+    """Close a chunk at this compressed size."""
     chunk_records: OptionalCount = None
-    """A chunk ends at this many records."""
+    """Close a chunk at this many records."""
     chunk_interval: Seconds = 300
-    """A chunk ends at this age."""
+    """Close a chunk at this age."""
     chunk_idle: OptionalSeconds = 60
-    """A chunk ends after this long without a record, unless it is tiny."""
+    """Close a chunk after this long without a record, unless it is tiny."""
     chunk_span: OptionalSeconds = None
-    """A chunk ends before its records' timestamps span this much."""
+    """Close a chunk before its records' timestamps span this much."""
     codec: Literal["gzip", "zstd"] = "gzip"
-    """What blocks are compressed with: any tool reads gzip, zstd is smaller."""
+    """Compression of blocks: every tool reads gzip; zstd is smaller."""
     gzip_library: Literal["isal", "zlib"] = "isal"
-    """What makes gzip: ISA-L is ten times faster, zlib smaller."""
+    """Library that writes gzip: ISA-L is ten times faster, zlib is smaller."""
     gzip_level: int | None = Field(None, ge=0, le=9)
-    """isal 0 to 3, zlib 0 to 9; where none is given isal 1, zlib 6."""
+    """isal: 0 to 3, default 1; zlib: 0 to 9, default 6."""
     zstd_level: int = Field(2, ge=1, le=19)
-    """The higher, the smaller and slower."""
+    """Higher levels are smaller and slower."""
     memory: Annotated[Size, Field(ge=32 * 1024**2)] = 256 * 1024**2
-    """Budget for records in memory, of one process."""
+    """Memory budget for records, per process."""
     buffer_dir: Path | None = None
-    """Folder where open chunks wait; where none is given inside a local archive, else ~/.cache/blockgz/buffer."""
+    """Folder for open chunks. The default is inside a local archive, otherwise ~/.cache/blockgz/buffer."""
     buffer_bytes: Annotated[Size, Field(ge=1024**2)] = 10 * 1024**3
-    """Budget of that folder, of one process."""
+    """Disk budget of the buffer folder, per process."""
     grace: Seconds = 25
-    """Time to flush and commit at shutdown, or when partitions leave."""
+    """Time to flush and commit at shutdown or when partitions are revoked."""
     on_gap: Literal["record", "stop"] = "record"
-    """What to do about records lost to retention: record the gap and continue, or stop the partition."""
+    """What to do if retention deleted records before they were read: record a gap, or stop the partition."""
     on_bad_record: Literal["stop", "skip", "dlq"] = "stop"
-    """What to do about a record that cannot be archived: stop the partition, record a gap, or that and send it on."""
+    """What to do with a record that cannot be archived: stop, or record a gap (dlq also sends it to dlq_topic)."""
     dlq_topic: str | None = Field(None, min_length=1)
-    """Topic that takes records that cannot be archived, with Kafka Connect's context headers, for on_bad_record dlq."""
+    """Topic for records that cannot be archived, with Kafka Connect's context headers; for on_bad_record dlq."""
     single_writer: bool = False
-    """Trust that only one process writes: the store is not probed for conditional writes."""
+    """Skip the check for conditional writes. Only one process may write to the archive."""
     takeover: bool = False
-    """Claim partitions that another group archives, in a group that another archive may have used."""
+    """Claim partitions even if another group archives them, or if another archive used this group."""
     topic_refresh: Seconds = Field(30, gt=0)
-    """How often to look for topics that came or went."""
+    """How often to look for new and deleted topics."""
     workers: int = Field(1, ge=1, le=256)
-    """Processes that share the partitions, each with a --memory of its own, and with the next port for --http."""
+    """Number of processes that share the partitions. Each has its own --memory, and the next port for --http."""
     http: HostAndPort | None = None
-    """HOST:PORT to serve metrics and health on."""
+    """HOST:PORT for metrics and health checks."""
     log_format: Literal["text", "json"] = "text"
-    """Lines of the log on stderr: text, or a JSON object each."""
+    """Log lines on stderr: text, or one JSON object per line."""
 
     _masked: frozenset[str] = PrivateAttr(frozenset())
 

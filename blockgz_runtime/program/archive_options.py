@@ -24,9 +24,9 @@ def archive_option(*, required: bool = True) -> Option:
 s3_options = OptionSet(
     "s3",
     S3Connection,
-    Option("--endpoint-url", metavar="URL", help="Where the S3 API is, if not at AWS; addressed path style."),
+    Option("--endpoint-url", metavar="URL", help="URL of the S3 API if it is not AWS; uses path-style addressing."),
     Option("--region", help="The bucket's region."),
-    Option("--profile", help="Profile of AWS's configuration files, as AWS_PROFILE."),
+    Option("--profile", help="Profile in the AWS configuration files, like AWS_PROFILE."),
 )
 """Adds --endpoint-url --region --profile; passes `s3: S3Connection`."""
 
@@ -35,7 +35,7 @@ max_block_option = Option(
     type=SIZE,
     default=DEFAULT_MAX_BLOCK_BYTES,
     show_default=format_size(DEFAULT_MAX_BLOCK_BYTES),
-    help="Refuse blocks that inflate to more.",
+    help="Refuse blocks that decompress to more.",
 )
 """Passes `max_block_bytes: int`."""
 
@@ -55,10 +55,10 @@ old_format_option = OptionSet(
     choice_option(
         "--old-format",
         choices=OLD_FORMATS,
-        help="How records lie in an archive of kafka-connect-s3 or a fork: values in lines, key and delimiter "
-        "before them, or length-prefixed without or with keys.",
+        help="How an archive of kafka-connect-s3 or a fork stores records: values as lines, key and delimiter "
+        "before each value, or length-prefixed without or with keys.",
     ),
-    Option("--key-delimiter", default=r"\t", help=r"Of --old-format delimited; \t and \x1f mean bytes."),
+    Option("--key-delimiter", default=r"\t", help=r"Delimiter for --old-format delimited; \t and \x1f mean bytes."),
 )
 """Passes `old_format: OldFormat`."""
 

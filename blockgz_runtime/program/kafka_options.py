@@ -41,7 +41,7 @@ def properties_option(parameter: str) -> Option:
         metavar="NAME=VALUE",
         callback=_taken,
         is_eager=True,
-        help="A setting of librdkafka; may be repeated. -X list prints all.",
+        help="A librdkafka setting; may be repeated. -X list prints all.",
     )
 
 

@@ -25,13 +25,13 @@ EXIT_CODES = {
     0: "ok",
     FAILED: "failed",
     USAGE: "usage or configuration",
-    3: "finished, but damage found or part of the work failed",
+    3: "finished, but damage was found or part of the work failed",
     4: "not in the archive",
-    10: "no archive there",
-    11: "partition owned by another writer",
+    10: "no archive at this address",
+    11: "the partition is owned by another writer",
     12: "credentials or permissions",
     INTERRUPTED: "interrupted (SIGINT)",
-    TERMINATED: "ended by SIGTERM before its work was done",
+    TERMINATED: "ended by SIGTERM before the work was done",
 }
 
 NEVER_FROM_ENVIRONMENT = {"yes", "into_source"}

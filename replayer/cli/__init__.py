@@ -8,11 +8,11 @@ from blockgz_runtime.program.version import version_option
 COMMANDS = {
     "get": Place(
         "replayer.cli.get:command",
-        "Fetch single records, each by one range read; several are fetched together.",
+        "Fetch single records, each with one range read; several are fetched together.",
     ),
     "cat": Place(
         "replayer.cli.cat:cat",
-        "Print records, partition after partition, in offset order.",
+        "Print records, one partition after another, in offset order.",
     ),
     "tail": Place(
         "replayer.cli.tail:command",
@@ -20,19 +20,19 @@ COMMANDS = {
     ),
     "grep": Place(
         "replayer.cli.cat:grep",
-        "Print the records in whose value REGEX is found, each with its place in front.",
+        "Print the records whose value matches REGEX, each preceded by its place.",
     ),
     "find": Place(
         "replayer.cli.find:command",
-        "Find the offsets of a time, or of records with a key, a header or a pattern.",
+        "Find the offsets for a time, or of records with a key, a header or a pattern.",
     ),
     "ls": Place(
         "replayer.cli.ls:ls",
-        "List the topics of the archive, with what is archived of each.",
+        "List the topics of the archive and what is archived of each.",
     ),
     "describe": Place(
         "replayer.cli.ls:describe",
-        "Show each partition of a topic: offsets, chunks, gaps, and who writes it.",
+        "Show each partition of a topic: offsets, chunks, gaps and owner.",
     ),
     "coverage": Place(
         "replayer.cli.coverage:command",
@@ -40,23 +40,23 @@ COMMANDS = {
     ),
     "replay": Place(
         "replayer.cli.replay:command",
-        "Produce archived records to a topic, in order and as they were.",
+        "Write archived records to a topic, unchanged and in order.",
     ),
     "jobs": Place(
         "replayer.cli.jobs:command",
-        "List the replay jobs that have a folder, or remove the folder of one.",
+        "List the folders of replay jobs, or remove one.",
     ),
     "verify": Place(
         "replayer.cli.verify:command",
-        "Prove that the archive is whole, or that a topic is its copy.",
+        "Prove that an archive is complete and undamaged, or that a topic is a copy of it.",
     ),
     "verify-report": Place(
         "replayer.cli.report:verify_report",
-        "Check that a report is as `verify --report --sign-key` signed it.",
+        "Check the signature of a report made by `verify --report --sign-key`.",
     ),
     "spark": Place(
         "replayer.cli.spark:command",
-        "Load, export, check and replay archives as Spark jobs: on this machine, or on the cluster of spark-submit.",
+        "Load, export, verify and replay archives as Spark jobs, on this machine or a cluster.",
     ),
 }
 """Commands, where they are defined, and their line on the help page; each is imported when it is used."""
@@ -71,4 +71,4 @@ COMMANDS = {
 )
 @version_option("replayer")
 def main() -> None:
-    """Read, check and replay a block-GZIP archive of Kafka topics."""
+    """Read, verify and replay a Block-GZIP archive of Kafka topics."""

@@ -56,16 +56,15 @@ print_options = OptionSet("request", PrintRequest, selection_options, limit_opti
     "offsets",
     multiple=True,
     metavar="OFFSET",
-    help="As kcat's -o: beginning, end, N, -N, s@MS to start and e@MS to end at a time.",
+    help="Like kcat's -o: beginning, end, N, -N; s@MS starts and e@MS ends at a time.",
 )
 @print_options
 @archive_options
 def cat(topic: str, offsets: tuple[str, ...], request: PrintRequest, archive: ArchivePlace) -> int:
-    """Print records, partition after partition, in offset order.
+    """Print records, one partition after another, in offset order.
 
-    Prints the value and a newline by default.
-    Damage ends the output with exit code 3; with --on-damage skip all other records are printed, the offsets that are
-    lost are named on stderr, and the exit code is 3 all the same.
+    Prints each value and a newline by default. Damage ends the output with exit code 3. With --on-damage skip, all
+    other records are printed, the lost offsets are named on stderr, and the exit code is still 3.
     """
     selection, limit, printing, on_damage = request
     if offsets:
@@ -97,10 +96,10 @@ def _kcat_positions(offsets: Sequence[str]) -> Positions:
 )
 @click.argument("pattern", metavar="REGEX")
 @click.argument("topic", metavar="TOPIC[:P[,P-P]]")
-@click.option("-i", "--ignore-case", is_flag=True, help="Take upper and lower case for the same.")
-@click.option("-F", "--fixed-strings", is_flag=True, help="Take the pattern as it is, not as an expression.")
-@click.option("-v", "--invert-match", is_flag=True, help="Print the records in which it is not found.")
-@click.option("-c", "--count", is_flag=True, help="Print their number only.")
+@click.option("-i", "--ignore-case", is_flag=True, help="Ignore case.")
+@click.option("-F", "--fixed-strings", is_flag=True, help="Match the pattern literally, not as a regex.")
+@click.option("-v", "--invert-match", is_flag=True, help="Print the records that do not match.")
+@click.option("-c", "--count", is_flag=True, help="Print only the number of matches.")
 @print_options
 @archive_options
 def grep(
@@ -113,10 +112,10 @@ def grep(
     request: PrintRequest,
     archive: ArchivePlace,
 ) -> int:
-    """Print the records in whose value REGEX is found, each with its place in front.
+    """Print the records whose value matches REGEX, each preceded by its place.
 
-    REGEX has RE2's syntax. A value that is UTF-8 is searched as text, any other as bytes. Blocks outside --from, --to,
-    --since and --until are not read. Exits 4 where nothing is found.
+    REGEX uses RE2 syntax. A value that is UTF-8 is searched as text, any other as bytes. Blocks outside --from, --to,
+    --since and --until are not read. Exits with 4 if nothing matches.
     """
     selection, limit, printing, on_damage = request
     if count and printing.printer is not None:

@@ -62,10 +62,10 @@ class CoverageRow(NamedTuple):
 def command(topics: tuple[str, ...], form: str, cache: DiskCache | None, archive: ArchivePlace) -> None:
     """Show what is archived of each partition over time, and where the gaps are.
 
-    All topics where none is named.
+    The default is all topics.
 
-    In the table darker signs stand for more records and ! for a gap. Read from markers and catalogs alone: within a
-    chunk, records count as spread evenly over its time.
+    In the table, darker symbols mean more records, and ! means a gap. Reads only markers and catalogs: within a chunk,
+    records are assumed to be spread evenly over time.
     """
     rows = asyncio.run(_coverage(archive, topics, cache))
     match form:

@@ -42,7 +42,7 @@ Row = dict[str, Any]
     "times",
     multiple=True,
     metavar="TIME",
-    help="The time whose offsets are wanted; may be given several times.",
+    help="Find the offsets for this time; may be repeated.",
 )
 @selection_options
 @limit_option
@@ -60,14 +60,14 @@ def command(
     cache: DiskCache | None,
     archive: ArchivePlace,
 ) -> int:
-    """Find the offsets of a time, or of records with a key, a header or a pattern.
+    """Find the offsets for a time, or of records with a key, a header or a pattern.
 
-    Either --time is given, or some of --key, --null-key, --header and --grep.
+    Give either --time, or one or more of --key, --null-key, --header and --grep.
 
-    The offset of a time is that of the first record, in offset order, with this or a later timestamp; where there is
-    none, the offset at which the partition ends. As csv it is what kafka-consumer-groups --from-file takes: topic,
-    partition and offset without a header. Records are searched for by reading blocks; --from, --to, --since and --until
-    spare those outside. Exits 4 where no record is found.
+    The offset for a time is that of the first record, in offset order, with this or a later timestamp. If there is
+    none, it is the offset where the partition ends. With --format csv, the output is what kafka-consumer-groups
+    --from-file takes: topic, partition and offset, without a header. Searching for records reads blocks; --from, --to,
+    --since and --until limit which. Exits with 4 if no record is found.
     """
     wanted = parse_topic(topic)
     if times and (selection.narrows or limit is not None):

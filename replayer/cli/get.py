@@ -69,8 +69,8 @@ class Stats(NamedTuple):
     ),
 )
 @click.argument("places", metavar="TOPIC:PARTITION:POSITION...", nargs=-1, required=True)
-@click.option("--stats", is_flag=True, help="Show what the look-up cost.")
-@click.option("-F", "--follow", is_flag=True, help="Wait for what is not archived yet.")
+@click.option("--stats", is_flag=True, help="Show the cost of the look-up: requests and bytes.")
+@click.option("-F", "--follow", is_flag=True, help="Wait until the records are archived.")
 @interval_option
 @printing_options
 @cache_option
@@ -84,12 +84,11 @@ def command(
     cache: DiskCache | None,
     archive: ArchivePlace,
 ) -> int:
-    """Fetch single records, each by one range read; several are fetched together.
+    """Fetch single records, each with one range read; several are fetched together.
 
-    A position that is no plain offset, such as a time, means the first record at or after it; `latest`, and -N where
-    the last N offsets hold none, the newest. A dash reads places from
-    stdin, one a line. Prints the value and a newline; on a terminal, what else the record has comes first. Where there
-    is no such record, says why and exits 4.
+    A position other than an offset, such as a time, means the first record at or after it. `latest`, or -N if the last
+    N offsets hold no record, means the newest one. A dash reads places from stdin, one per line. Prints the value and a
+    newline; on a terminal, the record's other fields come first. If there is no such record, says why and exits with 4.
     """
     now = time.time_ns() // 1_000_000
     wanted = [parse_query(text, now) for text in _texts(places)]

@@ -35,13 +35,13 @@ DROPPABLE = ("TRANSACTIONAL", "RUNS", "BEGUN", "RECORDS", "SOURCE")
 @json_option
 @s3_options
 def command(action: tuple[str, ...], jobs: str | None, yes: bool, as_json: bool, s3: S3Connection) -> int:
-    """List the replay jobs that have a folder, or remove the folder of one.
+    """List the folders of replay jobs, or remove one.
 
-    RECORDS are those that the job's run map has and that count. Whether a job with --transactional is complete stands
-    in the cluster: replayer verify --job tells.
+    RECORDS counts the valid records in the job's run map. Whether a job with --transactional is complete is known only
+    to the cluster; replayer verify --job shows it.
 
-    What a removed job wrote stays in its target; it can be neither resumed nor proved then. A job that runs on this
-    machine is not removed.
+    What a removed job wrote stays in its target, but the job can no longer be resumed or proved. A job that is running
+    on this machine is not removed.
     """
     if not action:
         return _list(_opened(jobs, s3), as_json=as_json)

@@ -27,10 +27,10 @@ FIGURES = ("RECORDS", "CHUNKS", "SIZE", "OFFSETS", "FROM", "TO")
 @format_option()
 @archive_options
 def ls(form: str, archive: ArchivePlace) -> int:
-    """List the topics of the archive, with what is archived of each.
+    """List the topics of the archive and what is archived of each.
 
-    A partition whose marker is damaged or missing is named on stderr, left out of the sums, and makes the exit code 3.
-    So does one that the archive's inventory has and the archive lacks.
+    If a partition's marker is damaged or missing, it is named on stderr and left out of the sums, and the exit code is
+    3. The same goes for a partition that is in the archive's inventory but not in the archive.
     """
     found, missing = asyncio.run(_surveys(archive))
     listing = [_listed(name, survey) for name, survey in found]
@@ -115,10 +115,10 @@ def damaged_json(damaged: Sequence[DamagedPartition]) -> list[dict[str, Any]]:
 @format_option()
 @archive_options
 def describe(topic: str, form: str, archive: ArchivePlace) -> int:
-    """Show each partition of a topic: offsets, chunks, gaps, and who writes it.
+    """Show each partition of a topic: offsets, chunks, gaps and owner.
 
-    Partitions whose marker or catalogs are damaged or missing are named on stderr, and make the exit code 3. So are
-    those that the archive's inventory has and the archive lacks.
+    If a partition's marker or catalogs are damaged or missing, it is named on stderr, and the exit code is 3. The same
+    goes for a partition that is in the archive's inventory but not in the archive.
     """
     wanted = parse_topic(topic)
     partitions, damaged, missing = asyncio.run(_describe(archive, wanted))

@@ -50,13 +50,13 @@ from replayer.replay.result import ReplayResult
 @kafka_options()
 @archive_options
 def command(options: ReplayOptions, as_json: bool, kafka: dict[str, str], archive: ArchivePlace) -> int:
-    """Produce archived records to a topic, in order and as they were.
+    """Write archived records to a topic, unchanged and in order.
 
-    Prints the plan and asks first. With --transactional every record arrives exactly once, however often the replay is
-    broken off and resumed by --resume. Without it the producer is idempotent, and after a crash what was sent
+    Prints the plan and asks first. With --transactional, every record arrives exactly once, however often the replay is
+    interrupted and resumed with --resume. Without it, the producer is idempotent, but after a crash everything sent
     since the last checkpoint is sent again.
 
-    SIGUSR1 pauses, SIGUSR2 resumes; SIGTERM and Ctrl-C end after a commit.
+    SIGUSR1 pauses, SIGUSR2 resumes. SIGTERM and Ctrl-C commit, then exit.
     """
     share_heaps()
     gc.freeze()

@@ -188,7 +188,7 @@ def _print_above(report: ArchiveReport) -> None:
     help="The signature, if it is not in FILE.sig.",
 )
 def verify_report(report: Path, key: Path, signature: Path | None) -> int:
-    """Check that a report is as `verify --report --sign-key` signed it.
+    """Check the signature of a report made by `verify --report --sign-key`.
 
     Prints what the report found.
     """

@@ -43,9 +43,9 @@ from replayer.read.topics import TopicPartitions, parse_topic
     metavar="N",
     default=10,
     show_default=True,
-    help="How many records of each partition.",
+    help="Number of records per partition.",
 )
-@click.option("-F", "--follow", is_flag=True, help="Follow what is archived from now on, for ever.")
+@click.option("-F", "--follow", is_flag=True, help="Keep printing new records as they are archived.")
 @interval_option
 @selection_options
 @printing_options
@@ -63,9 +63,8 @@ def command(
 ) -> int:
     """Print the newest records of each partition in offset order.
 
-    Prints the value and a newline by default.
-    With -F, new records appear as their chunks are committed, until you interrupt it (exit code 130). Gaps, new
-    partitions and a topic that is created again are reported on stderr.
+    Prints each value and a newline by default. With -F, prints new records as their chunks are committed, until you
+    interrupt it (exit code 130). Gaps, new partitions and a topic that is created again are reported on stderr.
     """
     if follow and selection.ends:
         raise click.UsageError("--follow has no end: leave --to, --at and --until out")

@@ -45,14 +45,14 @@ from replayer.verify.verifying import VerifyWork, verify_archive
     ),
 )
 @click.argument("topics", metavar="[TOPIC[:P[,P-P]]...]", nargs=-1)
-@click.option("--deep", is_flag=True, help="Read all data: checksums, counts.")
-@click.option("--records", is_flag=True, help="Decode every record as well.")
+@click.option("--deep", is_flag=True, help="Read all data and check its checksums and counts.")
+@click.option("--records", is_flag=True, help="Also decode every record.")
 @click.option(
-    "--against-topic", metavar="TOPIC", help="Compare every record with this topic: the archived one itself, or a copy."
+    "--against-topic", metavar="TOPIC", help="Compare every record with this topic, the archived one or a copy."
 )
 @click.option("--partitions", metavar="P,P-P", help="With --against-topic: only these partitions.")
 @expect_option
-@click.option("--job", metavar="NAME", help="Prove what a replay wrote, by the folder of its job.")
+@click.option("--job", metavar="NAME", help="Prove what a replay wrote, using its job folder.")
 @jobs_option
 @choice_options
 @earlier_options
@@ -78,20 +78,20 @@ def command(
     kafka: dict[str, str],
     archive: ArchivePlace,
 ) -> int:
-    """Prove that the archive is whole, or that a topic is its copy.
+    """Prove that an archive is complete and undamaged, or that a topic is a copy of it.
 
-    Checks the chain, catalogs, indexes and sizes; with --deep all of the data.
-    A partition that was archived once, by the archive's inventory, and is gone is a FAILURE.
-    Finds all damage in one go and names the offsets that are lost. Gaps that the archiver recorded are a WARNING.
-    Marker and catalogs are always checked whole; --since and --sample choose the chunks whose index and data are. With
-    --records and all chunks, --json and --report have a digest of the records of each partition.
+    Checks the chain, catalogs, indexes and sizes; with --deep, all data too. Finds all damage in one run and names the
+    offsets that are lost. A partition that is in the archive's inventory but gone is a FAILURE; gaps that the archiver
+    recorded are a WARNING. The marker and the catalogs are always checked completely; --since and --sample limit the
+    chunks whose index and data are checked. With --records and no such limit, --json and --report contain a digest of
+    each partition's records.
 
-    With --since-report, also compare with an earlier report: nothing that it found may be gone or changed.
+    With --since-report, also compares with an earlier report: nothing in it may have disappeared or changed.
 
-    With --against-topic, compare what the archive holds of one topic, or the part of it that --from, --to and --at
-    select, with a topic record by record.
+    With --against-topic, compares one topic of the archive, or the part selected by --from, --to and --at, with a Kafka
+    topic record by record.
 
-    With --job, apply again what a replay did to the archived records, and compare with what it wrote.
+    With --job, applies what a replay did to the archived records again, and compares the result with what it wrote.
     """
     if job is not None:
         chosen = (topics, deep, records, against_topic, earlier, partitions, expected, report_to.paths)

@@ -40,7 +40,7 @@ def _cache(is_unused: bool) -> DiskCache | None:
 
 
 cache_option = Option(
-    "--no-cache", "cache", is_flag=True, parse=_cache, help="Fetch indexes again rather than from this machine's cache."
+    "--no-cache", "cache", is_flag=True, parse=_cache, help="Do not use this machine's cache of indexes."
 )
 """Adds --no-cache; passes `cache: DiskCache | None`."""
 

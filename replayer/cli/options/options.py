@@ -28,12 +28,12 @@ jobs_option = Option(
     "--jobs",
     metavar="DIR|s3://BUCKET/PREFIX",
     envvar="BLOCKGZ_JOBS",
-    help="Where the folders of jobs are, which tell what was written where.  [default: $XDG_STATE_HOME/blockgz/jobs]",
+    help="Location of the job folders, which record what was written where.  [default: $XDG_STATE_HOME/blockgz/jobs]",
 )
 """Passes `jobs: str | None`."""
 
 interval_option = Option(
-    "--interval", type=Parsed("duration", _interval), default="1s", help="How often to ask for what is new."
+    "--interval", type=Parsed("duration", _interval), default="1s", help="How often to look for new records."
 )
 """Passes `interval: float` in seconds."""
 
@@ -44,7 +44,7 @@ def format_option(*more: str) -> OptionSet:
         "form",
         _form,
         json_option,
-        Option("--format", "form", type=click.Choice([*FORMS, *more]), help="How to print; a table by default."),
+        Option("--format", "form", type=click.Choice([*FORMS, *more]), help="Output format; the default is a table."),
     )
 
 

@@ -27,7 +27,7 @@ printing_options = OptionSet(
     "printing",
     _printing,
     json_option,
-    Option("-f", "template", envvar="BLOCKGZ_TEMPLATE", metavar="FORMAT", help="Print in kcat's format tokens."),
+    Option("-f", "template", envvar="BLOCKGZ_TEMPLATE", metavar="FORMAT", help="Print with kcat's format tokens."),
     Option("-J", "as_envelope", is_flag=True, envvar="BLOCKGZ_ENVELOPE", help="Print kcat's JSON."),
 )
 """Passes `printing: Printing`."""

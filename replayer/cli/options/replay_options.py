@@ -43,22 +43,22 @@ shape_options = OptionSet(
         default="keep",
         envvar="BLOCKGZ_TARGET_PARTITIONS",
         metavar="keep|by-key|N|MAP",
-        help="Where records go: partition n to n; by key, as Java's producer has them (by-key:N asks for N "
-        "partitions); n to n modulo N; or a map such as 0:2,1-3:0.",
+        help="Target partition: keep it; by key, as Java's producer does (by-key:N requires N "
+        "partitions); n modulo N; or a map such as 0:2,1-3:0.",
     ),
     Option(
         "--timestamps",
         parse=parse_timestamps,
         default="keep",
         metavar="keep|now|shift=±TIME",
-        help="Their own, the time of sending, or moved, as shift=+30d or shift=-90m.",
+        help="Keep timestamps, use the time of sending, or shift them: shift=+30d, shift=-90m.",
     ),
     Option(
         "--strip-header",
         "strip_headers",
         multiple=True,
         metavar="NAME",
-        help="Leave headers of that name out; may be repeated.",
+        help="Remove all headers with this name; may be repeated.",
     ),
     Option(
         "--add-header",
@@ -71,7 +71,7 @@ shape_options = OptionSet(
     Option(
         "--provenance",
         is_flag=True,
-        help="Add a header that tells where a record comes from: blockgz-source: topic/partition/offset.",
+        help="Add a header with the record's origin, blockgz-source: topic/partition/offset.",
     ),
     choice_option("--tombstones", choices=["keep", "drop"], help="What to do with records whose value is null."),
     Option(
@@ -80,17 +80,17 @@ shape_options = OptionSet(
         parse=lambda path: build_chain(read_transforms(path)),
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="Kafka Connect's transforms and predicates, from a .properties, .yaml or .json file.",
+        help="Apply Kafka Connect's transforms and predicates from a .properties, .yaml or .json file.",
     ),
     choice_option(
         "--on-transform-error",
         choices=["fail", "skip"],
-        help="End at a record that a transform cannot handle, or leave it out and count it.",
+        help="When a transform cannot handle a record: stop, or skip and count it.",
     ),
     Option(
         "--create-topic",
         is_flag=True,
-        help="Make the topic if it is not there, like the archived one: its partitions and its configuration.",
+        help="Create the topic if it is missing, with the archived topic's partitions and configuration.",
     ),
     Option(
         "--topic-config",
@@ -99,17 +99,16 @@ shape_options = OptionSet(
         metavar="NAME=VALUE",
         help="With --create-topic: a setting of the new topic; may be repeated.",
     ),
-    Option("--append", is_flag=True, help="Allow a topic that holds records already."),
+    Option("--append", is_flag=True, help="Allow a topic that already holds records."),
     choice_option(
         "--retention",
         choices=["refuse", "hold"],
-        help="Refuse a topic that would delete the records, or set its retention to unlimited until the replay is "
-        "complete.",
+        help="If the topic's retention would delete the records: refuse, or lift it until the replay is complete.",
     ),
     Option(
         "--undo-retention",
         is_flag=True,
-        help="Replay nothing: set back what --retention hold of a broken-off replay left behind.",
+        help="Replay nothing; restore the retention that an interrupted replay with --retention hold left lifted.",
     ),
 )
 """Passes `shape: Shape`: what becomes of records on their way, and what the target is like."""
@@ -138,8 +137,8 @@ _SHARED = (
     Option(
         "--to-topic",
         metavar="TOPIC",
-        help="Where the records go; {topic} in it is the archived topic's name. Transforms that route by the name "
-        "alone can say it instead.",
+        help="Target topic; {topic} stands for the archived topic's name. Transforms that route by name "
+        "alone can replace it.",
     ),
     record_options,
     shape_options,
@@ -148,22 +147,24 @@ _SHARED = (
     Option(
         "--transactional",
         is_flag=True,
-        help="Exactly once: records and position in one transaction, over crashes and --resume too.",
+        help="Exactly once, even across crashes and --resume: commit records and position in one transaction.",
     ),
     Option(
         "--partial",
         is_flag=True,
-        help="Replay what is there if the archive lacks partitions; the exit code is 3 then.",
+        help="If the archive lacks partitions, replay the others and exit with 3.",
     ),
-    Option("--resume", is_flag=True, help="Resume where the job stopped; begin it if it wrote nothing."),
+    Option("--resume", is_flag=True, help="Resume where the job stopped; start it if it has written nothing."),
     Option(
-        "--job", metavar="NAME", help="The job's name; without it one that archive, topic, target and selection give."
+        "--job",
+        metavar="NAME",
+        help="Name of the job. The default is derived from archive, topic, target and selection.",
     ),
     Option(
         "--compression",
         parse=parse_compression,
         metavar="CODEC[:LEVEL]",
-        help="How batches are compressed: lz4 (default), zstd, snappy, gzip or none; with a level as zstd:3.",
+        help="Compression of batches: lz4 (default), zstd, snappy, gzip or none; optionally a level: zstd:3.",
     ),
     Option("--dry-run", is_flag=True, help="Print the plan and write nothing."),
     Option("--yes", is_flag=True, help="Do not ask."),
@@ -182,13 +183,13 @@ replay_options = OptionSet(
         type=DURATION,
         default="5m",
         metavar="TIME",
-        help="How long brokers may stand still before the replay gives up.",
+        help="How long to wait for brokers that do not respond.",
     ),
     Option(
         "--rate",
         metavar="N/s",
-        help="At most so much a second: records, as 5000/s, or bytes of keys and values, as 20MB/s.",
+        help="Maximum rate: records (5000/s), or bytes of keys and values (20MB/s).",
     ),
-    Option("--speed", metavar="Nx", help="Spaced as their timestamps are: 1x as then, 10x ten times as fast."),
+    Option("--speed", metavar="Nx", help="Follow the timestamps: 1x in real time, 10x ten times as fast."),
 )
 """Passes `options: ReplayOptions`."""

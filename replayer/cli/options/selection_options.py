@@ -54,10 +54,10 @@ range_options = OptionSet(
         "--from",
         "start",
         metavar="POS",
-        help="Begin here: an offset, earliest, latest, +N, -N, a time, @UNIXTIME or a duration before now (-1h).",
+        help="Start here: an offset, earliest, latest, +N, -N, a time, @UNIXTIME or a duration before now (-1h).",
     ),
-    Option("--to", "end", metavar="POS", help="End before; +N counts from --from."),
-    Option("--at", metavar="TIME", help="Everything before that time."),
+    Option("--to", "end", metavar="POS", help="End before this position; +N counts from --from."),
+    Option("--at", metavar="TIME", help="Select everything before this time."),
 )
 """Passes `positions: Positions`."""
 
@@ -68,23 +68,23 @@ _RECORD_PARTS = (
         "offset_file",
         type=click.File("rb"),
         metavar="FILE",
-        help="Positions of single partitions: kafka-consumer-groups' CSV (topic,partition,offset), or JSON.",
+        help="Positions per partition: kafka-consumer-groups' CSV (topic,partition,offset), or JSON.",
     ),
-    Option("--since", metavar="TIME", help="Only records whose own timestamp is this or later."),
-    Option("--until", metavar="TIME", help="Only records whose own timestamp is before this."),
+    Option("--since", metavar="TIME", help="Only records with this or a later timestamp."),
+    Option("--until", metavar="TIME", help="Only records with an earlier timestamp."),
     Option(
-        "--key", "keys", multiple=True, metavar="TEXT", help="Only records with this key; several: with one of them."
+        "--key", "keys", multiple=True, metavar="TEXT", help="Only records with this key; repeat it to allow more keys."
     ),
-    Option("--null-key", is_flag=True, help="Only records without a key; beside --key, those as well."),
+    Option("--null-key", is_flag=True, help="Only records without a key; with --key, these as well."),
     Option(
         "--header",
         "headers",
         multiple=True,
         metavar="NAME[=VALUE]",
-        help="Only records with this header; several: with all of them.",
+        help="Only records with this header; repeat it to require more headers.",
         parse=lambda texts: tuple(map(header_condition, texts)),
     ),
-    Option("--grep", metavar="REGEX", help="Only records in whose value this is found (RE2's syntax)."),
+    Option("--grep", metavar="REGEX", help="Only records whose value matches (RE2 syntax)."),
 )
 
 record_options = OptionSet("selection", _selection, *_RECORD_PARTS)
@@ -98,7 +98,7 @@ selection_options = OptionSet(
 damage_option = choice_option(
     "--on-damage",
     choices=[STOPS, SKIPS],
-    help="At a damaged block: stop, or skip exactly its records and name their offsets.",
+    help="At a damaged block: stop, or skip its records and name their offsets.",
 )
 """`on_damage: str`, for DamagePolicies."""
 

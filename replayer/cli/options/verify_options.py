@@ -35,14 +35,14 @@ choice_options = OptionSet(
         "--since",
         envvar="BLOCKGZ_VERIFY_SINCE",
         metavar="TIME",
-        help="Check only chunks with a record at or after: a time, or a duration before now (-1d).",
+        help="Check only chunks with a record at or after this time, or this duration before now (-1d).",
     ),
     Option(
         "--sample",
         type=Parsed("share", _share),
         default="100%",
         metavar="PERCENT",
-        help="Check only a random share of the chunks of each partition, at least one, such as 5%.",
+        help="Check only a random share of each partition's chunks, such as 5%; at least one chunk.",
     ),
 )
 """Passes `choice: ChunkChoice`."""
@@ -60,7 +60,7 @@ expect_option = Option(
     parse=_topics,
     metavar="TOPIC",
     multiple=True,
-    help="FAILURE if nothing of this topic is here; may be repeated.",
+    help="Report a FAILURE if the archive has nothing of this topic; may be repeated.",
 )
 """Passes `expected: tuple[str, ...]`."""
 
@@ -73,13 +73,13 @@ report_options = OptionSet(
         multiple=True,
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="Write what was found to a .json or .html file too; may be repeated.",
+        help="Also write the findings to a .json or .html file; may be repeated.",
     ),
     Option(
         "--sign-key",
         type=click.Path(path_type=Path),
         metavar="PEM",
-        help="Sign the reports with this Ed25519 key, into FILE.sig.",
+        help="Sign the reports with this Ed25519 key; writes FILE.sig.",
     ),
 )
 """Passes `report_to: ReportOptions`."""
@@ -91,7 +91,7 @@ earlier_options = OptionSet(
         "--since-report",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="An earlier .json report: what it found must be the beginning of what is there now.",
+        help="Compare with an earlier .json report: everything in it must still be there, unchanged.",
     ),
     Option(
         "--key",

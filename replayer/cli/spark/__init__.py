@@ -7,20 +7,19 @@ from blockgz_runtime.program.main import Place, Program, closing
 COMMANDS = {
     "load": Place(
         "replayer.cli.spark.write_commands:load",
-        "Load records into a table of Spark's catalog: the columns of `spark export`.",
+        "Load records into a table of Spark's catalog, with the columns of `spark export`.",
     ),
     "export": Place(
         "replayer.cli.spark.write_commands:export",
-        "Write records as files that anything reads.",
+        "Write records to files in a common format.",
     ),
     "verify": Place(
         "replayer.cli.spark.verify_command:command",
-        "Check all data of an archive, as `replayer verify --deep` does, spread over the tasks of a Spark job.",
+        "Check all data of an archive, as `replayer verify --deep` does, in the tasks of a Spark job.",
     ),
     "replay": Place(
         "replayer.cli.spark.replay_command:command",
-        "Produce archived records to a topic as `replayer replay` does, each source partition by a task of a Spark "
-        "job.",
+        "Write archived records to a topic as `replayer replay` does, with one Spark task per source partition.",
     ),
 }
 """Commands, where they are defined, and their line on the help page; each is imported when it is used."""
@@ -36,7 +35,7 @@ COMMANDS = {
     ),
 )
 def command() -> None:
-    """Load, export, check and replay archives as Spark jobs: on this machine, or on the cluster of spark-submit.
+    """Load, export, verify and replay archives as Spark jobs, on this machine or a cluster.
 
     Needs Spark: pip install 'blockgz[spark]', and Java 17.
     """

@@ -105,7 +105,7 @@ session_options = OptionSet(
         "--master",
         envvar="BLOCKGZ_SPARK_MASTER",
         metavar="URL",
-        help="Spark's master; what spark-submit says, or local[*].",
+        help="Spark's master. The default is that of spark-submit, or local[*].",
     ),
     Option(
         "--conf",
@@ -113,7 +113,7 @@ session_options = OptionSet(
         multiple=True,
         envvar="BLOCKGZ_SPARK_CONF",
         metavar="NAME=VALUE",
-        help="A setting of Spark; may be repeated.",
+        help="A Spark setting; may be repeated.",
     ),
     Option(
         "--jars",
@@ -128,28 +128,30 @@ value_options = OptionSet(
     "values",
     dict,
     choice_option(
-        "--value", choices=["binary", "text", "json", "avro"], help="What values are; json and avro become columns."
+        "--value",
+        choices=["binary", "text", "json", "avro"],
+        help="How to decode values; json and avro give columns.",
     ),
-    choice_option("--key-as", "key", choices=["binary", "text"], help="What keys are."),
+    choice_option("--key-as", "key", choices=["binary", "text"], help="How to decode keys."),
     Option(
         "--schema",
         parse=_schema_text,
         metavar="FILE|DDL",
-        help="Of json: DDL (id BIGINT, name STRING), or a file with it or Spark's JSON; without it all values are "
-        "read twice to find it out. Of avro: a file .avsc to read by.",
+        help="For json: DDL (id BIGINT, name STRING), or a file with DDL or Spark's JSON; without it, all values are "
+        "read twice to infer it. For avro: a .avsc file with the reader's schema.",
     ),
     Option(
         "--schema-registry",
         "registry",
         metavar="URL",
-        help="Where the schemas are that avro values were written by, and without --schema the one to read by: "
-        "TOPIC-value's newest.",
+        help="Registry with the schemas that avro values were written with. Without --schema, values are read with "
+        "the newest schema of TOPIC-value.",
     ),
     choice_option(
         "--on-bad-value",
         "on_bad",
         choices=["fail", "null", "skip"],
-        help="A key or value that cannot be decoded: end the job, write null, or leave the record out; counted.",
+        help="When a key or value cannot be decoded: fail, write null, or skip the record; counted.",
     ),
 )
 
@@ -162,20 +164,23 @@ cutting_options = OptionSet(
         default=TASK_BYTES,
         show_default="128MiB",
         parse=lambda size: max(1, size),
-        help="Stored bytes of a task.",
+        help="Stored bytes per task.",
     ),
     Option(
-        "--min-tasks", type=click.IntRange(min=1), default=1, help="At least so many tasks, as far as there are blocks."
+        "--min-tasks",
+        type=click.IntRange(min=1),
+        default=1,
+        help="Minimum number of tasks, given enough blocks.",
     ),
 )
 
-dry_run_option = Option("--dry-run", is_flag=True, help="Say what would be read, and stop there; Spark is not started.")
+dry_run_option = Option("--dry-run", is_flag=True, help="Print what would be read and exit without starting Spark.")
 
 mode_option = choice_option(
     "--mode",
     choices=["error", "append", "overwrite"],
     envvar="BLOCKGZ_SPARK_MODE",
-    help="Where something is there already: refuse, add to it, or put this in its place.",
+    help="If the destination exists: refuse, append, or overwrite it.",
 )
 
 partition_by_option = Option(
@@ -183,5 +188,5 @@ partition_by_option = Option(
     default="",
     metavar="PART,PART",
     parse=lambda text: tuple(part.strip() for part in text.split(",") if part.strip()),
-    help="Folders by topic, date, hour (of the timestamp, UTC) or value.FIELD.",
+    help="Make folders by topic, date, hour (of the timestamp, UTC) or value.FIELD.",
 )

@@ -29,12 +29,11 @@ from replayer.place import ArchivePlace
 def command(
     options: ReplayOptions, spark: SessionOptions, as_json: bool, kafka: dict[str, str], archive: ArchivePlace
 ) -> int:
-    """Produce archived records to a topic as `replayer replay` does, each source partition by a task of a Spark job.
+    """Write archived records to a topic as `replayer replay` does, with one Spark task per source partition.
 
-    Records of one source partition keep their order, so it is one task however large it is: executors beyond the
-    number of partitions have nothing to do. With --transactional every record arrives exactly once, over tasks that
-    Spark begins again, lost executors and drivers, and --resume. Without it a task that is begun again sends what came
-    after its last checkpoint twice.
+    Records of one source partition keep their order, so a partition is one task, however large: executors beyond the
+    number of partitions are idle. With --transactional, every record arrives exactly once, across retried tasks, lost
+    executors and drivers, and --resume. Without it, a retried task sends everything after its last checkpoint again.
     """
     with spark_needed():
         from replayer.cli.spark.replaying_job import replay  # noqa: PLC0415

@@ -36,8 +36,8 @@ from replayer.verify.earlier import EarlierReport
     ),
 )
 @click.argument("topics", metavar="[TOPIC[:P[,P-P]]...]", nargs=-1)
-@click.option("--records", is_flag=True, help="Decode every record as well.")
-@click.option("--digests", is_flag=True, help="Digests of the records of each partition: each is one task then.")
+@click.option("--records", is_flag=True, help="Also decode every record.")
+@click.option("--digests", is_flag=True, help="Compute digests of partitions, with one task per partition.")
 @expect_option
 @choice_options
 @earlier_options
@@ -61,12 +61,12 @@ def command(
     as_json: bool,
     archive: ArchivePlace,
 ) -> int:
-    """Check all data of an archive, as `replayer verify --deep` does, spread over the tasks of a Spark job.
+    """Check all data of an archive, as `replayer verify --deep` does, in the tasks of a Spark job.
 
-    The report and the exit code are the same. Digests need the records of a partition one after the other: they are in
-    the report where a task had a whole partition, and everywhere with --digests.
+    The report and the exit code are the same. A digest needs the records of a partition one after another. The report
+    has it if one task had the whole partition; with --digests, it has all digests.
 
-    With --since-report, also compare with an earlier report: nothing that it found may be gone or changed.
+    With --since-report, also compares with an earlier report: nothing in it may have disappeared or changed.
     """
     if digests and not records:
         raise click.UsageError("--digests goes with --records")

@@ -71,17 +71,17 @@ def _write_options(function: Any) -> Any:
     type=click.Choice(FORMATS),
     required=True,
     envvar="BLOCKGZ_EXPORT_FORMAT",
-    help="The files' format; avro needs Spark's own jar for it (--jars).",
+    help="File format; avro needs Spark's avro jar (--jars).",
 )
 @_write_options
 def export(destination: str, file_format: str, **given: Any) -> int:
-    """Write records as files that anything reads.
+    """Write records to files in a common format.
 
     Columns are key, value, topic, partition, offset, timestamp, timestampType and headers.
 
-    TOPIC may be a glob or ~regex. DEST is a path that Spark knows: a folder, s3a://, hdfs://. Nothing is visible there
-    before all of it is (Spark's committer); --mode overwrite deletes what was there as it begins. The exit code is 3
-    where values could not be decoded or damage was skipped.
+    TOPIC may be a glob or ~regex. DEST is a path that Spark can write: a folder, s3a://, hdfs://. Files become visible
+    only when all of them are written (Spark's committer); --mode overwrite deletes the old files first. Exits with 3 if
+    values could not be decoded or damage was skipped.
     """
     with spark_needed():
         from replayer.cli.spark.writing_job import run  # noqa: PLC0415
@@ -105,15 +105,15 @@ def export(destination: str, file_format: str, **given: Any) -> int:
     show_default=True,
     envvar="BLOCKGZ_TABLE_FORMAT",
     metavar="NAME",
-    help="What Spark keeps the table in: parquet, orc, iceberg, delta, ….",
+    help="Storage format of the table: parquet, orc, iceberg, delta, ….",
 )
 @_write_options
 def load(table: str, table_format: str, **given: Any) -> int:
-    """Load records into a table of Spark's catalog: the columns of `spark export`.
+    """Load records into a table of Spark's catalog, with the columns of `spark export`.
 
-    TOPIC may be a glob or ~regex. The database must exist, and the catalog must be one that lasts. Loading the same
-    records twice with --mode append doubles them: take the next part with --from or --since. The exit code is 3 where
-    values could not be decoded or damage was skipped.
+    TOPIC may be a glob or ~regex. The database must exist, and the catalog must be persistent. Loading the same records
+    twice with --mode append duplicates them: select the next part with --from or --since. Exits with 3 if values could
+    not be decoded or damage was skipped.
     """
     with spark_needed():
         from replayer.cli.spark.writing_job import run  # noqa: PLC0415
