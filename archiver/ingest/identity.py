@@ -63,12 +63,17 @@ class TopicIds:
         asked_at, topic_id = self._told.get(topic, (-math.inf, None))
         return topic_id if asked_at >= since else None
 
+    def heard(self) -> None:
+        """The cluster answered another question: it is no longer silent. Safe to call from any thread."""
+        self._silent_until = None
+
     def now(self, topic: str) -> TopicIdAnswers:
         """The answers to a question about all topics, this one among them, that begins after the call.
 
         Where the cluster was silent a moment ago it is not asked, and nothing is told.
         """
-        if self._silent_until is not None and self._clock() < self._silent_until:
+        silent_until = self._silent_until
+        if silent_until is not None and self._clock() < silent_until:
             return NOTHING_TOLD
         return self.asked({topic})
 

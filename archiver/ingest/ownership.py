@@ -153,7 +153,25 @@ class Leaving(NamedTuple):
 
     archiver: PartitionArchiver
     until: float
-    """When the grace time ends, in seconds of the service's clock."""
+    """When the grace time ends, in running time."""
+
+
+MOST_BETWEEN_LOOKS = 3.0
+
+
+class RunningTime:
+    """The seconds that this process had: while it was suspended it had none. Looked at every second or so."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._looked_at = clock()
+        self._had = 0.0
+
+    def __call__(self) -> float:
+        now = self._clock()
+        self._had += min(now - self._looked_at, MOST_BETWEEN_LOOKS)
+        self._looked_at = now
+        return self._had
 
 
 class Ownership:
@@ -175,6 +193,7 @@ class Ownership:
         """Claims that were refused before any succeeded."""
         self._has_claimed = False
         self._claims_written_at = context.clock()
+        self._running_time = RunningTime(context.clock)
         self._ending_guard = threading.Lock()
         self.reports: dict[Partition, PartitionReport] = {}
         """What was done to every partition that was ever this process's."""
@@ -400,7 +419,7 @@ class Ownership:
             report.failure = None
 
     def _leave(self, partitions: Iterable[Partition], seconds: float) -> None:
-        until = self._context.clock() + seconds
+        until = self._running_time() + seconds
         for partition in list(partitions):
             self._hurried.setdefault(partition, threading.Event()).set()
             self._retry_at.pop(partition, None)
@@ -415,10 +434,10 @@ class Ownership:
 
     def _see_off(self) -> None:
         """Forget partitions that left and have nothing more to commit, or no more time to."""
-        now = self._context.clock()
+        now, running = self._context.clock(), self._running_time()
         for partition, (archiver, until) in list(self._leaving.items()):
             state = archiver.state
-            if state.is_idle or now >= until:
+            if state.is_idle or running >= until:
                 self.reports[partition].is_drained = state.is_drained and state.is_idle and not state.failure
                 self._note_uncommitted(partition, state)
                 self._end(partition)

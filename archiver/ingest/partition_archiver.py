@@ -228,9 +228,8 @@ class PartitionArchiver:
             if self._verdict() is Verdict.DIFFERENT:
                 raise self._changed(error.what) from error
             raise
-        if batch.num_rows and epoch_fell(self._state, fetched) and self._verdict() is not Verdict.SAME:
-            self._change(ArchivingState.counted, PartitionCounts(dropped_unconfirmed=batch.num_rows))
-            raise self._changed(f"the leader epoch fell to {fetched.leader_epoch}")
+        if batch.num_rows and epoch_fell(self._state, fetched):
+            self._check_log(batch.num_rows, f"the leader epoch fell to {fetched.leader_epoch}")
         if dropped_duplicates:
             self._change(ArchivingState.counted, PartitionCounts(dropped_duplicates=dropped_duplicates))
         limits = self._settings.limits
@@ -248,6 +247,18 @@ class PartitionArchiver:
                 self._change(ArchivingState.postponed, rest)
                 return
         self._change(ArchivingState.taken, fetched)
+
+    def _check_log(self, num_rows: int, why: str) -> None:
+        """Epochs never fall in one log: only the cluster's word for the same topic lets such records pass."""
+        if self._identity.topic_id is None:
+            raise Diverged(
+                f"{self._identity}: the log is not the one that was archived",
+                why=f"{why}, and the cluster told no topic id",
+                remedy="find out what happened to the log; `archiver repair diverged` lets the partition go on",
+            )
+        if self._verdict() is not Verdict.SAME:
+            self._change(ArchivingState.counted, PartitionCounts(dropped_unconfirmed=num_rows))
+            raise self._changed(why)
 
     def _add(self, chunk: ChunkBuilder, batch: pa.RecordBatch, leader_epoch: int | None) -> None:
         if self._dead_letters is not None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from archiver.commit.archive import open_archive
 from archiver.commit.claim_list import ClaimList
+from archiver.commit.operations import LogBounds
 from archiver.config.model import RunConfig
 from archiver.errors import MemberRefused
 from archiver.failures import Next, Situation, what_next
@@ -28,7 +29,7 @@ from archiver.ingest.identity import IdWatch, TopicIds
 from archiver.ingest.kafka_cluster import KafkaCluster, Watermarks
 from archiver.ingest.kafka_log import BoundsOrFailure, PartitionLog, RecordReader
 from archiver.ingest.kafka_settings import cluster_settings, consumer_settings
-from archiver.ingest.kafka_source import POLL_SECONDS, Fetched, KafkaSource, Partition
+from archiver.ingest.kafka_source import POLL_SECONDS, EndReached, Fetched, KafkaSource, Partition
 from archiver.ingest.ownership import ArchivingContext, Ownership, PartitionReport
 from archiver.ingest.topics import (
     MissingTopics,
@@ -118,6 +119,7 @@ class ArchiverService:
         self._archive_id = ""
         self._num_partitions = 0
         self._ownership: Ownership | None = None
+        self._ids: TopicIds | None = None
         self._assignment: Assignment | None = None
         self._ticked_at = self._stepped_at = self._gave_back_at = clock()
 
@@ -186,7 +188,7 @@ class ArchiverService:
         self._archive_id = archive.archive_id
         self._dead_letters = DeadLetterTopic(config) if config.dead_letter_topic else None
         self._tell_start(topics)
-        ids = TopicIds(self._cluster.topic_ids, lambda: {topic for topic, _ in self._assigned()}, self._clock)
+        ids = self._ids = TopicIds(self._cluster.topic_ids, lambda: {name for name, _ in self._assigned()}, self._clock)
         directory = TopicDirectory(self._store, ids, archive, self._clock)
         is_ending = (lambda: False) if self._config.once else self._stopping.is_set  # a short run keeps them, too
         configs = TopicConfigs(self._store, archive.layout, directory.locate, self._cluster.describe, is_ending)
@@ -224,6 +226,8 @@ class ArchiverService:
         if begun:
             self._fetching.consume(begun)
         for event in self._fetching.poll(ownership.active):
+            if isinstance(event, Fetched | EndReached):
+                self._heard()
             ownership.offer(event)
             if isinstance(event, Fetched):
                 self._budgets.taken(event.partition, event.num_bytes, ownership.active)
@@ -334,7 +338,15 @@ class ArchiverService:
         )
 
     def _ask_bounds(self, partitions: Collection[Partition]) -> Mapping[Partition, BoundsOrFailure]:
-        return self._cluster.ask_bounds(partitions, self._config.isolation_level)
+        answers = self._cluster.ask_bounds(partitions, self._config.isolation_level)
+        if any(isinstance(answer, LogBounds) for answer in answers.values()):
+            self._heard()
+        return answers
+
+    def _heard(self) -> None:
+        """A cluster that tells records or bounds may tell ids, too."""
+        if self._ids is not None:
+            self._ids.heard()
 
     def _consumer_settings(self) -> dict[str, Any]:
         return consumer_settings(self._config, queue_bytes=self._memory.queue_bytes)

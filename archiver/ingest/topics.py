@@ -184,6 +184,8 @@ def keep_topic_config(store: Store, key: str, seen: TopicConfig) -> bool:
 
 FRESH_SECONDS = 5.0
 """Many partitions of a topic are assigned at once; they share one question to the cluster."""
+UNKNOWN_FRESH_SECONDS = 1.0
+"""As long as an id that was not told is taken for unknown: soon after, the cluster may tell it."""
 
 
 class TopicDirectory:
@@ -208,7 +210,8 @@ class TopicDirectory:
         """
         with self._asking.setdefault(topic, threading.Lock()):  # one that nobody answers for holds up no other
             known = self._known.get(topic)
-            if known is None or self._clock() - known[0] > FRESH_SECONDS:
+            fresh_seconds = FRESH_SECONDS if known and known[1] is not None else UNKNOWN_FRESH_SECONDS
+            if known is None or self._clock() - known[0] > fresh_seconds:
                 answers = self._ids.now(topic)
                 if topic in answers.missing:
                     raise TopicGone(topic)

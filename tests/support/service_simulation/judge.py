@@ -53,6 +53,11 @@ def judge(world: World) -> None:
     _check_what_was_fetched(world, archive)
 
 
+def never_told(world: World, topic: Topic) -> bool:
+    """Whether no process ever learned the id of that life of a topic."""
+    return not any(topic_id == topic.topic_id for _, topic_id in world.kafka.ids_first_told)
+
+
 def check_threads(world: World) -> None:
     for failure in world.hub.failures:
         raise Violation("error", f"a thread ended with {failure!r}") from failure
@@ -126,7 +131,10 @@ def _could_not_be_told(world: World, archived: Archived, row: int) -> bool:
     swap = next(each for each in world.bucket.swaps if each.key == archived.keys.marker and _covers(each, origin))
     fetched = [at for at, _, each in world.run_of(swap.host).origins() if each == origin and at <= swap.at]
     told_at = world.kafka.ids_first_told.get((swap.host, origin.topic_id))
-    return bool(fetched) and (told_at is None or told_at >= max(fetched))
+    if not fetched or told_at is None:
+        return bool(fetched)
+    ends_at = world.run_of(swap.host).told_to_stop_at  # from then on nothing is claimed again
+    return told_at >= max(fetched) or (ends_at is not None and told_at >= ends_at)
 
 
 def _covers(swap: Swap, origin: Origin) -> bool:
