@@ -87,6 +87,17 @@ def test_a_cluster_that_said_nothing_is_left_alone_for_a_moment() -> None:
     assert ids.now("orders").ids["orders"] == "3"
 
 
+def test_a_cluster_that_spoke_meanwhile_is_asked_again() -> None:
+    cluster = Cluster()
+    ids = ids_of(cluster)
+    cluster.is_silent = True
+    cluster.let.release(10)
+    assert ids.now("orders").ids == {}
+    cluster.is_silent = False
+    ids.heard()
+    assert ids.now("orders").ids["orders"] == "2"
+
+
 def test_a_look_at_nothing_does_not_make_the_cluster_answer() -> None:
     """All partitions left: their last commits would each wait for a cluster that is known to be silent."""
     asked: list[Collection[str]] = []

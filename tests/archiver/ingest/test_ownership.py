@@ -21,7 +21,7 @@ from archiver.errors import Diverged, TopicChanged, TopicGone
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.claim_queue import ClaimQueue
 from archiver.ingest.kafka_source import Fetched, Partition
-from archiver.ingest.ownership import ArchivingContext, Ownership, PartitionState
+from archiver.ingest.ownership import MOST_BETWEEN_LOOKS, ArchivingContext, Ownership, PartitionState, RunningTime
 from archiver.ingest.partition_state import Flush
 from archiver.ingest.roll_policy import RollReason
 from blockgz_runtime.errors import AccessDenied, BufferFailed, PartitionUnavailable
@@ -36,6 +36,16 @@ from tests.support.archives import records
 from tests.support.memory_store import MemoryLog, MemoryStore
 
 PARTITION = ("orders", 0)
+
+
+def test_a_process_that_was_suspended_had_no_time_meanwhile() -> None:
+    now = 100.0
+    running = RunningTime(lambda: now)
+    begun = running()
+    now += 1.5
+    assert running() - begun == 1.5
+    now += 3600.0
+    assert running() - begun == 1.5 + MOST_BETWEEN_LOOKS
 
 
 class RefusingStore(MemoryStore):

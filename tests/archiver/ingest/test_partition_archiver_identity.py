@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from archiver.errors import Fenced, TopicChanged
+from archiver.errors import Diverged, Fenced, TopicChanged
 from archiver.ingest.kafka_source import PartitionFailed
 from archiver.ingest.partition_archiver import PartitionArchiver
 from blockgz_runtime.errors import PartitionUnavailable, SyncFailed
@@ -145,6 +145,16 @@ class TestCreatedAgain:
         bench.settle()
         assert isinstance(archiver.state.failure, TopicChanged) and bench.offsets() == [0, 1]
         assert archiver.state.counts.dropped_unconfirmed == 2
+
+    def test_a_leader_epoch_that_fell_stops_a_partition_whose_id_nobody_told(self, bench: Bench) -> None:
+        archiver = bench.archiver(topic_id=None)
+        bench.topic_id = None
+        archiver.offer(some(0, 1, leader_epoch=5))
+        archiver.offer(some(2, 3, leader_epoch=0))
+        bench.settle()
+        failure = archiver.state.failure
+        assert isinstance(failure, Diverged) and bench.offsets() == [0, 1]
+        assert failure.why == "the leader epoch fell to 0, and the cluster told no topic id"
 
     def test_an_older_redelivery_does_not_lower_the_epoch(self, bench: Bench) -> None:
         archiver = bench.archiver()

@@ -5,7 +5,7 @@ import pytest
 from archiver.commit.archive import find_incarnation
 from archiver.errors import TopicGone
 from archiver.ingest.identity import TopicIds
-from archiver.ingest.topics import TopicDirectory
+from archiver.ingest.topics import UNKNOWN_FRESH_SECONDS, TopicDirectory
 from blockgz_runtime.errors import AccessDenied, BrokerUnreachable, PartitionUnavailable
 from blockgz_runtime.kafka.admin import TopicIdAnswers
 from index_format.identity import ArchiveInfo
@@ -69,6 +69,18 @@ def test_a_topic_that_may_not_be_described_is_denied_and_gets_no_folder() -> Non
     with pytest.raises(AccessDenied, match="cannot be described"):
         TopicDirectory(store, TopicIds(lambda _: answers, set), ARCHIVE).locate("orders")
     assert not store.objects
+
+
+def test_an_id_that_was_not_told_is_asked_for_again_soon() -> None:
+    now, told = 0.0, TopicIdAnswers({}, frozenset())
+    ids = TopicIds(lambda _: told, set, lambda: now)
+    topics = TopicDirectory(MemoryStore(), ids, ARCHIVE, lambda: now)
+    assert topics.locate("orders")[0] is None
+    told = TopicIdAnswers({"orders": "one"}, frozenset())
+    ids.heard()
+    assert topics.locate("orders")[0] is None, "many partitions share an answer"
+    now += UNKNOWN_FRESH_SECONDS + 0.1
+    assert topics.locate("orders")[0] == "one"
 
 
 def test_an_id_that_was_not_known_is_adopted_once_and_tells_topics_apart() -> None:

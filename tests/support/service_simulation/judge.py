@@ -53,9 +53,14 @@ def judge(world: World) -> None:
     _check_what_was_fetched(world, archive)
 
 
-def never_told(world: World, topic: Topic) -> bool:
-    """Whether no process ever learned the id of that life of a topic."""
-    return not any(topic_id == topic.topic_id for _, topic_id in world.kafka.ids_first_told)
+SECONDS_TO_CLAIM_AGAIN = 6.0
+"""From an answer that names an id to the claims that keep it in the archive."""
+
+
+def stayed_unknown(world: World, topic: Topic) -> bool:
+    """Whether no process learned the id of that life of a topic early enough for the archive to keep it."""
+    first = min((at for (_, each), at in world.kafka.ids_first_told.items() if each == topic.topic_id), default=None)
+    return first is None or (topic.deleted_at is not None and topic.deleted_at - first < SECONDS_TO_CLAIM_AGAIN)
 
 
 def check_threads(world: World) -> None:

@@ -14,7 +14,7 @@ from archiver.ingest.backpressure import FetchMode
 from blockgz_runtime.errors import BufferFailed, BufferFull
 from blockgz_runtime.store.retry import LONGEST_REFUSAL_SECONDS
 from tests.support.service_simulation.group import METADATA_SECONDS, SESSION_SECONDS
-from tests.support.service_simulation.judge import Violation, check_threads, judge, marker_key, never_told
+from tests.support.service_simulation.judge import Violation, check_threads, judge, marker_key, stayed_unknown
 from tests.support.service_simulation.logs import Log, Partition
 from tests.support.service_simulation.store import Noise, Spell, Trouble
 from tests.support.service_simulation.world import Run, World, base_config
@@ -194,7 +194,7 @@ class Schedule:
             # A partition that diverged stays stopped, also where its topic is created again and nobody is told.
             lives = [topic for topic in self.world.cluster.lives if topic.name == partition[0]]
             is_whole = not any(topic.logs[partition[1]].version for topic in lives)
-            if any(never_told(self.world, topic) for topic in lives[:-1]):
+            if any(stayed_unknown(self.world, topic) for topic in lives[:-1]):
                 continue  # it may have diverged: nobody knew that the topic is another one
             if self.world.config.once and (len(lives) > 1 or len(self.slots) > 1):
                 continue  # where a run ends is the former topic's end; several fence each other as often as they begin
@@ -271,7 +271,7 @@ class Schedule:
         for partition, report in reports.items():
             lives = [topic for topic in self.world.cluster.lives if topic.name == partition[0]]
             could_tell = not any(topic.logs[partition[1]].version for topic in lives) and not any(
-                never_told(self.world, topic) for topic in lives[:-1]
+                stayed_unknown(self.world, topic) for topic in lives[:-1]
             )
             if isinstance(report.failure, Diverged) and could_tell:
                 raise Violation("diverged", f"{partition} was not truncated: {report.failure.what}")
