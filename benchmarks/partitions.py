@@ -25,7 +25,7 @@ from benchmarks.measure import machine
 from benchmarks.site import Settings, Site, opened
 from benchmarks.tables import Table, as_text
 from blockgz_runtime.store.opening import open_store
-from blockgz_runtime.store.s3_connection import S3Connection
+from blockgz_runtime.store.s3_settings import S3Settings
 
 CLAIM_GOAL_SECONDS = 10.0
 RECORDS_IN_EACH = 8
@@ -110,7 +110,7 @@ def _address(site: Site, kind: str) -> str:
 def _running(site: Site, archive: str, shape: TopicShape, delay: float) -> Iterator[tuple[ArchiverService, SlowStore]]:
     topic = site.topic(shape)
     endpoint = site.store.endpoint_url if archive.startswith("s3:") else None
-    slow = SlowStore(open_store(archive, S3Connection(endpoint)), delay)
+    slow = SlowStore(open_store(archive, S3Settings(endpoint)), delay)
     store: Any = slow
     config = RunConfig(archive=archive, bootstrap_servers=site.bootstrap, topics=(topic,), grace=PATIENCE_SECONDS)
     service = ArchiverService(config, store, BufferFolder(site.folder("buffer")))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from blockgz_runtime.store.address import Address, LocalAddress
 from blockgz_runtime.store.opening import open_reader
 from blockgz_runtime.store.reader import ObjectReader
-from blockgz_runtime.store.s3_connection import AT_AWS, S3Connection
+from blockgz_runtime.store.s3_settings import AT_AWS, S3Settings
 from index_format.ancestor.payloads import OldFormat
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from replayer.old_archives.detection import old_archive_finder
@@ -20,7 +20,7 @@ class ArchivePlace:
     """An archive's address and what its store needs; credentials come from the environment of each machine."""
 
     address: Address
-    s3: S3Connection = AT_AWS
+    s3: S3Settings = AT_AWS
     max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES
     old_format: OldFormat | None = None
     """How to read an archive of kafka-connect-s3, where that is wanted."""

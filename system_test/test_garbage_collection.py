@@ -21,7 +21,7 @@ from blockgz_runtime.errors import NoArchiveThere, NoSuchTopic
 from blockgz_runtime.store.address import Address, S3Address, parse_address
 from blockgz_runtime.store.local import LocalStore
 from blockgz_runtime.store.opening import open_existing_store, open_reader
-from blockgz_runtime.store.s3_connection import S3Connection
+from blockgz_runtime.store.s3_settings import S3Settings
 from blockgz_runtime.store.s3_writer import S3Store
 from blockgz_runtime.store.writer import ToolStore
 from index_format import objects
@@ -68,7 +68,7 @@ class Site:
     def verdict(self, topic: str) -> Verdict:
         async def use() -> Verdict:
             address: Address = parse_address(self.address)
-            async with open_reader(address, S3Connection(self.endpoint_url)) as reader:
+            async with open_reader(address, S3Settings(self.endpoint_url)) as reader:
                 report = await verify_partition(Archive(reader), topic, 0, Depth.RECORDS, lambda count: None)
                 assert not report.lost
                 return report.verdict
@@ -102,7 +102,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path, endpoint_url: str, monk
         yield Site(str(tmp_path), None, tmp_path, put, LocalStore(tmp_path))
         return
     bucket = Bucket(endpoint_url, f"b-{uuid.uuid4().hex}")
-    store = S3Store(S3Address(bucket.name, "a/b/"), S3Connection(endpoint_url, "us-east-1"))
+    store = S3Store(S3Address(bucket.name, "a/b/"), S3Settings(endpoint_url, "us-east-1"))
     bucket.put("a/outside.gz", b"not of the archive")
 
     def upload(key: str, body: bytes) -> None:
@@ -336,7 +336,7 @@ def test_unfinished_uploads_of_the_archiver_are_aborted_and_others_are_not(
     writer.put = lambda key, body: bucket.put(f"p/{key}", body)  # type: ignore[method-assign]
     writer.__post_init__()
     keys = writer.partition("orders", 0).keys
-    store = S3Store(S3Address(bucket.name, "p/"), S3Connection(endpoint_url, "us-east-1"))
+    store = S3Store(S3Address(bucket.name, "p/"), S3Settings(endpoint_url, "us-east-1"))
     ours = {keys.chunks + keys.data_name(ChunkStart(5, 5, 0), ".gz"), f".probe-{uuid.uuid4().hex}/parts"}
     for key in (*ours, "movie.mp4", "topic=orders/x.gz"):
         bucket.begin_upload(f"p/{key}")

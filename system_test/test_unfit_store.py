@@ -12,7 +12,7 @@ import pytest
 from blockgz_runtime.errors import StoreUnfit
 from blockgz_runtime.store.address import S3Address
 from blockgz_runtime.store.probe import probe
-from blockgz_runtime.store.s3_connection import S3Connection
+from blockgz_runtime.store.s3_settings import S3Settings
 from blockgz_runtime.store.s3_writer import S3Store
 from system_test.support.archiving import store_site
 from system_test.support.environment import PartMissingError, tool
@@ -57,7 +57,7 @@ def rclone() -> Iterator[RcloneServer]:
 def test_the_probe_refuses_it(rclone: RcloneServer, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in rclone.env.items():
         monkeypatch.setenv(name, value)
-    store = S3Store(S3Address(rclone.bucket, "archive/"), S3Connection(rclone.endpoint_url))
+    store = S3Store(S3Address(rclone.bucket, "archive/"), S3Settings(rclone.endpoint_url))
     with pytest.raises(StoreUnfit, match="ignored If-None-Match"):
         probe(store, multipart=True)
     store.close()

@@ -7,11 +7,11 @@ import click
 from archiver.cli.repair import finish
 from archiver.commit.archive import layout_of
 from archiver.maintain.repair.inventory import plan_forgetting
-from blockgz_runtime.program.archive_options import store_options
+from blockgz_runtime.program.archive_options import store_options, writing_s3_options
 from blockgz_runtime.program.main import closing
 from blockgz_runtime.store.opening import open_existing_store
 from blockgz_runtime.store.retry import bounded_backoff
-from blockgz_runtime.store.s3_connection import S3Connection
+from blockgz_runtime.store.s3_settings import S3Settings
 
 
 @click.command(
@@ -21,11 +21,11 @@ from blockgz_runtime.store.s3_connection import S3Connection
     ),
 )
 @click.argument("places", nargs=-1, required=True, metavar="TOPIC[~N][:P]...")
-@store_options()
+@store_options(writing_s3_options)
 @click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print plan and result as JSON.")
-def forget(*, places: tuple[str, ...], archive: str, s3: S3Connection, **outcome: Any) -> int:
+def forget(*, places: tuple[str, ...], archive: str, s3: S3Settings, **outcome: Any) -> int:
     """Remove partitions that are gone for good from the archive's inventory.
 
     They are no longer reported as missing. A partition that the archive still holds stays in the inventory, and no

@@ -15,7 +15,7 @@ from blockgz_runtime.program.main import closing, confirm, print_problems
 from blockgz_runtime.program.options import DURATION
 from blockgz_runtime.program.tables import bytes_text, print_table
 from blockgz_runtime.store.opening import open_existing_store
-from blockgz_runtime.store.s3_connection import S3Connection
+from blockgz_runtime.store.s3_settings import S3Settings
 
 
 @click.command(
@@ -40,7 +40,7 @@ def gc(
     *,
     topics: tuple[str, ...],
     archive: str,
-    s3: S3Connection,
+    s3: S3Settings,
     grace: float,
     dry_run: bool,
     yes: bool,

@@ -13,12 +13,17 @@ from archiver.ingest.buffer import BufferFolder
 from archiver.old_archives.importing import ImportReport, check_target, import_partitions
 from archiver.old_archives.old_archive import OldReader, survey
 from blockgz_runtime.errors import PARTLY_FAILED, exit_code
-from blockgz_runtime.program.archive_options import max_block_option, old_format_option, store_options
+from blockgz_runtime.program.archive_options import (
+    max_block_option,
+    old_format_option,
+    store_options,
+    writing_s3_options,
+)
 from blockgz_runtime.program.main import closing, confirm, print_problems
 from blockgz_runtime.program.options import SIZE
 from blockgz_runtime.program.tables import print_table, range_text
 from blockgz_runtime.store.opening import default_buffer_root, open_existing_store, open_store
-from blockgz_runtime.store.s3_connection import S3Connection
+from blockgz_runtime.store.s3_settings import S3Settings
 from index_format.ancestor.files import OldPartition
 from index_format.ancestor.payloads import OldFormat
 
@@ -34,7 +39,7 @@ SHOWN_NOTES = 20
 )
 @click.argument("source", metavar="SOURCE")
 @click.argument("topics", nargs=-1, metavar="[TOPIC...]")
-@store_options()
+@store_options(writing_s3_options)
 @old_format_option
 @max_block_option
 @click.option(
@@ -61,7 +66,7 @@ def import_command(
     source: str,
     topics: tuple[str, ...],
     archive: str,
-    s3: S3Connection,
+    s3: S3Settings,
     old_format: OldFormat,
     max_block_bytes: int,
     buffer_dir: Path | None,

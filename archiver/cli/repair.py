@@ -19,13 +19,18 @@ from archiver.maintain.repair.salvage import plan_salvage
 from archiver.maintain.sweep import Problem
 from archiver.old_archives.old_archive import OldReader
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError, exit_code
-from blockgz_runtime.program.archive_options import max_block_option, old_format_option, store_options
+from blockgz_runtime.program.archive_options import (
+    max_block_option,
+    old_format_option,
+    store_options,
+    writing_s3_options,
+)
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing, confirm, print_problems
 from blockgz_runtime.program.options import Decorator, F, with_options
 from blockgz_runtime.store.opening import open_existing_store
 from blockgz_runtime.store.retry import bounded_backoff
-from blockgz_runtime.store.s3_connection import S3Connection
+from blockgz_runtime.store.s3_settings import S3Settings
 from blockgz_runtime.store.writer import ToolStore
 from index_format.ancestor.payloads import OldFormat
 
@@ -45,7 +50,7 @@ def repair() -> None:
 
 def _options(function: F) -> F:
     options: list[Decorator] = [
-        store_options(),
+        store_options(writing_s3_options),
         old_format_option,
         max_block_option,
         click.option("--dry-run", is_flag=True, help="Print the plan and write nothing."),
@@ -148,11 +153,11 @@ def diverged(*, places: tuple[str, ...], kafka: dict[str, str], **options: Any) 
         "archiver repair inventory -a s3://backup/kafka --dry-run", "archiver repair inventory -a ./archive --yes"
     ),
 )
-@store_options()
+@store_options(writing_s3_options)
 @click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print plan and result as JSON.")
-def inventory(*, archive: str, s3: S3Connection, **outcome: Any) -> int:
+def inventory(*, archive: str, s3: S3Settings, **outcome: Any) -> int:
     """Rebuild the archive's inventory from a listing if it is missing or damaged, or complete it.
 
     An archive of an earlier release has no inventory. Once it has one, archivers add to it, and a lost partition is
@@ -174,7 +179,7 @@ def _repair(
     places: tuple[str, ...],
     follows: bool = False,
     archive: str,
-    s3: S3Connection,
+    s3: S3Settings,
     old_format: OldFormat,
     max_block_bytes: int,
     **outcome: Any,

@@ -22,7 +22,7 @@ from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.options import DURATION
 from blockgz_runtime.program.tables import bytes_text, print_table, time_text
 from blockgz_runtime.store.opening import open_existing_store
-from blockgz_runtime.store.s3_connection import S3Connection
+from blockgz_runtime.store.s3_settings import S3Settings
 from blockgz_runtime.store.writer import ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
 
@@ -57,7 +57,7 @@ def status(
     *,
     topics: tuple[str, ...],
     archive: str | None,
-    s3: S3Connection,
+    s3: S3Settings,
     kafka: dict[str, str],
     http: str | None,
     watch: bool,

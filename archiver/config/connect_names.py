@@ -11,6 +11,15 @@ SPARK_NAMES = {
     "endpointUrl": "endpoint_url",
     "region": "region",
     "profile": "profile",
+    "proxyUrl": "proxy_url",
+    "roleArn": "role_arn",
+    "externalId": "external_id",
+    "sse": "sse",
+    "kmsKeyId": "kms_key_id",
+    "storageClass": "storage_class",
+    "acl": "acl",
+    "objectTags": "object_tags",
+    "checksumAlgorithm": "checksum_algorithm",
     "layout": "layout",
     "recordFormat": "record_format",
     "codec": "codec",
@@ -52,6 +61,10 @@ class Alias:
     note: str = ""
 
 
+def _or_none(text: str) -> str | None:
+    return text or None
+
+
 def _milliseconds(text: str) -> str | None:
     """-1 switches the limit off."""
     if not text.removeprefix("-").isdecimal():
@@ -72,6 +85,15 @@ ALIASES: Mapping[str, Alias] = {
     "s3.region": Alias("region"),
     "s3.endpoint": Alias("endpoint_url"),
     "store.url": Alias("endpoint_url"),
+    "s3.proxy.url": Alias("proxy_url", _or_none),
+    "s3.credentials.provider.sts.role.arn": Alias("role_arn"),
+    "s3.credentials.provider.sts.role.external.id": Alias("external_id"),
+    "aws.sts.role.arn": Alias("role_arn"),
+    "aws.sts.role.external.id": Alias("external_id"),
+    "s3.ssea.name": Alias("sse", _or_none),
+    "s3.sse.kms.key.id": Alias("kms_key_id", _or_none),
+    "s3.acl.canned": Alias("acl", _or_none),
+    "s3.object.tagging.key.value.pairs": Alias("object_tags", lambda text: text.replace(":", "=") or None),
     "local.buffer.dir": Alias("buffer_dir"),
     "compressed_block_size": Alias("block_bytes"),
     "flush.size": Alias("chunk_records"),
@@ -88,7 +110,7 @@ ALIASES: Mapping[str, Alias] = {
         "none is stop, all is skip, or dlq with errors.deadletterqueue.topic.name; it is about records that cannot be "
         "archived",
     ),
-    "errors.deadletterqueue.topic.name": Alias("dlq_topic", lambda text: text or None),
+    "errors.deadletterqueue.topic.name": Alias("dlq_topic", _or_none),
 }
 BUCKETS = ("s3.bucket", "s3.bucket.name")
 PREFIXES = ("s3.prefix", "topics.dir")
@@ -100,6 +122,12 @@ NOT_USED: Mapping[str, str] = {
     "s3.path_style": "with an endpoint the path style is always used, without one AWS's own",
     "s3.part.size": "uploads go in parts of 16 MiB",
     "s3.part.retries": "the archiver tries again for as long as it owns the partition",
+    "s3.object.tagging": "the index has offsets and counts; for tags of your own set object_tags",
+    "s3.object.behavior.on.tagging.error": "tags are stored with the object, or it is not stored",
+    "s3.wan.mode": "accelerated endpoints are not used",
+    "s3.send.digest": "set checksum_algorithm",
+    "s3.retry.backoff.ms": "pauses between requests double, up to some seconds",
+    "s3.http.send.expect.continue": "the AWS library decides",
     "storage.class": "the archive's address chooses the store",
     "key.converter": "keys are archived byte for byte",
     "key.converter.schemas.enable": "keys are archived byte for byte",
@@ -123,7 +151,9 @@ REFUSED: Mapping[str, str] = {
     "predicates": "the archive stays faithful; transform on replay",
     "aws.access.key.id": "credentials come from AWS's own chain: AWS_ACCESS_KEY_ID, a profile, or a role",
     "aws.secret.access.key": "credentials come from AWS's own chain: AWS_SECRET_ACCESS_KEY, a profile, or a role",
-    "s3.credentials.provider.class": "credentials come from AWS's own chain: environment, a profile, or a role",
+    "s3.credentials.provider.class": "credentials come from AWS's own chain: environment, profile, or role_arn",
+    "s3.proxy.user": "write it into proxy_url: http://USER:PASSWORD@HOST:PORT",
+    "s3.proxy.password": "write it into proxy_url: http://USER:${env:PROXY_PASSWORD}@HOST:PORT",
 }
 """Settings without an equal that would change what is archived: an error with this reason."""
 

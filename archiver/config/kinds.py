@@ -133,4 +133,5 @@ _EXAMPLES = {
     "bootstrap_servers": "HOST:PORT, and more of them after commas",
     "http": "HOST:PORT, such as 127.0.0.1:9404",
     "endpoint_url": "a URL such as http://localhost:9000",
+    "proxy_url": "a URL such as http://proxy:3128",
 }

@@ -5,6 +5,7 @@ The docstring of a field is its help text, its comment in `archiver config init`
 
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,6 +17,7 @@ from pydantic import (
     Field,
     PrivateAttr,
     SecretStr,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -24,7 +26,7 @@ from pydantic_core import PydanticCustomError
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.kafka.secrets import is_secret
 from blockgz_runtime.store.address import parse_address
-from blockgz_runtime.store.s3_connection import S3Connection
+from blockgz_runtime.store.s3_settings import CHECKED, S3Settings, check_setting, conflicts
 from blockgz_runtime.topic_patterns import TopicSelection
 from blockgz_runtime.units import parse_duration, parse_size
 from index_format.identity import FORMER_GROUP, ArchiveInfo
@@ -84,6 +86,9 @@ KAFKA_RESERVED = {
 """librdkafka settings that nobody may override, each with the reason."""
 
 
+S3_FIELDS = {each.name for each in fields(S3Settings)}
+
+
 class RunConfig(BaseModel):
     """Everything that `archiver run` needs to know. Sizes in bytes, times in seconds."""
 
@@ -113,6 +118,24 @@ class RunConfig(BaseModel):
     """The bucket's region."""
     profile: str | None = Field(None, min_length=1)
     """Profile in the AWS configuration files, like AWS_PROFILE."""
+    proxy_url: str | None = None
+    """HTTP proxy for requests to S3, such as http://HOST:PORT."""
+    role_arn: str | None = None
+    """ARN of the AWS role to assume."""
+    external_id: str | None = Field(None, min_length=1)
+    """External id that the role's trust policy requires."""
+    sse: str | None = None
+    """Server-side encryption: AES256, aws:kms or aws:kms:dsse. The default is the bucket's."""
+    kms_key_id: str | None = Field(None, min_length=1)
+    """KMS key for sse aws:kms: id, ARN or alias. The default is AWS's key for S3."""
+    storage_class: str | None = None
+    """Storage class of chunk data: STANDARD_IA, ONEZONE_IA, INTELLIGENT_TIERING or GLACIER_IR."""
+    acl: str | None = None
+    """Canned ACL of objects, such as bucket-owner-full-control."""
+    object_tags: str | None = None
+    """Tags of objects, such as team=data,env=prod."""
+    checksum_algorithm: str | None = None
+    """Checksum that S3 verifies and keeps: CRC32, SHA1 or SHA256."""
     layout: Literal["topic", "seed"] = "topic"
     """How objects are named; seed is the layout that readers of kafka-connect-s3 expect."""
     record_format: Literal["json", "arrow", "text"] = "json"
@@ -183,6 +206,13 @@ class RunConfig(BaseModel):
             raise ValueError(f"{error.what}: {error.why}") from error
         return value
 
+    @field_validator(*CHECKED)
+    @classmethod
+    def _check_s3(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None:
+            check_setting(str(info.field_name), value)
+        return value
+
     @field_validator("dlq_topic")
     @classmethod
     def _check_topic(cls, value: str | None) -> str | None:
@@ -194,6 +224,12 @@ class RunConfig(BaseModel):
         if not isinstance(value, Mapping):
             return value
         return {name: _kafka_value(name, given) for name, given in value.items()}
+
+    @model_validator(mode="after")
+    def _check_s3_together(self) -> "RunConfig":
+        for conflict in conflicts(self.model_dump(include=S3_FIELDS)):
+            raise _together(*conflict)
+        return self
 
     @model_validator(mode="after")
     def _check(self) -> "RunConfig":
@@ -228,9 +264,9 @@ class RunConfig(BaseModel):
         return self
 
     @property
-    def s3(self) -> S3Connection:
+    def s3(self) -> S3Settings:
         """What is set for S3."""
-        return S3Connection(self.endpoint_url, self.region, self.profile)
+        return S3Settings(**self.model_dump(include=S3_FIELDS))
 
     @property
     def dead_letter_topic(self) -> str | None:

@@ -95,7 +95,7 @@ def _is_masked(name: str, value: Any) -> bool:
     texts = [item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, str)]
     if name.startswith(KAFKA_PREFIX):
         return any(is_secret(name.removeprefix(KAFKA_PREFIX), text) for text in texts)
-    return any(has_reference(text) for text in texts)
+    return any(has_reference(text) for text in texts) or (name == "proxy_url" and "@" in str(value))
 
 
 def looked_up(name: str, setting: Setting, environ: Mapping[str, str] | None) -> Any:

@@ -13,7 +13,7 @@ from archiver.spark.rows import SourcePartition
 from blockgz_runtime.store.opening import open_store
 from blockgz_runtime.store.probe import probe
 from blockgz_runtime.store.retry import bounded_backoff
-from blockgz_runtime.store.s3_connection import S3Connection
+from blockgz_runtime.store.s3_settings import S3Settings
 from blockgz_runtime.store.writer import ToolStore
 from index_format.identity import ArchiveInfo
 from index_format.keys import LAYOUTS, archive_key
@@ -75,6 +75,6 @@ def open_context(options: SinkOptions, *, is_batch: bool) -> WriteContext:
 
 
 @lru_cache(maxsize=8)
-def _opened(address: str, s3: S3Connection) -> ToolStore:
+def _opened(address: str, s3: S3Settings) -> ToolStore:
     """Spark keeps its Python processes, and a client of S3 takes a second to make."""
     return open_store(address, s3)

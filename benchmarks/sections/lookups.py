@@ -30,7 +30,7 @@ from benchmarks.tables import Table, percent
 from blockgz_runtime.store.address import parse_address
 from blockgz_runtime.store.opening import open_reader
 from blockgz_runtime.store.reader import CountingReader, ObjectReader
-from blockgz_runtime.store.s3_connection import S3Connection
+from blockgz_runtime.store.s3_settings import S3Settings
 from index_format.seek import block_at_or_after
 from replayer.read.archive import Archive
 from replayer.read.lookup import Found, look_up
@@ -141,7 +141,7 @@ def _in_s3(site: Site, shape: TopicShape, options: tuple[str, ...]) -> Json:
                     isal_zlib.decompress(await body.read(), 31)
                 return time.perf_counter() - started
 
-            async with open_reader(parse_address(address), S3Connection(endpoint)) as reader:
+            async with open_reader(parse_address(address), S3Settings(endpoint)) as reader:
                 return await _looked_up(reader, shape, bare, bare_http)
 
     with _environment(site.store.env):

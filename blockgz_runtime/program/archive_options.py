@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.options import SIZE, F, Option, OptionSet, choice_option, with_options
-from blockgz_runtime.store.s3_connection import S3Connection
+from blockgz_runtime.store.s3_settings import CHECKSUMS, ENCRYPTIONS, S3Settings
 from blockgz_runtime.units import format_size
 from index_format.ancestor.payloads import OLD_FORMATS, OldFormat
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
@@ -21,14 +21,28 @@ def archive_option(*, required: bool = True) -> Option:
     )
 
 
-s3_options = OptionSet(
-    "s3",
-    S3Connection,
+_CONNECTION = (
     Option("--endpoint-url", metavar="URL", help="URL of the S3 API if it is not AWS; uses path-style addressing."),
     Option("--region", help="The bucket's region."),
     Option("--profile", help="Profile in the AWS configuration files, like AWS_PROFILE."),
+    Option("--proxy-url", metavar="URL", help="HTTP proxy for requests to S3, such as http://HOST:PORT."),
+    Option("--role-arn", metavar="ARN", help="ARN of the AWS role to assume."),
+    Option("--external-id", metavar="ID", help="External id that the role's trust policy requires."),
 )
-"""Adds --endpoint-url --region --profile; passes `s3: S3Connection`."""
+_OBJECTS = (
+    Option("--sse", metavar="|".join(ENCRYPTIONS), help="Server-side encryption. The default is the bucket's."),
+    Option("--kms-key-id", metavar="ID", help="KMS key for --sse aws:kms: id, ARN or alias."),
+    Option("--storage-class", metavar="CLASS", help="Storage class of chunk data, such as STANDARD_IA."),
+    Option("--acl", help="Canned ACL of objects, such as bucket-owner-full-control."),
+    Option("--object-tags", metavar="NAME=VALUE,…", help="Tags of objects."),
+    Option("--checksum-algorithm", metavar="|".join(CHECKSUMS), help="Checksum that S3 verifies and keeps."),
+)
+
+s3_options = OptionSet("s3", S3Settings, *_CONNECTION)
+"""Adds what reading needs of S3's settings; passes `s3: S3Settings`."""
+
+writing_s3_options = OptionSet("s3", S3Settings, *_CONNECTION, *_OBJECTS)
+"""Adds all of S3's settings; passes `s3: S3Settings`."""
 
 max_block_option = Option(
     "--max-block-bytes",
@@ -63,6 +77,6 @@ old_format_option = OptionSet(
 """Passes `old_format: OldFormat`."""
 
 
-def store_options(*, required: bool = True) -> Callable[[F], F]:
-    """Adds --archive and the options of S3; passes `archive: str` and `s3: S3Connection`."""
-    return lambda function: with_options(function, [archive_option(required=required), s3_options])
+def store_options(s3: OptionSet = s3_options, *, required: bool = True) -> Callable[[F], F]:
+    """Adds --archive and options of S3; passes `archive: str` and `s3: S3Settings`."""
+    return lambda function: with_options(function, [archive_option(required=required), s3])

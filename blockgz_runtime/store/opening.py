@@ -9,12 +9,12 @@ from blockgz_runtime.errors import NoArchiveThere
 from blockgz_runtime.store.address import Address, LocalAddress, parse_address
 from blockgz_runtime.store.local import LocalReader, LocalStore
 from blockgz_runtime.store.reader import ObjectReader
-from blockgz_runtime.store.s3_connection import AT_AWS, S3Connection
+from blockgz_runtime.store.s3_settings import AT_AWS, S3Settings
 from blockgz_runtime.store.writer import ToolStore
 
 
 @asynccontextmanager
-async def open_reader(address: Address, s3: S3Connection = AT_AWS) -> AsyncIterator[ObjectReader]:
+async def open_reader(address: Address, s3: S3Settings = AT_AWS) -> AsyncIterator[ObjectReader]:
     """The store at the address, closed at the end."""
     if isinstance(address, LocalAddress):
         yield LocalReader(address)
@@ -26,7 +26,7 @@ async def open_reader(address: Address, s3: S3Connection = AT_AWS) -> AsyncItera
         yield HedgingReader(reader)
 
 
-def open_store(address: str, s3: S3Connection) -> ToolStore:
+def open_store(address: str, s3: S3Settings) -> ToolStore:
     """The store at `s3://bucket/prefix`, `file:///dir` or `./dir`; a missing folder is created, a bucket is not."""
     parsed = parse_address(address)
     if isinstance(parsed, LocalAddress):
@@ -37,7 +37,7 @@ def open_store(address: str, s3: S3Connection) -> ToolStore:
     return S3Store(parsed, s3)
 
 
-def open_existing_store(address: str, s3: S3Connection) -> ToolStore:
+def open_existing_store(address: str, s3: S3Settings) -> ToolStore:
     """The same for tools, which create nothing; raises NoArchiveThere where there is no such folder."""
     parsed = parse_address(address)
     if isinstance(parsed, LocalAddress) and not parsed.root().is_dir():

@@ -26,11 +26,13 @@ from urllib3.exceptions import HTTPError
 
 from blockgz_runtime.errors import AccessDenied, StoreBusy, StoreError, StoreFull, StoreUnavailable, UsageError
 from blockgz_runtime.store.address import S3Address
-from blockgz_runtime.store.s3_connection import S3Connection
+from blockgz_runtime.store.s3_settings import S3Settings
 from index_format.errors import BlockgzError
 
 CONNECT_SECONDS = 5
 READ_SECONDS = 60
+ROLE_SESSION = "blockgz"
+"""What AWS's logs of a role call this program."""
 REQUEST_ATTEMPTS = 4
 """By the client itself, with pauses of up to some seconds between them; after that the caller decides."""
 
@@ -86,7 +88,7 @@ _NO_ANSWER = (
 
 
 def client_options(
-    s3: S3Connection, *, connections: int, attempts: int, read_seconds: int = READ_SECONDS
+    s3: S3Settings, *, connections: int, attempts: int, read_seconds: int = READ_SECONDS
 ) -> dict[str, Any]:
     """Arguments of a botocore Config. Other stores than AWS know neither virtual hosts nor AWS's newer checksums."""
     return {
@@ -94,14 +96,21 @@ def client_options(
         "connect_timeout": CONNECT_SECONDS,
         "read_timeout": read_seconds,
         "retries": {"mode": "standard", "total_max_attempts": attempts},
+        "proxies": s3.proxy_url and {"http": s3.proxy_url, "https": s3.proxy_url},
         "s3": {"addressing_style": "path" if s3.endpoint_url else "auto"},
         "request_checksum_calculation": "when_required",
         "response_checksum_validation": "when_required",
     }
 
 
+def role_arguments(s3: S3Settings) -> dict[str, Any]:
+    """Arguments of botocore's fetchers of a role's credentials, which renew them before they expire."""
+    named = {"ExternalId": s3.external_id, "RoleSessionName": ROLE_SESSION}
+    return {"role_arn": s3.role_arn, "extra_args": {name: value for name, value in named.items() if value is not None}}
+
+
 @contextmanager
-def setup_errors(s3: S3Connection) -> Iterator[None]:
+def setup_errors(s3: S3Settings) -> Iterator[None]:
     """Raises UsageError where a client cannot be made, AccessDenied where its credentials cannot be had."""
     try:
         yield
@@ -112,7 +121,7 @@ def setup_errors(s3: S3Connection) -> Iterator[None]:
         raise UsageError(
             "the S3 client cannot be set up",
             why=why,
-            remedy="check --endpoint-url (http://HOST:PORT), --region and the AWS profile",
+            remedy="check --endpoint-url (http://HOST:PORT), --region and --profile",
         ) from error
 
 
@@ -145,6 +154,12 @@ def s3_errors(
             remedy="check --endpoint-url, --region and the network",
         ) from error
     except ClientError as error:
+        if error.operation_name == "AssumeRole":
+            raise AccessDenied(
+                "the role cannot be assumed",
+                why=str(error),
+                remedy="check --role-arn and --external-id, and that the role trusts these credentials",
+            ) from error
         raise _refusal(error, address, key, permissions) from error
     except BotoCoreError as error:
         raise StoreError(f"{address}: the request for {key!r} failed", why=str(error)) from error

@@ -10,12 +10,20 @@ import time
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import aiohttp
 from aiobotocore.config import AioConfig
+from aiobotocore.credentials import AioAssumeRoleCredentialFetcher, AioDeferredRefreshableCredentials
 from aiobotocore.session import AioSession
-from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError, ResponseStreamingError
+from botocore.exceptions import (
+    ClientError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    ResponseStreamingError,
+)
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from blockgz_runtime.errors import NoArchiveThere, ObjectChanged, ObjectMissing, ObjectTruncated
@@ -28,10 +36,11 @@ from blockgz_runtime.store.s3_client import (
     REQUEST_ATTEMPTS,
     client_options,
     error_code,
+    role_arguments,
     s3_errors,
     setup_errors,
 )
-from blockgz_runtime.store.s3_connection import S3Connection
+from blockgz_runtime.store.s3_settings import S3Settings
 from index_format.errors import TooLarge
 
 MAX_CONNECTIONS = 64
@@ -65,20 +74,38 @@ T = TypeVar("T")
 
 
 @asynccontextmanager
-async def open_s3(address: S3Address, s3: S3Connection) -> AsyncIterator["S3Reader"]:
+async def open_s3(address: S3Address, s3: S3Settings) -> AsyncIterator["S3Reader"]:
     """A reader on one client, closed at the end."""
     options = client_options(s3, connections=MAX_CONNECTIONS, attempts=REQUEST_ATTEMPTS, read_seconds=READ_SECONDS)
     config = AioConfig(**options)
     with setup_errors(s3):
-        client = (
-            await AioSession(profile=s3.profile)
-            .create_client("s3", endpoint_url=s3.endpoint_url, region_name=s3.region, config=config)
-            .__aenter__()
-        )
+        session = AioSession(profile=s3.profile)
+        if s3.role_arn is not None:
+            session.register_component("credential_provider", _Role(s3))
+        client = await session.create_client(
+            "s3", endpoint_url=s3.endpoint_url, region_name=s3.region, config=config
+        ).__aenter__()
     try:
         yield S3Reader(address, client)
     finally:
         await client.close()
+
+
+class _Role:
+    """Credentials of the role that is to be assumed, as aiobotocore's session asks for them."""
+
+    def __init__(self, s3: S3Settings) -> None:
+        self._s3 = s3
+
+    async def load_credentials(self) -> AioDeferredRefreshableCredentials:
+        own = AioSession(profile=self._s3.profile)
+        credentials = await own.get_credentials()
+        if credentials is None:
+            raise NoCredentialsError
+        config = AioConfig(**client_options(self._s3, connections=1, attempts=REQUEST_ATTEMPTS))
+        create = partial(own.create_client, region_name=self._s3.region, config=config)
+        fetcher = AioAssumeRoleCredentialFetcher(create, credentials, **role_arguments(self._s3))
+        return AioDeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
 
 
 class S3Reader:

@@ -13,11 +13,13 @@ from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+from botocore.session import Session
 from s3transfer.utils import ReadFileChunk
 
 from blockgz_runtime.elastic_pool import ElasticPool
@@ -31,10 +33,11 @@ from blockgz_runtime.store.s3_client import (
     REQUEST_ATTEMPTS,
     client_options,
     error_code,
+    role_arguments,
     s3_errors,
     setup_errors,
 )
-from blockgz_runtime.store.s3_connection import S3Connection
+from blockgz_runtime.store.s3_settings import CHECKSUMS, S3Settings
 from blockgz_runtime.store.writer import (
     PART_BYTES,
     PROBE_FOLDER,
@@ -61,6 +64,8 @@ WHOLE_BYTES = 1024 * 1024
 MAX_CONNECTIONS = 128
 RENEWED_SECONDS = 30.0
 PERMISSIONS = "s3:GetObject, s3:PutObject and s3:ListBucket"
+COMPLETED_FIELDS = {"ETag", *(f"Checksum{algorithm}" for algorithm in CHECKSUMS)}
+"""What completing an upload repeats of the answer to each part."""
 
 
 class S3Store:
@@ -69,7 +74,7 @@ class S3Store:
     def __init__(
         self,
         address: S3Address,
-        s3: S3Connection,
+        s3: S3Settings,
         *,
         attempts: int = REQUEST_ATTEMPTS,
     ) -> None:
@@ -77,6 +82,7 @@ class S3Store:
         self._bucket = address.bucket
         self.prefix = address.prefix
         self._address = address
+        self._s3 = s3
         self._new_client = partial(_client, s3, attempts)
         self._latest_client = self._new_client()
         self._guard = threading.Lock()
@@ -106,19 +112,23 @@ class S3Store:
         where = self._where(key)
         if isinstance(body, FileBody):
             body.check_size()
+        settings = self._s3.of_objects | (self._s3.of_data if isinstance(body, FileBody) else {})
         with self._errors(key), _contested(key), _PassingOver(CONDITION_FAILED):
             if in_parts(body):
-                self._upload_parts(where, body, attempt)
+                self._upload_parts(where, settings, body, attempt)
             else:
                 with _content(body) as content:
-                    self._client.put_object(**where, Body=content, IfNoneMatch="*", Metadata={ATTEMPT: attempt})
+                    self._client.put_object(
+                        **where, **settings, Body=content, IfNoneMatch="*", Metadata={ATTEMPT: attempt}
+                    )
             return True
         return False
 
     def compare_and_swap(self, key: str, body: bytes, expected: ContentTag | None) -> ContentTag | None:
         condition: dict[str, Any] = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
         with self._errors(key), _contested(key), _PassingOver(CONDITION_FAILED | MISSING):
-            return ContentTag(self._client.put_object(**self._where(key), Body=body, **condition)["ETag"])
+            answer = self._client.put_object(**self._where(key), **self._s3.of_objects, Body=body, **condition)
+            return ContentTag(answer["ETag"])
         return None
 
     def list(self, prefix: str) -> Iterator[ListedObject]:
@@ -192,9 +202,9 @@ class S3Store:
             for rule in rules
         )
 
-    def _upload_parts(self, where: dict[str, Any], body: FileBody, attempt: str) -> None:
+    def _upload_parts(self, where: dict[str, Any], settings: dict[str, Any], body: FileBody, attempt: str) -> None:
         self._check_not_abandoned()
-        upload = self._client.create_multipart_upload(**where, Metadata={ATTEMPT: attempt})["UploadId"]
+        upload = self._client.create_multipart_upload(**where, **settings, Metadata={ATTEMPT: attempt})["UploadId"]
         parts: list[Future[CompletedPartTypeDef]] = []
         try:
             _check_file(body)
@@ -223,8 +233,11 @@ class S3Store:
         self._check_not_abandoned()
         part: Any = ReadFileChunk.from_filename(str(path), (number - 1) * PART_BYTES, PART_BYTES)
         with part:
-            answer = self._client.upload_part(**where, UploadId=upload, PartNumber=number, Body=part)
-        return {"ETag": answer["ETag"], "PartNumber": number}
+            answer = self._client.upload_part(
+                **where, **self._s3.of_content, UploadId=upload, PartNumber=number, Body=part
+            )
+        completed = {name: value for name, value in answer.items() if name in COMPLETED_FIELDS}
+        return cast("CompletedPartTypeDef", {**completed, "PartNumber": number})
 
     def _abort(self, where: dict[str, Any], upload: str) -> None:
         """Give the parts back; what cannot be given back now is left to `archiver gc` or a lifecycle rule."""
@@ -264,15 +277,33 @@ class S3Store:
             raise
 
 
-def _client(s3: S3Connection, attempts: int) -> "S3Client":
+def _client(s3: S3Settings, attempts: int) -> "S3Client":
     """Raises as `setup_errors` does; takes about a second."""
+    config = Config(**client_options(s3, connections=MAX_CONNECTIONS, attempts=attempts))
     with setup_errors(s3):
-        return boto3.session.Session(profile_name=s3.profile).client(
-            "s3",
-            endpoint_url=s3.endpoint_url,
-            region_name=s3.region,
-            config=Config(**client_options(s3, connections=MAX_CONNECTIONS, attempts=attempts)),
+        session = Session(profile=s3.profile)
+        if s3.role_arn is not None:
+            session.register_component("credential_provider", _Role(s3))
+        return boto3.session.Session(botocore_session=session).client(
+            "s3", endpoint_url=s3.endpoint_url, region_name=s3.region, config=config
         )
+
+
+class _Role:
+    """Credentials of the role that is to be assumed, as botocore's session asks for them."""
+
+    def __init__(self, s3: S3Settings) -> None:
+        self._s3 = s3
+
+    def load_credentials(self) -> DeferredRefreshableCredentials:
+        own = Session(profile=self._s3.profile)
+        credentials = own.get_credentials()
+        if credentials is None:
+            raise NoCredentialsError
+        config = Config(**client_options(self._s3, connections=1, attempts=REQUEST_ATTEMPTS))
+        create = partial(own.create_client, region_name=self._s3.region, config=config)
+        fetcher = AssumeRoleCredentialFetcher(create, credentials, **role_arguments(self._s3))
+        return DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
 
 
 class _PassingOver:

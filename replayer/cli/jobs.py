@@ -10,7 +10,7 @@ from blockgz_runtime.program.archive_options import s3_options
 from blockgz_runtime.program.main import closing, confirm, print_failure
 from blockgz_runtime.program.tables import print_table, time_text
 from blockgz_runtime.store.opening import open_existing_store
-from blockgz_runtime.store.s3_connection import S3Connection
+from blockgz_runtime.store.s3_settings import S3Settings
 from blockgz_runtime.store.writer import ToolStore
 from replayer.cli.options.options import jobs_option, json_option
 from replayer.errors import ReplayRefused
@@ -34,7 +34,7 @@ DROPPABLE = ("TRANSACTIONAL", "RUNS", "BEGUN", "RECORDS", "SOURCE")
 @click.option("--yes", is_flag=True, help="With rm: do not ask.")
 @json_option
 @s3_options
-def command(action: tuple[str, ...], jobs: str | None, yes: bool, as_json: bool, s3: S3Connection) -> int:
+def command(action: tuple[str, ...], jobs: str | None, yes: bool, as_json: bool, s3: S3Settings) -> int:
     """List the folders of replay jobs, or remove one.
 
     RECORDS counts the valid records in the job's run map. Whether a job with --transactional is complete is known only
@@ -53,7 +53,7 @@ def command(action: tuple[str, ...], jobs: str | None, yes: bool, as_json: bool,
     return 0
 
 
-def _opened(jobs: str | None, s3: S3Connection) -> ToolStore | None:
+def _opened(jobs: str | None, s3: S3Settings) -> ToolStore | None:
     """The folder of jobs; None where the default one is not there yet."""
     try:
         return open_existing_store(jobs_place(jobs), s3)

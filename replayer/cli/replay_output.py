@@ -100,7 +100,8 @@ def proof_command(job: str, jobs: str | None, properties: Mapping[str, str], arc
     words = ["replayer", "verify", "--job", job, "-a", str(archive.address), "-b", properties["bootstrap.servers"]]
     given = {"jobs": jobs, **asdict(archive.s3)}
     for name, value in given.items():
-        words += [f"--{name.replace('_', '-')}", value] if value is not None else []
+        if value is not None and not (name == "proxy_url" and "@" in value):  # that one has a password
+            words += [f"--{name.replace('_', '-')}", value]
     return shlex.join(words)
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.store.address import parse_address
 from blockgz_runtime.store.cache import DiskCache, default_folder
-from blockgz_runtime.store.s3_connection import S3Connection
+from blockgz_runtime.store.s3_settings import S3Settings
 from index_format.ancestor.payloads import ANCESTORS_FORMAT
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.keys import parse_topic_folder
@@ -281,17 +281,19 @@ def open_archive(
     endpoint_url: str | None = None,
     region: str | None = None,
     profile: str | None = None,
+    proxy_url: str | None = None,
+    role_arn: str | None = None,
+    external_id: str | None = None,
     max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES,
     use_cache: bool = True,
 ) -> Archive:
     """The archive at s3://bucket/prefix, file:///dir or a folder; use it in a `with` block, or close it.
 
-    `endpoint_url`, `region` and `profile` are for S3. Indexes are kept in this machine's cache if `use_cache`.
+    `endpoint_url` to `external_id` are for S3. Indexes are kept in this machine's cache if `use_cache`.
     Raises UsageError for what is no address; whether an archive is there shows with the first use.
     """
-    place = ArchivePlace(
-        parse_address(str(url)), S3Connection(endpoint_url, region, profile), max_block_bytes, ANCESTORS_FORMAT
-    )
+    s3 = S3Settings(endpoint_url, region, profile, proxy_url, role_arn, external_id)
+    place = ArchivePlace(parse_address(str(url)), s3, max_block_bytes, ANCESTORS_FORMAT)
     folder = default_folder() if use_cache else None
     return Archive(place.absolute(), None if folder is None else DiskCache(folder))
 

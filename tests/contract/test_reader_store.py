@@ -21,7 +21,7 @@ from blockgz_runtime.errors import (
 from blockgz_runtime.store.address import Address, LocalAddress, S3Address
 from blockgz_runtime.store.opening import open_reader
 from blockgz_runtime.store.reader import CountingReader, ObjectReader
-from blockgz_runtime.store.s3_connection import S3Connection
+from blockgz_runtime.store.s3_settings import S3Settings
 from index_format.errors import TooLarge
 from tests.support.memory_reader import MemoryReader
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
@@ -54,7 +54,7 @@ class Store:
 
 @contextmanager
 def opened(address: Address, endpoint_url: str | None, put: Callable[[str, bytes], None]) -> Iterator[Store]:
-    with used(open_reader(address, S3Connection(endpoint_url)), put) as store:
+    with used(open_reader(address, S3Settings(endpoint_url)), put) as store:
         yield store
 
 

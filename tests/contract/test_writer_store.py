@@ -34,7 +34,7 @@ from blockgz_runtime.store.address import S3Address
 from blockgz_runtime.store.local import LocalStore
 from blockgz_runtime.store.opening import default_buffer_root, open_store
 from blockgz_runtime.store.probe import probe
-from blockgz_runtime.store.s3_connection import S3Connection
+from blockgz_runtime.store.s3_settings import S3Settings
 from blockgz_runtime.store.s3_writer import S3Store
 from blockgz_runtime.store.writer import PART_BYTES, FileBody, Store, StoredObject
 from tests.support.memory_store import MemoryStore
@@ -77,7 +77,7 @@ def s3_stores(endpoint_url: str) -> Iterator[dict[str, tuple[S3Store, S3Store]]]
     with ExitStack() as opened:
 
         def opening(bucket: str, prefix: str) -> S3Store:
-            store = S3Store(S3Address(bucket, prefix), S3Connection(endpoint_url))
+            store = S3Store(S3Address(bucket, prefix), S3Settings(endpoint_url))
             opened.callback(store.close)
             return store
 
@@ -494,7 +494,7 @@ class Broken(NamedTuple):
 @pytest.fixture(scope="module")
 def broken_server(_credentials: None) -> Iterator[Broken]:
     with scripted_server() as script:
-        store = S3Store(S3Address("bucket", "p/"), S3Connection(script.endpoint_url), attempts=1)
+        store = S3Store(S3Address("bucket", "p/"), S3Settings(script.endpoint_url), attempts=1)
         yield Broken(store, script)
         store.close()
 
@@ -621,7 +621,7 @@ def test_a_large_body_is_never_held_in_memory(tmp_path: Path, broken: Broken, si
 
 
 def test_a_missing_bucket(endpoint_url: str) -> None:
-    store = S3Store(S3Address("no-such-bucket", ""), S3Connection(endpoint_url))
+    store = S3Store(S3Address("no-such-bucket", ""), S3Settings(endpoint_url))
     for use in (OPERATIONS["get"], OPERATIONS["put"], OPERATIONS["create"], OPERATIONS["list"]):
         with pytest.raises(StoreError, match="there is no bucket 'no-such-bucket'") as caught:
             use(store)
@@ -633,7 +633,7 @@ def test_nobody_listens() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        store = S3Store(S3Address("bucket", ""), S3Connection(url), attempts=1)
+        store = S3Store(S3Address("bucket", ""), S3Settings(url), attempts=1)
         for use in OPERATIONS.values():
             with pytest.raises(StoreUnavailable) as caught:
                 use(store)
@@ -647,7 +647,7 @@ def test_no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    store = S3Store(S3Address("bucket", ""), S3Connection("http://127.0.0.1:9", "us-east-1"))
+    store = S3Store(S3Address("bucket", ""), S3Settings("http://127.0.0.1:9", "us-east-1"))
     with pytest.raises(AccessDenied, match="no usable AWS credentials") as caught:
         store.get("x")
     assert "AWS_ACCESS_KEY_ID" in caught.value.remedy
@@ -657,13 +657,13 @@ def test_no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 def test_a_profile_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "no-such-profile")
     with pytest.raises(UsageError, match="cannot be set up") as caught:
-        S3Store(S3Address("bucket", ""), S3Connection())
+        S3Store(S3Address("bucket", ""), S3Settings())
     assert "no-such-profile" in caught.value.why
 
 
 def test_an_endpoint_that_is_no_url() -> None:
     with pytest.raises(UsageError, match="cannot be set up"):
-        S3Store(S3Address("bucket", ""), S3Connection("localhost:9000"))
+        S3Store(S3Address("bucket", ""), S3Settings("localhost:9000"))
 
 
 # Opening
@@ -671,11 +671,11 @@ def test_an_endpoint_that_is_no_url() -> None:
 
 def test_addresses_choose_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    here = open_store("./archive", S3Connection())
+    here = open_store("./archive", S3Settings())
     assert isinstance(here, LocalStore) and here.url == (tmp_path / "archive").as_uri()
-    there = open_store(f"file://{tmp_path}/other", S3Connection())
+    there = open_store(f"file://{tmp_path}/other", S3Settings())
     assert isinstance(there, LocalStore) and (tmp_path / "other").is_dir()
-    away = open_store("s3://bucket/a/b", S3Connection("http://127.0.0.1:9"))
+    away = open_store("s3://bucket/a/b", S3Settings("http://127.0.0.1:9"))
     assert isinstance(away, S3Store)
     assert (away.url, away.prefix) == ("s3://bucket/a/b", "a/b/")
     away.close()

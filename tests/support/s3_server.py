@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import boto3
 from moto.server import ThreadedMotoServer
@@ -38,6 +39,20 @@ class Bucket:
     def put(self, key: str, body: bytes) -> None:
         """Stores an object."""
         self._client.put_object(Bucket=self.name, Key=key, Body=body)
+
+    def head(self, key: str) -> Any:
+        """What S3 says of an object."""
+        return self._client.head_object(Bucket=self.name, Key=key, ChecksumMode="ENABLED")
+
+    def tags(self, key: str) -> dict[str, str]:
+        """An object's tags."""
+        tags = self._client.get_object_tagging(Bucket=self.name, Key=key)["TagSet"]
+        return {tag["Key"]: tag["Value"] for tag in tags}
+
+    def grants(self, key: str) -> list[str]:
+        """Whom an object's ACL allows what: the group's name, else the kind of grantee, and the permission."""
+        grants = self._client.get_object_acl(Bucket=self.name, Key=key)["Grants"]
+        return [f"{g['Grantee'].get('URI', g['Grantee']['Type']).rpartition('/')[2]} {g['Permission']}" for g in grants]
 
     def begin_upload(self, key: str) -> None:
         """Begins a multipart upload that nobody completes."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.spark.options import FormatOptions, bad_value, json_object
 from blockgz_runtime.store.address import parse_address
-from blockgz_runtime.store.s3_connection import S3Connection
+from blockgz_runtime.store.s3_settings import S3Settings
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.errors import BadName
 from index_format.keys import TopicFolder
@@ -54,6 +54,14 @@ class SourceOptions:
     max_offsets_per_trigger: int | None
 
 
+_S3 = {
+    "endpointUrl": "endpoint_url",
+    "region": "region",
+    "profile": "profile",
+    "proxyUrl": "proxy_url",
+    "roleArn": "role_arn",
+    "externalId": "external_id",
+}
 _KNOWN = (
     "path",
     "subscribe",
@@ -72,9 +80,7 @@ _KNOWN = (
     "maxOffsetsPerTrigger",
     "failOnDataLoss",
     "taskBytes",
-    "endpointUrl",
-    "region",
-    "profile",
+    *_S3,
     "maxBlockBytes",
 )
 
@@ -90,7 +96,7 @@ def parse_options(given: Mapping[str, str], *, default_start: Position) -> Sourc
         raise UsageError(error.what, why=error.why, remedy=error.remedy) from error
     place = ArchivePlace(
         address,
-        S3Connection(*(options.text(name) for name in ("endpointUrl", "region", "profile"))),
+        S3Settings(**{field: options.text(name) for name, field in _S3.items()}),
         options.number("maxBlockBytes") or DEFAULT_MAX_BLOCK_BYTES,
     )
     return SourceOptions(

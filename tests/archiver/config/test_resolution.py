@@ -71,6 +71,8 @@ def test_settings_of_librdkafka_merge_by_name() -> None:
         (file(archive="nowhere"), "f.yaml:7: archive cannot be 'nowhere'"),
         (file(**{"kafka.group.id": "x"}), "f.yaml:7: kafka.group.id may not be set"),
         (flag(**{"kafka.group.id": "x"}), "-X group.id may not be set"),
+        (file(storage_class="GLACIER"), "f.yaml:7: storage_class cannot be 'GLACIER'"),
+        (flag(kms_key_id="x"), "sse None (default) and kms_key_id x (--x) do not go together"),
         (flag(layout="seed"), "layout seed (--x) and record_format json (default) do not go together"),
     ],
 )
@@ -130,6 +132,12 @@ class TestReferences:
         assert found.shown()["region"][0] == found.shown()["topics"][0] == MASK
         assert "north-9" not in repr(found)
         assert "hidden" not in repr(found)
+
+    @pytest.mark.parametrize("url", ["http://user:hunter2@proxy:1", "http://user:${env:P}@proxy:1"])
+    def test_the_password_of_a_proxy_is_masked(self, url: str) -> None:
+        found = resolved(file(proxy_url=url), environ={"P": "hunter2"})
+        assert found.config.s3.proxy_url == "http://user:hunter2@proxy:1"
+        assert found.shown()["proxy_url"][0] == MASK and "hunter2" not in repr(found)
 
     def test_of_librdkafka_are_looked_up_later(self) -> None:
         found = resolved(file(**{"kafka.client.rack": "${env:NO_SUCH}", "kafka.sasl.password": "plain"}))

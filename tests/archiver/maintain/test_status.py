@@ -18,7 +18,7 @@ from archiver.monitor.snapshot import ServiceSnapshot
 from blockgz_runtime.errors import NoArchiveThere, NotInArchive
 from blockgz_runtime.store.address import S3Address
 from blockgz_runtime.store.local import LocalStore
-from blockgz_runtime.store.s3_connection import S3Connection
+from blockgz_runtime.store.s3_settings import S3Settings
 from blockgz_runtime.store.s3_writer import S3Store
 from blockgz_runtime.topic_patterns import TopicSelection
 from index_format.keys import SEED_HOME
@@ -138,7 +138,7 @@ def test_in_a_bucket(archive: ArchiveWriter, monkeypatch: pytest.MonkeyPatch) ->
         for path in archive.root.rglob("*.json"):
             bucket.put(f"kafka/{path.relative_to(archive.root).as_posix()}", path.read_bytes())
         bucket.close()
-        store = S3Store(S3Address("backup", "kafka/"), S3Connection(url))
+        store = S3Store(S3Address("backup", "kafka/"), S3Settings(url))
         found = read_status(store, None)
     assert found.partitions == read_status(LocalStore(archive.root), None).partitions
     assert found.archive == "s3://backup/kafka"

@@ -17,7 +17,7 @@ from botocore.parsers import ResponseParserError
 from blockgz_runtime.errors import AccessDenied, StoreBusy, StoreError, StoreFull, StoreUnavailable, UsageError
 from blockgz_runtime.store.address import S3Address
 from blockgz_runtime.store.s3_client import client_options, s3_errors, setup_errors
-from blockgz_runtime.store.s3_connection import S3Connection
+from blockgz_runtime.store.s3_settings import S3Settings
 
 ADDRESS = S3Address("bucket", "p/")
 
@@ -102,7 +102,7 @@ def test_errors_of_the_client(error: Exception, kind: type[Exception]) -> None:
     ],
 )
 def test_clients_that_cannot_be_made(error: Exception, kind: type[Exception]) -> None:
-    with pytest.raises(kind) as caught, setup_errors(S3Connection("x")):
+    with pytest.raises(kind) as caught, setup_errors(S3Settings("x")):
         raise error
     assert type(caught.value) is kind
 
@@ -114,6 +114,6 @@ def test_our_own_errors_pass() -> None:
 
 @pytest.mark.parametrize(("endpoint_url", "style"), [(None, "auto"), ("http://127.0.0.1:9000", "path")])
 def test_checksums_are_optional_wherever_the_store_is(endpoint_url: str | None, style: str) -> None:
-    options = client_options(S3Connection(endpoint_url), connections=1, attempts=1)
+    options = client_options(S3Settings(endpoint_url), connections=1, attempts=1)
     assert options["s3"] == {"addressing_style": style}
     assert options["request_checksum_calculation"] == options["response_checksum_validation"] == "when_required"

@@ -10,8 +10,8 @@ import pytest
 from blockgz_runtime.errors import ObjectChanged, StoreUnavailable
 from blockgz_runtime.store.address import S3Address
 from blockgz_runtime.store.reader import ObjectReader
-from blockgz_runtime.store.s3_connection import S3Connection
 from blockgz_runtime.store.s3_reader import HedgingReader, SlowReads, open_s3
+from blockgz_runtime.store.s3_settings import S3Settings
 from tests.support.fault_proxy import Fault, FaultProxy, Request
 from tests.support.s3_server import CREDENTIALS, Bucket, s3_server
 
@@ -44,7 +44,7 @@ def proxy(upstream: str) -> Iterator[FaultProxy]:
 
 def reading(bucket: Bucket, proxy: FaultProxy, use: Callable[[ObjectReader], Coroutine[Any, Any, T]]) -> T:
     async def run() -> T:
-        async with open_s3(S3Address(bucket.name, ""), S3Connection(proxy.endpoint_url)) as reader:
+        async with open_s3(S3Address(bucket.name, ""), S3Settings(proxy.endpoint_url)) as reader:
             return await asyncio.wait_for(use(reader), 60)
 
     return asyncio.run(run())

@@ -15,7 +15,7 @@ from blockgz_runtime.errors import AccessDenied, BufferFailed, ShuttingDown, Sto
 from blockgz_runtime.store import s3_writer as s3_store
 from blockgz_runtime.store import writer as store_writer
 from blockgz_runtime.store.address import S3Address
-from blockgz_runtime.store.s3_connection import S3Connection
+from blockgz_runtime.store.s3_settings import S3Settings
 from blockgz_runtime.store.s3_writer import S3Store, _check_file
 from blockgz_runtime.store.writer import FileBody
 from index_format.keys import Conflict
@@ -57,7 +57,7 @@ def shared_store(shared_proxy: FaultProxy, bucket: Bucket) -> Iterator[S3Store]:
         for module in (s3_store, store_writer):
             patch.setattr(module, "PART_BYTES", PART)
         patch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", PART)
-        store = S3Store(S3Address(bucket.name, ""), S3Connection(shared_proxy.endpoint_url, "us-east-1"), attempts=1)
+        store = S3Store(S3Address(bucket.name, ""), S3Settings(shared_proxy.endpoint_url, "us-east-1"), attempts=1)
         yield store
         store.close()
 
@@ -226,7 +226,7 @@ class TestRefusals:
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(profile))
         monkeypatch.setattr(s3_store, "RENEWED_SECONDS", 0.0)
-        store = S3Store(S3Address(bucket.name, ""), S3Connection(proxy.endpoint_url, "us-east-1"), attempts=1)
+        store = S3Store(S3Address(bucket.name, ""), S3Settings(proxy.endpoint_url, "us-east-1"), attempts=1)
         proxy.decide = lambda request: Fault.EXPIRED if "OLD" in request.headers["authorization"] else Fault.NONE
         for ask in (lambda: store.get("x"), lambda: store.head("x")):
             with pytest.raises(AccessDenied) as caught:

@@ -4,6 +4,7 @@ import pytest
 
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.store.address import Address, LocalAddress, S3Address
+from blockgz_runtime.store.s3_settings import S3Settings
 from index_format.keys import TopicFolder
 from replayer.read.positions import AtOffset, AtTime, Earliest, Latest
 from replayer.spark.source.options import Bound, SourceOptions, Subscription, parse_options, position_in
@@ -44,6 +45,16 @@ def test_a_bare_path_is_a_folder_as_everywhere_in_spark() -> None:
 )
 def test_paths_as_spark_spells_them(path: str, address: Address) -> None:
     assert parsed(path=path).place.address == address
+
+
+def test_the_connection_to_s3() -> None:
+    role = "arn:aws:iam::1:role/reader"
+    options = parsed(
+        endpointUrl="http://s3", region="r", profile="p", proxyUrl="http://x:1", roleArn=role, externalId="i"
+    )
+    assert options.place.s3 == S3Settings("http://s3", "r", "p", "http://x:1", role, "i")
+    with pytest.raises(UsageError, match="do not go together"):
+        parsed(externalId="i")
 
 
 def test_names_in_any_case() -> None:
