@@ -21,6 +21,10 @@ SILENT_SECONDS = 5.0
 """A cluster that answered nothing is not asked again for so long: commits do not wait for it one by one."""
 
 
+HEARD_SECONDS = 10.0
+"""A cluster that answers others and tells no ids is asked for them no more often before its silence is over."""
+
+
 class Verdict(Enum):
     """What is known of a topic, compared with the one that a partition was claimed of."""
 
@@ -55,6 +59,7 @@ class TopicIds:
         self._next: Future[TopicIdAnswers] | None = None
         self._wanted: set[str] = set()
         self._silent_until: float | None = None
+        self._heard_at = -math.inf
         self._told: dict[str, tuple[float, str]] = {}
         """Topic -> when a question began that was answered with its id, and the newest such id."""
 
@@ -64,8 +69,13 @@ class TopicIds:
         return topic_id if asked_at >= since else None
 
     def heard(self) -> None:
-        """The cluster answered another question: it is no longer silent. Safe to call from any thread."""
-        self._silent_until = None
+        """The cluster answered another question, and may answer this one: it is asked again, though not each time.
+
+        Safe to call from any thread.
+        """
+        now = self._clock()
+        if self._silent_until is not None and now - self._heard_at >= HEARD_SECONDS:
+            self._heard_at, self._silent_until = now, None
 
     def now(self, topic: str) -> TopicIdAnswers:
         """The answers to a question about all topics, this one among them, that begins after the call.

@@ -208,7 +208,8 @@ class PartitionArchiver:
         self._change(ArchivingState.passed, end)
         if self._state.end_offset is not None and end < self._state.end_offset:
             cause = f"{self._identity} ends at offset {end} now, and at {self._state.end_offset} as the run began"
-            self._stop_at(end, PartitionUnavailable(cause, why="its log was truncated, or its leader is new"))
+            # What was polled behind this is taken first: retention may have it by the time of the next claim.
+            self._restart_with(PartitionUnavailable(cause, why="its log was truncated, or its leader is new"))
 
     def _take_or_stop(self, event: Fetched | Unreadable) -> None:
         try:

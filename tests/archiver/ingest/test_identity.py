@@ -96,6 +96,10 @@ def test_a_cluster_that_spoke_meanwhile_is_asked_again() -> None:
     cluster.is_silent = False
     ids.heard()
     assert ids.now("orders").ids["orders"] == "2"
+    cluster.is_silent = True
+    assert ids.now("orders").ids == {}
+    ids.heard()
+    assert ids.now("orders").ids == {} and len(cluster.asked) == 3, "commits would wait each time for ids"
 
 
 def test_a_look_at_nothing_does_not_make_the_cluster_answer() -> None:
