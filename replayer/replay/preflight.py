@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from blockgz_runtime.errors import NoSuchTopic
 from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import TopicConfig, TopicFacts
-from replayer.replay.plan import LOSSLESS_FORMATS, Preflight, ReplayPlan
+from replayer.replay.plan import LOSSLESS_FORMATS, Preflight, ReplayPlan, TargetRequest
 from replayer.replay.routing import SpreadByKey
 from replayer.replay.stages import NO_TIMESTAMP
 
@@ -62,7 +62,8 @@ def _warnings(preflight: Preflight, target: TopicFacts) -> Iterator[str]:
 
 def _fit_target(preflight: Preflight) -> TopicFacts:
     """The target; raises the first refusal there is: NoSuchTopic or ReplayRefused."""
-    for check in (_refuse_source, _refuse_second_copy, _refuse_lost_keys, _refuse_impossible_times):
+    refuse_source(preflight.request)
+    for check in (_refuse_second_copy, _refuse_lost_keys, _refuse_impossible_times):
         check(preflight)
     target = preflight.target
     if target is None:
@@ -92,8 +93,8 @@ def refuse_by_config(preflight: Preflight, config: TopicConfig) -> None:
         check(preflight, config)
 
 
-def _refuse_source(preflight: Preflight) -> None:
-    request = preflight.request
+def refuse_source(request: TargetRequest) -> None:
+    """Raises ReplayRefused where the records would go to the topic that they come from, unless that is wanted."""
     if request.target == request.topic and not request.into_source:
         raise ReplayRefused(
             f"{request.target} is the topic that the archive was made from",

@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 from blockgz_runtime.open_files import allow_open_files
 from blockgz_runtime.store.writer import Store
+from index_format.keys import parse_topic_folder
 from replayer.kafka.admin import KafkaAdmin
 from replayer.read.archive import Archive
 from replayer.read.request import DamagePolicies
 from replayer.replay.pace import Commands
-from replayer.replay.plan import ReplayPlan
-from replayer.replay.preflight import make_plan
+from replayer.replay.plan import ReplayPlan, TargetRequest
+from replayer.replay.preflight import make_plan, refuse_source
 from replayer.replay.prepare import (
     PRODUCERS,
     KnownJob,
@@ -61,9 +62,15 @@ class Groundwork:
 
 
 async def groundwork(request: ReplayRequest, archive: Archive, properties: Mapping[str, str]) -> Groundwork:
-    """Asks archive and cluster. Raises ReplayRefused where the archive lacks a part, or the routing does not fit."""
-    admin = await asyncio.to_thread(KafkaAdmin, properties)
+    """Asks archive and cluster. Raises ReplayRefused where the archive lacks a part, or the routing does not fit.
+
+    What the archive alone can refuse comes first: a client of the cluster asks for tokens as soon as it is made.
+    """
+    topic = request.topic.topic
+    refuse_source(TargetRequest(parse_topic_folder(topic).topic, request.target, request.into_source))
+    await archive.partitions(topic)
     missing = await missing_sources(request, archive)
+    admin = await asyncio.to_thread(KafkaAdmin, properties)
     return Groundwork(request, properties, admin, missing, await shaped_target(request, archive, admin))
 
 

@@ -25,7 +25,10 @@ def log_source(kafka: Mapping[str, str]) -> Source:
     if "bootstrap.servers" not in kafka:
         raise UsageError("no cluster is named", why="the partition's log has to be read", remedy="give -b HOST:PORT")
     settings = client_settings(kafka, CLIENT_ID)
-    cluster = KafkaCluster(settings)
+
+    @cache
+    def cluster() -> KafkaCluster:  # made when the plan asks for it: a client asks for tokens as soon as there is one
+        return KafkaCluster(settings)
 
     @cache
     def records(level: str) -> RecordReader:
@@ -35,13 +38,13 @@ def log_source(kafka: Mapping[str, str]) -> Source:
         return PartitionLog(
             (topic, partition),
             NOT_ASKED,
-            lambda asked: cluster.ask_bounds(asked, level),
+            lambda asked: cluster().ask_bounds(asked, level),
             records(level),
             lambda _: None,  # the plan compares ids itself
         )
 
     def id_of(topic: str) -> str | None:
-        cluster.topics()  # raises where no broker answers or none lets this user in
-        return cluster.topic_ids([topic]).ids.get(topic)
+        cluster().topics()  # raises where no broker answers or none lets this user in
+        return cluster().topic_ids([topic]).ids.get(topic)
 
     return Source(log_of, id_of)

@@ -1,0 +1,78 @@
+"""Clients of a cluster ask for tokens as soon as they are made: none is made for what the archive alone can answer."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from archiver.cli import main as archiver
+from replayer.cli import main as replayer
+from tests.support.archives import ArchiveWriter, records
+
+DEADLINE_SECONDS = 20.0
+ANSWER_SECONDS = 0.3
+
+
+class TokenEndpoint:
+    """Listens, and answers nobody."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/token"
+        settings = {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.client.id": "a",
+            "sasl.oauthbearer.client.secret": "b",
+            "sasl.oauthbearer.token.endpoint.url": url,
+        }
+        self.options = [part for name, value in settings.items() for part in ("-X", f"{name}={value}")]
+
+    def was_asked(self, within: float) -> bool:
+        self._listener.settimeout(within)
+        try:
+            self._listener.accept()[0].close()
+        except TimeoutError:
+            return False
+        return True
+
+
+@pytest.fixture
+def endpoint() -> Iterator[TokenEndpoint]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield TokenEndpoint(listener)
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    ArchiveWriter(tmp_path / "a").partition("orders", 0).commit(records(range(40)))
+    return tmp_path / "a"
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "told"),
+    [
+        (replayer, ["replay", "orders", "--to-topic", "orders", "--dry-run"], "the topic that the archive was made"),
+        (replayer, ["replay", "payments", "--to-topic", "copy", "--dry-run"], "is not in the archive"),
+        (archiver, ["repair", "diverged", "payments", "--dry-run"], "payments"),
+    ],
+)
+def test_a_plan_that_the_archive_refuses_asks_for_no_token(
+    endpoint: TokenEndpoint, root: Path, program: click.Command, arguments: list[str], told: str
+) -> None:
+    result = CliRunner().invoke(program, [*arguments, "-a", str(root), "-b", "127.0.0.1:1", *endpoint.options])
+    assert result.exit_code, result.stdout
+    assert told in result.stderr
+    assert not endpoint.was_asked(ANSWER_SECONDS)
+
+
+def test_a_plan_that_needs_the_cluster_does(endpoint: TokenEndpoint, root: Path) -> None:
+    arguments = ["replay", "orders", "--to-topic", "copy", "--dry-run", "-a", str(root), "-b", "127.0.0.1:1"]
+    result = CliRunner().invoke(replayer, [*arguments, *endpoint.options])
+    assert result.exit_code, result.stdout
+    assert endpoint.was_asked(DEADLINE_SECONDS)
