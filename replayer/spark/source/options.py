@@ -47,6 +47,7 @@ class SourceOptions:
     incarnation: bool
     """Whether rows say which incarnation of their topic they are of."""
     fails_on_data_loss: bool
+    skips_damage: bool
     late_start_means_latest: bool
     """Whether a start by time that no record reaches means the end, rather than an error."""
     min_tasks: int
@@ -79,6 +80,7 @@ _KNOWN = (
     "minPartitions",
     "maxOffsetsPerTrigger",
     "failOnDataLoss",
+    "onDamage",
     "taskBytes",
     *_S3,
     "maxBlockBytes",
@@ -107,6 +109,7 @@ def parse_options(given: Mapping[str, str], *, default_start: Position) -> Sourc
         headers=options.flag("includeHeaders", default=False),
         incarnation=options.flag("includeIncarnation", default=False),
         fails_on_data_loss=options.flag("failOnDataLoss", default=True),
+        skips_damage=options.word("onDamage", ("fail", "skip"), "fail") == "skip",
         late_start_means_latest=options.word("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
         == "latest",
         min_tasks=options.number("minPartitions") or 1,

@@ -11,6 +11,7 @@ from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
 from index_format.marker import ChunkEntry
 from replayer.read.archive import Archive
+from replayer.read.damage import Damaged
 from replayer.read.partition import ArchivedPartition
 from replayer.read.positions import AtOffset, AtTime, Earliest, Latest, Position, resolve_position, seek_time
 from replayer.spark.source.logs import Listing, each_of, log_parts
@@ -153,26 +154,42 @@ async def tasks(
 
     async def portions(each: tuple[ArchivedPartition, PartitionRange]) -> list[Portion]:
         partition, run = each
-        if options.fails_on_data_loss:
-            await refuse_gaps(partition, run)
-        if filters:
-            stretches = await passing(partition, run.start, run.end, filters)
-        else:
-            stretches = [Stretch(run.start, run.end, [each async for each in partition.entries(run.start, run.end)])]
+        stretches = await _stretches(partition, run, filters, options)
         return [Portion(partition, run._replace(start=start, end=end), chunks) for start, end, chunks in stretches]
 
     wanted = [(partition, run) for partition, run in zip(partitions, runs, strict=True) if run.end > run.start]
     found = [portion for each in await each_of(wanted, portions) for portion in each]
-    return await shared_out(found, options.task_bytes, options.min_tasks)
+    return await shared_out(found, options.task_bytes, options.min_tasks, skips_damage=options.skips_damage)
 
 
-async def shared_out(portions: Sequence[Portion], task_bytes: int, min_tasks: int) -> list[PartitionRange]:
+async def _stretches(
+    partition: ArchivedPartition, run: PartitionRange, filters: Sequence[Filter], options: SourceOptions
+) -> list[Stretch]:
+    """The parts of a run to be read. Where damage is skipped and met, the whole run: its tasks say what they skip."""
+    try:
+        if options.fails_on_data_loss:
+            await refuse_gaps(partition, run)
+        if filters:
+            return await passing(partition, run.start, run.end, filters)
+        return [Stretch(run.start, run.end, [each async for each in partition.entries(run.start, run.end)])]
+    except Damaged:
+        if not options.skips_damage:
+            raise
+    walked = [each async for each in partition.walk(run.start, run.end)]
+    return [Stretch(run.start, run.end, [each for each in walked if isinstance(each, ChunkEntry)])]
+
+
+async def shared_out(
+    portions: Sequence[Portion], task_bytes: int, min_tasks: int, *, skips_damage: bool = False
+) -> list[PartitionRange]:
     """The portions cut at the edges of chunks and blocks: tasks of at most about `task_bytes`, and so many at least."""
     total = sum(entry.bytes for portion in portions for entry in portion.entries)
     limit = max(1, min(task_bytes, -(-total // min_tasks)))
     found = []
     for partition, run, entries in portions:
-        pieces = [piece for entry in entries for piece in await _pieces(partition, entry, limit)]
+        pieces = [
+            piece for entry in entries for piece in await _pieces(partition, entry, limit, skips_damage=skips_damage)
+        ]
         found += cut(run, pieces, limit)
     return found
 
@@ -205,10 +222,16 @@ async def refuse_gaps(partition: ArchivedPartition, run: PartitionRange) -> None
         raise DataLost(f"{run.topic}:{run.partition}", gap.start, gap.end, f"the archive has a gap: {gap.reason}")
 
 
-async def _pieces(partition: ArchivedPartition, entry: ChunkEntry, limit: int) -> list[CutPoint]:
+async def _pieces(partition: ArchivedPartition, entry: ChunkEntry, limit: int, *, skips_damage: bool) -> list[CutPoint]:
+    whole = [CutPoint(entry.next_offset, entry.bytes)]
     if entry.bytes <= limit * SLACK:
-        return [CutPoint(entry.next_offset, entry.bytes)]
-    chunk = await partition.chunk(entry)
+        return whole
+    try:
+        chunk = await partition.chunk(entry)
+    except Damaged:
+        if not skips_damage:
+            raise
+        return whole
     return [CutPoint(block.last_record_offset + 1, block.byte_length) for block in chunk.index.blocks]
 
 

@@ -1,6 +1,7 @@
 """What reads for format `blockgz`: batches and streams with the columns of Spark's own Kafka source."""
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pyspark.sql.types import StructType
 from blockgz_runtime.spark.errors import ReadFailed, report_errors
 from blockgz_runtime.spark.shipping import Shipped
 from replayer.place import opened
+from replayer.read.damage import STOP, Unreadable
 from replayer.read.partition import ArchivedPartition
 from replayer.read.positions import Earliest, Latest
 from replayer.read.selection import scan
@@ -47,6 +49,17 @@ class _Reader(Shipped):
         if isinstance(partition, Task):
             with report_errors(ReadFailed):
                 yield from batched(iterated(lambda: _rows(partition.run, self._options, self._columns)))
+
+
+class TellSkipped:
+    """Skips what is damaged, and says so on the worker's stderr, which is the executor's."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def meet(self, unreadable: Unreadable) -> None:
+        start, end, reason = unreadable.start, unreadable.end, unreadable.reason
+        print(f"blockgz: FAILURE {self._name} skipped offsets [{start}..{end}): {reason}", file=sys.stderr, flush=True)
 
 
 class BatchReader(_Reader, DataSourceReader):
@@ -143,7 +156,8 @@ async def _rows(
 ) -> AsyncGenerator[pa.RecordBatch]:
     async with opened(options.place) as archive:
         partition = await archive.open_partition(run.topic, run.partition)
-        async with aclosing(scan(partition, run.start, run.end)) as batches:
+        policy = TellSkipped(str(partition)) if options.skips_damage else STOP
+        async with aclosing(scan(partition, run.start, run.end, on_damage=policy)) as batches:
             async for batch in batches:
                 if not batch.num_rows:
                     continue

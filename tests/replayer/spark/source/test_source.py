@@ -1,0 +1,82 @@
+"""What a read of a damaged archive gives: an error by default, the rest of the records where it is told to skip."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql.datasource import Filter, GreaterThanOrEqual
+
+from blockgz_runtime.spark.errors import ReadFailed
+from replayer.read.positions import Earliest
+from replayer.spark.source.options import parse_options
+from replayer.spark.source.source import FilteredReader
+from tests.support.archives import ArchiveWriter, records
+
+CHUNKS, CHUNK = 300, 10
+"""Enough chunks for catalogs."""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("whole")
+    part = ArchiveWriter(root).partition("orders", 0)
+    for first in range(0, CHUNKS * CHUNK, CHUNK):
+        part.commit(records(range(first, first + CHUNK)))
+    return root
+
+
+@pytest.fixture
+def archive(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "archive"))
+
+
+def chunk_of(archive: Path, suffix: str) -> Path:
+    """A file of the tenth chunk."""
+    (found,) = archive.rglob(f"*{9 * CHUNK:020d}{suffix}")
+    return found
+
+
+def damage_data(archive: Path) -> None:
+    data = chunk_of(archive, ".gz")
+    data.write_bytes(bytes(data.stat().st_size))
+
+
+def lose_index(archive: Path) -> None:
+    chunk_of(archive, ".index.json").unlink()
+
+
+def lose_catalog(archive: Path) -> None:
+    min(archive.rglob("_catalog/*")).unlink()
+
+
+def read(archive: Path, *filters: Filter, **more: str) -> list[int]:
+    given = {"path": str(archive), "subscribe": "orders", **more}
+    reader = FilteredReader(parse_options(given, default_start=Earliest()), ("offset",))
+    reader.pushFilters(list(filters))
+    return [
+        offset for task in reader.partitions() for rows in reader.read(task) for offset in rows["offset"].to_pylist()
+    ]
+
+
+@pytest.mark.parametrize("damage", [damage_data, lose_index, lose_catalog])
+@pytest.mark.parametrize("filters", [(), (GreaterThanOrEqual(("offset",), 95),)], ids=["whole", "filtered"])
+@pytest.mark.parametrize("size", ["5000", "1000000"], ids=["many tasks", "one task"])
+def test_damage_ends_a_read_or_is_skipped(
+    archive: Path,
+    damage: Callable[[Path], None],
+    filters: tuple[Filter, ...],
+    size: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    damage(archive)
+    with pytest.raises(ReadFailed):
+        read(archive, *filters, taskBytes=size)
+    capfd.readouterr()
+    found = read(archive, *filters, taskBytes=size, onDamage="skip")
+    assert found == sorted(set(found))
+    lost = set(range(95 if filters else 0, CHUNKS * CHUNK)) - set(found)
+    assert lost and max(lost) < CHUNK * CHUNKS / 2
+    if damage is not lose_catalog:
+        assert lost <= set(range(90, 100))
+    assert "blockgz: FAILURE orders:0 skipped offsets [" in capfd.readouterr().err
