@@ -5,6 +5,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ OURS = ("blockgz, json", "blockgz, arrow")
 WINDOW_SHARE = 0.01
 VALUES = "lengths of values"
 WHOLE = "all columns"
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+PUSHED, UNPUSHED = "filters pushed down", "filters not pushed down"
 
 
 def measure(site: Site) -> Json:
@@ -44,6 +47,7 @@ def measure(site: Site) -> Json:
         loads = _loads(spark, site, shape, json, arrow)
         seconds = _interleaved(site, shape, loads, lambda: _archived(spark, arrow, shape.name, **_bounds(shape)))
         window = _window(spark, json, shape)
+        filtered = {name: _filtered(spark, json, shape, is_pushed=name == PUSHED) for name in (PUSHED, UNPUSHED)}
         written = _written(spark, site)
     rows = {name: {"seconds": statistics.median(runs), "runs": runs} for name, runs in seconds.items()}
     result = {
@@ -52,6 +56,7 @@ def measure(site: Site) -> Json:
         "stored_bytes": {"json": all_bytes(json), "arrow": all_bytes(arrow)},
         "rows": rows,
         "window": window,
+        "filtered_seconds": filtered,
         "written": written,
         "ratios": _ratios(rows, written),
     }
@@ -121,6 +126,20 @@ def _window(spark: SparkSession, folder: Path, shape: TopicShape) -> Json:
     fetched = asyncio.run(_fetched({"path": str(folder), "subscribe": shape.name, **bounds}))
     share, wanted = fetched / all_bytes(folder), records / shape.records
     return {"seconds": seconds, "records": records, "share_of_records": wanted, "share_of_bytes": share}
+
+
+def _filtered(spark: SparkSession, folder: Path, shape: TopicShape, *, is_pushed: bool) -> float:
+    """Seconds for the same hundredth by conditions on the rows."""
+    spark.conf.set(PUSHDOWN, str(is_pushed).lower())
+    start, end = (datetime.fromtimestamp(int(ms) / 1000, UTC) for ms in _bounds(shape).values())
+    started = time.perf_counter()
+    rows = _archived(spark, folder, shape.name)
+    records = rows.where((fn.col("timestamp") >= start) & (fn.col("timestamp") < end)).count()
+    seconds = time.perf_counter() - started
+    spark.conf.set(PUSHDOWN, "false")
+    if records != int(shape.records * WINDOW_SHARE):
+        raise SystemExit(f"{records} records in a hundredth of {shape.records} by conditions")
+    return seconds
 
 
 def _bounds(shape: TopicShape) -> dict[str, str]:
@@ -199,6 +218,7 @@ def tables(result: Json) -> list[Table]:
     said = [
         (f"{window['share_of_records']:.2%} of the records by time", f"{window['seconds']:.2f}",
          f"{window['share_of_bytes']:.2%} of the bytes"),
+        *((f"by where(), {name}", f"{seconds:.2f}", "") for name, seconds in result["filtered_seconds"].items()),
         (f"Kafka source to gzipped JSON, {written['records']:,} records", f"{written['spark_seconds']:.2f}",
          f"{written['spark_bytes'] / 1e6:,.0f} MB"),
         ("the same by `archiver run --once`", f"{written['archiver_seconds']:.2f}",
