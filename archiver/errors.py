@@ -58,13 +58,13 @@ class TopicGone(NoSuchTopic):
     def __init__(self, topic: str) -> None:
         super().__init__(
             f"topic {topic!r} is gone",
-            why="the cluster has no topic of that name; what was fetched of it is archived",
-            remedy="nothing to do where it was deleted on purpose; it is archived again once it is back",
+            why="the cluster has no topic with that name; what was fetched of it is archived",
+            remedy="nothing to do if it was deleted on purpose; once it is back, it is archived again",
         )
 
 
 class FolderClosed(AssignmentLost):
-    """The marker names a successor: the partition goes on in another folder of the archive."""
+    """The marker names a successor: the partition continues in another folder of the archive."""
 
 
 class Diverged(BlockgzError):
@@ -106,8 +106,8 @@ class WorkerLost(BlockgzError):
         how = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with {exit_code}"
         super().__init__(
             f"worker {number} {how} before it had drained its partitions",
-            why="it ran out of memory, or somebody killed it" if exit_code == -9 else "its own messages stand above",
-            remedy="run it again: what was committed stands, and the next run continues from there",
+            why="it ran out of memory, or somebody killed it" if exit_code == -9 else "see its own messages above",
+            remedy="run it again: committed records are safe, and the next run continues from there",
         )
 
 

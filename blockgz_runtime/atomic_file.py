@@ -55,7 +55,7 @@ def open_regular(path: Path) -> BinaryIO:
     os.close(descriptor)
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    raise OSError(errno.EINVAL, "it is no file, but a pipe or a device", str(path))
+    raise OSError(errno.EINVAL, "it is not a file, but a pipe or a device", str(path))
 
 
 def make_private_folder(folder: Path) -> None:

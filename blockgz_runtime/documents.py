@@ -41,8 +41,8 @@ def parse_document(name: str, text: str) -> list[DocumentEntry]:
         entries = list(_yaml(name, text))
     else:
         raise UsageError(
-            f"{name} is of no known kind",
-            why="the ending of the name says what a file is: .yaml, .yml, .properties or .json",
+            f"{name} is not of a known kind",
+            why="the file extension must be .yaml, .yml, .properties or .json",
             remedy="rename the file",
         )
     return _unique(entries)
@@ -54,7 +54,7 @@ def _unique(entries: list[DocumentEntry]) -> list[DocumentEntry]:
         if entry.key in seen:
             raise UsageError(
                 f"{entry.place}: {entry.key} is given twice",
-                why=f"it stands in {seen[entry.key].place} already",
+                why=f"it is already set in {seen[entry.key].place}",
                 remedy="keep one of them",
             )
         seen[entry.key] = entry
@@ -70,7 +70,7 @@ def _yaml(name: str, text: str) -> Iterator[DocumentEntry]:
     except yaml.YAMLError as error:
         raise _malformed(name, "YAML", " ".join(str(error).split())) from error
     except RecursionError as error:
-        raise _malformed(name, "YAML", "it is nested too deep") from error
+        raise _malformed(name, "YAML", "it is nested too deeply") from error
     if root is None or root.tag == _YAML_TAGS + "null":
         return
     if not isinstance(root, yaml.MappingNode):
@@ -82,7 +82,7 @@ def _yaml_map(name: str, mapping: yaml.MappingNode, outer: tuple[str, ...]) -> I
     for key_node, node in mapping.value:
         place = f"{name}:{key_node.start_mark.line + 1}"
         if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == _YAML_TAGS + "merge" or len(outer) > _DEEPEST:
-            raise _malformed(place, "a setting", "keys are plain words, in maps that are not deep")
+            raise _malformed(place, "a setting", "keys must be plain words, in maps that are not nested deeply")
         key = (*outer, key_node.value)
         if isinstance(node, yaml.MappingNode) and node.value:
             yield from _yaml_map(name, node, key)
@@ -99,7 +99,7 @@ def _yaml_value(node: yaml.Node, place: str) -> DocumentValue:
         items = [_yaml_value(item, place) for item in node.value]
         if all(isinstance(item, str) for item in items):
             return tuple(str(item) for item in items)
-    raise _malformed(place, "a setting", "a value is a text, a number, or a list of texts, without tags")
+    raise _malformed(place, "a setting", "a value must be a text, a number, or a list of texts, without tags")
 
 
 def _json(name: str, text: str) -> Iterator[DocumentEntry]:
@@ -109,7 +109,7 @@ def _json(name: str, text: str) -> Iterator[DocumentEntry]:
     except json.JSONDecodeError as error:
         raise _malformed(f"{name}:{error.lineno}", "JSON", error.msg) from error
     except RecursionError as error:
-        raise _malformed(name, "JSON", "it is nested too deep") from error
+        raise _malformed(name, "JSON", "it is nested too deeply") from error
     if not isinstance(root, _Pairs):
         raise _malformed(f"{name}:1", "a map of settings", "the document is a list or a single value")
     yield from _json_map(_KeyLines(name, text), root, ())
@@ -152,7 +152,7 @@ def _json_value(value: Any, place: str) -> DocumentValue:
         return str(value).lower()
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return tuple(value)
-    raise _malformed(place, "a setting", "a value is a text, a number, or a list of texts")
+    raise _malformed(place, "a setting", "a value must be a text, a number, or a list of texts")
 
 
 def _properties(name: str, text: str) -> Iterator[DocumentEntry]:

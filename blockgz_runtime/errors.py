@@ -119,7 +119,7 @@ class ObjectMissing(BlockgzError, LookupError):
     def __init__(self, key: str) -> None:
         super().__init__(
             f"the object {key} is missing",
-            why="the archive names it, or an archive would have it",
+            why="the archive names it, or every archive has it",
             remedy="run `replayer verify` to see what is lost",
         )
         self.key = key
@@ -130,8 +130,8 @@ class ObjectTruncated(FormatError):
 
     def __init__(self, key: str, start: int, end: int) -> None:
         super().__init__(
-            f"the object {key} is cut short",
-            why=f"bytes {start} to {end} were asked for and it ends before",
+            f"the object {key} is truncated",
+            why=f"it ends before bytes {start} to {end}, which were requested",
             remedy="run `replayer verify` to see what is lost",
         )
         self.key = key
@@ -143,8 +143,8 @@ class ObjectChanged(FormatError):
     def __init__(self, key: str) -> None:
         super().__init__(
             f"the object {key} was replaced while it was being read",
-            why="its ETag is another one now, and objects of an archive never change",
-            remedy="run `replayer verify --deep`, and find out what wrote to it",
+            why="its ETag has changed, and objects of an archive never change",
+            remedy="run `replayer verify --deep`, and find out what changed it",
         )
         self.key = key
 

@@ -12,8 +12,8 @@ def allow_open_files(needed: int) -> None:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise UsageError(
-            f"this process may open {hard} files at most",
+            f"this process may open at most {hard} files",
             why=f"it needs about {needed}, for connections to brokers and for the archive",
-            remedy=f"raise the limit: ulimit -n {needed}, or LimitNOFILE= of a systemd unit",
+            remedy=f"raise the limit: ulimit -n {needed}, or LimitNOFILE= in a systemd unit",
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

@@ -46,9 +46,9 @@ def matching(pattern: str, topics: Sequence[str]) -> list[str]:
     found = [topic for topic in topics if not topic.startswith("__") and matches(topic)]
     if not found:
         raise NotInArchive(
-            f"no archived topic fits {pattern!r}",
+            f"no archived topic matches {pattern!r}",
             why=f"there is {_listed(topics)}",
-            remedy="a pattern must fit a whole name; quote it, so that the shell leaves it alone",
+            remedy="a pattern must match the whole name; quote it to protect it from the shell",
         )
     return found
 

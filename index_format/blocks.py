@@ -130,7 +130,7 @@ def inflate(member: Stored, expected_bytes: int, max_bytes: int) -> bytes:
     try:
         raw = bytes(inflater.decompress(member, expected_bytes + 1))
     except (isal_zlib.error, zlib.error) as error:  # type: ignore[misc]
-        raise CorruptBlock("a block does not inflate", why=str(error)) from error
+        raise CorruptBlock("a block does not decompress", why=str(error)) from error
     if len(raw) != expected_bytes or inflater.unused_data or not inflater.eof:
         raise CorruptBlock(
             "a block is not one complete gzip member of its recorded length",
@@ -342,9 +342,9 @@ def _how_encoded(entry: BlockEntry, index: Encoding, max_bytes: int) -> tuple[Re
     """The record format and the timestamp type's number."""
     if entry.num_records * RECORD_FOOTPRINT > max_bytes:
         raise TooLarge(
-            f"a block says that it holds {entry.num_records} records",
+            f"a block claims to hold {entry.num_records} records",
             why=f"this reader accepts at most {max_bytes // RECORD_FOOTPRINT}",
-            remedy="raise the bound on the size of blocks if the archive is yours and such blocks are expected",
+            remedy="raise the limit on block sizes if you trust the archive and expect such blocks",
         )
     encoding = record_format(index.record_format)
     try:
@@ -432,7 +432,7 @@ def _gzip_steps(member: Stored, entry: BlockEntry) -> Iterator[bytes]:
                 yield piece
                 piece = b"" if inflater.eof else inflater.decompress(inflater.unconsumed_tail, STEP_BYTES)
     except (isal_zlib.error, zlib.error) as error:  # type: ignore[misc]
-        raise CorruptBlock("a block does not inflate", why=str(error)) from error
+        raise CorruptBlock("a block does not decompress", why=str(error)) from error
     if not inflater.eof or inflater.unused_data or fed < len(view):
         what = "bytes after its end" if inflater.eof else "no end"
         raise CorruptBlock("a block is not one complete gzip member of its recorded length", why=f"it has {what}")
@@ -453,7 +453,7 @@ CODECS = {"gzip": _Codec(_from_gzip, _gzip_steps), "zstd": _Codec(_from_zstd, _z
 
 def _other_length(entry: BlockEntry, found: str) -> CorruptBlock:
     expected = entry.byte_length_uncompressed
-    return CorruptBlock("a block is not of its recorded length", why=f"expected {expected} bytes, found {found}")
+    return CorruptBlock("a block does not have its recorded length", why=f"expected {expected} bytes, found {found}")
 
 
 def _check_crc32(crc32: int, entry: BlockEntry) -> None:
@@ -464,7 +464,7 @@ def _check_crc32(crc32: int, entry: BlockEntry) -> None:
 def _refuse_larger(expected_bytes: int, max_bytes: int) -> None:
     if expected_bytes > max_bytes:
         raise TooLarge(
-            f"a block says that it inflates to {expected_bytes} bytes",
+            f"a block claims to decompress to {expected_bytes} bytes",
             why=f"this reader accepts at most {max_bytes}",
-            remedy="raise the bound on the size of blocks if the archive is yours and such records are expected",
+            remedy="raise the limit on block sizes if you trust the archive and expect such records",
         )

@@ -7,7 +7,7 @@ The tree::
     │   ├── MalformedObject     an index, marker or catalog is not what it must be
     │   ├── UnsupportedVersion  written by a newer major version of the format
     │   ├── TooLarge            a stored number or object exceeds the reader's bound
-    │   └── CorruptBlock        a block does not inflate to what its index says
+    │   └── CorruptBlock        a block does not decompress to what its index says
     └── BadName                 a topic or object name outside the format's alphabet (a ValueError)
 """
 

@@ -22,7 +22,7 @@ def chosen(load: Callable[[], Any], interface: int) -> Kernel:
     try:
         module = load()
     except ModuleNotFoundError:
-        return Kernel(None, "it is not installed, as where there is no C compiler")
+        return Kernel(None, "it is not installed, for example because there was no C compiler")
     except ImportError as error:
         return Kernel(None, str(error))
     found = getattr(module, "INTERFACE", None)

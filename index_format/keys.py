@@ -98,7 +98,7 @@ def parse_topic_folder(name: str) -> TopicFolder:
     if not match:
         raise BadName(
             f"{name[:80]!r} is not a topic or one of its incarnations",
-            why="it is written orders, or orders~2 for the second incarnation",
+            why="write orders, or orders~2 for the second incarnation",
         )
     # `orders~1` names the first incarnation where a newer one exists; its folder is plain.
     return TopicFolder(check_topic(match[1]), int(match[2] or 1))
@@ -386,5 +386,5 @@ def _conflict(epoch: str | None, token: str | None) -> Conflict | None:
 
 def _bad_name(name: str, home: str) -> MalformedObject:
     return MalformedObject(
-        f"the name {name[:120]!r} does not belong into {home}", why="names in an archive are derived, never free"
+        f"the name {name[:120]!r} does not belong in {home}", why="names in an archive are always derived"
     )

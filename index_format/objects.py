@@ -63,7 +63,7 @@ def encode(value: msgspec.Struct) -> bytes:
     if len(body) > MAX_OBJECT_BYTES:
         raise TooLarge(
             f"a {type(value).__name__} of {len(body)} bytes cannot be stored",
-            why=f"readers refuse objects of over {MAX_OBJECT_BYTES} bytes",
+            why=f"readers refuse objects of more than {MAX_OBJECT_BYTES} bytes",
         )
     return body
 
@@ -75,7 +75,7 @@ def decode(body: bytes, kind: type[T], name: str) -> T:
     MalformedObject.
     """
     if len(body) > MAX_OBJECT_BYTES:
-        raise TooLarge(f"{name} has {len(body)} bytes", why=f"no such object may have over {MAX_OBJECT_BYTES}")
+        raise TooLarge(f"{name} has {len(body)} bytes", why=f"such objects have at most {MAX_OBJECT_BYTES} bytes")
     expected = kind.__struct_defaults__[0]
     try:
         head: Head = _decoders[Head].decode(body)
@@ -105,7 +105,7 @@ def _check_seal(body: bytes, name: str) -> None:
         raise MalformedObject(
             f"{name} is damaged",
             why="its crc32 is not that of the bytes before it",
-            remedy="if it was edited by hand, leave the field crc32 out",
+            remedy="if it was edited by hand, remove the field crc32",
         )
 
 
@@ -114,5 +114,5 @@ def _check_unsealed(body: bytes, kind: type[Sealed], name: str) -> None:
     last = _SEAL_RENAMED.fullmatch(body, max(0, body.rfind(b',"')))
     if last is not None and last[1].decode(errors="replace") not in kind.__struct_encode_fields__:
         raise MalformedObject(
-            f"{name} is damaged", why=f"it ends with a number under {last[1]!r} where its crc32 would stand"
+            f"{name} is damaged", why=f"it ends with a number under {last[1]!r} where its crc32 should be"
         )

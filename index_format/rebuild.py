@@ -32,7 +32,7 @@ def scan_frames(data: bytes, max_bytes: int) -> Iterator[Scanned]:
             frame = data[position:end]
             size = zstandard.get_frame_parameters(frame).content_size
             if size > max_bytes:
-                raise zstandard.ZstdError(f"it says that it inflates to {size} bytes")
+                raise zstandard.ZstdError(f"it claims to decompress to {size} bytes")
             if end > len(data):
                 yield DamagedBytes(position, len(data), began_as_member=True, why="the bytes end inside it")
                 return
@@ -178,7 +178,7 @@ def rebuilt_chain(found: Sequence[StoredIndex]) -> RebuiltChain:
     before_each = [None, *chain[:-1]]
     links = tuple(Link(each, _gaps_between(last, each)) for last, each in zip(before_each, chain, strict=True))
     notes = [
-        f"{each.name} follows {each.index.previous}, which is not there"
+        f"{each.name} follows {each.index.previous}, which does not exist"
         for each in chain
         if each.index.previous is not None and each.index.previous not in by_name
     ]
@@ -187,7 +187,7 @@ def rebuilt_chain(found: Sequence[StoredIndex]) -> RebuiltChain:
     end = chain[-1].name
     siblings = [name for name in left_out if name in before and before[name] == before[end]]
     if siblings:
-        notes.append(f"{end} is taken as the last chunk, and not {', '.join(siblings)}")
+        notes.append(f"{end} is taken as the last chunk, not {', '.join(siblings)}")
     return RebuiltChain(links, tuple(left_out), tuple(notes))
 
 

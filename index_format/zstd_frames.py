@@ -40,7 +40,7 @@ def decompress(frame: bytes | memoryview, expected_bytes: int) -> bytes:
     except zstandard.ZstdError as error:
         raise CorruptBlock("a block does not decompress", why=str(error)) from error
     if len(raw) != expected_bytes:
-        raise CorruptBlock("a block is not of its recorded length", why=f"{len(raw)} bytes, not {expected_bytes}")
+        raise CorruptBlock("a block does not have its recorded length", why=f"{len(raw)} bytes, not {expected_bytes}")
     return raw
 
 

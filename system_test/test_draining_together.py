@@ -64,7 +64,7 @@ def test_asked_to_end_they_end_in_order(site: Site, topic_name: str, tmp_path: P
         wait_until(lambda: any(home.glob("*/*.index.json")), 60, "a chunk", longest_pause=0.005)
         done = archiver.terminate()
     assert done.exit_code == 143, done.transcript
-    assert "the run was ended before" in done.stderr
+    assert "the run ended before" in done.stderr
     site.once(topic_name)
     assert sum(len(site.exact(topic_name, number).records) for number in range(PARTITIONS)) == RECORDS
 

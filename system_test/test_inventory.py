@@ -67,4 +67,4 @@ def test_a_declared_inventory_that_was_deleted_is_made_again(site: Site, topic_n
     run("replayer", "verify", *site.archive, check=3)
     assert " inventory_rebuilt " in site.run(topic_name, "--once").stderr
     assert listed(site)[topic_name, 1]["partitions"] == [0, 1]
-    assert "was made from a listing" in run("replayer", "verify", *site.archive, check=0).stdout
+    assert "was rebuilt from a listing" in run("replayer", "verify", *site.archive, check=0).stdout

@@ -122,7 +122,7 @@ def test_what_is_foreign_is_named(site: Site, topic_name: str, copy: str, mode: 
     produce(site.bootstrap, copy, [NewRecord(b"foreign", partition=1)])
     told = proved(site, topic_name, 3)
     assert (told["verdict"], told["foreign"], told["missing"]) == ("FAILURE", 1, 0)
-    assert told["lanes"][1]["faults"] == [f"partition 1 [{offset}..{offset + 1}): records that are not the job's"]
+    assert told["lanes"][1]["faults"] == [f"partition 1 [{offset}..{offset + 1}): records that are not from this job"]
 
 
 def test_what_is_missing_is_counted(site: Site, topic_name: str, copy: str) -> None:

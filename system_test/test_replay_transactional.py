@@ -90,7 +90,7 @@ def test_a_second_run_fences_the_first(site: Site, topic_name: str, copy: str) -
         zombie.wait_for(lambda: logged(site, copy) > 0, 60, "the first records")
         second = replayed(site, topic_name, copy, "--transactional", "--resume")
         done = zombie.wait(90).expect(11)
-    assert "another run of the same job began" in done.stderr
+    assert "another run of the same job has started" in done.stderr
     assert second["complete"]
     assert second["records"] + second["records_before"] == RECORDS
     same(site, topic_name, copy)
@@ -125,9 +125,9 @@ def test_another_selection_or_another_history_is_not_gone_on_with(site: Site, to
     named = ("--transactional", "--job", topic_name)
     replayed(site, topic_name, copy, *named, "--to", "10")
     told = replayed(site, topic_name, copy, *named, "--resume", "--to", "20", check=2)
-    assert "not the replay that the job began with" in told["stderr"]
+    assert "not the replay that the job started with" in told["stderr"]
     told = replayed(site, topic_name, copy, "--transactional", "--job", "unheard-of", "--resume", check=2)
-    assert "nothing is recorded of job unheard-of" in told["stderr"]
+    assert "nothing is recorded for job unheard-of" in told["stderr"]
     assert sum(len(read(site.bootstrap, copy, partition)) for partition in range(2)) == 20
 
 

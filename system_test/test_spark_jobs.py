@@ -180,7 +180,7 @@ def test_only_what_is_selected(spark: SparkSession, shop: ArchiveWriter, tmp_pat
     assert exported("bills", "--key", "k") == [("bills", 0, 2)]
     assert exported("bills", "--from", "latest") == []
     nothing = replayer("export", "x*", tmp_path / "x", "--format", "parquet", "-a", shop.root)
-    assert (nothing.exit_code, "no archived topic fits" in nothing.stderr) == (4, True)
+    assert (nothing.exit_code, "no archived topic matches" in nothing.stderr) == (4, True)
 
 
 def test_json_values_with_a_schema_given_and_found_out(

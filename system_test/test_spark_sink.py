@@ -321,7 +321,7 @@ def test_retention_that_overtakes_a_job_ends_it_and_the_way_on_records_the_gap(
     delete_records(site.bootstrap, topic_name, before=30)
     lost = job("checkpoint")
     assert lost.exit_code == 1, lost.stderr
-    said = lost.stderr.partition("error: the topic no longer holds records that were to be archived next\n")[2]
+    said = lost.stderr.partition("error: the topic no longer holds the records to be archived next\n")[2]
     assert "KAFKA_DATA_LOSS." in said and f"remove the checkpoint {tmp_path / 'checkpoint'}" in said, lost.stderr
     assert verified(site, topic_name)["partitions"][0]["records"] == 20
     again = job("another")

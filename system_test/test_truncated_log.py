@@ -49,7 +49,7 @@ def test_it_goes_on_where_log_and_archive_agree_and_readers_see_one_partition(
     refused = site.run(topic, "--once", check=1)
     assert "is not the one that was archived" in refused.stderr
     plan = diverged(site, topic, "--dry-run")
-    assert f"goes on in {topic}~2 from offset 100; 100 records" in plan.stdout
+    assert f"continues in {topic}~2 from offset 100; 100 records" in plan.stdout
     diverged(site, topic, "--yes")
     site.run(topic, "--once")
 

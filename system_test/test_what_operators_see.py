@@ -155,7 +155,7 @@ def test_a_dead_broker_fills_no_log(topic_name: str, tmp_path: Path) -> None:
             program.wait_for(lambda: "brokers are down" in program.stderr, SECONDS, "the broker is said to be down")
             broker.start()
             produce(broker.bootstrap, topic_name, values(10, 20))
-            service.wait_partition("the archiver goes on", durable_offset=20)
+            service.wait_partition("the archiver continues", durable_offset=20)
             done = program.terminate(SECONDS)
         lines = [line for line in done.stderr.splitlines() if " client_log " in line]
         assert any("Connection refused" in line for line in lines)

@@ -201,7 +201,7 @@ class _Demo:
 
     def _expect(self, what: str, found: Any, produced: Any) -> None:
         if found != produced:
-            raise DemoMismatch(f"{what}: expected {produced!r}, found {found!r}", why="this is a fault of blockgz")
+            raise DemoMismatch(f"{what}: expected {produced!r}, found {found!r}", why="this is a bug in blockgz")
 
     def _run_json(self, program: str, *arguments: str) -> dict[str, Any]:
         output = self._run(program, *arguments)

@@ -54,7 +54,7 @@ def gc(
     if grace < SHORTEST_GRACE_SECONDS:
         raise UsageError(
             f"--grace of {grace:g} s is too short",
-            why="a listing may lag and readers may be on their way; what is younger than an hour is never deleted",
+            why="listings may lag and readers may be active, so nothing younger than an hour is deleted",
             remedy="give 1h or more; the default is 7d",
         )
     store = open_existing_store(archive, s3)
@@ -112,8 +112,8 @@ def _print_plan(plan: SweepPlan) -> None:
     if plan.spared:
         partitions = sorted({f"{found.name.folder}:{found.name.partition}" for found in plan.spared})
         click.echo(
-            f"note: {len(plan.spared):,} objects of writers that died stay, because they may hold records that a gap "
-            f"lists as lost; to bring them back: archiver repair salvage {' '.join(partitions)}",
+            f"note: {len(plan.spared):,} objects of dead writers are kept, because they may hold records that a gap "
+            f"lists as lost; to recover them: archiver repair salvage {' '.join(partitions)}",
             err=True,
         )
     if not plan.count:

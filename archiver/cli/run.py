@@ -125,7 +125,7 @@ def _print_result(reports: Sequence[PartitionReport]) -> None:
         elif report.end_offset is not None and (report.high_watermark or 0) > report.end_offset:
             click.echo(
                 f"note: {name_of(report.partition)} continues to {report.high_watermark}, beyond the last stable "
-                f"offset {report.end_offset}: an open transaction holds the rest back; run again once it ended",
+                f"offset {report.end_offset}: an open transaction holds back the rest; run again once it has ended",
                 err=True,
             )
 
@@ -139,8 +139,8 @@ def _tell_undrained(result: RunResult) -> None:
     if left:
         shown = listed([name_of(report.partition) for report in left])
         click.echo(
-            f"note: the run was ended before {len(left)} of {len(reports)} partitions were drained ({shown}); "
-            "run it again: it resumes where it ended",
+            f"note: the run ended before {len(left)} of {len(reports)} partitions were drained ({shown}); "
+            "run it again to resume",
             err=True,
         )
 

@@ -72,7 +72,7 @@ def spark(*, archive: str, kafka: tuple[str, ...], as_json: bool, **given: Any) 
             raise
         raise UsageError(
             "pyspark is not installed",
-            why="archiver spark is a Spark job, and Spark is an extra",
+            why="archiver spark is a Spark job, and Spark is an optional extra",
             remedy="pip install 'blockgz[spark]'",
         ) from error
     chosen = {name: value for name, field in OPTIONS.items() if (value := given.pop(field)) is not None}
@@ -93,7 +93,7 @@ def _java_settings(pairs: tuple[str, ...]) -> dict[str, str]:
     if "isolation.level" in settings:
         raise UsageError(
             "-X isolation.level may not be set",
-            why="the archive says which records it holds",
+            why="the archive determines which records it holds",
             remedy="use --isolation-level",
         )
     return settings
@@ -115,4 +115,4 @@ def _print_result(archive: str, result: "JobResult", *, drained: bool | None, as
     else:
         click.echo(f"{result.records:,} records in {result.batches:,} batches")
     if drained is False:
-        click.echo("note: the job was ended before all was archived; run it again: it resumes where it ended", err=True)
+        click.echo("note: the job ended before everything was archived; run it again to resume", err=True)

@@ -79,9 +79,9 @@ def status(
         look = partial(_seen_in_archive, store, selection, cluster)
     else:
         raise UsageError(
-            "nothing says what to look at",
-            why="neither an archive nor a running archiver is named",
-            remedy="give -a/--archive, or --http of a running archiver",
+            "there is nothing to look at",
+            why="neither an archive nor a running archiver is given",
+            remedy="add -a/--archive, or --http for a running archiver",
         )
     seen = look()
     _show(seen, as_json=as_json)

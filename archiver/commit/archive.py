@@ -36,7 +36,7 @@ def open_archive(store: Store, *, layout: str, cluster_id: str | None) -> Archiv
     for other in LAYOUTS:
         if other != layout and store.head(archive_key(other)) is not None:
             raise UsageError(
-                f"{store.url} is an archive of layout {other!r}",
+                f"{store.url} is an archive with layout {other!r}",
                 why=f"this run asks for layout {layout!r}",
                 remedy=f"use --layout {other}, or another --archive",
             )
@@ -50,9 +50,9 @@ def open_archive(store: Store, *, layout: str, cluster_id: str | None) -> Archiv
     info = _settle(store, key, objects.encode(fresh), ArchiveInfo)
     if None not in (cluster_id, info.cluster_id) and cluster_id != info.cluster_id:
         raise Diverged(
-            f"{store.url} holds the topics of another cluster",
+            f"{store.url} holds topics of another cluster",
             why=f"its cluster id is {info.cluster_id}, this one's is {cluster_id}",
-            remedy="give each cluster an --archive of its own, or correct -b",
+            remedy="give each cluster its own --archive, or correct -b",
         )
     return info
 
@@ -133,9 +133,9 @@ def settle_same_topic(store: Store, layout: str, folder: TopicFolder, topic_id: 
     info = _settle(store, key, objects.encode(fresh), TopicInfo)
     if info.topic_id != topic_id:
         raise Diverged(
-            f"{folder} holds another topic of that name",
+            f"{folder} holds another topic with that name",
             why=f"its topic id is {info.topic_id}, not {topic_id}: the topic was created again",
-            remedy="nothing to repair: the archiver goes on in the folder of the topic that the cluster has",
+            remedy="nothing to repair: the archiver continues in the folder of the current topic",
         )
 
 

@@ -83,8 +83,8 @@ def commit_batch(
     if gap is not None and not policy.gaps_are_recorded:
         raise GapRefused(
             f"{identity}: the archive ends at {gap.start}, the batch begins at {gap.end}",
-            why="nobody knows whether the log held records between them",
-            remedy="give the records from there on, or record the gap with --on-gap record",
+            why="it is unknown whether the log held records between them",
+            remedy="supply the records from there on, or record the gap with --on-gap record",
         )
     for chunk in chunks:
         yield from check_data(identity, ends, chunk, policy)
@@ -128,8 +128,8 @@ def check_data(
         found = "is not there" if head is None else f"has {head.size} bytes"
         raise StoreError(
             f"the object {key}, which a task stored with {chunk.data.bytes} bytes, {found}",
-            why="driver and tasks do not see the same store, or somebody deleted the object",
-            remedy="use s3://, or a folder that is the same for all of them",
+            why="the driver and the tasks use different stores, or somebody deleted the object",
+            remedy="use s3://, or a folder that all of them share",
         )
 
 
@@ -137,9 +137,9 @@ def _check_end(identity: PartitionIdentity, ends: Collection[ChainEnd], held: He
     now = ChainEnd.of(held)
     if set(ends) != {now}:
         raise Fenced(
-            f"{identity}: another writer archived up to {now.next_offset} while this batch was under way",
+            f"{identity}: another writer archived up to {now.next_offset} during this batch",
             why=f"the batch was cut for an archive that ends at {' and '.join(str(end.next_offset) for end in ends)}",
-            remedy="run the batch again: what is archived by now is left out; let one query write a partition",
+            remedy="run the batch again; it skips what is already archived. Let only one query write a partition",
         )
 
 

@@ -36,16 +36,16 @@ def continue_in(new: PartitionIdentity, old: PartitionKeys, held: Held, turn: Tu
     existing = yield from read_marker(new.keys.marker)
     if existing is not None and (not existing.marker.continues or existing.marker.continues.folder != str(old.folder)):
         raise Diverged(
-            f"{new.keys.marker} is there already",
-            why="the folder holds a chain of the partition that does not continue this one",
-            remedy="find out where it comes from; nothing was changed",
+            f"{new.keys.marker} already exists",
+            why="the folder holds a chain of this partition that does not continue this one",
+            remedy="find out where it came from; nothing was changed",
         )
     # Asked after `existing` was read: whoever closes the old folder meanwhile has replaced that before.
     now = yield from read_marker(old.marker)
     if now is None or now.etag != held.etag:
         raise Fenced(
             f"another writer took over {old.marker}",
-            why="it changed since it was read: an archiver or another repair is at work",
+            why="it has changed since it was read: an archiver or another repair is running",
             remedy="run the command again; nothing was changed",
         )
     epoch = max(held.marker.epoch, existing.marker.epoch if existing else 0) + 1

@@ -50,7 +50,7 @@ def check_gap(identity: PartitionIdentity, held: Held | None, chunk: FinishedChu
     start, end = chunk.start.position, chunk.next_offset
     if held is None or markers.replaceable_gap(held.marker, start, end) is None:
         raise SalvageRefused(
-            f"{identity}: no gap of the marker holds offsets [{start}..{end}) any more",
-            why="another process changed the archive meanwhile",
-            remedy="run the command again: it plans again",
+            f"{identity}: no gap of the marker holds offsets [{start}..{end}) any longer",
+            why="another process has changed the archive",
+            remedy="run the command again to make a new plan",
         )

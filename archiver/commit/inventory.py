@@ -37,7 +37,7 @@ def change_inventory(key: str, change: Change, *, is_declared: bool) -> Protocol
         if tries >= MAX_REFUSALS:
             raise StoreUnfit(
                 f"the store refused {tries} swaps of {key}",
-                why="each named the version that the store had just given",
+                why="each named the version that the store had just returned",
                 remedy="use a store with working conditional writes",
             )
         yield Wait(tries, f"another writer changed {key}")

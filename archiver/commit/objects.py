@@ -67,7 +67,7 @@ def _store_at(key: str, body: Body, attempt: str) -> Protocol[bool]:
             if head is not None:
                 return head.attempt == attempt
         was_asked, is_asked = is_asked, True
-        cause, failure = f"the store says both that {key} is taken and that it is not there", None
+        cause, failure = f"the store says both that {key} exists and that it does not", None
         try:
             if (yield PutIfAbsent(key, body, attempt)):
                 return True
@@ -96,7 +96,7 @@ def swap_marker(key: str, marker: Marker, expected: ContentTag | None) -> Protoc
     body = markers.encode(marker)
     tries = refusals = 0
     while True:
-        cause, failure = "the store refused a swap from its own etag", None
+        cause, failure = "the store refused a swap from its own ETag", None
         try:
             etag: ContentTag | None = yield CompareAndSwap(key, body, expected)
             if etag is not None:
@@ -111,19 +111,19 @@ def swap_marker(key: str, marker: Marker, expected: ContentTag | None) -> Protoc
         if current is None and expected is not None:
             raise StoreError(
                 f"the marker {key} vanished",
-                why="it was there when this writer claimed the partition",
-                remedy="find out who deleted it and restore it; it is never created over an existing archive",
+                why="it existed when this writer claimed the partition",
+                remedy="find out who deleted it, and restore it; it is never created again in an existing archive",
             )
         if current is not None and current.etag != expected:
             raise Fenced(
                 f"another writer took over {key}",
                 why=f"writer {current.marker.writer} of group {current.marker.group_id!r} holds epoch "
                 f"{current.marker.epoch}",
-                remedy="run one deployment per archive; this writer's open chunk is dropped, nothing is lost",
+                remedy="run only one deployment per archive; this writer drops its open chunk, and nothing is lost",
             )
         if refusals >= MAX_REFUSALS:
             raise StoreUnfit(
-                f"the store refused {refusals} swaps of {key} from the etag that it reports itself",
+                f"the store refused {refusals} swaps of {key} from the ETag that it reported itself",
                 remedy="use a store with working conditional writes",
             )
         tries += 1

@@ -133,8 +133,8 @@ def _take_over_once(identity: PartitionIdentity, writer: str, policy: TakeoverPo
     if gap is not None and not policy.gaps_are_recorded:
         raise GapRefused(
             f"{identity}: records at offsets [{gap.start}..{gap.end}) were never archived",
-            why="retention removed them from the log first",
-            remedy="run with --on-gap record to archive the rest, with the gap recorded",
+            why="retention deleted them from the log first",
+            remedy="run with --on-gap record to record the gap and archive the rest",
         )
     nonce: str = yield NewToken()
     claim = _claim(identity, held, writer, nonce, gap)
@@ -150,8 +150,8 @@ def _check_assignment(identity: PartitionIdentity) -> Protocol[None]:
     if not mine:
         raise AssignmentLost(
             f"{identity} went to another process, or its topic was created again",
-            why="the consumer group or the cluster changed meanwhile",
-            remedy="nothing to do: whoever owns the partition now archives what is not committed",
+            why="the consumer group or the cluster has changed",
+            remedy="nothing to do: the new owner archives what is not committed",
         )
 
 
@@ -214,7 +214,7 @@ def gap_before(marker: Marker, bounds: LogBounds, identity: PartitionIdentity) -
         raise Diverged(
             f"{identity} ends at offset {bounds.high}, but the archive already holds it up to {position}",
             why="the log was truncated or replaced, or this is another cluster",
-            remedy="find out what happened to the log; `archiver repair diverged` lets the partition go on",
+            remedy="find out what happened to the log; `archiver repair diverged` lets the partition continue",
         )
     return Gap(position, bounds.low, "retention") if bounds.low > position else None
 
@@ -240,9 +240,9 @@ def _claim(identity: PartitionIdentity, held: Held | None, writer: str, nonce: s
 def _check_identity(identity: PartitionIdentity, marker: Marker, policy: TakeoverPolicy) -> None:
     if marker.successor is not None:
         raise FolderClosed(
-            f"{identity} goes on in {marker.successor}",
-            why=f"the topic was created again, or its log was truncated; nothing is added to {identity.keys.folder}",
-            remedy="nothing to do: the next claim finds the folder; with --once, run it again",
+            f"{identity} continues in {marker.successor}",
+            why=f"the topic was created again, or its log was truncated; {identity.keys.folder} is closed",
+            remedy="nothing to do: the next claim finds the folder. With --once, run it again",
         )
     if (marker.archive_id, marker.topic, marker.partition) != (
         identity.archive_id,
@@ -252,7 +252,7 @@ def _check_identity(identity: PartitionIdentity, marker: Marker, policy: Takeove
         raise Diverged(
             f"{identity.keys.marker} belongs to {marker.topic}:{marker.partition} of archive {marker.archive_id}",
             why=f"expected {identity} of archive {identity.archive_id}",
-            remedy="the objects of two archives were mixed; restore the right ones",
+            remedy="objects of two archives are mixed up; restore the right ones",
         )
     if None not in (marker.topic_id, identity.topic_id) and marker.topic_id != identity.topic_id:
         raise Diverged(
@@ -264,7 +264,7 @@ def _check_identity(identity: PartitionIdentity, marker: Marker, policy: Takeove
     if marker.group_id != identity.group_id and not policy.other_groups_are_replaced:
         raise OwnedByAnother(
             f"{identity} is archived by consumer group {marker.group_id!r}",
-            why=f"this process runs as group {identity.group_id!r}; two deployments would fence each other for ever",
+            why=f"this process runs as group {identity.group_id!r}; two deployments would keep fencing each other",
             remedy=f"use --group-id {marker.group_id}, or --takeover once the other deployment is stopped",
         )
 
@@ -275,7 +275,7 @@ def _check_isolation(identity: PartitionIdentity, marker: Marker) -> Protocol[No
     if level is not None and level != identity.isolation_level:
         raise UsageError(
             f"{identity} is archived with isolation level {level}",
-            why=f"this run asks for {identity.isolation_level}, under which other records belong into the archive",
+            why=f"this run asks for {identity.isolation_level}, under which the archive would hold other records",
             remedy=f"use --isolation-level {level}, or another --archive",
         )
 
@@ -289,9 +289,9 @@ def archived_level(keys: PartitionKeys, marker: Marker) -> Protocol[str | None]:
     found: StoredObject | None = yield from retrying(Get(key))
     if found is None:
         raise StoreError(
-            f"the index {key} is gone",
-            why="the marker names it as its newest chunk's",
-            remedy="find out who deleted it and restore it",
+            f"the index {key} is missing",
+            why="the marker names it as the index of its newest chunk",
+            remedy="find out who deleted it, and restore it",
         )
     return markers.decode_index(found.body, entry, marker.topic, marker.partition).isolation_level
 
@@ -335,8 +335,8 @@ def _check_holes(identity: PartitionIdentity, marker: Marker, bounds: LogBounds)
 def _another_record(identity: PartitionIdentity, offset: int) -> Diverged:
     return Diverged(
         f"{identity}: the record at offset {offset} is not the one that was archived",
-        why="the log was truncated and written again, or this is another cluster",
-        remedy="find out what happened to the log; `archiver repair diverged` lets the partition go on",
+        why="the log was truncated and rewritten, or this is another cluster",
+        remedy="find out what happened to the log; `archiver repair diverged` lets the partition continue",
     )
 
 

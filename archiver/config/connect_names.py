@@ -68,20 +68,22 @@ def _or_none(text: str) -> str | None:
 def _milliseconds(text: str) -> str | None:
     """-1 switches the limit off."""
     if not text.removeprefix("-").isdecimal():
-        raise ValueError("it is a whole number of milliseconds")
+        raise ValueError("it must be a whole number of milliseconds")
     return None if text.startswith("-") else f"{text}ms"
 
 
 def _bad_records(tolerance: str) -> str:
     policies = {"none": "stop", "all": "skip"}
     if tolerance not in policies:
-        raise ValueError("it is none or all")
+        raise ValueError("it must be none or all")
     return policies[tolerance]
 
 
 ALIASES: Mapping[str, Alias] = {
     "bootstrap.servers": Alias("bootstrap_servers"),
-    "topics.regex": Alias("topics", lambda text: f"~{text}", "the expression is Python's, which is nearly Java's"),
+    "topics.regex": Alias(
+        "topics", lambda text: f"~{text}", "the expression uses Python syntax, which is nearly Java's"
+    ),
     "s3.region": Alias("region"),
     "s3.endpoint": Alias("endpoint_url"),
     "store.url": Alias("endpoint_url"),
@@ -101,7 +103,7 @@ ALIASES: Mapping[str, Alias] = {
     "rotate.schedule.interval.ms": Alias(
         "chunk_interval",
         _milliseconds,
-        "chunks end at this age, not at multiples of it on the wall clock; -1 leaves chunk_interval's default",
+        "chunks close at this age, not at multiples of it on the wall clock; -1 keeps chunk_interval's default",
     ),
     "tasks.max": Alias("workers"),
     "errors.tolerance": Alias(
@@ -117,18 +119,18 @@ PREFIXES = ("s3.prefix", "topics.dir")
 """A bucket and a prefix make `archive`."""
 
 NOT_USED: Mapping[str, str] = {
-    "name": "the consumer group is named by group_id",
-    "connector.class": "the archiver is no connector; for kafka-connect-s3's object names set layout to seed",
-    "s3.path_style": "with an endpoint the path style is always used, without one AWS's own",
+    "name": "group_id names the consumer group",
+    "connector.class": "the archiver is not a connector; for kafka-connect-s3's object names set layout to seed",
+    "s3.path_style": "with an endpoint, path style is always used; without one, AWS's own style",
     "s3.part.size": "uploads go in parts of 16 MiB",
-    "s3.part.retries": "the archiver tries again for as long as it owns the partition",
+    "s3.part.retries": "the archiver retries as long as it owns the partition",
     "s3.object.tagging": "the index has offsets and counts; for tags of your own set object_tags",
     "s3.object.behavior.on.tagging.error": "tags are stored with the object, or it is not stored",
     "s3.wan.mode": "accelerated endpoints are not used",
     "s3.send.digest": "set checksum_algorithm",
     "s3.retry.backoff.ms": "pauses between requests double, up to some seconds",
     "s3.http.send.expect.continue": "the AWS library decides",
-    "storage.class": "the archive's address chooses the store",
+    "storage.class": "the archive's address determines the store",
     "key.converter": "keys are archived byte for byte",
     "key.converter.schemas.enable": "keys are archived byte for byte",
     "value.converter": "values are archived byte for byte",
@@ -138,7 +140,7 @@ NOT_USED: Mapping[str, str] = {
     "behavior.on.null.values": "null values are archived as null",
     "store.kafka.keys": "keys are always archived",
     "store.kafka.headers": "headers are always archived",
-    "errors.deadletterqueue.topic.replication.factor": "the topic has to be there",
+    "errors.deadletterqueue.topic.replication.factor": "the topic must exist",
     "errors.deadletterqueue.context.headers.enable": "the context headers are always written",
     "s3.compression.type": "chunks are always compressed; set codec",
 }
@@ -147,18 +149,18 @@ NOT_USED: Mapping[str, str] = {
 REFUSED: Mapping[str, str] = {
     "format.class": "the archive is lossless JSON lines or text; set record_format, and convert with Spark",
     "partitioner.class": "the archive is laid out by topic and partition; set layout, and partition with Spark",
-    "transforms": "the archive stays faithful; transform on replay",
-    "predicates": "the archive stays faithful; transform on replay",
+    "transforms": "the archive keeps records unchanged; transform on replay",
+    "predicates": "the archive keeps records unchanged; transform on replay",
     "aws.access.key.id": "credentials come from AWS's own chain: AWS_ACCESS_KEY_ID, a profile, or a role",
     "aws.secret.access.key": "credentials come from AWS's own chain: AWS_SECRET_ACCESS_KEY, a profile, or a role",
-    "s3.credentials.provider.class": "credentials come from AWS's own chain: environment, profile, or role_arn",
+    "s3.credentials.provider.class": "credentials come from the AWS credential chain: environment, profile, or role_arn",
     "s3.proxy.user": "write it into proxy_url: http://USER:PASSWORD@HOST:PORT",
     "s3.proxy.password": "write it into proxy_url: http://USER:${env:PROXY_PASSWORD}@HOST:PORT",
 }
 """Settings without an equal that would change what is archived: an error with this reason."""
 
 REFUSED_PREFIXES: Mapping[str, str] = {
-    "consumer.override.": "librdkafka's settings are not Java's; write kafka. and librdkafka's name",
+    "consumer.override.": "librdkafka's settings differ from Java's; write kafka. and librdkafka's name",
     "transforms.": REFUSED["transforms"],
     "predicates.": REFUSED["predicates"],
 }

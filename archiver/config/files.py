@@ -88,8 +88,8 @@ class _SettingsReader:
             self._set("archive", f"s3://{_text(bucket)}/{path}".removesuffix("/"), bucket, alias=bucket.key)
         elif prefix is not None:
             raise UsageError(
-                f"{prefix.place}: {prefix.key} stands alone",
-                why="it names a place in a bucket, and there is no s3.bucket",
+                f"{prefix.place}: {prefix.key} is set without s3.bucket",
+                why="it is a prefix in a bucket, and no bucket is named",
                 remedy="add s3.bucket, or set archive to s3://bucket/prefix",
             )
 
@@ -123,8 +123,8 @@ def _text(entry: DocumentEntry) -> str:
     if not isinstance(entry.value, str):
         raise UsageError(
             f"{entry.place}: {entry.key} has no value" if not entry.value else f"{entry.place}: {entry.key} is a list",
-            why="it takes one text",
-            remedy=f"write the value after the name in {entry.place}, or leave the name out",
+            why="it takes a single value",
+            remedy=f"write the value after the name in {entry.place}, or remove the name",
         )
     return entry.value
 
@@ -132,7 +132,7 @@ def _text(entry: DocumentEntry) -> str:
 def _twice(entry: DocumentEntry, other: str, place: str) -> UsageError:
     return UsageError(
         f"{entry.place}: {entry.key} and {other} set the same thing",
-        why=f"{other} stands in {place}",
+        why=f"{other} is set in {place}",
         remedy="keep one of them",
     )
 
@@ -140,12 +140,12 @@ def _twice(entry: DocumentEntry, other: str, place: str) -> UsageError:
 def _unknown(entry: DocumentEntry) -> UsageError:
     reason = refusal(entry.key) or KAFKA_RESERVED.get(entry.key)
     if reason is not None:
-        return UsageError(f"{entry.place}: {entry.key} cannot be set", why=reason, remedy="leave it out")
+        return UsageError(f"{entry.place}: {entry.key} cannot be set", why=reason, remedy="remove it")
     near = _nearest(entry.key)
     remedy = f"did you mean {near}?" if near else "archiver config init lists the fields; librdkafka's go under kafka"
     return UsageError(
         f"{entry.place}: {entry.key} is not a setting",
-        why="no field of the archiver and no name of Connect's that it knows is written so",
+        why="the archiver has no such field and knows no such Connect setting",
         remedy=remedy,
     )
 

@@ -130,7 +130,7 @@ def _inside(annotation: Any) -> Iterator[Any]:
 
 _EXAMPLES = {
     "archive": "s3://bucket/prefix, file:///dir or ./dir",
-    "bootstrap_servers": "HOST:PORT, and more of them after commas",
+    "bootstrap_servers": "HOST:PORT, several separated by commas",
     "http": "HOST:PORT, such as 127.0.0.1:9404",
     "endpoint_url": "a URL such as http://localhost:9000",
     "proxy_url": "a URL such as http://proxy:3128",

@@ -69,13 +69,13 @@ HostAndPort = Annotated[str, AfterValidator(_host_and_port)]
 KAFKA_RESERVED = {
     "enable.auto.commit": "the marker in the archive is the only committed position",
     "enable.auto.offset.store": "the marker in the archive is the only committed position",
-    "auto.offset.reset": "a missing offset is a gap to record, never a place to jump from",
-    "isolation.level": "it is part of the archive's promise; use isolation_level",
+    "auto.offset.reset": "a missing offset is recorded as a gap, never skipped",
+    "isolation.level": "it determines what the archive holds; use isolation_level",
     "enable.partition.eof": "--once and idle progress need to see the end of a partition",
     "group.id": "use group_id",
     "group.instance.id": "use group_instance_id",
     "group.protocol": "use group_protocol",
-    "partition.assignment.strategy": "partitions move one by one only with cooperative-sticky, which is set",
+    "partition.assignment.strategy": "only cooperative-sticky, which is always used, moves partitions one by one",
     "bootstrap.servers": "use bootstrap_servers",
     "metadata.broker.list": "use bootstrap_servers",
     "auto.commit.enable": "the marker in the archive is the only committed position",
@@ -236,23 +236,23 @@ class RunConfig(BaseModel):
         if self.layout == "seed" and self.record_format != "text":
             raise _together(
                 ("layout", "record_format"),
-                "layout seed holds record format text only: its readers know no other",
+                "layout seed supports only record format text, because its readers know no other",
                 "set record_format to text, or layout to topic",
             )
         if self.layout == "seed" and self.codec != "gzip":
             raise _together(
                 ("layout", "codec"),
-                "layout seed holds gzip only: its readers know no other",
+                "layout seed supports only gzip, because its readers know no other",
                 "set codec to gzip, or layout to topic",
             )
         if self.gzip_library == "isal" and self.gzip_level is not None and self.gzip_level > 3:
             raise _together(
-                ("gzip_library", "gzip_level"), "ISA-L has the gzip levels 0 to 3", "set gzip_library to zlib for more"
+                ("gzip_library", "gzip_level"), "ISA-L supports gzip levels 0 to 3", "set gzip_library to zlib for more"
             )
         if self.on_bad_record == "dlq" and self.dlq_topic is None:
             raise _together(
                 ("on_bad_record", "dlq_topic"),
-                "records that cannot be archived have no topic to go to",
+                "there is no topic for records that cannot be archived",
                 "set dlq_topic, or on_bad_record to skip",
             )
         if self.dead_letter_topic and TopicSelection(self.topics, self.exclude)([self.dead_letter_topic]):

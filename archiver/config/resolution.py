@@ -127,7 +127,7 @@ def _failure(error: ErrorDetails, settings: Settings, masked: frozenset[str]) ->
     setting = settings.get(key, Setting(error["input"], DEFAULT))
     if error["type"] == "kafka_reserved":
         return UsageError(
-            f"{_named(key, setting.origin)} may not be set", why=str(context["reason"]), remedy="leave it out"
+            f"{_named(key, setting.origin)} may not be set", why=str(context["reason"]), remedy="remove it"
         )
     cause = context.get("error")
     reason = str(cause) if cause is not None else error["msg"]
@@ -135,7 +135,7 @@ def _failure(error: ErrorDetails, settings: Settings, masked: frozenset[str]) ->
     if isinstance(cause, BlockgzError):
         reason, remedy = cause.why or cause.what, cause.remedy or remedy
     if key in masked:
-        shown, reason = MASK, f"what it refers to is not {wanted(field)}"
+        shown, reason = MASK, f"the value that it refers to is not {wanted(field)}"
     else:
         shown = repr(setting.value if not isinstance(setting.value, tuple) else " ".join(map(str, setting.value)))
     return UsageError(f"{_named(key, setting.origin)} cannot be {shown}", why=reason, remedy=remedy)
@@ -149,7 +149,7 @@ def _conflict(context: Mapping[str, Any], settings: Settings, masked: frozenset[
         place = setting.origin.place or setting.origin.kind.value
         parts.append(f"{field} {value} ({place})")
     return UsageError(
-        f"{' and '.join(parts)} do not go together", why=str(context["reason"]), remedy=str(context["remedy"])
+        f"{' and '.join(parts)} cannot be combined", why=str(context["reason"]), remedy=str(context["remedy"])
     )
 
 
@@ -158,9 +158,9 @@ def _missing(field: str) -> UsageError:
     if description[:2].istitle():
         description = description[0].lower() + description[1:]
     return UsageError(
-        f"{field} is not given",
+        f"{field} is not set",
         why=f"it has no default: {description}",
-        remedy=f"add {option_name(field)}, set {variable_name(field)}, or write {field} into the file of -C",
+        remedy=f"add {option_name(field)}, set {variable_name(field)}, or put {field} in the file of -C",
     )
 
 

@@ -91,7 +91,7 @@ def produce(properties: Mapping[str, str], topic: str, records: Iterable[DemoRec
         )
         producer.poll(0)
     if producer.flush(DELIVERY_SECONDS):
-        raise BrokerUnreachable(f"the records of {topic} were not taken within {DELIVERY_SECONDS:.0f} s")
+        raise BrokerUnreachable(f"the records of {topic} were not accepted within {DELIVERY_SECONDS:.0f} s")
     if failures:
         raise kafka_failure(failures[0], f"the records of {topic} were not taken")
     return offsets

@@ -77,7 +77,7 @@ class ClusterChecks:
         if self._selected:
             yield Finding("topics", Verdict.OK, f"{len(self._selected)} topics, {partitions} partitions")
         elif not missing:
-            yield Finding("topics", Verdict.WARN, "none is selected so far", "check TOPIC and --exclude")
+            yield Finding("topics", Verdict.WARN, "no topics are selected yet", "check TOPIC and --exclude")
 
     def permissions(self) -> Iterator[Finding]:
         """Whether topics may be read."""
@@ -159,7 +159,7 @@ class KafkaAccess:
         if not wanted:
             return None
         answers = self._admin.list_offsets(wanted, request_timeout=DEADLINE_SECONDS).values()
-        told = (answered(each, "the newest timestamps cannot be asked for") for each in answers)
+        told = (answered(each, "the newest timestamps cannot be read") for each in answers)
         found = [each.timestamp for each in told if each is not None]
         return max((timestamp for timestamp in found if timestamp is not None and timestamp >= 0), default=None)
 

@@ -36,13 +36,13 @@ FILES_A_BROKER = 8
 def judge_topic_ids(topic_id: str | None, *, is_denied: bool = False) -> Finding:
     """Whether a topic that is deleted and created again will be recognised."""
     if is_denied:
-        return Finding("broker api", Verdict.WARN, "topics may not be described", "grant Describe on the topics")
+        return Finding("broker api", Verdict.WARN, "the user may not describe topics", "grant Describe on the topics")
     if topic_id is not None:
-        return Finding("broker api", Verdict.OK, "tells topic ids: a topic that is created again is recognised")
+        return Finding("broker api", Verdict.OK, "reports topic ids, so a topic that is created again is recognised")
     return Finding(
         "broker api",
         Verdict.WARN,
-        "does not tell topic ids: a topic that is created again looks like a log that was cut",
+        "does not report topic ids, so a topic that is created again looks like a truncated log",
         "use Kafka 2.8 or newer",
     )
 
@@ -50,7 +50,7 @@ def judge_topic_ids(topic_id: str | None, *, is_denied: bool = False) -> Finding
 def judge_protocols(protocols: frozenset[str] | None) -> Finding:
     """Whether the group protocol `consumer` is offered."""
     if protocols is None:
-        return Finding("group protocol", Verdict.WARN, "the broker does not tell which it offers", "Kafka 4 offers it")
+        return Finding("group protocol", Verdict.WARN, "the broker does not say which it offers", "Kafka 4 offers it")
     if "consumer" in protocols:
         return Finding("group protocol", Verdict.OK, f"offers {', '.join(sorted(protocols))}")
     offered = ", ".join(sorted(protocols))
@@ -70,7 +70,7 @@ def judge_topic_permissions(allowed: Mapping[str, frozenset[str] | None]) -> Ite
         remedy = f"grant {what} on topic {topic} to this user"
         yield Finding("topic ACL", Verdict.FAIL, f"{what} is not allowed on {topic}", remedy, denied=True)
     if silent:
-        yield Finding("topic ACL", Verdict.WARN, f"the broker does not tell what is allowed on {listed(silent)}")
+        yield Finding("topic ACL", Verdict.WARN, f"the broker does not say what is allowed on {listed(silent)}")
     elif not lacking and allowed:
         yield Finding("topic ACL", Verdict.OK, f"DESCRIBE and READ are allowed on {len(allowed)} topics")
 
@@ -78,7 +78,9 @@ def judge_topic_permissions(allowed: Mapping[str, frozenset[str] | None]) -> Ite
 def judge_group_permissions(group_id: str, allowed: frozenset[str] | None) -> Finding:
     """Whether the consumer group may be joined."""
     if allowed is None:
-        detail = f"the broker does not tell what is allowed on group {group_id}: it may not exist before the first run"
+        detail = (
+            f"the broker does not say what is allowed on group {group_id}: the group may not exist before the first run"
+        )
         return Finding("group ACL", Verdict.WARN, detail)
     if allowed >= NEEDED_OF_GROUP:
         return Finding("group ACL", Verdict.OK, f"READ is allowed on group {group_id}")
@@ -92,7 +94,7 @@ def judge_dead_letters(topic: str, is_there: bool, allowed: frozenset[str] | Non
     if not is_there:
         return Finding(check, Verdict.FAIL, f"there is no topic {topic}", "create it, or correct --dlq-topic")
     if allowed is None:
-        return Finding(check, Verdict.WARN, f"the broker does not tell what is allowed on {topic}")
+        return Finding(check, Verdict.WARN, f"the broker does not say what is allowed on {topic}")
     if allowed >= NEEDED_OF_DEAD_LETTERS:
         return Finding(check, Verdict.OK, f"WRITE is allowed on {topic}")
     remedy = f"grant DESCRIBE and WRITE on topic {topic} to this user"
@@ -102,8 +104,8 @@ def judge_dead_letters(topic: str, is_there: bool, allowed: frozenset[str] | Non
 NEW_GROUP = Finding(
     "group ACL",
     Verdict.WARN,
-    f"could not be checked: the first run names the group, {GROUP_PREFIX} and a part of the new archive's id",
-    f"where ACLs are in force, grant READ on groups with the prefix {GROUP_PREFIX}, or give --group-id",
+    f"could not be checked: the first run names the group {GROUP_PREFIX} and part of the archive's id",
+    f"if the cluster uses ACLs, grant READ on groups with the prefix {GROUP_PREFIX}, or set --group-id",
 )
 
 
@@ -136,7 +138,7 @@ def judge_topics(described: Mapping[str, TopicDescription], chunk_interval: floa
         else:
             yield finding
     if silent:
-        yield Finding("retention", Verdict.WARN, f"the broker does not tell the configuration of {silent} topics")
+        yield Finding("retention", Verdict.WARN, f"the broker does not report the configuration of {silent} topics")
     if fine:
         yield Finding("retention", Verdict.OK, f"{fine} topics keep records long enough for --chunk-interval")
     if types:
@@ -155,7 +157,7 @@ def judge_retention(topic: str, settings: Mapping[str, str], chunk_interval: flo
         detail = f"{topic} keeps records {format_duration(kept)}, a chunk stays open {format_duration(chunk_interval)}"
         return Finding("retention", Verdict.FAIL, f"{detail}: a crash loses records", remedy)
     if 0 <= kept < SHORT_RETENTION * chunk_interval:
-        detail = f"{topic} keeps records {format_duration(kept)}: an outage that is longer loses records"
+        detail = f"{topic} keeps records {format_duration(kept)}: a longer outage loses records"
         return Finding("retention", Verdict.WARN, detail, remedy)
     if bound != "-1":
         detail = f"{topic} keeps {format_size(int(bound))} a partition: a burst or an outage may lose records"
@@ -167,12 +169,14 @@ def judge_retention(topic: str, settings: Mapping[str, str], chunk_interval: flo
 def judge_newest(newest_ms: int | None, now: float) -> Finding:
     """Kafka does not report its time, but a record from the future shows a wrong clock."""
     if newest_ms is None:
-        return Finding("broker clock", Verdict.OK, "no record to compare with; Kafka itself does not tell its time")
+        return Finding(
+            "broker clock", Verdict.OK, "there is no record to compare with, and Kafka does not report its time"
+        )
     ahead = newest_ms / 1000 - now
     if ahead > CLOCK_WARNING_SECONDS:
         detail = f"the newest record is {format_duration(round(ahead))} in the future"
         return Finding("broker clock", Verdict.WARN, detail, "set the clocks of producers, brokers and this machine")
-    return Finding("broker clock", Verdict.OK, "no record is from the future")
+    return Finding("broker clock", Verdict.OK, "no record has a future timestamp")
 
 
 def judge_open_files(limit: int | None, brokers: int, partitions: int) -> Finding:
@@ -181,7 +185,7 @@ def judge_open_files(limit: int | None, brokers: int, partitions: int) -> Findin
     shown = "none" if limit is None else limit
     detail = f"limit {shown}, needed about {needed}; {partitions} partitions need no more"
     if limit is not None and limit < needed:
-        remedy = f"ulimit -n {max(1024, needed)}, or LimitNOFILE= of the unit"
+        remedy = f"ulimit -n {max(1024, needed)}, or LimitNOFILE= in the systemd unit"
         return Finding("open files", Verdict.WARN, detail, remedy)
     return Finding("open files", Verdict.OK, detail)
 
@@ -190,7 +194,7 @@ def judge_space(folder: Path, free: int, budget: int) -> Finding:
     """Whether the buffer's budget fits on its disk, in bytes."""
     detail = f"{folder} can be written, {format_gib(free)} free, --buffer-bytes {format_gib(budget)}"
     if free < budget:
-        return Finding("buffer", Verdict.WARN, detail, "free space, lower --buffer-bytes, or give another --buffer-dir")
+        return Finding("buffer", Verdict.WARN, detail, "free space, lower --buffer-bytes, or set another --buffer-dir")
     return Finding("buffer", Verdict.OK, detail)
 
 
@@ -203,7 +207,7 @@ def judge_clock(difference: float) -> Finding:
         return Finding("store clock", Verdict.FAIL, f"{detail}; S3 refuses such requests", remedy)
     if abs(difference) > CLOCK_WARNING_SECONDS:
         return Finding("store clock", Verdict.WARN, detail, remedy)
-    return Finding("store clock", Verdict.OK, "this machine and the store agree to a minute")
+    return Finding("store clock", Verdict.OK, "this machine and the store agree to within a minute")
 
 
 def judge_identity(found: Mapping[str, ArchiveInfo], layout: str, cluster_id: str | None) -> Finding:
@@ -213,10 +217,10 @@ def judge_identity(found: Mapping[str, ArchiveInfo], layout: str, cluster_id: st
             remedy = f"use --layout {other}, or another --archive"
             return Finding("archive", Verdict.FAIL, f"it has layout {other}, not {layout}", remedy)
         if None not in (cluster_id, info.cluster_id) and cluster_id != info.cluster_id:
-            remedy = "give each cluster an --archive of its own, or correct -b"
+            remedy = "give each cluster its own --archive, or correct -b"
             return Finding("archive", Verdict.FAIL, f"it holds the topics of cluster {info.cluster_id}", remedy)
         return Finding("archive", Verdict.OK, f"archive {info.archive_id}, layout {layout}")
-    return Finding("archive", Verdict.OK, "none there yet; the first run makes it")
+    return Finding("archive", Verdict.OK, "there is none yet; the first run creates it")
 
 
 def format_gib(size: int) -> str:

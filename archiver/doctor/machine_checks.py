@@ -43,7 +43,7 @@ def check_kernels() -> Iterator[Finding]:
     """Whether the C extensions are in use."""
     found = kernels()
     is_slow = not all(found.values()) and not os.environ.get("BLOCKGZ_NO_KERNEL")
-    remedy = "for speed, install a C compiler and Python's headers, and blockgz again" if is_slow else ""
+    remedy = "for speed, install a C compiler and Python's headers, then reinstall blockgz" if is_slow else ""
     yield Finding("C extensions", Verdict.WARN if is_slow else Verdict.OK, kernel_words(found), remedy)
 
 
@@ -59,7 +59,7 @@ def check_buffer(config: RunConfig) -> Iterator[Finding]:
         free = shutil.disk_usage(there).free
     except OSError as error:
         detail = f"{folder} cannot be written: {error.strerror or error}"
-        yield Finding("buffer", Verdict.FAIL, detail, "mend it, or give another --buffer-dir")
+        yield Finding("buffer", Verdict.FAIL, detail, "fix it, or set another --buffer-dir")
         return
     yield judge_space(folder, free, config.buffer_bytes)
 
@@ -87,11 +87,17 @@ def _conditional_writes(config: RunConfig, store: ToolStore) -> Iterator[Finding
     except StoreUnfit as error:
         finding = failed("conditional writes", error)
         if config.single_writer:
-            yield Finding(finding.check, Verdict.WARN, f"{finding.detail}; --single-writer trusts that there is one")
+            yield Finding(
+                finding.check,
+                Verdict.WARN,
+                f"{finding.detail}; with --single-writer, you guarantee that there is only one",
+            )
         else:
             yield finding
         return
-    yield Finding("conditional writes", Verdict.OK, "two writers are kept apart: all that must be refused is refused")
+    yield Finding(
+        "conditional writes", Verdict.OK, "two writers are kept apart: every conditional write that must fail does"
+    )
 
 
 def _identity(config: RunConfig, store: ToolStore, cluster_id: str | None) -> Iterator[Finding]:
@@ -119,14 +125,17 @@ def _uploads(store: ToolStore) -> Iterator[Finding]:
         expires = store.expires_uploads()
     except BlockgzError as error:
         detail = f"the lifecycle rules cannot be read: {error.why or error.what}"
-        yield Finding("unfinished uploads", Verdict.WARN, one_line(detail), "run archiver gc now and then")
+        yield Finding("unfinished uploads", Verdict.WARN, one_line(detail), "run archiver gc regularly")
         return
     if expires:
-        yield Finding("unfinished uploads", Verdict.OK, "none stays for ever")
+        yield Finding("unfinished uploads", Verdict.OK, "they are cleaned up")
         return
-    remedy = "add a lifecycle rule AbortIncompleteMultipartUpload of 7 days, or run archiver gc now and then"
+    remedy = "add a lifecycle rule AbortIncompleteMultipartUpload of 7 days, or run archiver gc regularly"
     yield Finding(
-        "unfinished uploads", Verdict.WARN, "those of killed processes stay, and cost, until somebody acts", remedy
+        "unfinished uploads",
+        Verdict.WARN,
+        "those of killed processes stay, and cost money, until they are removed",
+        remedy,
     )
 
 

@@ -143,5 +143,5 @@ def buffer_errors(path: Path, kind: type[BufferFailed] = BufferFailed) -> Iterat
         raise kind(
             f"the buffer file {path} cannot be written",
             why=error.strerror or str(error),
-            remedy="free space, or give another --buffer-dir",
+            remedy="free space, or set another --buffer-dir",
         ) from error

@@ -112,7 +112,7 @@ class DeadLetterTopic:
 
     def failure(self, error: KafkaError) -> BlockgzError:
         """What a record that was not taken means for its partition."""
-        what = f"topic {self.topic} did not take a record that cannot be archived"
+        what = f"topic {self.topic} did not accept a record that cannot be archived"
         if error.code() in DENIED:
             return AccessDenied(what, why=error.str(), remedy=f"grant Write on topic {self.topic} to this user")
         if error.code() in TOO_LARGE:
@@ -121,7 +121,7 @@ class DeadLetterTopic:
 
     def raise_if_closed(self) -> None:
         if self._closed.is_set():
-            raise ShuttingDown(f"the run ended before topic {self.topic} took a record that cannot be archived")
+            raise ShuttingDown(f"the run ended before topic {self.topic} accepted a record that cannot be archived")
 
     def close(self) -> None:
         """What is not acknowledged by now is not waited for: no chunk that leaves it out was committed."""

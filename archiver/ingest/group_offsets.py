@@ -61,7 +61,7 @@ def refuse_other_archive(group_id: str, archive_id: str | None, owners: Mapping[
             raise GroupOfAnother(
                 f"another archive uses consumer group {group_id!r}",
                 why=f"the group's offset of {name_of(partition)} was committed by archive {owner}, this one is "
-                f"{archive_id or 'new'}: in one group each would get a part of the partitions",
-                remedy="give this archive a --group-id of its own, with --takeover once if it holds these topics "
+                f"{archive_id or 'new'}: in one group, each would get only some of the partitions",
+                remedy="give this archive its own --group-id, with --takeover the first time if it holds these topics "
                 "already; or stop the other archive's processes and start with --takeover",
             )

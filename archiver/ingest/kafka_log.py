@@ -85,7 +85,7 @@ class RecordReader:
         wanted = _Wanted(offset, Future())
         with self._guard:
             if self._is_closed:
-                raise ShuttingDown("the program ends")
+                raise ShuttingDown("the program is ending")
             if partition in self._wanted:
                 raise PartitionUnavailable(f"another record of {name_of(partition)} is being read")
             self._wanted[partition] = wanted
@@ -103,7 +103,7 @@ class RecordReader:
             self._is_closed = True
             for wanted in self._wanted.values():
                 if not wanted.found.done():
-                    wanted.found.set_exception(ShuttingDown("the program ends"))
+                    wanted.found.set_exception(ShuttingDown("the program is ending"))
         self._asked.set()
         self._thread.join()
         self._consumer.close()

@@ -125,7 +125,7 @@ def _check(kind: Client, settings: dict[str, Any], config: RunConfig, named: Cal
         others = {other: value for other, value in settings.items() if other != name}
         if name in settings and _refusal(kind, others) is None:
             raise UsageError(
-                f"{named(name)}: librdkafka refuses it, or what belongs to it",
+                f"{named(name)}: librdkafka refuses it, or a related setting",
                 why=refusal.why,
                 remedy=refusal.remedy,
             ) from refusal

@@ -331,14 +331,14 @@ class KafkaSource:
             self._refusal = MemberRefused(
                 "the consumer group refuses this process",
                 why=error.str(),
-                remedy="give every process a --group-instance-id of its own",
+                remedy="give every process its own --group-instance-id",
             )
             return ()
         if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             self._refusal = AccessDenied(
-                "the consumer group may not be joined",
+                "the user may not join the consumer group",
                 why=error.str(),
-                remedy="grant Read on the group of --group-id to this user, or give another one",
+                remedy="grant Read on the group of --group-id to this user, or choose another group",
             )
             return ()
         if partition is None or error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):

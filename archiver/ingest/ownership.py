@@ -67,11 +67,11 @@ class PartitionReport:
     lost_offsets: int = 0
     """Offsets that claims recorded as gaps, because the log had deleted them."""
     retries: int = 0
-    """Waits before another try at store or broker."""
+    """Pauses before a request to the store or broker was retried."""
     restarts: int = 0
-    """Times the partition was taken over again after a failure."""
+    """Times the partition was claimed again after a failure."""
     fenced: int = 0
-    """Times another writer took the partition over while this one worked."""
+    """Times another writer took over the partition while this one worked."""
 
     @property
     def waits_for(self) -> BlockgzError | None:
@@ -144,7 +144,7 @@ class _OneWriterDriver(Driver):
 
     def _carry_out(self, operation: Operation) -> Any:
         if isinstance(operation, CompareAndSwap) and not self._still_assigned():
-            raise AssignmentLost("the partition was lost", why="nothing in the store would keep two writers apart")
+            raise AssignmentLost("the partition was lost", why="the store cannot keep two writers apart")
         return super()._carry_out(operation)
 
 
@@ -454,7 +454,7 @@ class Ownership:
         if error is not None and what_next(error, at_its_start) is Next.STOP:
             self._stopped(partition, error)
         elif error is not None or not state.is_idle:
-            cause = "the grace time ended" if error is None else error.what
+            cause = "the grace period ended" if error is None else error.what
             log.warning(LogEvent.ABANDONED, topic=partition[0], partition=partition[1], cause=cause)
 
     def _start_claim(self, partition: Partition) -> None:
@@ -469,9 +469,9 @@ class Ownership:
         config, end_offset = context.config, self.reports[partition].end_offset
         if end_offset is not None and bounds.high < end_offset:
             raise TopicChanged(
-                f"{name_of(partition)} ends at offset {bounds.high} now, and at {end_offset} as the run began",
-                why="the topic was created again meanwhile, or its log was truncated",
-                remedy="run it again, which asks for its end again",
+                f"{name_of(partition)} ends at offset {bounds.high} now, and at {end_offset} when the run began",
+                why="the topic was created again, or its log was truncated",
+                remedy="run it again; it reads the end again",
             )
         topic_id, folder = context.topics.locate(topic)
         keys = LAYOUTS[config.layout](folder, number)
@@ -518,7 +518,7 @@ class Ownership:
 
         def back_off(attempt: int, cause: BlockgzError | str) -> None:
             if partition not in self._assigned and partition not in self._leaving:
-                raise AssignmentLost("the partition was given up meanwhile", why=str(cause))
+                raise AssignmentLost("the partition has been given up", why=str(cause))
             self.reports[partition].retries += 1
             if isinstance(cause, BlockgzError):
                 self._note_trouble(partition, cause)

@@ -132,7 +132,7 @@ class PartitionArchiver:
         if topic_id is not None and claimed is None:
             self._restart_with(
                 PartitionUnavailable(
-                    f"{self._identity} is claimed again", why="the topic's id was not known as it was claimed"
+                    f"{self._identity} is claimed again", why="the topic's id was unknown when it was claimed"
                 )
             )
         elif topic_id is not None and topic_id == claimed:
@@ -207,7 +207,7 @@ class PartitionArchiver:
         """The log ends here for now. One that ends below the end of a drain never reaches it, if it was truncated."""
         self._change(ArchivingState.passed, end)
         if self._state.end_offset is not None and end < self._state.end_offset:
-            cause = f"{self._identity} ends at offset {end} now, and at {self._state.end_offset} as the run began"
+            cause = f"{self._identity} ends at offset {end} now, and at {self._state.end_offset} when the run began"
             # What was polled behind this is taken first: retention may have it by the time of the next claim.
             self._restart_with(PartitionUnavailable(cause, why="its log was truncated, or its leader is new"))
 
@@ -255,7 +255,7 @@ class PartitionArchiver:
             raise Diverged(
                 f"{self._identity}: the log is not the one that was archived",
                 why=f"{why}, and the cluster told no topic id",
-                remedy="find out what happened to the log; `archiver repair diverged` lets the partition go on",
+                remedy="find out what happened to the log; `archiver repair diverged` lets the partition continue",
             )
         if self._verdict() is not Verdict.SAME:
             self._change(ArchivingState.counted, PartitionCounts(dropped_unconfirmed=num_rows))
@@ -360,7 +360,7 @@ class PartitionArchiver:
                     )
                 case Verdict.DIFFERENT:
                     self._commit_confirmed(commit)
-                    raise self._changed("its id is another one now")
+                    raise self._changed("its id has changed")
         self._carry_out(content)
 
     def _commit_confirmed(self, commit: PendingCommit) -> None:
@@ -445,9 +445,9 @@ class PartitionArchiver:
 
     def _changed(self, why: str) -> TopicChanged:
         return TopicChanged(
-            f"topic {self._identity.topic} is taken over again",
+            f"topic {self._identity.topic} is claimed again",
             why=why,
-            remedy="nothing to do: what the cluster confirmed is archived, the topic of that name now is archived next",
+            remedy="nothing to do: what the cluster confirmed is archived; the current topic with that name is next",
         )
 
     @contextmanager

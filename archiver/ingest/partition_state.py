@@ -59,7 +59,7 @@ class PartitionCounts:
     commits: int = 0
     """Swaps of the marker: of chunks, and of progress without records."""
     commit_seconds: float = 0.0
-    """Time that commits took, uploads and retries included."""
+    """Time spent on commits, including uploads and retries."""
     stored_bytes: int = 0
     dropped_duplicates: int = 0
     skipped: int = 0
@@ -382,7 +382,7 @@ def wanted(state: ArchivingState, fetched: Fetched) -> Wanted:
             raise Diverged(
                 f"{name_of(fetched.partition)}: offset {offsets[0].as_py()} came again under leader epoch {epoch}",
                 why=f"the log was truncated below offset {state.position}, which was already read",
-                remedy="run it again; where it stops again, `archiver repair diverged` lets the partition go on",
+                remedy="run it again; if it stops again, `archiver repair diverged` lets the partition continue",
             )
         batch = batch.filter(pc.greater_equal(offsets, state.position))
         duplicates = fetched.batch.num_rows - batch.num_rows

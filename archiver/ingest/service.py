@@ -65,7 +65,7 @@ TRIES_OF_ONCE = 30
 POLL_SECONDS_OF_ONCE = 0.01
 """A run that comes to an end is not to wait for records that nobody wants."""
 GIVEN_UP = (
-    "the store is not asked whether it keeps writers apart: a second process, or one that was thought dead and came "
+    "the store is not checked for conditional writes: a second process, or one that was thought dead and came "
     "back, can overwrite markers and chunks, and records get lost or doubled"
 )
 

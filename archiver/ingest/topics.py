@@ -236,9 +236,9 @@ class TopicDirectory:
                 f"topic {topic!r} was created again", why=f"its id is {told}, the archive's is {topic_id}"
             )
         raise BrokerUnreachable(
-            f"the id of topic {topic!r} is not known now",
-            why="the archive knows it, and the log may be another topic's of that name",
-            remedy="nothing to do: the partition is taken over once the cluster tells the id",
+            f"the id of topic {topic!r} is unknown",
+            why="the archive has the id, and the log may belong to another topic with that name",
+            remedy="nothing to do: the partition is claimed once the cluster reports the id",
         )
 
     def current_id(self, topic: str) -> str | None:

@@ -27,7 +27,7 @@ from index_format.keys import (
 )
 
 REQUESTS_AT_ONCE = 16
-MISSING = "it was archived once, and all of it is gone"
+MISSING = "it was archived once, but all of it is gone"
 
 
 class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,5 +179,5 @@ def _check_names(selection: TopicSelection, topics: set[str], url: str) -> None:
         raise NotInArchive(
             f"topic {missing[0]!r} is not in the archive",
             why=f"{url} holds {shown or 'no topics'}",
-            remedy="name one of those, or archive the topic first",
+            remedy="choose one of these, or archive the topic first",
         )

@@ -218,7 +218,7 @@ def read_chain(store: ToolStore, layout: str, folder: TopicFolder, partition: in
     marker = markers.decode_marker(stored.body, keys.marker)
     if (marker.topic, marker.partition) != (folder.topic, partition):
         raise MalformedObject(
-            f"{keys.marker} is not this partition's marker", why=f"it says {marker.topic}:{marker.partition}"
+            f"{keys.marker} is not this partition's marker", why=f"it names {marker.topic}:{marker.partition}"
         )
     entries: list[ChunkEntry] = list(marker.tail)
     gaps: list[Gap] = list(marker.gaps)
@@ -227,13 +227,13 @@ def read_chain(store: ToolStore, layout: str, folder: TopicFolder, partition: in
     def read(reference: CatalogReference, level: int) -> ChunkCatalog | ReferenceCatalog:
         if not is_catalog_name(reference.name, level, reference.start_offset):
             raise MalformedObject(
-                f"the name {reference.name[:120]!r} does not belong into {keys.home}",
-                why="names in an archive are derived, never free",
+                f"the name {reference.name[:120]!r} does not belong in {keys.home}",
+                why="names in an archive are always derived",
             )
         found = store.get(keys.home + reference.name)
         if found is None:
             raise MalformedObject(
-                f"catalog {keys.home}{reference.name} is missing", why="the chain cannot be followed without it"
+                f"catalog {keys.home}{reference.name} is missing", why="without it, the chain cannot be followed"
             )
         return markers.decode_catalog(found.body, reference, level)
 

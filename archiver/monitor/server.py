@@ -91,7 +91,7 @@ class StatusServer:
 
 def health(snapshot: ServiceSnapshot) -> str | None:
     """Why the process should be restarted; None while it need not be."""
-    return None if snapshot.is_live else f"the main loop took no step for {snapshot.heartbeat_age_seconds:.0f} s"
+    return None if snapshot.is_live else f"the main loop has not moved for {snapshot.heartbeat_age_seconds:.0f} s"
 
 
 def readiness(snapshot: ServiceSnapshot) -> str | None:
@@ -108,8 +108,8 @@ def readiness(snapshot: ServiceSnapshot) -> str | None:
     objections = {
         f"{snapshot.unowned} of {snapshot.assigned} partitions are not archived: {_some(unowned)}": bool(unowned),
         f"{snapshot.stuck} of {snapshot.assigned} partitions make no progress: {_some(stuck)}": bool(stuck),
-        "fetching is paused, because memory or buffer are full": snapshot.paused,
-        f"no broker told where the logs end for {age or 0:.0f} s": age is not None and age >= STALE_SECONDS,
+        "fetching is paused, because memory or the buffer is full": snapshot.paused,
+        f"no broker has reported where the logs end for {age or 0:.0f} s": age is not None and age >= STALE_SECONDS,
     }
     return "; ".join(text for text, holds in objections.items() if holds) or None
 
@@ -151,9 +151,9 @@ def _listen(address: str, respond: Callable[[str, str], Response]) -> ThreadingH
         return (_HttpServerV6 if ":" in host else _HttpServer)((host, int(port)), StatusHandler)
     except (OSError, OverflowError, ValueError) as error:
         raise UsageError(
-            f"--http {address} cannot be listened on",
+            f"--http {address} cannot be opened",
             why=getattr(error, "strerror", None) or str(error),
-            remedy="name an address of this machine and a port that nothing listens on, as HOST:PORT",
+            remedy="use HOST:PORT with an address of this machine and a free port",
         ) from error
 
 

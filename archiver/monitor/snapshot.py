@@ -121,7 +121,7 @@ class ServiceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def assigned(self) -> int:
-        """Partitions that are this process's now."""
+        """Partitions assigned to this process now."""
         return len(self.partitions) - self.in_state(PartitionState.RELEASED, PartitionState.GONE)
 
     @property
@@ -130,7 +130,7 @@ class ServiceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unowned(self) -> int:
-        """Partitions that are this process's and not being archived."""
+        """Partitions assigned to this process and not being archived."""
         return self.in_state(*UNOWNED)
 
     @property
@@ -175,9 +175,9 @@ def why_stuck(partition: PartitionSnapshot, progress_seconds: float, *, logs_ans
     fetch_age = partition.fetch_age_seconds or 0.0
     fetches_nothing = fetch_age >= progress_seconds
     reasons = {
-        f"paused for {paused:.0f} s: its commit does not end, or the buffer takes no more": paused >= STALL_SECONDS,
-        f"records wait to be committed for {uncommitted:.0f} s": uncommitted >= progress_seconds,
-        f"nothing was fetched for {fetch_age:.0f} s, though there are records": fetches_nothing
+        f"paused for {paused:.0f} s: its commit does not finish, or the buffer is full": paused >= STALL_SECONDS,
+        f"records have been waiting for their commit for {uncommitted:.0f} s": uncommitted >= progress_seconds,
+        f"nothing was fetched for {fetch_age:.0f} s, although there are records": fetches_nothing
         and bool(partition.unfetched_records),
         f"nothing was fetched for {fetch_age:.0f} s, and no broker answers for its log": fetches_nothing
         and partition.log_end_offset is None

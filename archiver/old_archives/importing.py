@@ -93,7 +93,9 @@ def check_target(reader: OldReader, target: ToolStore, *, single_writer: bool) -
     """Raises UsageError for the source itself, StoreUnfit for a store that does not keep two writers apart."""
     if target.url == reader.store.url:
         raise UsageError(
-            "SOURCE and --archive are the same", why="an archive of its own is written", remedy="give another --archive"
+            "SOURCE and --archive are the same",
+            why="the import writes a separate archive",
+            remedy="choose another --archive",
         )
     if not single_writer:
         probe(target, multipart=target.url.startswith("s3:"))

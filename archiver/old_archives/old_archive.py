@@ -65,14 +65,14 @@ def survey(reader: OldReader, topics: Sequence[str] = ()) -> list[OldPartition]:
     sizes = {listed.key: listed.size for listed in reader.store.list("")}
     if has_current_objects(sizes):
         raise UsageError(
-            f"{reader.store.url} is an archive of this program already", why="it has an _archive.json or its folders"
+            f"{reader.store.url} is already an archive of this program", why="it has an _archive.json or its folders"
         )
     found = found_partitions(sizes)
     if not found:
         raise NoArchiveThere(
             f"there is no old archive at {reader.store.url}",
-            why="no key there is like 2016-02-24/topic-00000-000000000000.gz",
-            remedy="give the address that its date folders lie in, prefix included",
+            why="no key looks like 2016-02-24/topic-00000-000000000000.gz",
+            remedy="give the address of the folder that holds the date folders, including the prefix",
         )
     partitions = []
     for place, each in found.items():
@@ -87,7 +87,7 @@ def survey(reader: OldReader, topics: Sequence[str] = ()) -> list[OldPartition]:
     if missing or not partitions:
         raise NotInArchive(
             f"topic {', '.join(sorted(missing)) or ' '.join(topics)} is not in {reader.store.url}",
-            why="no file there has its name",
+            why="no file has this name",
             remedy="run it with --dry-run and without topics to see what there is",
         )
     return partitions

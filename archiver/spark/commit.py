@@ -86,7 +86,7 @@ def _joined(reports: Sequence[TaskPartition]) -> PartitionBatch:
     for before, after in pairwise(chunks):
         if after.first_offset <= before.last_offset:
             raise BatchRefused(
-                f"{batch.partition}: two tasks hold offsets around {after.first_offset}",
+                f"{batch.partition}: two tasks have offsets around {after.first_offset}",
                 why=f"one holds [{before.first_offset}..{before.last_offset + 1}), "
                 f"another [{after.first_offset}..{after.last_offset + 1}); chunks never overlap",
                 remedy=SORT_REMEDY,

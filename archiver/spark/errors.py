@@ -55,9 +55,9 @@ def data_loss(error: BaseException, checkpoint: str, *, is_recorded: bool) -> Ga
     for condition, parameters in conditions(error):
         if condition.partition(".")[0] == DATA_LOSS:
             said = ", ".join(f"{name} {value}" for name, value in sorted(parameters.items()))
-            again = f"remove the checkpoint {checkpoint}, or give another one, and start again"
+            again = f"remove the checkpoint {checkpoint}, or choose another one, and start again"
             return GapRefused(
-                "the topic no longer holds records that were to be archived next",
+                "the topic no longer holds the records to be archived next",
                 why=f"Spark's Kafka source says {condition}: {said}",
                 remedy=f"{again}{'' if is_recorded else ' with --on-gap record'}: what is archived already is left "
                 "out, and the jump is recorded as a gap",

@@ -76,7 +76,7 @@ class Identities(NamedTuple):
                 raise Diverged(
                     f"topic {topic} was created again while the job ran",
                     why=f"its id was {topic_id}, and is {now.topic_ids[topic]}; the checkpoint is of the old one",
-                    remedy=f"remove the checkpoint {checkpoint}, or give another one, and start again: the new topic "
+                    remedy=f"remove the checkpoint {checkpoint}, or choose another one, and start again: the new topic "
                     "is archived from its start, beside the old one",
                 )
         return Identities(now.cluster_id or self.cluster_id, {**self.topic_ids, **now.topic_ids})
@@ -186,7 +186,7 @@ def _check_kafka_source(spark: SparkSession) -> None:
     if not isinstance(jvm.org.apache.spark.sql.kafka010.KafkaSourceProvider, JavaClass):
         raise UsageError(
             "Spark has no Kafka source",
-            why="it comes as a jar of its own, for the version of Spark",
+            why="it is a separate jar for each version of Spark",
             remedy=f"run spark-submit --packages {KAFKA_SOURCE}:{spark.version}, or add --jars with it, "
             "spark-token-provider-kafka-0-10, kafka-clients and commons-pool2",
         )

@@ -53,7 +53,7 @@ def check_columns(found: Mapping[str, str]) -> None:
         if name not in found:
             raise UsageError(
                 f"the data has no column {name}",
-                why="an archive holds whole records; what is left out would be lost without a word",
+                why="an archive holds complete records; a missing column would be lost silently",
                 remedy=REMEDIES.get(name, f"keep {name} of Spark's Kafka source, of type {wanted}"),
             )
         if found[name] != wanted:
@@ -74,11 +74,11 @@ def to_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A batch of Spark's columns as one of `ROWS`; raises BatchRefused for what no record of Kafka's can be."""
     for name in COLUMNS.keys() - set(NULLABLE):
         if batch.column(name).null_count:
-            raise _no_record(f"column {name} holds a null", "every record of Kafka's has one")
+            raise _no_record(f"column {name} holds a null", "every Kafka record has one")
     for name in ("partition", "offset"):
         lowest = pc.min(batch.column(name)).as_py()
         if lowest is not None and lowest < 0:
-            raise _no_record(f"column {name} holds {lowest}", "Kafka's are at least 0")
+            raise _no_record(f"column {name} holds {lowest}", "Kafka's are 0 or higher")
     types = batch.column("timestampType").to_numpy()
     unknown = types[~np.isin(types, list(TIMESTAMP_TYPES))]
     if len(unknown):
@@ -98,7 +98,7 @@ def to_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _no_record(what: str, why: str) -> BatchRefused:
-    return BatchRefused(what, why=why, remedy="give records as Spark's Kafka source reads them")
+    return BatchRefused(what, why=why, remedy="supply records as Spark's Kafka source reads them")
 
 
 def _milliseconds(column: Any) -> Any:
@@ -107,8 +107,8 @@ def _milliseconds(column: Any) -> Any:
     if rest.any():
         raise BatchRefused(
             "column timestamp holds fractions of a millisecond",
-            why="Kafka's timestamps have none, and the archive keeps them as they are",
-            remedy='cut them: date_trunc("millisecond", timestamp)',
+            why="Kafka's timestamps have none, and the archive keeps timestamps unchanged",
+            remedy='truncate them: date_trunc("millisecond", timestamp)',
         )
     return pa.array(milliseconds, pa.int64())
 
@@ -117,7 +117,7 @@ def _headers(column: Any) -> Any:
     try:
         return header_column_of_lists(column)
     except ValueError as error:
-        why = "Kafka knows none; its value may be null"
+        why = "Kafka requires a key; only the value may be null"
         raise _no_record("column headers holds a header without a key", why) from error
 
 

@@ -167,14 +167,14 @@ class PartitionWriter:
         twice = np.flatnonzero(np.diff(offsets) == 0)
         if len(twice):
             raise BatchRefused(
-                f"{self._partition}: offset {int(offsets[twice[0]])} comes twice in a task",
-                why="an offset has one record, and which of two is the right one cannot be known",
+                f"{self._partition}: offset {int(offsets[twice[0]])} occurs twice in a task",
+                why="an offset has one record, and there is no way to know which of the two is right",
                 remedy='write each record once: dropDuplicates(["topic", "partition", "offset"])',
             )
         if len(offsets) and offsets[0] < self._position:
             raise BatchRefused(
                 f"{self._partition}: offset {int(offsets[0])} came after offset {self._position - 1}",
-                why="the task's records are in no order, and more than its memory can hold to sort",
+                why="the task's records are not in order, and too large to sort in its memory",
                 remedy=SORT_REMEDY,
             )
         return batch
@@ -194,7 +194,7 @@ class PartitionWriter:
         if differs(self._context.store, self._identity.keys, marker, newest):
             raise Diverged(
                 f"{self._partition}: the record at offset {newest.offset} is not the one that was archived",
-                why="the topic was created again, or its records were changed on their way",
+                why="the topic was created again, or its records were changed on the way",
                 remedy="archive into another --archive, or name the new topic with topicIds; nothing was changed",
             )
 
@@ -261,7 +261,7 @@ def _entry_at(store: ToolStore, keys: PartitionKeys, marker: Marker, offset: int
     level = levels.get(span.name, 0) if span is not None else 0
     while isinstance(span, CatalogReference):
         if not is_catalog_name(span.name, level, span.start_offset):
-            raise MalformedObject(f"the name {span.name[:120]!r} does not belong into {keys.home}")
+            raise MalformedObject(f"the name {span.name[:120]!r} does not belong in {keys.home}")
         catalog = markers.decode_catalog(_get(store, keys.home + span.name), span, level)
         span, level = span_at_or_after(catalog.entries, offset), level - 1
     return span if isinstance(span, ChunkEntry) else None
@@ -271,8 +271,8 @@ def _get(store: ToolStore, key: str) -> bytes:
     found = store.get(key)
     if found is None:
         raise StoreError(
-            f"the object {key} is gone",
+            f"the object {key} is missing",
             why="the marker leads to it",
-            remedy="find out who deleted it and restore it, or see archiver repair",
+            remedy="find out who deleted it, and restore it, or see archiver repair",
         )
     return found.body

@@ -119,7 +119,7 @@ def log_bounds(
         try:
             low, end = (answers[place].result().offset for answers in asked)
             if low < 0 or end < 0:
-                raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, "the broker told no offset"))
+                raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, "the broker reported no offset"))
             bounds[place.topic, place.partition] = low, end
         except KafkaException as error:
             failures[place.topic, place.partition] = error.args[0]

@@ -27,12 +27,12 @@ def refuse_code(name: str, value: object, shown: str) -> None:
     """Raises UsageError for a setting that would run something; `shown` is how the user knows it."""
     why = LOADS_CODE.get(name)
     if why is None and name in IN_A_COMMAND and not _HARMLESS.fullmatch(str(value)):
-        why = "it is part of a shell command, and has characters that mean something there"
+        why = "it is part of a shell command, and contains characters with a special meaning there"
     if why is not None:
         raise UsageError(
             f"{shown} may not be set there",
-            why=f"{why}; files, environments and options of Spark are not trusted with that",
-            remedy=f"leave it out, or give -X {name}=... on the command line",
+            why=f"{why}; files, the environment and Spark options are not trusted with that",
+            remedy=f"remove it, or use -X {name}=... on the command line",
         )
 
 

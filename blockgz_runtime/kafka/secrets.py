@@ -105,7 +105,7 @@ def _replace(text: str, look_up: Callable[[str, str], str]) -> str:
             return "${"
         kind, separator, name = match[1].partition(":")
         if kind not in ("env", "file") or not separator or not name or not match[0].endswith("}"):
-            raise ValueError(f"{match[0][:80]} is no reference; there are {KINDS}, and $${{ stands for a plain ${{")
+            raise ValueError(f"{match[0][:80]} is not a reference; use {KINDS}, or $${{ stands for a plain ${{")
         return look_up(kind, name)
 
     return _PATTERN.sub(replacement, text)
@@ -132,5 +132,5 @@ def _from_file(name: str) -> str:
         raise UnresolvedReference(
             f"the file {name} cannot be read",
             why=f"the configuration refers to it as ${{file:{name}}}: {reason}",
-            remedy="put the value there, readable for the program, without a line break",
+            remedy="put the value there, readable by the program, without a line break",
         ) from error

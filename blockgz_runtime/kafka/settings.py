@@ -25,9 +25,9 @@ def client_settings(properties: Mapping[str, str | SecretStr], client_id: str) -
     is not the user's to set.
     """
     if not properties.get("bootstrap.servers"):
-        raise UsageError("no Kafka cluster is named", why="-b/--bootstrap-server is missing", remedy="add -b HOST:PORT")
+        raise UsageError("no Kafka cluster is given", why="-b/--bootstrap-server is missing", remedy="add -b HOST:PORT")
     for name in sorted(RESERVED & properties.keys()):
-        raise UsageError(f"-X {name} cannot be set", why="the program sets it itself", remedy="leave it out")
+        raise UsageError(f"-X {name} cannot be set", why="the program sets it itself", remedy="remove it")
     covered = {
         name: SecretStr(value) if isinstance(value, str) and is_secret(name, value) else value
         for name, value in properties.items()
@@ -50,9 +50,9 @@ def make_client(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any])
         return kind(clear)
     except (KafkaException, TypeError, ValueError) as error:
         why = secrets.mask(error.args[0].str() if isinstance(error, KafkaException) else str(error))
-        remedy = "correct -X or kafka in the configuration; the names are those of librdkafka's CONFIGURATION.md"
+        remedy = "correct -X or kafka in the configuration; names are listed in librdkafka's CONFIGURATION.md"
         if WITHOUT_KERBEROS in why:
-            why = "confluent-kafka's wheel has no Kerberos (SASL mechanism GSSAPI)"
+            why = "the wheel of confluent-kafka lacks Kerberos (SASL mechanism GSSAPI)"
             remedy = "build it with libsasl2: pip install --no-binary confluent-kafka confluent-kafka; or use SCRAM"
         raise UsageError("librdkafka refuses these settings", why=why, remedy=remedy) from (
             None if secrets.hidden else error

@@ -68,7 +68,7 @@ def kafka_properties(pairs: Iterable[str]) -> dict[str, str]:
         if not separator or not name.strip():
             raise UsageError(
                 f"-X {name[:80]!r} is not NAME=VALUE",
-                why="a setting is its name, = and its value",
+                why="a setting is a name, = and a value",
                 remedy="write -X security.protocol=SSL; -X list prints the names",
             )
         properties[name.strip()] = value
@@ -96,9 +96,9 @@ def property_table() -> str:
         show = library.rd_kafka_conf_properties_show
     except AttributeError as error:
         raise UsageError(
-            "this build of librdkafka does not tell its settings",
+            "this build of librdkafka does not list its settings",
             why=str(error),
-            remedy="see CONFIGURATION.md of librdkafka",
+            remedy="see librdkafka's CONFIGURATION.md",
         ) from error
     process.fopen.restype = ctypes.c_void_p
     show.restype, show.argtypes = None, [ctypes.c_void_p]

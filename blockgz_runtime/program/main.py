@@ -127,7 +127,7 @@ class Program(click.Group):
     def _print_usage_error(self, error: click.ClickException) -> None:
         context = error.ctx if isinstance(error, click.UsageError) else None
         path = context.command_path if context else self.name
-        _print(_lines(error.format_message(), "the command line cannot be used as it is", f"see {path} --help"))
+        _print(_lines(error.format_message(), "the command line is not valid", f"see {path} --help"))
 
 
 def completed(command: click.Command) -> click.Command:
@@ -187,7 +187,7 @@ def print_failure(error: Exception) -> int:
         return exit_code(error)
     # The last resort, so that nobody sees a traceback unasked.
     name = f"{type(error).__name__}: {error}"
-    _print(_lines(name, "this is a fault of the program", "run it again with --debug and report the traceback"))
+    _print(_lines(name, "this is a bug", "run it again with --debug and report the traceback"))
     return FAILED
 
 
@@ -227,8 +227,8 @@ def confirm(question: str, *, undone: str, is_agreed: bool) -> None:
     if not sys.stdin.isatty():
         raise UsageError(
             undone,
-            why="there is no terminal to ask on, and --yes was not given",
-            remedy="add --yes, or --dry-run to see the plan only",
+            why="there is no terminal to ask on, and --yes is not set",
+            remedy="add --yes, or --dry-run to see only the plan",
         )
     click.confirm(question, abort=True, err=True)
 

@@ -19,10 +19,10 @@ _TRACE = re.compile(r"at |Traceback|File \"|JVM stacktrace|Driver stacktrace|: [
 _NO_MODULE = re.compile(r"No module named '?([A-Za-z0-9_]+)")
 
 _SETTLED = {
-    "JAVA_GATEWAY_EXITED": "install Java 17 and set JAVA_HOME, or see what it says with --debug",
-    "PATH_ALREADY_EXISTS": "choose another place, or say --mode append or --mode overwrite",
-    "TABLE_OR_VIEW_ALREADY_EXISTS": "choose another name, or say --mode append or --mode overwrite",
-    "AVRO_DATA_SOURCE_NOT_ENABLED": "add Spark's own jar for Avro: --jars spark-avro_2.13-VERSION.jar, or "
+    "JAVA_GATEWAY_EXITED": "install Java 17 and set JAVA_HOME, or run with --debug to see its output",
+    "PATH_ALREADY_EXISTS": "choose another place, or use --mode append or --mode overwrite",
+    "TABLE_OR_VIEW_ALREADY_EXISTS": "choose another name, or use --mode append or --mode overwrite",
+    "AVRO_DATA_SOURCE_NOT_ENABLED": "add Spark's Avro jar: --jars spark-avro_2.13-VERSION.jar, or "
     "--conf spark.jars.packages=org.apache.spark:spark-avro_2.13:VERSION",
 }
 """Conditions of Spark that are about what was asked for."""
@@ -107,17 +107,17 @@ def failure_of(text: str, condition: str | None = None) -> BlockgzError:
     if (missing := _NO_MODULE.search(text)) is not None:
         return UsageError(
             f"the Python of Spark's workers has no module {missing[1]}",
-            why="tasks run in Python processes of each machine: PYSPARK_PYTHON there, else python3",
-            remedy="install blockgz[spark] there in the version of the driver, or send an environment along with "
-            "--archives, and name its Python in PYSPARK_PYTHON",
+            why="tasks run in Python processes on each machine: PYSPARK_PYTHON there, otherwise python3",
+            remedy="install the driver's version of blockgz[spark] there, or ship an environment with "
+            "--archives and set PYSPARK_PYTHON to its Python",
         )
     why = _first_words(text)
     if condition in _SETTLED:
-        return UsageError("Spark refuses to begin", why=why, remedy=_SETTLED[condition])
+        return UsageError("Spark refuses to start", why=why, remedy=_SETTLED[condition])
     return SparkFailed(
         "Spark could not do the job",
         why=why,
-        remedy="see Spark's own log, or run it again with --debug; an executor that was lost needs memory outside the "
+        remedy="see Spark's log, or run again with --debug; a lost executor needs more memory outside the "
         "heap: set spark.executor.memoryOverhead=1g",
     )
 

@@ -22,7 +22,7 @@ class FormatOptions:
         known: Collection[str],
         *,
         hidden: Collection[str] = (),
-        dotted: str = "leave it out",
+        dotted: str = "remove it",
     ) -> None:
         """Raises UsageError for an option that is neither known nor `hidden`, which is known and never offered.
 
@@ -32,7 +32,7 @@ class FormatOptions:
         if any(option.startswith("option.") for option in given):
             raise UsageError(
                 f"format {name} cannot be a table of Spark's catalog",
-                why="Spark does not hand the options of such a table over to a format in Python when it is read",
+                why="Spark does not pass the options of such a table to a Python format when it is read",
                 remedy=f"CREATE TEMPORARY VIEW name USING {name} OPTIONS (…)",
             )
         names = {each.lower(): each for each in (*known, *hidden)}
@@ -40,7 +40,7 @@ class FormatOptions:
             if option.lower() not in names:
                 lower = {each.lower(): each for each in known}
                 near = difflib.get_close_matches(option.lower(), lower, 1)
-                other = dotted.format(option) if "." in option else "leave it out"
+                other = dotted.format(option) if "." in option else "remove it"
                 raise UsageError(
                     f"format {name} has no option {option!r}",
                     why=f"there are {', '.join(sorted(known))}",
@@ -99,4 +99,4 @@ def json_object(name: str, text: str, example: str) -> dict[str, Any]:
 
 def bad_value(name: str, text: str, example: str) -> UsageError:
     """The error for a value that an option does not take."""
-    return UsageError(f"{name} is {text[:80]!r}", why="that is not what it takes", remedy=f"write it like {example}")
+    return UsageError(f"{name} is {text[:80]!r}", why="the value is not valid", remedy=f"write it like {example}")

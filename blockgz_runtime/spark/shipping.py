@@ -27,9 +27,9 @@ def _opener() -> Callable[..., Any]:
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(
                 f"the Python of Spark's workers, {sys.executable}, has no blockgz: {error}\n"
-                "why:   tasks run in Python processes of each machine: PYSPARK_PYTHON there, else python3\n"
-                "do:    install blockgz[spark] there in the version of the driver, or send an environment along with "
-                "--archives, and name its Python in PYSPARK_PYTHON"
+                "why:   tasks run in Python processes on each machine: PYSPARK_PYTHON there, otherwise python3\n"
+                "do:    install the driver's version of blockgz[spark] there, or ship an environment with "
+                "--archives and set PYSPARK_PYTHON to its Python"
             ) from None
         return made
 

@@ -37,7 +37,9 @@ class LocalAddress(NamedTuple):
         try:
             return Path(self.path).expanduser().absolute()
         except RuntimeError as error:
-            raise UsageError(f"{self.path!r} is in nobody's home", why=str(error), remedy="write the path") from error
+            raise UsageError(
+                f"{self.path!r} names no home directory", why=str(error), remedy="write the full path"
+            ) from error
 
 
 Address = S3Address | LocalAddress

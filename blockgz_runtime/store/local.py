@@ -89,7 +89,7 @@ class LocalReader:
         with self._reading(key), open_regular(self._root / key) as file:
             size = os.fstat(file.fileno()).st_size
             if size > max_bytes:
-                raise TooLarge(f"{key} has {size} bytes", why=f"no such object may have over {max_bytes}")
+                raise TooLarge(f"{key} has {size} bytes", why=f"such objects have at most {max_bytes} bytes")
             return file.read(max_bytes)
 
     def _get_range(self, key: str, start: int, end: int) -> bytes:
@@ -314,7 +314,7 @@ class LocalStore:
             raise SyncFailed(
                 f"{path} cannot be synced",
                 why=error.strerror or str(error),
-                remedy="check the disk; what was written is read again before anything else is",
+                remedy="check the disk; the archiver reads what was written again before it continues",
             ) from error
 
 
@@ -408,7 +408,7 @@ def _file_errors(path: Path, done: str = "written", failure: type[StoreError] = 
             raise AccessDenied(
                 f"{error.filename or path} may not be {done}",
                 why=why,
-                remedy="check its owner and its mode, or choose another --archive",
+                remedy="check its owner and mode, or choose another --archive",
             ) from error
         kind = StoreFull if error.errno in _FULL else StoreUnavailable if error.errno in _PASSING else failure
         raise kind(

@@ -42,7 +42,7 @@ def open_existing_store(address: str, s3: S3Settings) -> ToolStore:
     parsed = parse_address(address)
     if isinstance(parsed, LocalAddress) and not parsed.root().is_dir():
         raise NoArchiveThere(
-            f"there is no archive at {address}", why="there is no such folder", remedy="check -a/--archive"
+            f"there is no archive at {address}", why="the folder does not exist", remedy="check -a/--archive"
         )
     return open_store(address, s3)
 

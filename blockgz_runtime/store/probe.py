@@ -104,6 +104,6 @@ def _probe_parts(store: Store, key: str) -> None:
 def _unfit(store: Store, what: str) -> StoreUnfit:
     return StoreUnfit(
         f"{store.url} cannot hold an archive safely: it {what}",
-        why="without working conditional writes two writers, or one that came back, can overwrite each other",
-        remedy="use a store with conditional writes, or --single-writer if only one process ever writes there",
+        why="without working conditional writes, two writers (or one that comes back) can overwrite each other",
+        remedy="use a store with conditional writes, or --single-writer if only one process ever writes to it",
     )

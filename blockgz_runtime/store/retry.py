@@ -60,7 +60,7 @@ class StoreBackoff:
             raise StoreUnavailable(
                 f"{self.store_url} failed {attempt} times in a row",
                 why=str(cause),
-                remedy="run it again once the store answers: it resumes where it ended",
+                remedy="run it again once the store answers; it resumes where it stopped",
             )
         seconds = random.uniform(0, backoff_seconds(attempt, cause))
         if hurried is not None:

@@ -125,7 +125,7 @@ class S3Reader:
             length = response["ContentLength"]
             async with response["Body"] as body:
                 if length > max_bytes:
-                    raise TooLarge(f"{key} has {length} bytes", why=f"no such object may have over {max_bytes}")
+                    raise TooLarge(f"{key} has {length} bytes", why=f"such objects have at most {max_bytes} bytes")
                 content: bytes = await body.read()
                 return content
 

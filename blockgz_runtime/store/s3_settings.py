@@ -60,7 +60,7 @@ class S3Settings:
                 check_setting(name, value)
         for conflict in conflicts(given):
             raise UsageError(
-                f"{' and '.join(conflict.names)} do not go together", why=conflict.reason, remedy=conflict.remedy
+                f"{' and '.join(conflict.names)} cannot be combined", why=conflict.reason, remedy=conflict.remedy
             )
 
     @property

@@ -170,7 +170,7 @@ class S3Store:
         try:
             return parsedate_to_datetime(date).timestamp()
         except ValueError:
-            raise StoreError(f"{self.url} does not tell its time", why=f"its answer is dated {date!r}") from None
+            raise StoreError(f"{self.url} does not report its time", why=f"its answer is dated {date!r}") from None
 
     def leftovers(self) -> Iterator[Leftover]:
         """See ToolStore: what is left of probes, and uploads that nobody completed, other programs' among them."""
@@ -227,7 +227,7 @@ class S3Store:
 
     def _check_not_abandoned(self) -> None:
         if self._abandoned.is_set():
-            raise ShuttingDown("the upload was given up", why="the program ends")
+            raise ShuttingDown("the upload was abandoned", why="the program is ending")
 
     def _upload_part(self, where: dict[str, Any], upload: str, path: Path, number: int) -> "CompletedPartTypeDef":
         self._check_not_abandoned()

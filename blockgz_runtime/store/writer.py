@@ -77,7 +77,7 @@ class FileBody(NamedTuple):
     def check_content(self, sha256: str) -> None:
         """Raises BufferFailed where `sha256`, of what was read back, is not that of what was written."""
         if sha256 != self.sha256:
-            raise self._changed("its SHA-256 is not the one of the bytes that were written")
+            raise self._changed("its SHA-256 is not that of the bytes that were written")
 
     def _changed(self, why: str) -> BufferFailed:
         return BufferFailed(

@@ -96,7 +96,7 @@ def indexed_file(found: FoundData, size: int, bodies: Mapping[str, bytes]) -> Ol
         except FormatError as error:
             notes.append(f"{error.what}: {error.why}")
             continue
-        where = [] if key == found.own_index_key else [f"{found.key}: its index lies in another folder, {key}"]
+        where = [] if key == found.own_index_key else [f"{found.key}: its index is in another folder, {key}"]
         end = blocks[-1].byte_end if blocks else 0
         if end > size:
             note = f"{found.key}: it has {size} bytes, its index reaches to byte {end}"
@@ -114,11 +114,11 @@ def marker_notes(place: Place, key: str | None, body: bytes | None, files: Seque
     """What is odd about a partition's marker; whatever it says, all files are taken."""
     newest = marker_offset(body) if body is not None else None
     if key is None or body is None:
-        yield f"{place} has no marker: all its files are taken"
+        yield f"{place} has no marker: all its files are imported"
     elif newest is None:
-        yield f"{key} names no chunk: all files are taken"
+        yield f"{key} names no chunk: all files are imported"
     elif beyond := [file for file in files if file.first_offset > newest]:
-        yield f"{key}: {len(beyond)} files lie behind the chunk that it names; they are taken too"
+        yield f"{key}: {len(beyond)} files come after the chunk that it names; they are imported too"
 
 
 def read_file(found: FoundData, size: int, old_format: OldFormat, max_block_bytes: int) -> Fetching[OldFile]:
@@ -189,12 +189,12 @@ class _BlockCounter:
         if self.damage is not None:
             return
         if isinstance(scanned, DamagedBytes) and is_foreign_start(scanned) and not is_lost:
-            self.notes.append(f"{self._found.key}: {scanned.end} bytes before its first member are passed over")
+            self.notes.append(f"{self._found.key}: {scanned.end} bytes before its first member are skipped")
             return
         if isinstance(scanned, DamagedBytes):
             self._end(
                 f"damaged at bytes {scanned.start} to {scanned.end} ({scanned.why}); the offsets of what follows "
-                "cannot be told"
+                "are unknown"
             )
             return
         try:
@@ -270,7 +270,7 @@ def _overlaps(pieces: Sequence[Piece], files: Sequence[OldFile]) -> Iterator[str
     for file in sorted(files, key=lambda file: (file.first_offset, file.key)):
         unused = file.next_offset - file.first_offset - used[file.key]
         if file.num_records and file.key not in used:
-            yield f"{file.key} is left out: other files hold its offsets {file.first_offset} to {file.next_offset - 1}"
+            yield f"{file.key} is skipped: other files hold its offsets {file.first_offset} to {file.next_offset - 1}"
         elif file.num_records and unused:
             yield f"{file.key}: {unused} of its offsets are taken from other files that overlap it"
 

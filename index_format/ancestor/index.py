@@ -52,7 +52,7 @@ def decode_old_index(body: bytes, name: str, first_offset: int) -> tuple[OldBloc
     `first_offset` is the one in the object's name. Zero-record blocks stay, and so does a first byte_offset above 0.
     """
     if len(body) > objects.MAX_OBJECT_BYTES:
-        raise TooLarge(f"{name} has {len(body)} bytes", why=f"no index may have over {objects.MAX_OBJECT_BYTES}")
+        raise TooLarge(f"{name} has {len(body)} bytes", why=f"an index has at most {objects.MAX_OBJECT_BYTES} bytes")
     try:
         entries = _decoder.decode(body).chunks
     except (ValueError, RecursionError) as error:

@@ -50,7 +50,7 @@ class MemberScanner:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        """A member that inflates to more than `max_bytes` is refused."""
+        """A member that decompresses to more than `max_bytes` is refused."""
         self._max_bytes = max_bytes
         self._held = bytearray()
         self._position = 0
@@ -109,9 +109,9 @@ class MemberScanner:
         self._raw_bytes += len(raw)
         if self._raw_bytes > self._max_bytes:
             raise TooLarge(
-                f"a member at byte {self._position} inflates to more than {self._max_bytes} bytes",
+                f"a member at byte {self._position} decompresses to more than {self._max_bytes} bytes",
                 why=f"this reader accepts at most {self._max_bytes}",
-                remedy="raise the bound on the size of blocks if the archive is yours and such blocks are expected",
+                remedy="raise the limit on block sizes if you trust the archive and expect such blocks",
             )
         if self._inflater.eof:
             length = self._fed - len(self._inflater.unused_data)
@@ -147,7 +147,7 @@ def ends_as_member(body: bytes, max_bytes: int) -> bool:
     """Whether bytes end as a GZIP member does, though none begins there: one whose header was damaged.
 
     A deflate stream is looked for behind each of the first bytes, with the CRC-32 and the size of what it inflates to
-    behind it, at the very end (RFC 1952). One that inflates to more than `max_bytes` is none.
+    behind it, at the very end (RFC 1952). One that decompresses to more than `max_bytes` is none.
     """
     if len(body) < MEMBER_BYTES:
         return False

@@ -57,7 +57,7 @@ class OldFormat:
         if self.name == "binary":
             return fields
         if fields % 2:
-            raise CorruptBlock("a block ends behind a key", why="each key is followed by a value in this format")
+            raise CorruptBlock("a block ends after a key", why="each key is followed by a value in this format")
         return fields // 2
 
     def parse(self, raw: bytes, num_records: int) -> Payload:
@@ -70,10 +70,10 @@ class OldFormat:
         if (count := self.count(raw)) != num_records:
             raise CorruptBlock(
                 "a block does not hold the records that its index says",
-                why=f"the index says {num_records} records, found {count}: which is at which offset cannot be told",
+                why=f"the index says {num_records} records, found {count}: their offsets are unknown",
             )
         if count > MAX_RECORDS:
-            raise TooLarge(f"a block says that it holds {count} records", why=f"a reader accepts {MAX_RECORDS} at most")
+            raise TooLarge(f"a block claims to hold {count} records", why=f"a reader accepts at most {MAX_RECORDS}")
         if self._is_of_lines:
             return self._of_lines(raw.removesuffix(b"\n").split(b"\n") if raw else [])
         fields = list(_binary_fields(raw))
@@ -83,9 +83,9 @@ class OldFormat:
         """Why this may be the wrong format for that many lines, of which so many hold the delimiter; else None."""
         delimiter = self.delimiter.decode(errors="backslashreplace")
         if self.name == "lines" and 0 < lines == delimited:
-            return f"every line holds {delimiter!r}: if a key stands before it, read with --old-format delimited"
+            return f"every line holds {delimiter!r}: if it separates key and value, read with --old-format delimited"
         if self.name == "delimited" and lines and not delimited:
-            return f"no line holds {delimiter!r}: without keys, read with --old-format lines; else see --key-delimiter"
+            return f"no line holds {delimiter!r}: without keys, use --old-format lines; otherwise check --key-delimiter"
         return None
 
     @property
@@ -112,7 +112,8 @@ def _binary_fields(raw: bytes) -> Iterator[Field]:
         position, end = end, end + max(0, length)
         if length < -1 or end > len(raw):
             raise CorruptBlock(
-                "a block is not of length-prefixed fields", why=f"the length at byte {position - 4} leads nowhere"
+                "a block does not consist of length-prefixed fields",
+                why=f"the length at byte {position - 4} leads nowhere",
             )
         yield raw[position:end] if length > 0 else None
         position = end

@@ -282,7 +282,7 @@ def _type_id(line: RecordLine, timestamp_type: int) -> int:
 
 def _bytes(text: Text, content: Base64) -> bytes | None:
     if isinstance(text, UnsetType) == isinstance(content, UnsetType):
-        raise ValueError("a key or value must stand exactly once, as text or as base64")
+        raise ValueError("a key or value must appear exactly once, as text or as base64")
     if not isinstance(content, UnsetType):
         return content
     return text.encode() if isinstance(text, str) else None

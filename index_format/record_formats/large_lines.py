@@ -79,7 +79,7 @@ class _Place:
         """A key or value, which must stand exactly once, as text or as base64."""
         raw, decoded = memoryview(text), memoryview(base64)
         if bool(raw) == bool(decoded):
-            raise ValueError("a key or value must stand exactly once, as text or as base64")
+            raise ValueError("a key or value must appear exactly once, as text or as base64")
         if raw == _NULL:
             return None
         literal = self._written(raw or decoded)
@@ -88,13 +88,13 @@ class _Place:
             content_in_place(content).view(pa.string()).validate(full=True)
             return content
         if len(content) % 4 or _has(content[:-2], b"="):
-            raise ValueError("base64 that is padded elsewhere than at its end")
+            raise ValueError("base64 that is not padded at its end")
         return _in_steps(content, lambda part: (binascii.a2b_base64(part, strict_mode=True), len(part)))
 
     def _written(self, raw: memoryview) -> memoryview:
         """The inside of a JSON string where it can be written to."""
         if raw[0] != ord('"'):
-            raise ValueError("a key or value that is no string")
+            raise ValueError("a key or value that is not a string")
         start = _address(raw) - self._address
         return self._view[start + 1 : start + len(raw) - 1]
 

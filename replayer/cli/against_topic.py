@@ -95,9 +95,9 @@ def _print(report: ComparisonReport, topic: str, against: str) -> None:
                 click.echo(f"FAILURE partition {each.partition}: {count} records {name} at offsets {where}")
         if each.not_archived_yet is not None:
             new = "[{}..{})".format(*each.not_archived_yet)
-            click.echo(f"partition {each.partition}: offsets {new} were written since and are not archived yet")
+            click.echo(f"partition {each.partition}: offsets {new} were written since then and are not archived yet")
         if each.zero_timestamps:
-            click.echo(f"partition {each.partition}: {each.zero_timestamps} records with timestamp 0 came with 1")
+            click.echo(f"partition {each.partition}: {each.zero_timestamps} records with timestamp 0 arrived with 1")
         difference = each.first_difference
         if difference is not None:
             fields = f" in {', '.join(difference.fields)}" if difference.fields else ""

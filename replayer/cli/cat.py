@@ -69,7 +69,7 @@ def cat(topic: str, offsets: tuple[str, ...], request: PrintRequest, archive: Ar
     selection, limit, printing, on_damage = request
     if offsets:
         if selection.positions != Positions():
-            raise click.UsageError("-o stands for --from and --to: give the one or the others")
+            raise click.UsageError("-o replaces --from and --to: use one or the other")
         selection = replace(selection, positions=_kcat_positions(offsets))
     damage = DamagePolicies(on_damage)
     printer = printing.printer or template_printer(DEFAULT_TEMPLATE)
@@ -81,7 +81,7 @@ def _kcat_positions(offsets: Sequence[str]) -> Positions:
     starts, ends = zip(*map(parse_kcat_offset, offsets), strict=True)
     chosen = [[each for each in which if each is not None] for which in (starts, ends)]
     if any(len(which) > 1 for which in chosen):
-        raise click.UsageError("-o is given twice for the same end")
+        raise click.UsageError("-o sets the same end twice")
     start, end = (which[0] if which else None for which in chosen)
     return Positions(start, end)
 
@@ -119,7 +119,7 @@ def grep(
     """
     selection, limit, printing, on_damage = request
     if count and printing.printer is not None:
-        raise click.UsageError("--count prints a number: leave -f, -J and --json out")
+        raise click.UsageError("--count prints a number: remove -f, -J and --json")
     found = Pattern.literal(pattern, ignore_case=ignore_case) if fixed_strings else Pattern(pattern, ignore_case)
     condition: Condition = Not(ValueMatches(found)) if invert_match else ValueMatches(found)
     printer = (lambda *_: ()) if count else printing.printer or template_printer(GREP_TEMPLATE)

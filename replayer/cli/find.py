@@ -71,13 +71,13 @@ def command(
     """
     wanted = parse_topic(topic)
     if times and (selection.narrows or limit is not None):
-        raise click.UsageError("of the options that select, only --partitions goes with --time")
+        raise click.UsageError("of the selection options, only --partitions can be combined with --time")
     if times:
         instants = [parse_time(text, time.time_ns() // 1_000_000) for text in times]
         return asyncio.run(_find_times(archive, cache, wanted.narrowed(selection.partitions), instants, form))
     if selection.filter.passes_all:
         raise UsageError(
-            "there is nothing to find", why="neither a time nor a condition is given", remedy="give --time or --key"
+            "there is nothing to find", why="neither a time nor a condition is given", remedy="add --time or --key"
         )
     return _find_records(archive, wanted, selection, limit, form, DamagePolicies(on_damage))
 

@@ -46,9 +46,9 @@ def command(action: tuple[str, ...], jobs: str | None, yes: bool, as_json: bool,
     if not action:
         return _list(_opened(jobs, s3), as_json=as_json)
     if action[0] != "rm" or len(action) != 2:
-        raise click.UsageError("jobs takes nothing, or rm and the name of one job")
+        raise click.UsageError("jobs takes no arguments, or rm and the name of a job")
     if as_json:
-        raise click.UsageError("--json goes with the list of jobs")
+        raise click.UsageError("--json applies only to the list of jobs")
     _remove(_opened(jobs, s3), action[1], yes=yes)
     return 0
 

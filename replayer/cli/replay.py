@@ -132,7 +132,7 @@ class Steering:
     def interrupt(self) -> None:
         """SIGINT, as SIGTERM."""
         if not self._commands.ending:
-            click.echo("ending after the next commit; interrupt again to end at once", err=True)
+            click.echo("stopping after the next commit; interrupt again to stop at once", err=True)
         self._end(signal.SIGINT)
 
     def ended(self) -> click.exceptions.Exit:

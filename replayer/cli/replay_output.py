@@ -110,7 +110,7 @@ def print_left_out(left_out: LeftOut) -> None:
     for number, reason in (
         (left_out.dropped, "dropped by transforms"),
         (left_out.routed_elsewhere, "routed to other topics by transforms"),
-        (left_out.unfit, "left out because a transform could not handle them"),
+        (left_out.unfit, "skipped because a transform could not handle them"),
     ):
         if number:
             click.echo(f"{number} records were {reason}")

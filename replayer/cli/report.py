@@ -47,16 +47,18 @@ class ReportOptions:
         for path in self.paths:
             if path.suffix not in (".json", ".html"):
                 raise UsageError(
-                    f"{path} is no report", why="its name gives the form", remedy="end it in .json or .html"
+                    f"{path} is not a report",
+                    why="its name determines the format",
+                    remedy="use a name that ends in .json or .html",
                 )
             if not path.absolute().parent.is_dir():
-                raise UsageError(f"{path} cannot be written", why="there is no such folder", remedy="make it first")
+                raise UsageError(f"{path} cannot be written", why="the folder does not exist", remedy="create it first")
             if path.is_dir() or not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
                 why = "it is a folder" if path.is_dir() else "its mode forbids it"
                 raise UsageError(f"{path} cannot be written", why=why, remedy="name another file")
         if self.sign_key is not None:
             if not self.paths:
-                raise UsageError("--sign-key has nothing to sign", remedy="give --report FILE as well")
+                raise UsageError("--sign-key has nothing to sign", remedy="add --report FILE")
             _signature(self.sign_key, b"")
 
     def write(self, document: Document) -> None:
@@ -79,7 +81,7 @@ class ReportOptions:
                 raise BlockgzError(
                     f"the report {error.filename or path} could not be written",
                     why=error.strerror or str(error),
-                    remedy="what was found stands on stdout",
+                    remedy="the findings are on stdout",
                 ) from error
 
 
@@ -140,7 +142,7 @@ def print_report(report: ArchiveReport) -> None:
 def _print_since(found: EarlierFindings) -> None:
     for each in found.differences:
         place = f"{each.topic}:{each.partition} [{each.start}..{each.end})"
-        click.echo(f"FAILURE {place} is not as in the report of {found.created}: {each.reason}")
+        click.echo(f"FAILURE {place} differs from the report of {found.created}: {each.reason}")
     for warning in found.warnings:
         click.echo(f"WARNING {warning}")
     click.echo(f"compared with the report of {found.created}: {found.partitions} partitions, {found.verdict.value}")
@@ -151,16 +153,16 @@ def _print_above(report: ArchiveReport) -> None:
     for damage in report.damage:
         click.echo(f"FAILURE {damage.key}: {damage.reason}")
     for missing in report.missing:
-        click.echo(f"FAILURE {missing} is missing: it was archived once, and all of it is gone")
+        click.echo(f"FAILURE {missing} is missing: it was archived once, but all of it is gone")
     for name in report.unmet:
-        click.echo(f"FAILURE {name} is expected, and nothing of it is here")
+        click.echo(f"FAILURE {name} is expected, but nothing of it is archived")
     for warning in report.warnings:
         click.echo(f"WARNING {warning}")
     if report.rebuilt_at is not None:
         made = timestamp_text(report.rebuilt_at)
-        click.echo(f"the inventory was made from a listing at {made}: what was lost before that is not missed")
+        click.echo(f"the inventory was rebuilt from a listing at {made}: losses before that time go unnoticed")
     for topic, number in report.absent:
-        click.echo(f"WARNING {topic}:{number} is not here: nothing of it was archived yet, or all of it is gone")
+        click.echo(f"WARNING {topic}:{number} is not here: it was never archived, or all of it is gone")
     if report.since_report is not None:
         _print_since(report.since_report)
 
@@ -194,7 +196,7 @@ def verify_report(report: Path, key: Path, signature: Path | None) -> int:
     """
     body = _content(report)
     if not _is_signed(body, report, key, signature):
-        click.echo(f"FAILURE {report} is not what the owner of {key} signed", err=True)
+        click.echo(f"FAILURE {report} does not match the signature by {key}", err=True)
         return PARTLY_FAILED
     click.echo(f"{report} is as signed{_findings(body) if report.suffix == '.json' else ''}")
     return 0
@@ -210,9 +212,9 @@ def earlier_report(since_report: Path | None, key: Path | None) -> EarlierReport
     body = _content(since_report)
     if key is not None and not _is_signed(body, since_report, key):
         raise MalformedObject(
-            f"{since_report} is not what the owner of {key} signed",
-            why="the report, its signature or the key is another one",
-            remedy="restore the report and its signature from where they are kept",
+            f"{since_report} does not match the signature by {key}",
+            why="the report, its signature or the key is the wrong one",
+            remedy="restore the report and its signature from a safe copy",
         )
     return parse_report(body, str(since_report))
 
@@ -228,7 +230,7 @@ def _is_signed(body: bytes, report: Path, key: Path, signature: Path | None = No
 def _findings(body: bytes) -> str:
     document = msgspec.json.decode(body)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        return ", and no report of blockgz"
+        return ", but it is not a report of blockgz"
     return f": {document['verdict']}, {document['archive']}, {document['created']}"
 
 

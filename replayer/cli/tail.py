@@ -67,7 +67,7 @@ def command(
     interrupt it (exit code 130). Gaps, new partitions and a topic that is created again are reported on stderr.
     """
     if follow and selection.ends:
-        raise click.UsageError("--follow has no end: leave --to, --at and --until out")
+        raise click.UsageError("--follow has no end: remove --to, --at and --until")
     tail = _Tail(parse_topic(topic), selection, printing.printer or template_printer(DEFAULT_TEMPLATE))
     try:
         asyncio.run(tail.run(archive, cache, lines, interval if follow else None))

@@ -99,13 +99,13 @@ def command(
         return _verify_job(job, jobs, kafka, archive, as_json=as_json, beside=beside)
     if against_topic is not None:
         if deep or records:
-            raise click.UsageError("--against-topic reads every record anyway: run it without --deep and --records")
+            raise click.UsageError("--against-topic reads every record anyway: remove --deep and --records")
         if not choice.takes_all:
-            raise click.UsageError("--since and --sample choose chunks of an archive; with --against-topic give --from")
+            raise click.UsageError("--since and --sample choose chunks of an archive; with --against-topic, use --from")
         if earlier is not None:
-            raise click.UsageError("--since-report compares the archive with itself: run it without --against-topic")
+            raise click.UsageError("--since-report compares the archive with itself: remove --against-topic")
         if expected:
-            raise click.UsageError("--expect demands topics of an archive; --against-topic names the one to compare")
+            raise click.UsageError("--expect requires topics in an archive; --against-topic names the one to compare")
         if len(topics) != 1:
             raise click.UsageError("--against-topic compares one archived topic: name it")
         # Here, because no other verification needs a Kafka client.
@@ -114,7 +114,7 @@ def command(
         wanted = parse_topic(topics[0]).narrowed(partitions)
         return verify_against(wanted, against_topic, positions, kafka, archive, report_to, as_json=as_json)
     if partitions is not None or positions != Positions():
-        raise click.UsageError("--partitions, --from, --to and --at go with --against-topic")
+        raise click.UsageError("--partitions, --from, --to and --at require --against-topic")
     depth = Depth.RECORDS if records else Depth.BLOCKS if deep else Depth.STRUCTURE
     report = asyncio.run(_verify(archive, [parse_topic(topic) for topic in topics], depth, choice, earlier, expected))
     return conclude(report, str(archive.address), depth, report_to, as_json=as_json)
@@ -124,7 +124,7 @@ def _verify_job(
     job: str, jobs: str | None, kafka: dict[str, str], archive: ArchivePlace, *, as_json: bool, beside: bool
 ) -> int:
     if beside:
-        raise click.UsageError("--job says all that is to be compared: give -a, -b, --jobs and --json only")
+        raise click.UsageError("--job determines what is compared: use only -a, -b, --jobs and --json with it")
     from replayer.cli.job_proof import verify_job  # noqa: PLC0415  # it needs a Kafka client
 
     return verify_job(job, jobs, kafka, archive, as_json=as_json)

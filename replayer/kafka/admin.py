@@ -66,7 +66,7 @@ class TopicChanges:
         (answer,) = self._admin.create_topics(
             [wanted], operation_timeout=CHANGE_SECONDS, request_timeout=CHANGE_SECONDS
         ).values()
-        self._result(answer, f"topic {topic.name!r} cannot be made", "choose its settings with --topic-config")
+        self._result(answer, f"topic {topic.name!r} cannot be created", "choose its settings with --topic-config")
         deadline = time.monotonic() + CHANGE_SECONDS
         while not self._led(topic):
             if time.monotonic() > deadline:

@@ -105,7 +105,7 @@ def _ends(place: str, message: Any, end: int) -> bool:
         raise PartitionUnavailable(
             f"{place} cannot be read from the wanted offset",
             why=error.str(),
-            remedy="records were deleted meanwhile: run it again",
+            remedy="records were deleted in the meantime: run it again",
         )
     raise kafka_failure(error, f"{place} cannot be read")
 

@@ -34,8 +34,8 @@ class TopicPin:
             if found[lane] < least:
                 raise TargetChanged(
                     f"{self._topic}:{lane} lacks records that this job wrote to it",
-                    why=f"it ends at offset {found[lane]}, and the job's records reach to {least}",
-                    remedy="begin another job with --job NAME and a new topic; this one cannot be completed",
+                    why=f"it ends at offset {found[lane]}, but the job's records reach to {least}",
+                    remedy="start another job with --job NAME and a new topic; this one cannot be completed",
                 )
         return found
 
@@ -52,10 +52,10 @@ class TopicPin:
         if not gone and found in (None, self._topic_id):
             return
         written = [f"partition {lane} up to offset {end}" for lane, end in sorted(ends.items()) if end]
-        now = "there is no such topic now" if gone else f"the topic of that name is another one now, with id {found}"
+        now = "the topic no longer exists" if gone else f"the topic with that name now has id {found}"
         raise TargetChanged(
             f"topic {self._topic} was deleted while the job wrote to it" + ("" if gone else ", and created again"),
             why=f"its id was {self._topic_id}, {now}; what the job wrote is gone with it"
             + (f": {', '.join(written[:MOST_NAMED])}" if written else ""),
-            remedy="begin another job with --job NAME; records that this one sent since may be in the new topic",
+            remedy="start another job with --job NAME; records that this one has sent since may be in the new topic",
         )

@@ -261,7 +261,7 @@ class Archive:
         """Raises what is wrong with the arguments at once, not with the first record."""
         wanted, selection = chosen(topic, choice)
         if limit is not None and limit < 0:
-            raise UsageError(f"limit is {limit}", why="it is a number of records", remedy="give 0 or more")
+            raise UsageError(f"limit is {limit}", why="it must be a number of records", remedy="give 0 or more")
         damage = DamagePolicies(STOPS if lost is None else SKIPS)
 
         def iterated() -> Iterator[SelectedBatch]:

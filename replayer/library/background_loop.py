@@ -52,7 +52,7 @@ class BackgroundLoop:
         if self.closed:
             work.close()
             raise UsageError(
-                "the archive is closed", why="its `with` block or close() ended it", remedy="open it again"
+                "the archive is closed", why="its `with` block ended, or close() was called", remedy="open it again"
             )
         call = _Call()
         try:

@@ -65,7 +65,7 @@ def chosen(topic: str, choice: Choice) -> tuple[TopicPartitions, SelectionReques
 def _positions(choice: Choice, now: int) -> Positions:
     start, end, at = choice.get("start"), choice.get("end"), choice.get("at")
     if end is not None and at is not None:
-        raise UsageError("end and at both set the end", why="only one can hold", remedy="give one of them")
+        raise UsageError("end and at both set the end", why="only one can apply", remedy="give one of them")
     first: Position | None = None if start is None else position_of(start, now)
     last: Position | None = None if end is None else position_of(end, now)
     if at is not None:
@@ -102,5 +102,5 @@ def one_of(name: str, value: str, known: Iterable[str]) -> str:
     """The value of an argument that takes only some; raises UsageError."""
     choices = tuple(known)
     if value not in choices:
-        raise UsageError(f"{name} is {value!r}", why="that is none of its values", remedy=f"use {', '.join(choices)}")
+        raise UsageError(f"{name} is {value!r}", why="it has no such value", remedy=f"use {', '.join(choices)}")
     return value

@@ -64,7 +64,7 @@ class OldArchive:
     def notes(self) -> tuple[str, ...]:
         """What a reader of the partitions opened so far should know."""
         odd = [note for partition in self._opened.values() for note in partition.notes]
-        return ("this is an old archive: its offsets were counted by its writer, and it has no timestamps", *odd)
+        return ("this is an old archive: its writer counted the offsets, and it has no timestamps", *odd)
 
     def folders(self) -> tuple[TopicFolder, ...]:
         return tuple(sorted({TopicFolder(place.topic) for place in self._found}))
@@ -177,8 +177,8 @@ class OldArchivePartition(ArchivedPartition):
         write([builder.finish()])
         if not blocks:
             raise CorruptBlock(
-                f"no record of {piece.file.key} can be told from the others",
-                why=f"its index says other numbers of records than its blocks hold under --old-format "
+                f"no record of {piece.file.key} can be told apart from the others",
+                why=f"its index gives other numbers of records than its blocks hold with --old-format "
                 f"{self._format.name}",
                 remedy="try another --old-format",
             )

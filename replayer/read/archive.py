@@ -107,7 +107,7 @@ class Archive:
             raise NotInArchive(
                 f"topic {topic} is not in the archive",
                 why=f"{self.reader.address} holds {_listed(sorted({folder.topic for folder in folders}))}",
-                remedy="name one of those, or archive the topic first: archiver run TOPIC --once",
+                remedy="choose one of these, or archive the topic first: archiver run TOPIC --once",
             )
         return tuple(mine)
 
@@ -189,8 +189,8 @@ class Archive:
             if found is None:
                 raise NotInArchive(
                     f"partition {partition} of {topic} is not in the archive",
-                    why=f"the topic was created again as {successor}, and nothing of this partition is archived since",
-                    remedy=f"name the incarnation before, such as {folder.topic}~{successor.incarnation - 1}",
+                    why=f"the topic was created again as {successor}, and this partition has not been archived since",
+                    remedy=f"name the previous incarnation, such as {folder.topic}~{successor.incarnation - 1}",
                 )
         if found is None:
             raise await self._no_partition(topic, partition)
@@ -249,7 +249,7 @@ class Archive:
             marker = decode_marker(body, keys.marker)
             if (marker.topic, marker.partition) != (folder.topic, partition):
                 raise MalformedObject(
-                    f"{keys.marker} is not this partition's marker", why=f"it says {marker.topic}:{marker.partition}"
+                    f"{keys.marker} is not this partition's marker", why=f"it names {marker.topic}:{marker.partition}"
                 )
             return ArchivedPartition(self.reader, keys, marker, self.max_block_bytes, self._cache)
         if denied is not None:
@@ -277,7 +277,7 @@ class Archive:
         raise NoArchiveThere(
             f"there is no archive at {self.reader.address}",
             why="it holds neither _archive.json nor a topic",
-            remedy="check -a/--archive, or make one: archiver run TOPIC --once -a ADDRESS",
+            remedy="check -a/--archive, or create one: archiver run TOPIC --once -a ADDRESS",
         )
 
     async def _has_archive_object(self, layout: str) -> bool:
@@ -310,7 +310,7 @@ class Archive:
         return NotInArchive(
             f"partition {partition} of {topic} is not in the archive",
             why=f"there is {_listed(map(str, numbers))}",
-            remedy="name one of those",
+            remedy="choose one of these",
         )
 
 

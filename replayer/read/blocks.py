@@ -195,9 +195,7 @@ def _located(block: StoredBlock) -> Iterator[None]:
 
 
 def _too_large(what: str, why: str) -> TooLarge:
-    return TooLarge(
-        what, why=why, remedy="raise --max-block-bytes if the archive is yours and such records are expected"
-    )
+    return TooLarge(what, why=why, remedy="raise --max-block-bytes if you trust the archive and expect such records")
 
 
 def unreadable_chunk(entry: ChunkEntry, key: str, error: BlockgzError) -> Unreadable:

@@ -170,8 +170,8 @@ class Follower:
         elif newer.next_offset < before.next_offset:
             raise MalformedObject(
                 f"{newer.keys.marker} went back from offset {before.next_offset} to {newer.next_offset}",
-                why="another archive was put in its place, or an old copy of it",
-                remedy="start again if that was meant",
+                why="another archive, or an old copy of this one, has replaced it",
+                remedy="start again if that was intended",
             )
         for gap in newer.marker.gaps:
             if gap.end > max(position, before.next_offset) and gap not in before.marker.gaps:

@@ -35,7 +35,7 @@ class MissingPartition(NamedTuple):
         """For people who look at the archive."""
         return NotInArchive(
             f"{self} is missing",
-            why="it was archived once, by the archive's inventory, and all of it is gone",
+            why="the archive's inventory lists it, but all of it is gone",
             remedy=f"restore its folder; if it is gone for good: archiver forget {self}",
         )
 
@@ -96,7 +96,7 @@ async def compare(archive: Archive, wanted: Sequence[Wanted] = ()) -> Compared:
     try:
         inventory = parse(await archive.reader.get(key, objects.MAX_OBJECT_BYTES), key)
     except ObjectMissing:
-        lost = Damage(key, "it is missing: what the archive held is not known")
+        lost = Damage(key, "it is missing, so it is unknown what the archive held")
         return Compared(None, True, lost if await _is_declared(archive) else None)
     except Damaged as error:
         return Compared(None, True, Damage(key, error.reason))

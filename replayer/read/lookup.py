@@ -110,7 +110,7 @@ class AfterLast:
 
     @property
     def why(self) -> str:
-        return f"no archived record is as late: the archive ends before offset {self.next_offset}"
+        return f"no archived record is that late: the archive ends before offset {self.next_offset}"
 
 
 @dataclass(frozen=True)

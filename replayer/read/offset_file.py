@@ -57,7 +57,7 @@ def parse_offset_file(body: bytes, topic: str, now: int) -> Mapping[int, Ends]:
     partition twice, or names none of the topic.
     """
     if len(body) > MAX_FILE_BYTES:
-        raise UsageError(f"the file of positions has {len(body)} bytes", why=f"at most {MAX_FILE_BYTES} are taken")
+        raise UsageError(f"the positions file has {len(body)} bytes", why=f"at most {MAX_FILE_BYTES} are allowed")
     found: dict[int, Ends] = {}
     lines = _json_lines(body) if body.lstrip()[:1] in (b"{", b"[") else _csv_lines(body)
     for line in lines:
@@ -65,17 +65,17 @@ def parse_offset_file(body: bytes, topic: str, now: int) -> Mapping[int, Ends]:
             continue
         partition = _partition(line)
         if partition in found:
-            raise _unusable(line.number, f"partition {partition} stands there twice")
+            raise _unusable(line.number, f"partition {partition} appears twice")
         start, end = (None if text is None else _position(line, text, now) for text in (line.start, line.end))
         found[partition] = (start, end)
     if not found:
-        raise UsageError(f"the file of positions names no partition of {topic}", why="no line has this topic")
+        raise UsageError(f"the positions file names no partition of {topic}", why="no line has this topic")
     return found
 
 
 def _partition(line: _Line) -> int:
     if not (line.partition.isascii() and line.partition.isdigit() and len(line.partition) < 10):
-        raise _unusable(line.number, f"{line.partition[:40]!r} is no partition")
+        raise _unusable(line.number, f"{line.partition[:40]!r} is not a partition")
     return int(line.partition)
 
 
@@ -90,7 +90,7 @@ def _csv_lines(body: bytes) -> Iterator[_Line]:
     try:
         rows = [[cell.strip() for cell in row] for row in csv.reader(body.decode("utf-8-sig").splitlines())]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise UsageError("the file of positions is neither CSV nor JSON", why=str(error), remedy=REMEDY) from error
+        raise UsageError("the positions file is neither CSV nor JSON", why=str(error), remedy=REMEDY) from error
     numbered = [(number, row) for number, row in enumerate(rows, 1) if any(row)]
     header = [name.lower() for name in numbered[0][1]] if numbered else []
     if "topic" in header and "partition" in header:
@@ -120,7 +120,7 @@ def _json_lines(body: bytes) -> Iterator[_Line]:
         shape: Any = _Document if body.lstrip().startswith(b"{") else list[_Row]
         decoded = msgspec.json.decode(body, type=shape)
     except msgspec.MsgspecError as error:
-        raise UsageError("the file of positions is not the JSON it must be", why=str(error), remedy=REMEDY) from error
+        raise UsageError("the positions file is not valid JSON of positions", why=str(error), remedy=REMEDY) from error
     for number, row in enumerate(decoded.partitions if isinstance(decoded, _Document) else decoded, 1):
         start = row.offset if row.start is None else row.start
         yield _Line(
@@ -133,4 +133,4 @@ def _json_lines(body: bytes) -> Iterator[_Line]:
 
 
 def _unusable(number: int, why: str) -> UsageError:
-    return UsageError(f"line {number} of the file of positions cannot be used", why=why, remedy=REMEDY)
+    return UsageError(f"line {number} of the positions file cannot be used", why=why, remedy=REMEDY)

@@ -202,7 +202,7 @@ class ArchivedPartition:
                 if span.last_offset >= offset:
                     raise MalformedObject(
                         f"the chunk {span.name} of {self} lies on both sides of offset {offset}",
-                        why="the marker that continues it begins inside a chunk",
+                        why="the marker that continues it starts inside a chunk",
                     )
                 originals[span.name] = self.as_stored(span)
                 kept.append(LeveledSpan(replace(span, next_offset=offset), 0))
@@ -285,8 +285,8 @@ class ArchivedPartition:
         home = self.keys_of(reference).home
         if not is_catalog_name(reference.name, level, reference.start_offset):
             raise MalformedObject(
-                f"the name {reference.name[:120]!r} does not belong into {home}",
-                why="names in an archive are derived, never free",
+                f"the name {reference.name[:120]!r} does not belong in {home}",
+                why="names in an archive are always derived",
             )
         return decode_catalog(await self._get(home + reference.name, reference.sha256), reference, level)
 

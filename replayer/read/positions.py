@@ -83,7 +83,9 @@ def parse_position(text: str, now: int) -> Position:
     words: dict[str, Position] = {"earliest": Earliest(), "latest": Latest()}
     position = words.get(text) or _parse_number(text) or _parse_time(text, now)
     if position is None:
-        raise UsageError(f"{text[:80]!r} is not a position", why="none of the forms fits", remedy=f"write {FORMS}")
+        raise UsageError(
+            f"{text[:80]!r} is not a position", why="it has none of the known forms", remedy=f"write {FORMS}"
+        )
     return position
 
 
@@ -91,7 +93,9 @@ def parse_time(text: str, now: int) -> AtTime:
     """As parse_position, for options that take only a time."""
     time = _parse_time(text, now)
     if time is None:
-        raise UsageError(f"{text[:80]!r} is not a time", why="none of the forms fits", remedy=f"write {TIME_FORMS}")
+        raise UsageError(
+            f"{text[:80]!r} is not a time", why="it has none of the known forms", remedy=f"write {TIME_FORMS}"
+        )
     return time
 
 
@@ -116,7 +120,7 @@ def parse_kcat_offset(text: str) -> tuple[Position | None, Position | None]:
     if position is None:
         raise UsageError(
             f"-o {text[:80]} is not an offset",
-            why="none of kcat's forms fits",
+            why="it has none of kcat's forms",
             remedy="write beginning, end, N, -N, s@MILLISECONDS or e@MILLISECONDS, or use --from and --to",
         )
     return position, None

@@ -36,7 +36,9 @@ class Pattern:
 
     def __post_init__(self) -> None:
         if len(self.expression) > MAX_PATTERN:
-            raise UsageError(f"a pattern has {len(self.expression)} characters", why=f"at most {MAX_PATTERN} are taken")
+            raise UsageError(
+                f"a pattern has {len(self.expression)} characters", why=f"at most {MAX_PATTERN} are allowed"
+            )
         try:
             for kind in (pa.string(), pa.binary()):  # what is right for text may name characters that no byte is
                 pc.match_substring_regex(pa.array([""], kind), self.expression)
@@ -44,8 +46,8 @@ class Pattern:
             raise UsageError(
                 f"{self.expression[:80]!r} is not a regular expression",
                 why=" ".join(str(error).split()),
-                remedy="the syntax is RE2's, without look-around and back-references; write characters above \\xff as "
-                "they are; -F takes the text as it is",
+                remedy="use RE2 syntax, which has no look-around or back-references; write characters above \\xff as "
+                "they are; -F takes the text literally",
             ) from error
 
     @classmethod
@@ -190,7 +192,7 @@ def header_condition(text: str) -> HasHeader | HeaderIs:
     try:
         key.encode()
     except UnicodeEncodeError:
-        raise UsageError(f"{key[:80]!r} is no header's name", why="names of headers are UTF-8") from None
+        raise UsageError(f"{key[:80]!r} is not a header name", why="header names are UTF-8") from None
     return HeaderIs(key, value.encode(errors="surrogateescape")) if separator else HasHeader(key)
 
 

@@ -51,9 +51,9 @@ class Positions:
         match self.start, self.end:
             case (AtOffset(start), AtOffset(end)) | (AtTime(start), AtTime(end)) if start > end:
                 raise UsageError(
-                    f"the records are to begin at {start} and to end before {end}",
-                    why="the start is behind the end, so there is none",
-                    remedy="exchange --from and --to",
+                    f"the records are to start at {start} and to end before {end}",
+                    why="the start is after the end, so there are none",
+                    remedy="swap --from and --to",
                 )
 
     async def resolve(self, partition: ArchivedPartition) -> OffsetRange:
@@ -73,8 +73,8 @@ async def select(
     if unknown:
         raise NotInArchive(
             f"positions are given for partition {unknown[0]} of {topic}, which is not selected",
-            why="it is not in the archive, or another choice of partitions leaves it out",
-            remedy="take it out of the file of positions",
+            why="it is not in the archive, or another option excludes it",
+            remedy="remove it from the positions file",
         )
     ranges = await asyncio.gather(*(positions.resolve(partition) for partition in opened))
     return [Selection(*pair) for pair in zip(opened, ranges, strict=True)]
@@ -165,9 +165,9 @@ async def _check_timestamps(partition: ArchivedPartition) -> None:
     newest = await _newest_readable(partition)
     if newest is not None and newest.index.record_format == "text":
         raise UsageError(
-            f"records of {partition} cannot be chosen by their timestamps",
+            f"records of {partition} cannot be selected by timestamp",
             why="chunks of record format text hold none",
-            remedy="use --from and --to with times: they are exact to the block",
+            remedy="use --from and --to with times, which are exact to the block",
         )
 
 

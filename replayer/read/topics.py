@@ -22,7 +22,7 @@ class TopicPartitions:
             return self
         if self.partitions is not None:
             raise UsageError(
-                "the partitions are given twice", why="in the topic and by --partitions", remedy="give them once"
+                "the partitions are given twice", why="in the topic and with --partitions", remedy="give them once"
             )
         return TopicPartitions(self.topic, parse_partitions(partitions))
 
@@ -43,7 +43,7 @@ def parse_partitions(text: str) -> tuple[int, ...]:
         if first > last or last > MAX_PARTITIONS:
             raise UsageError(
                 f"{text[:80]!r} names no partitions",
-                why=f"{part[:40]!r} is no number or range",
+                why=f"{part[:40]!r} is not a number or a range",
                 remedy="write 3 or 0,2-4",
             )
         numbers.update(range(first, last + 1))

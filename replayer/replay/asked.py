@@ -61,8 +61,8 @@ def shape_asked(asked: Mapping[str, Any], job: str) -> tuple[Shape, RecordFilter
     except (KeyError, TypeError, ValueError) as error:
         raise ReplayRefused(
             f"job {job} cannot be proved",
-            why=f"its folder does not tell what becomes of records: {error or type(error).__name__}",
-            remedy="use the version that began it, or compare with verify --against-topic",
+            why=f"its folder does not say what happens to records: {error or type(error).__name__}",
+            remedy="use the version that started it, or compare with verify --against-topic",
         ) from error
 
 

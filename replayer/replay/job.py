@@ -38,8 +38,8 @@ class Job:
         """Raises UsageError."""
         if not is_job_name(self.name):
             raise UsageError(
-                f"{self.name[:120]!r} is no name for a job",
-                why="it becomes part of names in Kafka and of files",
+                f"{self.name[:120]!r} is not a job name",
+                why="it becomes part of names in Kafka and of file names",
                 remedy="use up to 100 letters, digits, dots, dashes and underscores",
             )
 
@@ -112,13 +112,13 @@ def refuse_other_job(recorded: Mapping[int, LanePosition], first: Mapping[int, L
         wanted = first.get(lane)
         if wanted is None or position.selection != wanted.selection:
             raise ReplayRefused(
-                "this is not the replay that the job began with",
-                why="other partitions, positions, filters, routing, archive or topic were asked for then",
-                remedy="repeat the first command with --resume, or begin another job with --job NAME",
+                "this is not the replay that the job started with",
+                why="it started with other partitions, positions, filters, routing, archive or topic",
+                remedy="repeat the first command with --resume, or start another job with --job NAME",
             )
         if not position.same_job(wanted):
             raise ReplayRefused(
-                "the archive is not the one that the job began with",
-                why=f"the chunks that it recorded for target partition {lane} are other ones now, or gone",
-                remedy="begin another job with --job NAME, with --from where this one stopped",
+                "the archive is not the one that the job started with",
+                why=f"the chunks that it recorded for target partition {lane} have changed or are gone",
+                remedy="start another job with --job NAME, with --from where this one stopped",
             )

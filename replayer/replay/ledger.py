@@ -90,7 +90,7 @@ def decode_position(written: int, metadata: str) -> LanePosition:
         raise ReplayRefused(
             "the job's recorded position cannot be read",
             why=f"{metadata[:80]!r}: {error or type(error).__name__}",
-            remedy="give the job another name with --job, or use the version that began it",
+            remedy="choose another name with --job, or use the version that started it",
         ) from error
 
 
@@ -101,7 +101,7 @@ def refuse_long_metadata(positions: Mapping[int, LanePosition]) -> None:
         size = len(position.advanced(0, ends).encoded())
         if size > MAX_METADATA_BYTES:
             raise ReplayRefused(
-                f"target partition {lane} would draw from too many source partitions for one transaction",
+                f"target partition {lane} has too many source partitions for one transaction",
                 why=f"the position of {len(ends)} partitions takes {size} bytes, Kafka stores {MAX_METADATA_BYTES}",
                 remedy="replay them in several jobs with --partitions, or without --transactional",
             )

@@ -193,7 +193,7 @@ def parse_rate(text: str) -> Pace:
     if match is None or not number:
         raise UsageError(
             f"{text[:80]!r} is not a rate",
-            why="it names neither records nor bytes a second",
+            why="it is neither records nor bytes per second",
             remedy="write 5000/s or 20MB/s",
         )
     unit = match[2]
@@ -205,7 +205,9 @@ def parse_speed(text: str) -> Pace:
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)x", text, re.ASCII)
     factor = float(match[1]) if match else 0.0
     if not factor:
-        raise UsageError(f"{text[:80]!r} is not a speed", why="it is no factor above 0", remedy="write 1x, 10x or 0.5x")
+        raise UsageError(
+            f"{text[:80]!r} is not a speed", why="it is not a factor above 0", remedy="write 1x, 10x or 0.5x"
+        )
     return OriginalSpacing(factor)
 
 

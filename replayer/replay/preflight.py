@@ -30,19 +30,19 @@ def _warnings(preflight: Preflight, target: TopicFacts) -> Iterator[str]:
     config = target.config
     if config is None:
         yield (
-            f"the broker does not tell the configuration of {target.name}, or it may not be asked for: "
+            f"the broker does not report the configuration of {target.name}, or it may not be asked for: "
             "retention, timestamps and sizes are not checked"
         )
     else:
         if config.compacts:
-            yield f"{target.name} is compacted: of records with the same key only the newest will stay"
+            yield f"{target.name} is compacted: only the newest record of each key will stay"
         if config.deletes and config.retention_bytes is not None:
             yield f"{target.name} keeps at most retention.bytes={config.retention_bytes} a partition"
     job = preflight.job
     if job.begun:
         yield f"job {job.name} is resumed: {job.written} records of it are in {target.name} already"
     if job.begun and not job.transactional:
-        yield "what was sent after the last checkpoint of the run before is sent again"
+        yield "what was sent after the previous run's last checkpoint is sent again"
     held = {partition: bounds for partition, bounds in preflight.watermarks.items() if bounds.end > bounds.low}
     for lane in preflight.lanes:
         if lane in held:
@@ -97,20 +97,20 @@ def refuse_source(request: TargetRequest) -> None:
     """Raises ReplayRefused where the records would go to the topic that they come from, unless that is wanted."""
     if request.target == request.topic and not request.into_source:
         raise ReplayRefused(
-            f"{request.target} is the topic that the archive was made from",
-            why="a replay would append a second copy of its records to it",
-            remedy="name another topic with --to-topic, or say --into-source if that is what you want",
+            f"{request.target} is the topic that was archived",
+            why="the replay would append a second copy of its records to it",
+            remedy="choose another topic with --to-topic, or add --into-source if this is what you want",
         )
 
 
 def _refuse_second_copy(preflight: Preflight) -> None:
     job = preflight.job
     if job.begun and not job.resume:
-        state = "is complete" if job.complete else "was begun and is not complete"
+        state = "is complete" if job.complete else "has started and is not complete"
         raise ReplayRefused(
             f"job {job.name} {state}",
-            why=f"{job.written} records of it are in {preflight.request.target}, and this would write them again",
-            remedy="add --resume to resume it, or --job NAME to write another copy",
+            why=f"{job.written} of its records are in {preflight.request.target}, and this would write them again",
+            remedy="add --resume to continue it, or --job NAME to write another copy",
         )
 
 
@@ -120,9 +120,9 @@ def _refuse_unknown_past(preflight: Preflight, target: TopicFacts) -> None:
     held = [lane for lane in preflight.lanes if lane in preflight.watermarks and preflight.watermarks[lane].end]
     if job.resume and not job.begun and held:
         raise ReplayRefused(
-            f"there is nothing to resume: nothing is recorded of job {job.name}",
-            why=f"{target.name}:{held[0]} has had records, and which of this replay's are among them is not known",
-            remedy="repeat the first command as it was, with its --job; or leave --resume out to append all records",
+            f"there is nothing to resume: nothing is recorded for job {job.name}",
+            why=f"{target.name}:{held[0]} has had records, and it is unknown which of them came from this replay",
+            remedy="repeat the first command unchanged, with its --job; or remove --resume to append all records",
         )
 
 
@@ -135,7 +135,7 @@ def _refuse_too_few_partitions(preflight: Preflight, target: TopicFacts) -> None
         f"topic {target.name!r} has too few partitions",
         why=f"it has {target.num_partitions}, and partition {source} of {preflight.request.topic} goes to partition "
         f"{needed - 1}",
-        remedy=f"name a topic with at least {needed} partitions, fold them into fewer with --partitions "
+        remedy=f"choose a topic with at least {needed} partitions, fold them into fewer with --partitions "
         f"{target.num_partitions}, or spread records with --partitions by-key",
     )
 
@@ -156,7 +156,7 @@ def _refuse_retention(preflight: Preflight, config: TopicConfig) -> None:
             f"topic {preflight.request.target!r} would delete the records soon after they arrive",
             why=f"its retention.ms is {retention} ({_duration(retention)}) and the oldest are of {_time(min(times))}",
             remedy=f"{_alter(preflight)}retention.ms=-1"
-            + (", or hold it until the replay is done with --retention hold" if preflight.can_hold else ""),
+            + (", or lift it until the replay is complete with --retention hold" if preflight.can_hold else ""),
         )
 
 
@@ -182,7 +182,7 @@ def _refuse_missing_keys(preflight: Preflight, config: TopicConfig) -> None:
     found = preflight.findings.without_key
     if config.compacts and found is not None:
         raise ReplayRefused(
-            f"topic {preflight.request.target!r} takes no records without a key",
+            f"topic {preflight.request.target!r} does not accept records without a key",
             why=f"its cleanup.policy is {','.join(sorted(config.cleanup_policy))}, and the record at partition "
             f"{found.partition}, offset {found.offset} has none",
             remedy=_alter(preflight) + "cleanup.policy=delete, or choose another topic",
@@ -193,7 +193,7 @@ def _refuse_large_records(preflight: Preflight, config: TopicConfig) -> None:
     solo, limit = preflight.findings.largest_solo, config.max_message_bytes
     if solo is not None and limit is not None and solo.bytes > limit:
         raise ReplayRefused(
-            f"topic {preflight.request.target!r} takes no record as large as some of these",
+            f"topic {preflight.request.target!r} does not accept records as large as some of these",
             why=f"its max.message.bytes is {limit}, and the record at partition {solo.place.partition}, offset "
             f"{solo.place.offset} takes {solo.bytes} bytes even compressed",
             remedy=f"{_alter(preflight)}max.message.bytes={solo.bytes * 2}",
@@ -207,7 +207,7 @@ def _refuse_lost_keys(preflight: Preflight) -> None:
             "these records cannot be spread by key",
             why=f"partition {lossy[0].partition} was archived as {', '.join(sorted(lossy[0].record_formats))}, without "
             "keys: records of one key would go to different partitions and lose their order",
-            remedy="leave --partitions out, or give a number or a map",
+            remedy="remove --partitions, or use a number or a map",
         )
 
 
@@ -217,7 +217,7 @@ def _refuse_impossible_times(preflight: Preflight) -> None:
             raise ReplayRefused(
                 "some records would get timestamps before 1970",
                 why=f"the oldest of partition {source.partition} would be {source.timestamps.min} ms since the epoch, "
-                "and Kafka takes none below 0",
+                "and Kafka accepts none below 0",
                 remedy="shift less far back with --timestamps",
             )
 
@@ -231,8 +231,8 @@ def _refuse_foreign_records(preflight: Preflight, target: TopicFacts) -> None:
         if bounds is not None and bounds.end > bounds.low:
             raise ReplayRefused(
                 f"topic {target.name!r} is not empty",
-                why=f"{target.name}:{lane} holds offsets [{bounds.low}..{bounds.end}), which are not of this replay",
-                remedy="name an empty topic, or say --append to write behind them",
+                why=f"{target.name}:{lane} holds offsets [{bounds.low}..{bounds.end}), which are not from this replay",
+                remedy="choose an empty topic, or add --append to write after them",
             )
 
 

@@ -240,10 +240,10 @@ def refuse_other_folder(kept: JobRequest, asked: JobRequest, facts: TopicFacts |
     if other:
         told = {"selection": "other partitions, positions, filters or routing", "archive_id": "another archive"}
         raise ReplayRefused(
-            "this is not the replay that the job began with",
-            why=f"job {kept.job} was begun into {kept.target} with "
+            "this is not the replay that the job started with",
+            why=f"job {kept.job} was started into {kept.target} with "
             + ", ".join(told.get(name, f"{name} {getattr(kept, name)}") for name in other),
-            remedy="repeat the first command with --resume, begin another job with --job NAME, or forget the first one "
+            remedy="repeat the first command with --resume, start another job with --job NAME, or forget the first one "
             f"with replayer jobs rm {kept.job} ({address})",
         )
 
@@ -253,11 +253,11 @@ def refuse_changed_target(kept: JobRequest, facts: TopicFacts | None) -> None:
     found = facts.topic_id if facts else None
     if facts is not None and (found is None or kept.target_topic_id in (None, found)):
         return
-    now = f"the topic of that name has id {found}" if facts else "there is no such topic now"
+    now = f"the topic with that name has id {found}" if facts else "the topic no longer exists"
     raise TargetChanged(
         f"topic {kept.target} is not the one that job {kept.job} wrote to",
         why=f"that had id {kept.target_topic_id}, {now}: what the job wrote is gone",
-        remedy=f"begin another job with --job NAME, or forget this one with replayer jobs rm {kept.job}",
+        remedy=f"start another job with --job NAME, or remove this one with replayer jobs rm {kept.job}",
     )
 
 
@@ -265,8 +265,8 @@ def _folder_missing(folder: JobFolder, recorded: Mapping[int, LanePosition]) -> 
     written = sum(position.written for position in recorded.values())
     return ReplayRefused(
         f"the folder of job {folder.job} is missing",
-        why=f"{written} records of it are committed, and {folder.address} does not tell where they are",
-        remedy="name the folder of jobs that it began with by --jobs, or begin another job with --job NAME",
+        why=f"{written} of its records are committed, and {folder.address} does not say where they are",
+        remedy="set --jobs to the folder that the job started with, or start another job with --job NAME",
     )
 
 
@@ -284,8 +284,8 @@ async def missing_sources(request: ReplayRequest, archive: Archive) -> tuple[str
         more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
         raise ReplayRefused(
             f"the archive lacks a part of {wanted.topic}",
-            why=f"its inventory names what is not there: {', '.join(missing[:MOST_NAMED])}{more}",
-            remedy="restore it, or replay what is there with --partial",
+            why=f"its inventory lists partitions that are not there: {', '.join(missing[:MOST_NAMED])}{more}",
+            remedy="restore it, or replay the rest with --partial",
         )
     return tuple(missing)
 

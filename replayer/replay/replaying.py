@@ -97,7 +97,7 @@ class BegunReplay(NamedTuple):
         if result.complete:
             return await self.planned.ground.set_back()
         target = self.planned.ground.target
-        return f"retention of {target.name} is still held: --resume, or --undo-retention" if target.holds else None
+        return f"retention of {target.name} is still lifted: run --resume or --undo-retention" if target.holds else None
 
 
 @dataclass(frozen=True)

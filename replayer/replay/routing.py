@@ -51,7 +51,7 @@ class MapPartitions(WholePartitions):
         if partition not in self.places:
             raise ReplayRefused(
                 f"--partitions {_map_text(self.places)[:200]} does not say where partition {partition} goes",
-                why="a replay leaves out nothing that was not asked for",
+                why="a replay drops nothing without being told to",
                 remedy=f"add {partition}:TARGET, or name the partitions to read after the topic",
             )
         return self.places[partition]
@@ -149,7 +149,7 @@ def make_router(request: RoutingRequest, target: str, num_partitions: int) -> Ro
                     f"topic {target!r} has {num_partitions} partitions",
                     why=f"--partitions by-key:{request.partitions} puts keys where a topic of {request.partitions} has "
                     "them, and what producers add later would go elsewhere",
-                    remedy=f"say by-key, or name a topic with {request.partitions} partitions",
+                    remedy=f"use by-key, or choose a topic with {request.partitions} partitions",
                 )
             return SpreadByKey(num_partitions)
 
@@ -193,7 +193,7 @@ def _count(text: str, number: str) -> int:
     raise UsageError(
         f"--partitions {text[:80]} does not say where records go",
         why=f"it takes keep, by-key, by-key:N, a number up to {TOO_MANY_PARTITIONS}, or a map such as 0:2,1-3:0",
-        remedy="which partitions to read stands after the topic: orders:0,2-4",
+        remedy="to choose the partitions to read, name them after the topic: orders:0,2-4",
     )
 
 

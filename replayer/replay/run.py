@@ -285,7 +285,7 @@ class _RunningReplay:
             ours = None
         if ours:
             return
-        why = "another run of the same job began" if ours is False else error.why
+        why = "another run of the same job has started" if ours is False else error.why
         raise JobTakenOver(error.what, why=why, remedy=error.remedy) from error
 
     async def _replay(self) -> None:

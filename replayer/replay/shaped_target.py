@@ -93,10 +93,10 @@ def _notes(
     if not request.selection.filter.passes_all:
         yield f"only records with {request.selection.filter}"
     if request.on_damage == SKIPS:
-        yield "damaged blocks are passed over, and named at the end"
+        yield "damaged blocks are skipped, and listed at the end"
     if creates is not None:
         settings = ", ".join(f"{name}={value}" for name, value in creates.config.items())
-        yield f"topic {creates.name} is made with {creates.partitions} partitions and {settings}"
+        yield f"topic {creates.name} is created with {creates.partitions} partitions and {settings}"
     if holds and facts is not None and facts.config is not None:
         limits = {"retention.ms": facts.config.retention_ms, "retention.bytes": facts.config.retention_bytes}
         again = " and ".join(f"{name}={value}" for name, value in limits.items() if value is not None)
@@ -109,8 +109,8 @@ def _notes(
     for stage in pipeline.stages:
         if isinstance(stage, TransformStage):
             names = ", ".join(step.alias for step in stage.chain.steps)
-            yield f"on the way: transforms {names}; at a record that they cannot handle: {stage.on_error}"
-            yield "what transforms make of keys and sizes is not checked against the target beforehand"
+            yield f"on the way: transforms {names}; if they cannot handle a record: {stage.on_error}"
+            yield "keys and sizes after the transforms are not checked against the target beforehand"
         else:
             yield f"on the way: {stage.fingerprint}"
 

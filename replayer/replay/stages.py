@@ -102,7 +102,7 @@ class ShiftTimestamps:
         if outside.any():
             row = int(np.argmax(outside))
             offset = batch.records.column("offset")[row].as_py()
-            why = f"its timestamp {times[row]} cannot be moved by {self.by} ms"
+            why = f"its timestamp {times[row]} cannot be shifted by {self.by} ms"
             raise RecordUnfit(batch.partition, offset, why, "choose another --timestamps")
         return _with_column(batch, "timestamp", pa.array(moved))
 
@@ -265,7 +265,7 @@ class TransformStage:
                 made = self._made(batch.partition, record)
             except CannotTransform as error:
                 if self.on_error == "fail":
-                    remedy = "give the transform a predicate, or leave such records out with --on-transform-error skip"
+                    remedy = "give the transform a predicate, or skip such records with --on-transform-error skip"
                     raise RecordUnfit(batch.partition, record.offset, str(error), remedy) from error
                 self.left_out.unfit += 1
                 continue

@@ -60,7 +60,7 @@ def parse_topic_config(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator or not name.strip():
         raise UsageError(
-            f"--topic-config {text[:80]!r} is no setting", why="it is not NAME=VALUE", remedy="write retention.ms=-1"
+            f"--topic-config {text[:80]!r} is not a setting", why="it is not NAME=VALUE", remedy="write retention.ms=-1"
         )
     return name.strip(), value
 
@@ -132,9 +132,9 @@ class RetentionFile:
 
     def _refused(self, why: str) -> ReplayRefused:
         return ReplayRefused(
-            f"{self.path} cannot hold what the topic's retention was",
+            f"{self.path} cannot store the topic's previous retention",
             why=why,
-            remedy="make the file usable, or the folder of $XDG_STATE_HOME writable",
+            remedy="make the file or $XDG_STATE_HOME writable",
         )
 
 
@@ -147,7 +147,7 @@ def set_back(name: str, admin: KafkaAdmin, properties: Mapping[str, str]) -> str
     facts = admin.topic(name)
     if facts is not None and not still_means(hold, name, facts.topic_id):
         file.remove()
-        return f"topic {name} is another one than its retention was held of: nothing to set back"
+        return f"topic {name} is not the one whose retention was lifted: nothing to restore"
     changes = TopicChanges(properties)
     change = plan_undo(hold, changes.own_config(name))
     if change:
@@ -155,17 +155,17 @@ def set_back(name: str, admin: KafkaAdmin, properties: Mapping[str, str]) -> str
     file.remove()
     done = [f"{setting}={value}" for setting, value in change.values.items()]
     done += [f"{setting} of the cluster" for setting in change.removed]
-    done += [f"{setting} left as somebody set it meanwhile" for setting in change.kept]
-    return f"retention of {name} is set back: {', '.join(done) or 'it was already'}"
+    done += [f"{setting} left as somebody has set it since" for setting in change.kept]
+    return f"retention of {name} is restored: {', '.join(done) or 'it was already'}"
 
 
 def undo_retention(name: str, admin: KafkaAdmin, properties: Mapping[str, str]) -> str:
     """As `set_back`; raises NoSuchTopic where there is no such topic."""
     if admin.topic(name) is None:
         raise NoSuchTopic(
-            f"the cluster has no topic {name!r}", why="nothing can be set back", remedy="check --to-topic and -b"
+            f"the cluster has no topic {name!r}", why="nothing can be restored", remedy="check --to-topic and -b"
         )
-    return set_back(name, admin, properties) or f"no retention of {name} is held"
+    return set_back(name, admin, properties) or f"the retention of {name} is not lifted"
 
 
 def retention_file(admin: KafkaAdmin, properties: Mapping[str, str], name: str) -> RetentionFile:

@@ -88,7 +88,7 @@ class Cast(DataTransform):
             else:
                 whole = kind
         if whole is not None and len(items) > 1:
-            raise settings.wrong("spec", "a type for all of it stands alone")
+            raise settings.wrong("spec", "a type for the whole value stands alone")
         settings.without_effect("replace.null.with.default")
         return cls(side, whole, fields)
 

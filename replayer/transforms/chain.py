@@ -91,7 +91,7 @@ class Step:
         except CannotTransform as error:
             raise CannotTransform(f"transform {self.alias} ({type(self.transform).__name__}): {error}") from error
         except RecursionError as error:
-            raise CannotTransform(f"transform {self.alias}: it is nested too deep") from error
+            raise CannotTransform(f"transform {self.alias}: it is nested too deeply") from error
 
 
 @dataclass(frozen=True)
@@ -156,13 +156,13 @@ def _aliases(properties: Mapping[str, str], kind: str) -> tuple[str, ...]:
     aliases = Settings("", properties).items(kind)
     for alias in aliases:
         if aliases.count(alias) > 1:
-            raise UsageError(f"{kind} names {alias} twice", why="a name stands for one", remedy="name each once")
+            raise UsageError(f"{kind} names {alias} twice", why="each name must be unique", remedy="name each once")
     for name in properties:
         if name.startswith(f"{kind}.") and not any(name.startswith(f"{kind}.{alias}.") for alias in aliases):
             raise UsageError(
-                f"{name} belongs to nothing",
+                f"{name} belongs to no transform or predicate",
                 why=f"{kind}={','.join(aliases)} does not name it",
-                remedy=f"add it to {kind}, or leave it out",
+                remedy=f"add it to {kind}, or remove it",
             )
     return aliases
 
@@ -179,9 +179,9 @@ def _step(properties: Mapping[str, str], alias: str, predicates: Mapping[str, Pr
     elif name in WHOLE:
         transform = WHOLE[name](settings)
     else:
-        remedy = f"say {base}$Key or {base}$Value" if base in SIDED else _suggestion(base, (*SIDED, *WHOLE))
+        remedy = f"write {base}$Key or {base}$Value" if base in SIDED else _suggestion(base, (*SIDED, *WHOLE))
         raise UsageError(
-            f"{prefix}type={name[:80]} is no transform", why=f"there are {', '.join(TYPES)}", remedy=remedy
+            f"{prefix}type={name[:80]} is not a transform", why=f"the transforms are {', '.join(TYPES)}", remedy=remedy
         )
     settings.finish()
     return Step(alias, transform, predicate, applies_when)
@@ -204,8 +204,8 @@ def _predicate(properties: Mapping[str, str], alias: str) -> Predicate:
     name = settings.text("type").removeprefix(PREDICATE_PACKAGE)
     if name not in PREDICATES:
         raise UsageError(
-            f"{prefix}type={name[:80]} is no predicate",
-            why=f"there are {', '.join(PREDICATES)}",
+            f"{prefix}type={name[:80]} is not a predicate",
+            why=f"the predicates are {', '.join(PREDICATES)}",
             remedy=_suggestion(name, tuple(PREDICATES)),
         )
     predicate = PREDICATES[name](settings)
@@ -221,8 +221,8 @@ def _converter(properties: Mapping[str, str], part: str) -> Converter:
     if make is None:
         raise UsageError(
             f"{prefix}={name[:80]} is not known here",
-            why=f"there are {', '.join(CONVERTERS)}",
-            remedy="name one of them, or leave it out for JSON",
+            why=f"the converters are {', '.join(CONVERTERS)}",
+            remedy="choose one of them, or omit it for JSON",
         )
     settings = Settings(f"{prefix}.", properties)
     if settings.flag("schemas.enable"):

@@ -21,7 +21,7 @@ def read_transforms(path: Path) -> dict[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read", why=str(error), remedy="check --transforms") from error
     if len(content) > MAX_TRANSFORMS_BYTES:
-        raise UsageError(f"{path} is larger than 1 MiB", why="no transforms are", remedy="check --transforms")
+        raise UsageError(f"{path} is larger than 1 MiB", why="transforms are smaller", remedy="check --transforms")
     return parse_transforms(str(path), text)
 
 

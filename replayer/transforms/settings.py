@@ -54,14 +54,14 @@ class Settings:
     def choice(self, name: str, choices: Sequence[str], default: str | None = None) -> str:
         value = self.text(name, default)
         if value not in choices:
-            raise self.wrong(name, f"it is one of {', '.join(choices)}")
+            raise self.wrong(name, f"it must be one of {', '.join(choices)}")
         return value
 
     def flag(self, name: str) -> bool:
         """True or false, false where it is not set."""
         value = (self.optional(name) or "false").strip().lower()
         if value not in ("true", "false"):
-            raise self.wrong(name, "it is true or false")
+            raise self.wrong(name, "it must be true or false")
         return value == "true"
 
     def made(self, name: str, make: Callable[[str], T], default: str | None = None) -> T:
@@ -89,6 +89,6 @@ class Settings:
             near = _RENAMED.get(name) or next(iter(difflib.get_close_matches(name, sorted(self._asked), 1, 0.6)), None)
             raise UsageError(
                 f"{self._prefix}{name} is not a setting of it",
-                why=f"it knows {', '.join(sorted(self._asked))}",
-                remedy=f"did you mean {near}?" if near else "leave it out",
+                why=f"its settings are {', '.join(sorted(self._asked))}",
+                remedy=f"did you mean {near}?" if near else "remove it",
             )

@@ -199,7 +199,7 @@ class TimestampConverter(DataTransform):
         target = settings.choice("target.type", ("string", "unix", "Date", "Time", "Timestamp"))
         blank = not settings.text("format", "").strip()
         if target == "string" and blank:
-            raise settings.wrong("format", "a text needs one")
+            raise settings.wrong("format", "a text requires one")
         precision = settings.choice("unix.precision", tuple(NANOSECONDS), "milliseconds")
         settings.without_effect("replace.null.with.default")
         form = None if blank else settings.made("format", DateFormat)
@@ -225,7 +225,7 @@ class TimestampConverter(DataTransform):
             case int() if not isinstance(value, bool):
                 return toward_zero(value * self.unit, MILLISECOND)
             case _:
-                raise CannotTransform(f"{kind_of(value)} is no time")
+                raise CannotTransform(f"{kind_of(value)} is not a time")
 
     def _shown(self, ms: int) -> Any:
         match self.target:

@@ -82,7 +82,7 @@ async def _isolation_level(selections: Sequence[Selection], relation: Relation) 
 def _unarchived(selections: Sequence[Selection], facts: TopicFacts, watermarks: dict[int, Watermarks]) -> list[str]:
     archived = {selection.partition.partition for selection in selections}
     return [
-        f"{facts.name}:{partition} holds records and is not in the archive"
+        f"{facts.name}:{partition} holds records but is not in the archive"
         for partition, bounds in watermarks.items()
         if partition not in archived and bounds.end > bounds.low
     ]
@@ -92,7 +92,7 @@ def _deleted(report: ComparisonReport, facts: TopicFacts, watermarks: Mapping[in
     """Why a copy may differ: its first records are gone."""
     lows = {number: bounds.low for number, bounds in watermarks.items() if bounds.low}
     return [
-        f"{facts.name}:{each.partition} begins at offset {lows[each.partition]}: what stood before was deleted"
+        f"{facts.name}:{each.partition} begins at offset {lows[each.partition]}: everything before was deleted"
         for each in report.partitions
         if each.verdict is Verdict.FAILURE and each.partition in lows
     ]

@@ -230,7 +230,7 @@ class _Excuses:
             return
         result.archived += batch.num_rows
         if batch.num_rows:
-            _excuse(batch, "the source merged some records since (compaction)", result)
+            _excuse(batch, "compaction has removed some source records since", result)
 
     def extra(self, batch: pa.RecordBatch, result: PartitionComparison) -> None:
         """Counts the source's records that the archive does not have; those that it lost are reported elsewhere."""

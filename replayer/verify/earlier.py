@@ -64,9 +64,9 @@ def parse_report(body: bytes, name: str) -> EarlierReport:
             _ = partition.folder
     except (msgspec.MsgspecError, BadName) as error:
         raise UsageError(
-            f"{name} is no report to compare with",
+            f"{name} is not a report to compare with",
             why=str(error).splitlines()[0],
-            remedy="name a .json report of `replayer verify` without --against-topic",
+            remedy="use a .json report of `replayer verify` without --against-topic",
         ) from error
     return report
 
@@ -95,19 +95,19 @@ async def compare_with(
         raise UsageError(
             f"the report of {report.created} is not of this archive",
             why=f"it is of archive {report.archive_id} at {report.archive}, this one is {archive_id}",
-            remedy="check -a; if it is right, the archive that was verified then is gone from there",
+            remedy="check -a; if it is right, the archive verified then is no longer there",
         )
     found = EarlierFindings(report.created)
     for each in selected(report, topics):
         found.partitions += 1
         name = f"{each.topic}:{each.partition}"
         if each.chain is None and each.next_offset is not None:
-            found.warnings.append(f"{name}: the report has no digest of its chunks; they were counted alone")
+            found.warnings.append(f"{name}: the report has no digest of its chunks, so only their number was compared")
         try:
             now = await archive.open_partition(f"{each.folder.topic}~{each.folder.incarnation}", each.partition)
             reason = await _difference(now, each, is_old=archive.other is not None)
         except (*Damaged, NotInArchive) as error:
-            reason = f"it cannot be read any more: {error.what}" + (f" ({error.why})" if error.why else "")
+            reason = f"it can no longer be read: {error.what}" + (f" ({error.why})" if error.why else "")
         if reason is not None:
             found.differences.append(EarlierDifference(each.topic, each.partition, *each.span, reason))
     return found
@@ -132,7 +132,7 @@ async def _difference(now: ArchivedPartition, then: EarlierPartition, *, is_old:
         was = f"{then.chunks} chunks from {then.first_offset} on"
         return f"it has {chain.chunks} chunks from {chain.first_offset} on there and had {was}"
     if then.chain not in (None, chain.digest.sha256):
-        return "its chunks are others than they were"
+        return "its chunks have changed"
     recorded = sorted([*filled, *((gap.start, gap.end) for gap in await now.gaps())])
     for gap in () if is_old else then.gaps:
         if not _covers(recorded, gap):

@@ -158,8 +158,8 @@ def page(document: Document) -> str:
             "<h2>Partitions</h2>",
             _partitions(partitions),
             _findings("Damaged objects above the partitions", document.get("damage", [])),
-            _findings("Partitions that were archived and are gone", document.get("missing", [])),
-            _findings("Demanded topics that are not in the archive", document.get("unmet", [])),
+            _findings("Partitions that were archived but are gone", document.get("missing", [])),
+            _findings("Expected topics that are not in the archive", document.get("unmet", [])),
             _findings("Partitions that are not in the archive", document.get("absent", [])),
             _findings("Warnings", document.get("warnings", [])),
             _findings(

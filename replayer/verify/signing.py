@@ -18,7 +18,7 @@ def private_key(path: Path) -> Ed25519PrivateKey:
     except _UNREADABLE as error:
         raise _unusable(path, str(error)) from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise _unusable(path, "it is a key of another kind")
+        raise _unusable(path, "it is another kind of key")
     return key
 
 
@@ -29,7 +29,7 @@ def public_key(path: Path) -> Ed25519PublicKey:
     except _UNREADABLE as error:
         raise _unusable(path, str(error)) from error
     if not isinstance(key, Ed25519PublicKey):
-        raise _unusable(path, "it is a key of another kind")
+        raise _unusable(path, "it is another kind of key")
     return key
 
 

@@ -77,7 +77,7 @@ async def read_identity(archive: Archive, topics: Iterable[str]) -> Identity:
 
 
 NOTHING_CHECKED = "nothing was checked: the archive holds no partition"
-NO_INVENTORY = "no inventory tells what the archive should hold: archiver repair inventory makes one of what is there"
+NO_INVENTORY = "no inventory lists what the archive should hold: archiver repair inventory builds one from what exists"
 
 
 async def survey(archive: Archive, wanted: Sequence[Wanted], expected: Sequence[str] = ()) -> Survey:

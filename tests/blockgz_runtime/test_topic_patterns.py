@@ -25,7 +25,7 @@ def test_whole_names_and_none_of_kafkas_own(pattern: str, topics: list[str]) -> 
 
 
 def test_what_fits_nothing_and_what_is_no_expression() -> None:
-    with pytest.raises(NotInArchive, match="no archived topic fits 'x\\*'") as caught:
+    with pytest.raises(NotInArchive, match="no archived topic matches 'x\\*'") as caught:
         matching("x*", TOPICS)
     assert "bills, orders" in caught.value.why
     with pytest.raises(UsageError, match="is not a regular expression"):

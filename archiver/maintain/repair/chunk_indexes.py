@@ -159,7 +159,7 @@ def _committed(
     keys, marker = place.target.keys, chain.marker
     number = entry.first_offset if keys.layout == "seed" else entry.start_offset
     failure: BlockgzError = MalformedObject(
-        f"no data object of {entry.bytes} bytes lies at offset {number}", why="the chunk's data is lost or was changed"
+        f"no data object of {entry.bytes} bytes lies at offset {number}", why="the chunk's data is lost or has changed"
     )
     likely_pasts, other_pasts = _pasts(chain, entry, before)
     reach = range(entry.last_offset + 1, entry.next_offset)
@@ -187,9 +187,9 @@ def _committed(
         if body is not None:
             return body
         failure = MalformedObject(
-            f"the index of {key.key} cannot be made again byte for byte",
-            why="its data is whole, but the index that was committed said something that the data does not tell",
-            remedy="restore the index from a copy; until then the records can be read from the data object with zcat",
+            f"the index of {key.key} cannot be rebuilt byte for byte",
+            why="the data is complete, but the committed index held something that cannot be derived from it",
+            remedy="restore the index from a copy; until then, read the records from the data object with zcat",
         )
     raise failure
 
@@ -231,7 +231,7 @@ def _without_chain(place: ListedPartition) -> RepairPlan:
             continue
         found = stored.get(name)
         if found is not None and found[1] is not None:
-            plan += RepairPlan(notes=(f"{key.key}: {name} names other data; this is left of a dead writer",))
+            plan += RepairPlan(notes=(f"{key.key}: {name} names other data; a dead writer left this",))
             continue
         detail = f"offsets [{index.first_offset}..{index.last_offset + 1}), no marker"
         body, etag = objects.encode(index), found[0].etag if found else None
@@ -268,7 +268,7 @@ def _blocks(
     if sidecar is None:
         raise CorruptBlock(
             f"{key.key} cannot be indexed again",
-            why="its format tells no offsets, and the ancestor's index is gone too",
+            why="its format has no offsets, and the ancestor's index is missing too",
         )
     counted = decode_old_index(sidecar.body, key.stem + INDEX_SUFFIX, key.number)
     return text_blocks_of(place.scan(key, size), counted, timestamps or (-1, -1)), form

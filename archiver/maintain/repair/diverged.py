@@ -74,7 +74,7 @@ def plan_diverged(
             return RepairPlan(notes=(f"{target}: its log agrees with the archive; nothing to repair",))
         chain = read_chain(store, keys.layout, keys.folder, keys.partition)
         if chain is None or chain.marker != marker:
-            raise Diverged(f"{target} changed meanwhile", why="an archiver is at work", remedy="run the command again")
+            raise Diverged(f"{target} has changed", why="an archiver is running", remedy="run the command again")
         step = _step(target, place, identity, chain, _agreement(place, chain, log), driver)
     except BlockgzError as error:
         return RepairPlan(problems=(Problem(str(target), error),))
@@ -97,15 +97,15 @@ def _identity(place: Place, topic_id: str | None, level: str) -> PartitionIdenti
     known = marker.topic_id if marker.topic_id is not None else archived_topic_id(store, keys.layout, keys.folder)
     if known is not None and topic_id is None:
         raise BrokerUnreachable(
-            f"the id of topic {keys.folder.topic!r} is not known now",
-            why="the archive knows it, and the log may be that of another topic of this name",
-            remedy="run the command again once the cluster tells the id",
+            f"the id of topic {keys.folder.topic!r} is unknown",
+            why="the archive has the id, and the log may belong to another topic with this name",
+            remedy="run the command again once the cluster reports the id",
         )
     if known != topic_id and known is not None:
         raise Diverged(
             f"topic {keys.folder.topic!r} was created again",
             why=f"its topic id is {topic_id}, the archive's is {known}",
-            remedy="nothing to repair: the archiver goes on in a new folder by itself",
+            remedy="nothing to repair: the archiver continues in a new folder by itself",
         )
     following = keys.folder._replace(incarnation=keys.folder.incarnation + 1)
     there = store.head(LAYOUTS[keys.layout](following, keys.partition).marker)
@@ -174,7 +174,7 @@ def _step(
     also = f", and more in the chunk around offset {offset}" if cut is not None else ""
     older = f"{keys.folder.topic}~{keys.folder.incarnation}:{keys.partition}"
     detail = (
-        f"goes on in {new.folder} from offset {offset}; {above:,} records from there on{also}, "
+        f"continues in {new.folder} from offset {offset}; {above:,} records from there on{also}, "
         f"which the log does not hold, stay readable as {older}"
     )
 

@@ -29,14 +29,14 @@ def plan_inventory(store: ToolStore, layout: str, wait: Wait) -> RepairPlan:
 
     def store_it() -> None:
         if found is not None and is_damaged and not store.compare_and_swap(key, objects.encode(after), found.etag):
-            raise StoreError(f"{key} changed meanwhile", why="another process wrote it", remedy="run it again")
+            raise StoreError(f"{key} has changed", why="another process wrote to it", remedy="run it again")
         for _ in range(2):  # a writer that claimed a partition meanwhile may have found no inventory to add it to
             _change(store, layout, partial(_with, _listed(store, layout)), wait)
 
     state = "damaged" if is_damaged else "missing" if before is None else "incomplete"
     count = sum(len(each.partitions) for each in after.incarnations)
     step = RepairStep("archive", "inventory", key, f"{state}; {count} partitions", store_it)
-    note = "what was lost before now is not in it: it is made from what is there"
+    note = "it lists only what exists now, not what was lost before"
     return RepairPlan((step,), () if state == "incomplete" else (note,))
 
 
@@ -49,15 +49,19 @@ def plan_forgetting(store: ToolStore, layout: str, places: Sequence[str], wait: 
     key, listed = inventory_key(layout), _listed(store, layout)
     found = store.get(key)
     if found is None:
-        raise UsageError("the archive has no inventory", why="nothing is missed", remedy="archiver repair inventory")
+        raise UsageError(
+            "the archive has no inventory",
+            why="without one, no partition is missing",
+            remedy="archiver repair inventory",
+        )
     inventory, plan = parse(found.body, key), RepairPlan()
     for place in places:
         missing = _missing(inventory, listed, place)
         if not missing:
             raise NotInArchive(
                 f"nothing of {place} is missing",
-                why="the archive holds every partition of it that the inventory has",
-                remedy="replayer verify names what is missing; what is there is not forgotten",
+                why="the archive holds all its partitions in the inventory",
+                remedy="replayer verify shows what is missing; partitions that exist cannot be forgotten",
             )
         for folder, numbers in missing.items():
             forget = partial(_forget, store, layout, wait, folder, numbers)

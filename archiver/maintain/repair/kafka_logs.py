@@ -23,7 +23,7 @@ READS_FOR_REPAIR = {
 def log_source(kafka: Mapping[str, str]) -> Source:
     """The cluster that librdkafka's settings name; raises UsageError where they name none."""
     if "bootstrap.servers" not in kafka:
-        raise UsageError("no cluster is named", why="the partition's log has to be read", remedy="give -b HOST:PORT")
+        raise UsageError("no cluster is given", why="the partition's log must be read", remedy="give -b HOST:PORT")
     settings = client_settings(kafka, CLIENT_ID)
 
     @cache

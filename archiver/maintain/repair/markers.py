@@ -135,7 +135,7 @@ def _step(
         except ValueError as error:
             if isinstance(error, BlockgzError):
                 raise
-            raise MalformedObject(f"the indexes of {target} do not make a chain", why=str(error)) from error
+            raise MalformedObject(f"the indexes of {target} do not form a chain", why=str(error)) from error
 
     return RepairStep(str(target), "marker", keys.marker, detail, carry_out)
 
@@ -145,13 +145,13 @@ def _check(place: ListedPartition, chain: RebuiltChain, found: Sequence[StoredIn
     target = place.target
     if not chain.links:
         raise MalformedObject(
-            f"{target} has no index to make a marker from",
-            why="only its indexes say what the chain is",
-            remedy=f"make them from the data first: archiver repair index {target}",
+            f"{target} has no index to rebuild a marker from",
+            why="only the indexes describe the chain",
+            remedy=f"rebuild them from the data first: archiver repair index {target}",
         )
     if target.keys.layout == "seed" and place.store.head(topic_home("seed", _following(target)) + TOPIC_OBJECT):
         raise MalformedObject(
-            f"the chunks of {target} cannot be told from those of its successor",
+            f"the chunks of {target} cannot be told apart from those of its successor",
             why="in layout seed the incarnations of a topic share their folders",
         )
     named = {target.keys.chunks + each.index.data.name for each in found}
@@ -161,8 +161,8 @@ def _check(place: ListedPartition, chain: RebuiltChain, found: Sequence[StoredIn
         if key.key not in named and key.number < end and not any(key.number in span for span in spans):
             raise MalformedObject(
                 f"{key.key} has no index, and no other chunk holds its offsets",
-                why="a marker without it would leave its records out",
-                remedy=f"make its index first: archiver repair index {key.key}",
+                why="a marker without it would omit its records",
+                remedy=f"rebuild its index first: archiver repair index {key.key}",
             )
 
 
@@ -170,14 +170,14 @@ def _notes(place: ListedPartition, chain: RebuiltChain, found: Sequence[StoredIn
     keys = place.target.keys
     sizes = {key.key: listed.size for key, listed in place.of_kind(ObjectKind.DATA)}
     notes = [f"{place.target}: {note}" for note in chain.notes]
-    notes += [f"{keys.chunks}{name} is left of a writer that died, and left out" for name in chain.left_out]
+    notes += [f"{keys.chunks}{name} was left by a dead writer and is omitted" for name in chain.left_out]
     for link in chain.links:
         data = link.chunk.index.data
         if sizes.get(keys.chunks + data.name) != data.bytes:
-            notes.append(f"{keys.chunks}{data.name} is missing or has another size: its records are lost")
+            notes.append(f"{keys.chunks}{data.name} is missing or has the wrong size: its records are lost")
     named = {keys.chunks + each.index.data.name for each in found}
     notes += [
-        f"{key.key} has no index and lies behind the chain: it is left out; if Kafka has its records no more, make its "
+        f"{key.key} has no index and lies after the chain: it is omitted; if Kafka no longer has its more, make its "
         f"index first: archiver repair index {key.key}"
         for key, _ in place.of_kind(ObjectKind.DATA)
         if key.key not in named and key.number >= chain.links[-1].chunk.index.next_offset
@@ -210,7 +210,7 @@ def _successor(store: ToolStore, target: RepairTarget) -> tuple[str | None, list
             return str(following), notes
         if stored is not None:
             notes.append(
-                f"{target}: {following} continues it and holds nothing yet; it is not named as the successor. If the "
+                f"{target}: {following} continues it but is empty; it is not named as the successor. If the "
                 f"log was truncated, repeat: archiver repair diverged {target}"
             )
         following = following._replace(incarnation=following.incarnation + 1)

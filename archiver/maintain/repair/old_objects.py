@@ -44,8 +44,8 @@ def _index(reader: OldReader, place: Place, data: FoundData, size: int) -> Repai
         return RepairPlan()
     file = reader.run(scan_file(data, size, reader.old_format, reader.max_block_bytes))
     if file.damage is not None or not file.blocks:
-        why = "; ".join(file.notes) if file.blocks else "no member in it is whole"
-        error = MalformedObject(f"{data.key} cannot be indexed to its end", why=why)
+        why = "; ".join(file.notes) if file.blocks else "it has no complete member"
+        error = MalformedObject(f"{data.key} cannot be indexed completely", why=why)
         return RepairPlan(problems=(Problem(data.key, error),))
     old = bodies.get(data.own_index_key)
     detail = f"offsets [{file.first_offset}..{file.next_offset}), counted"
@@ -57,7 +57,7 @@ def _marker(reader: OldReader, place: Place, partition: FoundPartition) -> Repai
     indexed = [data for data in partition.data if data.index_keys]
     if not indexed:
         error = MalformedObject(
-            f"{place} has no index that a marker could name", remedy=f"make them first: archiver repair index {place}"
+            f"{place} has no index for a marker to name", remedy=f"rebuild them first: archiver repair index {place}"
         )
         return RepairPlan(problems=(Problem(str(place), error),))
     newest = indexed[-1]
@@ -65,7 +65,7 @@ def _marker(reader: OldReader, place: Place, partition: FoundPartition) -> Repai
     stored = reader.store.get(key)
     named = marker_offset(stored.body) if stored is not None else None
     if named is not None and any(data.first_offset == named for data in partition.data):
-        return RepairPlan(notes=(f"{key} names a chunk that is there; nothing to repair",))
+        return RepairPlan(notes=(f"{key} names a chunk that exists; nothing to repair",))
     body = (reader.store.prefix + newest.index_keys[0]).encode()
     etag = stored.etag if stored else None
     return storing(reader.store, place, "marker", key, body, etag, f"names {newest.index_keys[0]}")
@@ -87,4 +87,4 @@ def _check_found(texts: Sequence[str], found: dict[Place, FoundPartition], reade
     for text in texts:
         wanted = _wanted([text])
         if not any(wanted(place, data.key) for place, each in found.items() for data in each.data):
-            raise NotInArchive(f"{text} is not in {reader.store.url}", why="no file there has its name")
+            raise NotInArchive(f"{text} is not in {reader.store.url}", why="no file has this name")

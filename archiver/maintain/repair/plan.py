@@ -68,7 +68,7 @@ def targets(store: ToolStore, layout: str, texts: Sequence[str]) -> list[RepairT
             if key is None or key.level:
                 raise UsageError(
                     f"{text[:120]!r} is not the key of a chunk",
-                    remedy="give it as `zcat` would, below the archive's address",
+                    remedy="give its path below the archive's address",
                 )
             found.append(RepairTarget(LAYOUTS[layout](key.folder, key.partition), key))
             continue
@@ -93,7 +93,7 @@ def later_folders(store: ToolStore, named: Sequence[RepairTarget]) -> RepairPlan
     for target in named:
         later = None if target.key else _later_folder(store, target.keys)
         if later is not None and str(RepairTarget(later)) not in names:
-            notes.append(f"{target}: the partition goes on in {later.folder}: name {RepairTarget(later)} for that")
+            notes.append(f"{target}: the partition continues in {later.folder}: name {RepairTarget(later)} for that")
     return RepairPlan(notes=tuple(notes))
 
 
@@ -158,7 +158,7 @@ def storing(
         else:
             stored = store.compare_and_swap(key, body, expected) is not None
         if not stored:
-            raise StoreError(f"{key} changed meanwhile", why="another process wrote it", remedy="run the repair again")
+            raise StoreError(f"{key} has changed", why="another process wrote to it", remedy="run the repair again")
 
     state = "missing" if expected is None else "damaged"
     return RepairPlan((RepairStep(str(where), what, key, f"{state}; {detail}", store_it),))

@@ -34,8 +34,8 @@ def not_for_old(reader: OldReader, places: Sequence[str]) -> RepairPlan:  # noqa
     """Refuses an old archive."""
     raise UsageError(
         "this is an archive of kafka-connect-s3",
-        why="it records no gaps, and nobody writes to it",
-        remedy="give -a an archive of this program",
+        why="it records no gaps and has no writer",
+        remedy="set -a to an archive of this program",
     )
 
 

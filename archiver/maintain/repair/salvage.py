@@ -69,7 +69,7 @@ def plan_salvage(store: ToolStore, target: RepairTarget, max_block_bytes: int, w
     except BlockgzError as error:
         return RepairPlan(problems=(Problem(keys.marker, error),))
     if chain is None or not chain.gaps:
-        return RepairPlan(notes=(f"{target}: no marker lists a gap of it; nothing to bring back",))
+        return RepairPlan(notes=(f"{target}: no marker lists a gap in it; nothing to recover",))
     indexes = stored_indexes(place)
     orphans = {name: index for name, (_, index) in indexes.items() if index and keys.chunks + name not in chain.indexes}
     plan = RepairPlan(problems=tuple(_without_index(place, chain, [index for _, index in indexes.values() if index])))
@@ -101,7 +101,7 @@ def _without_index(place: ListedPartition, chain: Chain, indexes: Iterable[Chunk
     held = held_offsets(place.store, keys, nameless, ())
     for each in nameless:
         if each.name.key not in held or gaps_met(chain.gaps, held[each.name.key]):
-            yield Problem(each.name.key, _refused(each.name.key, "it has no index, so that its topic id is unknown"))
+            yield Problem(each.name.key, _refused(each.name.key, "it has no index, so its topic id is unknown"))
 
 
 def check_piece(target: RepairTarget, marker: Marker, piece: Piece, gap: Gap, key: str) -> None:
@@ -114,18 +114,18 @@ def check_piece(target: RepairTarget, marker: Marker, piece: Piece, gap: Gap, ke
     if marker.isolation_level not in (None, index.isolation_level):
         raise _refused(key, f"it was read with isolation level {index.isolation_level}, not {marker.isolation_level}")
     if marker.successor is not None:
-        raise _refused(key, f"the partition goes on in {marker.successor}; this folder is closed")
+        raise _refused(key, f"the partition continues in {marker.successor}; this folder is closed")
     if replaceable_gap(marker, piece.start, piece.end) is None:
         raise SalvageRefused(
             f"{target}: the gap from {gap.start} to {gap.end} cannot be filled yet, though {key} reaches into it",
-            why="it lies inside a chunk, or among those that catalogs list; only gaps among the newest chunks can be",
+            why="it lies inside a chunk, or among older chunks in catalogs; only gaps among the newest chunks can be",
             remedy="the object is kept: gc spares it",
         )
 
 
 def _refused(key: str, why: str) -> SalvageRefused:
     return SalvageRefused(
-        f"{key} reaches into a gap and is not brought back", why=why, remedy="the object is kept: gc spares it"
+        f"{key} reaches into a gap but is not recovered", why=why, remedy="the object is kept: gc spares it"
     )
 
 

@@ -50,5 +50,5 @@ def format_option(*more: str) -> OptionSet:
 
 def _form(form: str | None, as_json: bool) -> str:
     if as_json and form not in (None, "json"):
-        raise click.UsageError("--json is --format json: give one of them")
+        raise click.UsageError("--json is --format json: use one of them")
     return "json" if as_json else form or "table"

@@ -18,7 +18,7 @@ class Printing(NamedTuple):
 
 def _printing(as_json: bool, template: str | None, as_envelope: bool) -> Printing:
     if (template is not None) + as_envelope + as_json > 1:
-        raise click.UsageError("-f, -J and --json exclude each other")
+        raise click.UsageError("use only one of -f, -J and --json")
     printer = json_printer() if as_json else envelope_printer() if as_envelope else None
     return Printing(printer if template is None else template_printer(template), as_json)
 

@@ -29,7 +29,7 @@ class ReplayOptions(NamedTuple):
 
 def _shape(**fields: Any) -> Shape:
     if fields["topic_config"] and not fields["create_topic"]:
-        raise click.UsageError("--topic-config goes with --create-topic: topics that exist are not changed")
+        raise click.UsageError("--topic-config requires --create-topic: existing topics are not changed")
     return Shape(**fields)
 
 
@@ -125,10 +125,10 @@ def _replay(
 ) -> ReplayOptions:
     shape: Shape = fields["shape"]
     if shape.undo_retention and (dry_run or fields["resume"]):
-        raise click.UsageError("--undo-retention replays nothing: leave --resume and --dry-run out")
+        raise click.UsageError("--undo-retention replays nothing: remove --resume and --dry-run")
     target = named_target(to_topic, topic, shape.chain)
     if target is None:
-        raise click.UsageError("--to-topic says where the records go: it is missing")
+        raise click.UsageError("--to-topic, which says where the records go, is missing")
     return ReplayOptions(ReplayRequest(topic, target, pace=make_pace(rate, speed), **fields), dry_run, yes)
 
 

@@ -18,7 +18,7 @@ from replayer.read.selection import Positions
 def _positions(start: str | None, end: str | None, at: str | None) -> Positions:
     """`--at` becomes the end."""
     if end is not None and at is not None:
-        raise click.UsageError("--to and --at both set the end: give one of them")
+        raise click.UsageError("--to and --at both set the end: use one of them")
     now = time.time_ns() // 1_000_000
     last = parse_time(at, now) if at is not None else parse_position(end, now) if end is not None else None
     first = parse_position(start, now) if start is not None else None

@@ -19,7 +19,7 @@ def _share(text: str) -> float:
     match = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)%", text, re.ASCII)
     share = float(match[1]) / 100 if match else 0.0
     if not 0 < share <= 1:
-        raise ValueError(f"{text!r} is no share; write 5% or 0.5%")
+        raise ValueError(f"{text!r} is not a share; write 5% or 0.5%")
     return share
 
 

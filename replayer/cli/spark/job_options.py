@@ -63,7 +63,7 @@ def spark_needed() -> Iterator[None]:
             raise
         raise UsageError(
             f"`replayer spark` needs {missing}, which is not installed",
-            why="Spark is an extra: most commands do without",
+            why="Spark is an optional extra, which most commands do not need",
             remedy="pip install 'blockgz[spark]', and Java 17 for it",
         ) from error
 
@@ -79,7 +79,7 @@ def _setting(text: str) -> tuple[str, str]:
         raise UsageError(
             f"--conf {text[:80]!r} is not a setting of Spark",
             why="it has no '='" if not separator else "its name does not begin with spark.",
-            remedy="write it as --conf spark.executor.memory=2g",
+            remedy="write --conf spark.executor.memory=2g",
         )
     return name, value
 

@@ -30,7 +30,7 @@ def stage_progress(what: str, tracker: Any, *, as_json: bool) -> Iterator[None]:
 
     Says so where a signal ends the block.
     """
-    with noting_what_is_left(lambda: f"{what} was ended before it was done: run it again"):
+    with noting_what_is_left(lambda: f"{what} ended early: run it again"):
         if not as_json and not sys.stderr.isatty():
             yield
             return

@@ -69,7 +69,7 @@ def command(
     With --since-report, also compares with an earlier report: nothing in it may have disappeared or changed.
     """
     if digests and not records:
-        raise click.UsageError("--digests goes with --records")
+        raise click.UsageError("--digests requires --records")
     depth = Depth.RECORDS if records else Depth.BLOCKS
     with spark_needed():
         from blockgz_runtime.spark.session import session  # noqa: PLC0415

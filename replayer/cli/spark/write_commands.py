@@ -28,7 +28,7 @@ _topics = click.argument("topics", metavar="TOPIC[:P[,P-P]]...", nargs=-1, requi
 def _with_destination(_context: click.Context, _parameter: click.Parameter, topics: tuple[str, ...]) -> tuple[str, ...]:
     """Of a single argument nobody can tell whether it is TOPIC or DEST, as one who takes --to for DEST gives it."""
     if not topics:
-        raise click.UsageError("TOPIC and DEST are both needed: files go to DEST, and --to is a position")
+        raise click.UsageError("TOPIC and DEST are both required: files go to DEST, and --to is a position")
     return topics
 
 

@@ -121,9 +121,9 @@ class JobFolder:
             found = self.request()
             if found != request:
                 raise JobTakenOver(
-                    f"job {self.job} was begun by another run just now",
-                    why=f"{self.address} is there already",
-                    remedy="let it finish, or begin another job with --job NAME",
+                    f"job {self.job} was started by another run just now",
+                    why=f"{self.address} already exists",
+                    remedy="let it finish, or start another job with --job NAME",
                 )
 
     def newest_attempt(self) -> int:
@@ -145,7 +145,7 @@ class JobFolder:
         if not self._store.put_if_absent(key, encode(segment), segment.attempt) and self._read(key, Segment) != segment:
             raise JobTakenOver(
                 f"another run of job {self.job} writes its run map",
-                why=f"{key} is there already",
+                why=f"{key} already exists",
                 remedy="let it finish",
             )
 
@@ -237,7 +237,7 @@ class PositionsFile:
             if found is None or found.body != body:
                 raise JobTakenOver(
                     f"another run of job {self._job} continues it",
-                    why=f"{self._key} is not as this run left it",
+                    why=f"{self._key} has changed since this run wrote it",
                     remedy="let the other run finish; if there is none, run this again with --resume",
                 )
             tag = found.etag
@@ -249,7 +249,7 @@ def unreadable(job: str, why: str) -> ReplayRefused:
     return ReplayRefused(
         f"the folder of job {job} cannot be read",
         why=why,
-        remedy="restore it, or begin another job with --job NAME",
+        remedy="restore it, or start another job with --job NAME",
     )
 
 

@@ -58,15 +58,15 @@ def _locked(path: Path, job: str, kind: int) -> BinaryIO:
             lock.close()
     except BlockingIOError as error:
         raise JobTakenOver(
-            f"job {job} is being run already",
+            f"job {job} is already running",
             why=f"another process holds {path}",
-            remedy="wait for it, or begin another job with --job NAME",
+            remedy="wait for it, or start another job with --job NAME",
         ) from error
     except OSError as error:
         raise ReplayRefused(
-            f"job {job} cannot be kept to one run",
+            f"job {job} cannot be limited to one run",
             why=str(error),
-            remedy="make the folder of $XDG_STATE_HOME writable",
+            remedy="make $XDG_STATE_HOME writable",
         ) from error
 
 

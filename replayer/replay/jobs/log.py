@@ -121,9 +121,9 @@ class FolderLog:
             if records and lane not in committed:
                 raise ReplayRefused(
                     f"the position of job {self._folder.job} in target partition {lane} is gone",
-                    why=f"{self._folder.address} knows of {records} records there: the cluster forgets positions after "
+                    why=f"{self._folder.address} has {records} records there: the cluster forgets positions after "
                     "offsets.retention.minutes",
-                    remedy="see what is there with replayer verify --job; begin another job with --job NAME, into "
+                    remedy="check what is there with replayer verify --job; start another job with --job NAME, into "
                     "another topic or from where this one ended",
                 )
 
@@ -134,16 +134,16 @@ class FolderLog:
             if each.records == written:
                 return each
         raise ReplayRefused(
-            f"the folder of job {self._folder.job} does not tell where all its records are",
+            f"the folder of job {self._folder.job} does not say where all its records are",
             why=f"{written} records of target partition {lane} are committed, and {self._folder.address} knows of "
             f"{known[-1].records}",
-            remedy="name the right folder with --jobs, or begin another job with --job NAME",
+            remedy="set --jobs to the right folder, or start another job with --job NAME",
         )
 
     def _taken_over(self) -> JobTakenOver:
         return JobTakenOver(
-            "another run of the same job began",
-            why=f"the folder of job {self._folder.job}, {self._folder.address}, has its attempt",
+            "another run of the same job has started",
+            why=f"the folder of job {self._folder.job}, {self._folder.address}, has its run",
             remedy="let it finish; if there is none, run this again with --resume",
         )
 

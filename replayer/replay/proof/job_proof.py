@@ -54,7 +54,7 @@ def kept_job(name: str, jobs: Store) -> tuple[JobRequest, JobFolder]:
     folder = JobFolder(jobs, Job(name, "", "").name)
     kept = folder.request()
     if kept is None:
-        raise UsageError(f"there is no job {name}", why=f"{folder.address} is not there", remedy="see replayer jobs")
+        raise UsageError(f"there is no job {name}", why=f"{folder.address} does not exist", remedy="see replayer jobs")
     return kept, folder
 
 
@@ -116,7 +116,7 @@ def _asked(kept: JobRequest, facts: TopicFacts) -> Asked:
     if pipeline.fingerprint != kept.asked["pipeline"]:
         raise ReplayRefused(
             f"job {kept.job} cannot be proved",
-            why="this version does something else to records than the one that began it",
+            why="this version handles records differently from the one that started the job",
             remedy="use that version, or compare with verify --against-topic",
         )
     stamped = facts.config is not None and facts.config.timestamp_type == "LogAppendTime"
@@ -163,7 +163,7 @@ def _warnings(
         warnings.append("the job is not complete: it is proved as far as it got")
     if "timestamp" not in asked.compared:
         by_broker = facts.config is not None and facts.config.timestamp_type == "LogAppendTime"
-        reason = "the broker sets them" if by_broker else "they were those of sending"
+        reason = "the broker sets them" if by_broker else "they are the times of sending"
         warnings.append(f"timestamps are not compared: {reason}")
     return warnings
 
@@ -173,7 +173,7 @@ async def _selections(archive: Archive, kept: JobRequest) -> dict[int, Selection
     for partition in opened:
         if partition.marker.archive_id != kept.archive_id:
             raise ReplayRefused(
-                f"job {kept.job} was begun from another archive",
+                f"job {kept.job} was started from another archive",
                 why=f"that has id {kept.archive_id}, this one {partition.marker.archive_id}",
                 remedy="check -a/--archive",
             )

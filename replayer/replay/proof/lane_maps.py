@@ -66,7 +66,7 @@ def lane_maps(segments: Iterable[Segment], written: Mapping[int, int]) -> dict[i
                 lanes[number].cut(begin.written)
         for run in runs_in(segment):
             if run.lane not in lanes:
-                lanes[run.lane] = LaneMap(run.target_start, faults=["the run map does not tell where the job began"])
+                lanes[run.lane] = LaneMap(run.target_start, faults=["the run map does not say where the job started"])
             lanes[run.lane].add(run)
     for number, records in written.items():
         if number in lanes:

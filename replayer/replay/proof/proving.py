@@ -173,7 +173,7 @@ class _Proving:
         for digest in self._pending:
             self._foreign(self._pending_at[digest], self._pending[digest])
         for start, end in self._foreign_ranges:
-            proof.fault(f"partition {task.lane} [{start}..{end}): records that are not the job's")
+            proof.fault(f"partition {task.lane} [{start}..{end}): records that are not from this job")
         return proof
 
     def _source(self, number: int, stack: AsyncExitStack) -> SourceOfLane:

@@ -34,8 +34,8 @@ class Compression(NamedTuple):
             if value != wanted:
                 raise UsageError(
                     f"--compression {self} contradicts -X {name}={value}",
-                    why="both say how the batches are compressed",
-                    remedy=f"leave one of them out; --compression {self} is enough",
+                    why="both set the compression of batches",
+                    remedy=f"remove one of them; --compression {self} is enough",
                 )
         return {**properties, **asked}
 
@@ -51,7 +51,7 @@ def parse_compression(text: str) -> Compression:
         raise UsageError(
             f"--compression {text[:80]} is not known",
             why=f"Kafka has {', '.join(LEVELS)}",
-            remedy="write one of these, with a level as zstd:3 if it has any",
+            remedy="use one of these, optionally with a level: zstd:3",
         )
     if not colon:
         return Compression(codec)

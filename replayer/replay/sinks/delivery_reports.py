@@ -102,8 +102,8 @@ def read_back(properties: Mapping[str, str], topic: str, partition: int, start: 
     if len(offsets) < rows.num_rows:
         raise DeliveryFailed(
             f"{rows.num_rows - len(offsets)} acknowledged records are not in {topic}:{partition}",
-            why=f"the cluster took them without telling their offsets, and they are not at [{start}..{end})",
-            remedy="repair the cause and resume with --resume",
+            why=f"the cluster accepted them without reporting their offsets, and they are not at [{start}..{end})",
+            remedy="fix the cause and continue with --resume",
         )
     return offsets
 

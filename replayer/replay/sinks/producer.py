@@ -142,14 +142,14 @@ class TopicProducer:
         if self._stopped.is_set():
             raise DeliveryFailed(
                 f"the records for {self.topic} were not delivered",
-                why="the replay was ended before the cluster answered",
+                why="the replay ended before the cluster answered",
                 remedy="repeat the command with --resume",
             )
 
     def not_taken(self, partition: int | None, error: KafkaError) -> BlockgzError:
         """One of our errors for a record that was not taken; of which partition, where that is known."""
         place = self.topic if partition is None else f"{self.topic}:{partition}"
-        what = f"the cluster did not take a record for {place}"
+        what = f"the cluster did not accept a record for {place}"
         failure = self.connection_errors.denied or self.connection_errors.first
         reason = error.str() if failure is None else f"{error.str()} ({failure.str()})"
         if error.code() in DENIED or self.connection_errors.denied is not None:
@@ -157,7 +157,7 @@ class TopicProducer:
             return AccessDenied(what, why=reason, remedy=remedy)
         if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE):
             return DeliveryFailed(what, why=reason, remedy=f"raise max.message.bytes of topic {self.topic}")
-        return DeliveryFailed(what, why=reason, remedy="repair the cause and resume with --resume")
+        return DeliveryFailed(what, why=reason, remedy="fix the cause and continue with --resume")
 
     def _remember_failure(self) -> None:
         """The first one; what `stop` drops is none."""
@@ -189,7 +189,7 @@ class TopicProducer:
 def producer_settings(properties: Mapping[str, str], max_message_bytes: int | None) -> dict[str, Any]:
     """What a producer is made with; `max_message_bytes` is the topic's, where it is known. Raises UsageError."""
     for name in sorted(SAFETY.keys() & properties.keys()):
-        raise UsageError(f"-X {name} cannot be set", why="order and completeness rest on it", remedy="leave it out")
+        raise UsageError(f"-X {name} cannot be set", why="order and completeness depend on it", remedy="remove it")
     batch_bytes = min(DEFAULT_BATCH_BYTES, max_message_bytes or DEFAULT_BATCH_BYTES)
     return {"batch.size": batch_bytes, **SPEED, **client_settings(properties, CLIENT_ID), **SAFETY}
 

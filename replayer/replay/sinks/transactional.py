@@ -29,7 +29,7 @@ ANSWER_SECONDS = 15.0
 ABORT_SECONDS = 5.0
 HANG_SECONDS = 5.0
 """So long after its own timeout a call of librdkafka has not come back yet: it is given up, with its producer."""
-RESUME = "repair the cause and resume with --resume"
+RESUME = "fix the cause and continue with --resume"
 RESERVED = ("message.timeout.ms", "transaction.timeout.ms", "transactional.id")
 
 FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
@@ -69,7 +69,7 @@ class TransactionalSink(Generic[P]):
         Without a number of `producers`, each lane has one of its own.
         """
         for name in sorted(set(RESERVED) & properties.keys()):
-            raise UsageError(f"-X {name} cannot be set", why="--transactional sets it itself", remedy="leave it out")
+            raise UsageError(f"-X {name} cannot be set", why="--transactional sets it itself", remedy="remove it")
         settings = producer_settings(properties, max_message_bytes)
         self._settings = {**settings, "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}
         self._look = partial(read_back, properties, job.target)
@@ -135,7 +135,7 @@ class TransactionalSink(Generic[P]):
         return self._producers[self._number(lane)]
 
     def _settled(self, lanes: list[int]) -> Mapping[int, P]:
-        what = f"where the job stands in {self._job.target} is not known"
+        what = f"the job's position in {self._job.target} is unknown"
         try:
             return self._calls.make(lambda: self._positions.settled(lanes), READ_SECONDS + HANG_SECONDS)
         except NoAnswer:
@@ -227,7 +227,7 @@ class _SharedProducer(Generic[P]):
             except NoAnswer:
                 # The producer is left to the call: its thread keeps it, and a new one's epoch fences it.
                 self._dropped = True
-                raise self._lost("the Kafka client did not come back, or was not waited for", RESUME) from None
+                raise self._lost("the Kafka client did not return in time", RESUME) from None
             except KafkaException as error:
                 failure: KafkaError = error.args[0]
                 if not failure.retriable() or time.monotonic() >= deadline:
@@ -247,8 +247,8 @@ class _SharedProducer(Generic[P]):
     def _fenced(self, cause: KafkaError) -> Fenced:
         self._told = True
         return Fenced(
-            f"the cluster takes no more records of this run for {self._producer.topic}",
-            why=f"another run of the same job began, or this one stood still for too long ({cause.str()})",
+            f"the cluster accepts no more records from this run for {self._producer.topic}",
+            why=f"another run of the same job started, or this one hung for too long ({cause.str()})",
             remedy="let the other run finish; if there is none, run this again with --resume",
         )
 

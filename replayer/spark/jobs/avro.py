@@ -46,9 +46,9 @@ class AvroDecoder:
         try:
             decoded = schemaless_reader(body, writer, reader)
         except Exception as error:  # fastavro raises what it meets: EOFError, IndexError, SchemaResolutionError, …
-            raise ValueError(f"the value is not as schema {number} says: {type(error).__name__} {error}") from error
+            raise ValueError(f"the value does not match schema {number}: {type(error).__name__} {error}") from error
         if body.tell() != len(value):
-            raise ValueError(f"the value continues behind what schema {number} says")
+            raise ValueError(f"the value continues after what schema {number} describes")
         return decoded
 
 
@@ -182,7 +182,7 @@ class _Types:
         for narrow, wide in ((pa.int32(), pa.int64()), (pa.float32(), pa.float64())):
             if set(kinds) == {narrow, wide}:
                 return wide
-        raise _unfit(f"a union of {', '.join(map(str, kinds))} is no single column")
+        raise _unfit(f"a union of {', '.join(map(str, kinds))} is not a single column")
 
 
 def _keeps_logical(schema: Mapping[str, Any]) -> bool:
@@ -202,5 +202,5 @@ def _unfit(why: str) -> UsageError:
     return UsageError(
         "the Avro schema cannot be a column",
         why=why,
-        remedy="give a schema without that field by --schema, or take the bytes as they are: --value binary",
+        remedy="give a schema without that field with --schema, or keep the bytes: --value binary",
     )

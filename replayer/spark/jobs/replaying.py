@@ -139,8 +139,8 @@ async def run_rounds(replay: Replay, spark: SparkSession, progress: Callable[[in
     """
     if spark.conf.get("spark.speculation", "false") == "true":
         raise UsageError(
-            "Spark would run some tasks twice at a time",
-            why="spark.speculation is on, and the second one of a partition takes it over from the first",
+            "Spark would run some tasks twice at the same time",
+            why="spark.speculation is on, and the second task of a partition takes it over from the first",
             remedy="add --conf spark.speculation=false",
         )
     store, outcomes, in_vain = replay.store, list[LaneOutcome](), 0

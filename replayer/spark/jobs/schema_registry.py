@@ -24,7 +24,7 @@ class SchemaRegistry:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(
-                "--schema-registry is no address", why="it must be an http or https URL", remedy="https://host:8081"
+                "--schema-registry is not a URL", why="it must be an http or https URL", remedy="https://host:8081"
             )
         host = parts.netloc.rpartition("@")[2]
         self.url = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
@@ -46,7 +46,7 @@ class SchemaRegistry:
             raise NotInArchive(
                 f"the schema registry has no subject {subject}",
                 why="values of a topic are registered as TOPIC-value",
-                remedy="give the schema to read by: --schema FILE.avsc",
+                remedy="give the reader's schema: --schema FILE.avsc",
             )
         return self._avro(answer, f"subject {subject}")
 
@@ -57,7 +57,7 @@ class SchemaRegistry:
             raise UsageError(
                 f"{what} of the schema registry refers to other schemas",
                 why="references are not followed",
-                remedy="give a schema that holds all its types by --schema",
+                remedy="give a schema that contains all its types with --schema",
             )
         try:
             return json.loads(answer["schema"])
@@ -81,7 +81,7 @@ class SchemaRegistry:
                         raise AccessDenied(
                             f"the schema registry at {self.url} refuses",
                             why=f"HTTP {error.code}",
-                            remedy="put user and password into the address: https://USER:PASSWORD@HOST",
+                            remedy="put user and password in the URL: https://USER:PASSWORD@HOST",
                         ) from error
                     reason = f"HTTP {error.code}"
             except (OSError, ValueError) as error:

@@ -54,7 +54,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     properties = {name.lower().removeprefix(KAFKA_PREFIX): given[name] for name in of_client}
     own = {name: value for name, value in given.items() if name not in of_client}
     options = FormatOptions(
-        "blockgz-kafka", own, _KNOWN, dotted="leave it out, or write kafka.{} for a property of the Kafka client"
+        "blockgz-kafka", own, _KNOWN, dotted="remove it, or write kafka.{} for a property of the Kafka client"
     )
     if not properties.get("bootstrap.servers"):
         raise UsageError(
@@ -88,7 +88,7 @@ def _refuse_lanes_name(job: str) -> None:
     name, _, number = job.rpartition(".")
     if name and number.isdigit():
         raise UsageError(
-            f"{job!r} is no name for a job of this format",
+            f"{job!r} is not a job name of this format",
             why=f"positions of partition {number} of a job {name!r} have that name: the rows of one would pass for the "
             "other's",
             remedy=f"write {name}-{number}",
@@ -102,5 +102,5 @@ def _routing(text: str) -> RoutingRequest:
         raise UsageError(
             f"partitions is {text[:80]!r}",
             why="it takes keep, by-key, by-key:N, a number, or a map such as 0:2,1-3:0",
-            remedy="leave it out for the partitions of the rows",
+            remedy="omit it to use the partitions of the rows",
         ) from error

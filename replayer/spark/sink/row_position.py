@@ -27,7 +27,7 @@ REMEDY = (
     'give each source partition to one task, in order: .repartition("partition")'
     '.sortWithinPartitions("partition", "offset")'
 )
-BEGIN_AGAIN = f"{REMEDY}; and begin another job with an empty topic, since this one cannot tell what is missing"
+BEGIN_AGAIN = f"{REMEDY}; and start another job with an empty topic, since this one cannot tell what is missing"
 
 
 class Range(NamedTuple):
@@ -168,7 +168,7 @@ class RowLedger:
         if len(missing):
             raise ReplayRefused(
                 f"offset {missing[0]} of {self._where} was not written, and later ones were",
-                why="rows came in another order before, or other rows did",
+                why="earlier rows came in another order, or were other rows",
                 remedy=BEGIN_AGAIN,
             )
         if len(older) or offsets[0] == first:
@@ -218,14 +218,14 @@ class RowLedger:
             raise _other_topic(committed.topic, topic)
         if committed.incarnation not in (None, self._incarnation):
             raise ReplayRefused(
-                f"the job's position is of incarnation {committed.incarnation} of {topic}, the rows are of another one",
+                f"the job's position is of incarnation {committed.incarnation} of {topic}, the rows are of another",
                 why=f"they are of {self._incarnation or 'one that they do not name'}, and offsets of both are the same",
                 remedy=f"read with includeIncarnation, and write with recordedIncarnation {committed.incarnation}",
             )
         if committed.writer.run == writer.run and committed.writer.task != writer.task:
             raise ReplayRefused(
                 f"two tasks write {self._where}",
-                why="neither knows what the other one has, so order and completeness would be left to chance",
+                why="neither knows what the other has, so order and completeness are not guaranteed",
                 remedy=BEGIN_AGAIN,
             )
 
@@ -233,8 +233,8 @@ class RowLedger:
 def _other_topic(known: str, topic: str) -> ReplayRefused:
     return ReplayRefused(
         f"the job writes records of {known}, not of {topic}",
-        why="rows of both would be taken for one another's",
-        remedy="write each topic by a job of its own",
+        why="rows of one would be taken for rows of the other",
+        remedy="write each topic with its own job",
     )
 
 

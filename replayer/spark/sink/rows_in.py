@@ -54,7 +54,7 @@ def check_columns(types: Mapping[str, str]) -> Columns:
         if name in types and types[name] not in allowed:
             raise UsageError(
                 f"column {name} is of type {types[name]}",
-                why=f"it has to be {' or '.join(allowed)}",
+                why=f"it must be {' or '.join(allowed)}",
                 remedy=f'cast it: df.withColumn("{name}", expr("CAST({name} AS {allowed[0]})"))',
             )
     return Columns(types.keys() & _TYPES.keys())
@@ -114,7 +114,7 @@ class RowReader:
             row = int(np.argmin(times))
             raise ReplayRefused(
                 f"a row has the timestamp {times[row]} ms, before 1970",
-                why="Kafka takes none below 0, and -1 for a record without one",
+                why="Kafka accepts none below 0, except -1 for a record without one",
                 remedy="choose other rows, or other timestamps",
             )
         return np.asarray(times, np.int64)
@@ -136,7 +136,7 @@ class RowReader:
 def _missing(name: str) -> ReplayRefused:
     return ReplayRefused(
         f"a row has no {name}",
-        why="its column is there, so every row needs one",
+        why="the column exists, so every row needs a value",
         remedy=f'df.drop("{name}"), or fill it',
     )
 
@@ -176,5 +176,5 @@ def _headers(column: pa.ListArray) -> pa.Array:
         return header_column_of_lists(column)
     except ValueError as error:
         raise ReplayRefused(
-            "a row has a header without a name", why="Kafka's headers have one", remedy="leave such headers out"
+            "a row has a header without a name", why="Kafka's headers have one", remedy="remove such headers"
         ) from error

@@ -294,13 +294,13 @@ def _without_flags() -> Iterator[None]:
         yield
     except BlockgzError as error:
         if "--" in error.remedy:
-            error.remedy = "repair the cause and write again: a transactional write resumes where it stopped"
+            error.remedy = "fix the cause and write again: a transactional write resumes where it stopped"
         raise
 
 
 def _into_source(name: str) -> UsageError:
     return UsageError(
         f"{name} is the topic that the rows come from",
-        why="a second copy of its records would be appended to it",
-        remedy='name another topic, or say .option("intoSource", "true") if that is what you want',
+        why="the write would append a second copy of its records to it",
+        remedy='choose another topic, or add .option("intoSource", "true") if this is what you want',
     )

@@ -42,7 +42,7 @@ def opened_admin(options: SinkOptions) -> KafkaAdmin:
     """
     own = {*SAFETY, *RESERVED, *(RESERVED_BY_TRANSACTIONS if options.transactional else ())}
     for name in sorted(own & options.properties.keys()):
-        raise UsageError(f"kafka.{name} cannot be set", why="order and completeness rest on it", remedy="leave it out")
+        raise UsageError(f"kafka.{name} cannot be set", why="order and completeness depend on it", remedy="remove it")
     for name, value in options.properties.items():
         refuse_code(name, value, f"kafka.{name}")
     try:
@@ -59,7 +59,7 @@ def find_target(options: SinkOptions, columns: Columns, name: str, admin: KafkaA
     if facts is None:
         raise NoSuchTopic(
             f"the cluster has no topic {name!r}",
-            why="a write makes no topics",
+            why="a write creates no topics",
             remedy=f"create it: kafka-topics.sh --create --topic {name} --partitions N --config retention.ms=-1",
         )
     rule = options.routing or RoutingRequest("keep" if "partition" in columns else "by-key")
@@ -78,8 +78,8 @@ def refuse_foreign_records(options: SinkOptions, target: Target, admin: KafkaAdm
         if bounds.end > bounds.low:
             raise ReplayRefused(
                 f"topic {facts.name!r} is not empty",
-                why=f"{facts.name}:{partition} holds offsets [{bounds.low}..{bounds.end}), which are not of this write",
-                remedy='name an empty topic, or allow it: .option("append", "true")',
+                why=f"{facts.name}:{partition} holds offsets [{bounds.low}..{bounds.end}), which are not from it",
+                remedy='choose an empty topic, or allow it: .option("append", "true")',
             )
 
 
@@ -95,7 +95,7 @@ def refuse_other_key(options: SinkOptions, columns: Columns, admin: KafkaAdmin) 
     by_incarnation = any(map(re.compile(rf"{group}\.\d+\.\d+").fullmatch, groups))
     if by_incarnation and "incarnation" not in columns:
         raise ReplayRefused(
-            "the rows do not say of which incarnation of their topic they are",
+            "the rows do not say which incarnation of their topic they come from",
             why=f"positions of job {options.job} are recorded by incarnation, so that rows would be written twice",
             remedy='read with .option("includeIncarnation", "true"), and keep the column incarnation',
         )
@@ -103,9 +103,8 @@ def refuse_other_key(options: SinkOptions, columns: Columns, admin: KafkaAdmin) 
     if without and "incarnation" in columns and options.recorded_incarnation is None:
         raise ReplayRefused(
             f"positions of job {options.job} are recorded without an incarnation",
-            why="rows of another incarnation have the same offsets, and would pass for written",
-            remedy='say of which one they are: .option("recordedIncarnation", "1"), or begin another job with an empty '
-            "topic",
+            why="rows of another incarnation have the same offsets, and would be taken as written",
+            remedy='say which one it is: .option("recordedIncarnation", "1"), or start another job with an empty topic',
         )
 
 
@@ -139,7 +138,7 @@ def refuse_missing_partition(target: Target, source: int) -> None:
         raise ReplayRefused(
             f"topic {facts.name!r} has too few partitions",
             why=f"it has {facts.num_partitions}, and rows go to partition {partition}",
-            remedy=f"name a topic with at least {partition + 1}, fold them: "
+            remedy=f"choose a topic with at least {partition + 1}, fold them: "
             f'.option("partitions", "{facts.num_partitions}"), or spread them: .option("partitions", "by-key")',
         )
 

@@ -55,13 +55,13 @@ def refuse_unfit(options: SinkOptions, columns: Columns) -> None:
     if options.topic is None and "offset" in columns and not options.into_source:
         raise UsageError(
             "the rows would go to the topics that they come from",
-            why="no other topic is named, and the column offset says that they are records of those",
+            why="no other topic is named, and the column offset shows that they are records of those topics",
             remedy='add .option("topic", "orders-copy"), or .option("intoSource", "true") for topics of the same name',
         )
     if options.headers and "offset" in columns and "headers" not in columns:
         raise UsageError(
             "the records' headers would be lost",
-            why="there is no column headers, and the column offset says that these are records of a topic",
+            why="there is no column headers, and the column offset shows that these are records of a topic",
             remedy='read with .option("includeHeaders", "true"), or write with .option("includeHeaders", "false")',
         )
     if options.routing is not None and options.routing.rule != "by-key" and "partition" not in columns:
@@ -70,16 +70,16 @@ def refuse_unfit(options: SinkOptions, columns: Columns) -> None:
         )
     if options.recorded_incarnation is not None and not (options.transactional and "incarnation" in columns):
         raise UsageError(
-            "recordedIncarnation means nothing for this write",
-            why="it is about positions of a transactional write of rows with a column incarnation",
-            remedy='leave it out, or read with .option("includeIncarnation", "true")',
+            "recordedIncarnation does not apply to this write",
+            why="it applies to the positions of a transactional write of rows with a column incarnation",
+            remedy='remove it, or read with .option("includeIncarnation", "true")',
         )
     missing = [name for name in ("topic", "partition", "offset") if name not in columns]
     if options.transactional and missing:
         raise UsageError(
             "these rows cannot be written transactionally",
-            why=f"there is no column {missing[0]}: a row that was written before could not be told from a new one",
-            remedy="keep the columns topic, partition and offset of the source, or leave transactional out",
+            why=f"there is no column {missing[0]}: rows written before could not be told apart from new ones",
+            remedy="keep the columns topic, partition and offset of the source, or remove transactional",
         )
 
 

@@ -107,9 +107,9 @@ async def _listed(archive: Archive, subscription: Subscription) -> list[Place]:
         topics = {name: None for name in names if re.fullmatch(subscription.pattern, name)}
         if not topics:
             raise NotInArchive(
-                f"no archived topic fits {subscription.pattern!r}",
+                f"no archived topic matches {subscription.pattern!r}",
                 why=f"there is {', '.join(names)}",
-                remedy="subscribePattern must fit a whole name",
+                remedy="subscribePattern must match a whole name",
             )
     wanted: dict[TopicFolder, tuple[int, ...] | None] = {}
     for name, numbers in topics.items():

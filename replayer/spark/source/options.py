@@ -89,7 +89,7 @@ _KNOWN = (
 
 def parse_options(given: Mapping[str, str], *, default_start: Position) -> SourceOptions:
     """The options by their names in any case; raises UsageError that names the option and the remedy."""
-    refused = "leave it out: options of a Kafka client have no meaning for an archive"
+    refused = "remove it: Kafka client options do not apply to an archive"
     options = FormatOptions("blockgz", given, _KNOWN, dotted=refused)
     path = options.path(".load(path)")
     try:
@@ -133,8 +133,8 @@ def position_in(bound: Bound, folder: TopicFolder, partition: int, option: str) 
         return bound[folder.topic, partition]
     except KeyError:
         raise UsageError(
-            f"{option} says nothing of partition {partition} of {folder}",
-            why="where partitions are named one by one, all must be",
+            f"{option} does not name partition {partition} of {folder}",
+            why="if partitions are named one by one, all must be named",
             remedy="add it: -2 means the earliest offset, -1 the latest, or name partitions with assign",
         ) from None
 
@@ -195,7 +195,7 @@ def _end(options: FormatOptions) -> Bound:
     bound = _bound(options, "ending", Latest())
     if Earliest() in (bound.values() if isinstance(bound, Mapping) else [bound]):
         raise UsageError(
-            "endingOffsets cannot be earliest", why="nothing would be read", remedy="say latest, or offsets"
+            "endingOffsets cannot be earliest", why="nothing would be read", remedy="use latest, or offsets"
         )
     return bound
 

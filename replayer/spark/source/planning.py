@@ -134,8 +134,8 @@ async def _starting_offset(wanted: Wanted, options: SourceOptions) -> int:
         if found >= partition.next_offset and not wanted.is_past:
             raise UsageError(
                 f"{partition} holds no record at or after {position.timestamp}",
-                why="a start by time must meet a record",
-                remedy='set startingOffsetsByTimestampStrategy to "latest" to read nothing then',
+                why="a start by time must match a record",
+                remedy='set startingOffsetsByTimestampStrategy to "latest" to read nothing in that case',
             )
         return found
     return await _offset(partition, position, options)

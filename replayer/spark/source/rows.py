@@ -50,14 +50,14 @@ def check_columns(types: Mapping[str, str]) -> None:
         if name not in _COLUMNS:
             raise UsageError(
                 f"format blockgz has no column {name!r}",
-                why=f"there are {', '.join(_COLUMNS)}",
-                remedy="leave it out of the schema: .schema(…) chooses among those",
+                why=f"the columns are {', '.join(_COLUMNS)}",
+                remedy="remove it from the schema: .schema(…) selects from these",
             )
         if found != _COLUMNS[name]:
             raise UsageError(
                 f"the schema has column {name} as {found}",
                 why=f"the archive holds it as {_COLUMNS[name]}",
-                remedy=f"write it so, and convert it after the read: .withColumn({name!r}, col({name!r}).cast(…))",
+                remedy=f"use this type, and convert after the read: .withColumn({name!r}, col({name!r}).cast(…))",
             )
 
 

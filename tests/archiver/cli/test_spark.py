@@ -29,7 +29,7 @@ def test_without_pyspark_it_says_what_to_install() -> None:
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
         "error: pyspark is not installed",
-        "why:   archiver spark is a Spark job, and Spark is an extra",
+        "why:   archiver spark is a Spark job, and Spark is an optional extra",
         "do:    pip install 'blockgz[spark]'",
     ]
 

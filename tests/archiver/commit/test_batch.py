@@ -410,7 +410,7 @@ def test_what_was_archived_since_passes_and_what_was_archived_in_part_is_refused
     stored.run_to_end()
     ends, chunks = stored.result
     run(store, batch(identity_of(), rows(0, 1, 2)))
-    with pytest.raises(Fenced, match="archived up to 3 while this batch was under way"):
+    with pytest.raises(Fenced, match="archived up to 3 during this batch"):
         run(store, commit_batch(identity_of(), ends, chunks, POLICY))
     run(store, batch(identity_of(), rows(3, 4, 5)))
     before = store.bodies()[identity_of().keys.marker]

@@ -28,7 +28,7 @@ from tests.support.simulator import Actor, Fate
 IDENTITY = identity_of()
 KEY = IDENTITY.keys.marker
 ROWS = records([0, 1, 2, 5, 6, 7])
-NOT_TOLD = PartitionUnavailable("the id is not known now", why="the cluster does not tell it", remedy="wait")
+NOT_TOLD = PartitionUnavailable("the id is unknown", why="the cluster does not tell it", remedy="wait")
 STOP_AT_GAPS = TakeoverPolicy(gaps_are_recorded=False, other_groups_are_replaced=False)
 TAKE_FROM_OTHERS = TakeoverPolicy(gaps_are_recorded=True, other_groups_are_replaced=True)
 
@@ -246,7 +246,7 @@ def test_an_end_below_the_archive_is_no_divergence_where_only_the_isolation_leve
 def test_a_marker_whose_newest_index_is_gone_is_not_claimed_unchecked(store: MemoryStore) -> None:
     without_isolation_level(store)
     store.delete(IDENTITY.keys.chunks + marker_in(store).tail[-1].name)
-    assert "gone" in refused(StoreError, store, MemoryLog(ROWS)).what
+    assert "missing" in refused(StoreError, store, MemoryLog(ROWS)).what
 
 
 def test_a_topic_id_that_the_broker_does_not_tell_never_differs(store: MemoryStore) -> None:
@@ -562,4 +562,4 @@ def test_a_store_that_contradicts_itself_is_asked_again_after_a_pause(store: Mem
         Driver(broken, log, wait, lambda: True).run(
             commit_chunk(IDENTITY, held, finished_chunk("json", tuple(log.records[-1:]), 8, 9))
         )
-    assert len(causes) == 5 and "taken" in causes[0]
+    assert len(causes) == 5 and "exists" in causes[0]

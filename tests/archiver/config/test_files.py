@@ -111,7 +111,7 @@ class TestConnectNames:
         assert file.settings["archive"].origin.alias == "s3.bucket"
 
     def test_a_prefix_alone(self) -> None:
-        with pytest.raises(UsageError, match="stands alone"):
+        with pytest.raises(UsageError, match="is set without"):
             connect(**{"s3.prefix": "p"})
 
     @pytest.mark.parametrize("name", ["rotate.interval.ms", "rotate.schedule.interval.ms"])

@@ -72,8 +72,8 @@ def test_settings_of_librdkafka_merge_by_name() -> None:
         (file(**{"kafka.group.id": "x"}), "f.yaml:7: kafka.group.id may not be set"),
         (flag(**{"kafka.group.id": "x"}), "-X group.id may not be set"),
         (file(storage_class="GLACIER"), "f.yaml:7: storage_class cannot be 'GLACIER'"),
-        (flag(kms_key_id="x"), "sse None (default) and kms_key_id x (--x) do not go together"),
-        (flag(layout="seed"), "layout seed (--x) and record_format json (default) do not go together"),
+        (flag(kms_key_id="x"), "sse None (default) and kms_key_id x (--x) cannot be combined"),
+        (flag(layout="seed"), "layout seed (--x) and record_format json (default) cannot be combined"),
     ],
 )
 def test_errors_name_place_field_and_value(settings: Settings, what: str) -> None:
@@ -94,7 +94,7 @@ def test_the_remedy_says_what_is_wanted_and_where() -> None:
 def test_what_is_missing_can_be_given_in_three_ways(field: str) -> None:
     with pytest.raises(UsageError) as caught:
         resolve({name: setting for name, setting in REQUIRED.items() if name != field}, environ={})
-    assert caught.value.what == f"{field} is not given"
+    assert caught.value.what == f"{field} is not set"
     assert "BLOCKGZ_" in caught.value.remedy
 
 
@@ -113,7 +113,7 @@ class TestReferences:
 
     @pytest.mark.parametrize("text", ["${A}", "${evn:A}", "${env:}", "${env:A", "${", "${vault:x}"])
     def test_malformed(self, text: str) -> None:
-        with pytest.raises(ValueError, match="no reference"):
+        with pytest.raises(ValueError, match="not a reference"):
             check_references(text)
         assert "f.yaml:7: kafka.sasl.password" in refused(file(**{"kafka.sasl.password": text})).what
 

@@ -148,7 +148,7 @@ def test_what_was_not_acknowledged_is_a_failure_and_is_sent_again(
     settle_at_last(letters)
     cluster.refuse(PRODUCE, error, 1000)
     letters.send(letter(2))
-    with pytest.raises(failure, match="topic dead did not take a record"):
+    with pytest.raises(failure, match="topic dead did not accept a record"):
         letters.settle(ALL)
     with pytest.raises(failure):
         letters.send(letter(3))
@@ -226,7 +226,7 @@ class HeldBack(DeadLetters):
 
     def send(self, letter: DeadLetter) -> None:
         if letter.record.offset == self.refuses_from:
-            raise BrokerUnreachable("topic dead did not take a record")
+            raise BrokerUnreachable("topic dead did not accept a record")
         self.sent.append(letter.record.offset)
 
     def settle(self, end: int) -> None:
@@ -256,7 +256,7 @@ def test_nothing_that_leaves_a_record_out_is_committed_before_its_topic_has_it(b
 
 
 def test_what_lies_below_a_record_that_its_topic_did_not_take_is_committed(bench: Bench) -> None:
-    letters = HeldBack(failure := BrokerUnreachable("topic dead did not take a record"))
+    letters = HeldBack(failure := BrokerUnreachable("topic dead did not accept a record"))
     letters.acknowledge.set()
     archiver = bench.archiver(layout="seed", skip=True, dead_letters=letters)
     archiver.offer(fetched([record(0, b"a"), record(2, b"c"), record(3, None), record(4, b"e")]))
@@ -268,7 +268,7 @@ def test_what_lies_below_a_record_that_its_topic_did_not_take_is_committed(bench
 
 
 def test_a_first_record_that_its_topic_did_not_take(bench: Bench) -> None:
-    letters = HeldBack(BrokerUnreachable("topic dead did not take a record"))
+    letters = HeldBack(BrokerUnreachable("topic dead did not accept a record"))
     letters.acknowledge.set()
     archiver = bench.archiver(skip=True, dead_letters=letters)
     archiver.offer(unreadable(0))

@@ -222,7 +222,7 @@ def test_a_stopped_partition_is_exit_code_3(unused_address: str) -> None:
 
 def test_errors_say_what_to_do(unused_address: str) -> None:
     result = run()
-    assert (result.exit_code, result.stderr.splitlines()[0]) == (2, "error: nothing says what to look at")
+    assert (result.exit_code, result.stderr.splitlines()[0]) == (2, "error: there is nothing to look at")
     result = run("--http", unused_address)
     assert (result.exit_code, len(result.stderr.splitlines())) == (1, 3)
 

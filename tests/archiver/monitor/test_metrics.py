@@ -133,15 +133,15 @@ def test_short_chunks_leave_a_minute() -> None:
         ({"paused_seconds": STALL_SECONDS - 1}, None),
         (
             {"paused_seconds": STALL_SECONDS + 5},
-            "paused for 15 s: its commit does not end, or the buffer takes no more",
+            "paused for 15 s: its commit does not finish, or the buffer is full",
         ),
         ({"uncommitted_seconds": PROGRESS - 1, "commit_age_seconds": 10**6}, None),
-        ({"uncommitted_seconds": PROGRESS}, "records wait to be committed for 900 s"),
+        ({"uncommitted_seconds": PROGRESS}, "records have been waiting for their commit for 900 s"),
         ({"fetch_age_seconds": 10**6, "log_end_offset": 5, "unfetched_records": 0}, None),
         ({"fetch_age_seconds": PROGRESS - 1, "unfetched_records": 7}, None),
         (
             {"fetch_age_seconds": PROGRESS, "log_end_offset": 5, "unfetched_records": 7},
-            "nothing was fetched for 900 s, though there are records",
+            "nothing was fetched for 900 s, alalthough there are records",
         ),
         ({"fetch_age_seconds": PROGRESS}, "nothing was fetched for 900 s, and no broker answers for its log"),
     ],

@@ -60,17 +60,18 @@ def test_health_and_readiness() -> None:
     silent = service(partition(0), watermarks_age=STALE_SECONDS)
     with served(service(), late, service(), service(joined=False), waiting, stuck, stuck, silent) as url:
         assert get(f"{url}/healthz") == (200, "text/plain", "ok\n")
-        assert get(f"{url}/healthz") == (503, "text/plain", "the main loop took no step for 100 s\n")
+        assert get(f"{url}/healthz") == (503, "text/plain", "the main loop has not moved for 100 s\n")
         assert get(f"{url}/readyz") == (200, "text/plain", "ok\n")
         assert get(f"{url}/readyz") == (503, "text/plain", "not a member of the consumer group yet\n")
         assert get(f"{url}/readyz") == (503, "text/plain", "1 of 2 partitions are not archived: orders:1 is waiting\n")
         named = ", ".join(f"orders:{number}: it is paused" for number in range(1, 6))
         told = (
-            f"7 of 8 partitions make no progress: {named}, …; fetching is paused, because memory or buffer are full\n"
+            f"7 of 8 partitions make no progress: {named}, …; "
+            "fetching is paused, because memory or the buffer is full\n"
         )
         assert get(f"{url}/readyz") == (503, "text/plain", told)
         assert get(f"{url}/healthz")[0] == 200, "a restart would not help"
-        assert get(f"{url}/readyz") == (503, "text/plain", "no broker told where the logs end for 300 s\n")
+        assert get(f"{url}/readyz") == (503, "text/plain", "no broker has reported where the logs end for 300 s\n")
 
 
 def test_status_is_the_snapshot() -> None:
@@ -99,7 +100,7 @@ def test_version_6_addresses() -> None:
 
 
 def test_a_port_that_is_taken_is_said_so() -> None:
-    with served(service()) as url, pytest.raises(UsageError, match="cannot be listened on") as caught:
+    with served(service()) as url, pytest.raises(UsageError, match="cannot be opened") as caught:
         StatusServer(url.removeprefix("http://"), service, CollectorRegistry())
     assert caught.value.why == "Address already in use"
     assert ":9464" not in caught.value.remedy, "no port is proposed that may be the taken one"

@@ -173,7 +173,7 @@ def test_markers_are_hints(old: OldWriter, imports: Imports, has_marker: str) ->
         old.mark(has_marker.replace("key", "pfx/2016-02-24/bar-00000-000000000000.index.json"))
     notes = notes_of(imports.result())
     assert imports.rows() == without_keys(old.rows)
-    expected = {"": "has no marker", "key\n": "1 files lie behind", "nonsense": "names no chunk"}
+    expected = {"": "has no marker", "key\n": "1 files come after", "nonsense": "names no chunk"}
     assert expected.get(has_marker, "") in notes
 
 
@@ -232,7 +232,7 @@ def test_twins_of_midnight_count_once(old: OldWriter, imports: Imports) -> None:
     old.write(two_blocks())
     old.write(two_blocks(date="2016-02-25"))
     result = imports.result()
-    assert "is left out" in notes_of(result)
+    assert "is skipped" in notes_of(result)
     assert imports.rows() == without_keys(old.rows)
 
 
@@ -255,7 +255,7 @@ def test_overlapping_files_count_once(old: OldWriter, imports: Imports) -> None:
     old.write(OldChunk(60, [rows_of(60, 80)]))
     result = imports.result()
     assert imports.rows() == without_keys(old.rows)
-    assert "000000000060.gz is left out" in notes_of(result) and "70 of its offsets are taken" in notes_of(result)
+    assert "000000000060.gz is skipped" in notes_of(result) and "70 of its offsets are taken" in notes_of(result)
 
 
 def test_offsets_that_no_file_holds_are_a_gap(old: OldWriter, imports: Imports) -> None:
@@ -349,7 +349,7 @@ def test_a_dry_run_and_a_missing_yes_write_nothing(old: OldWriter, imports: Impo
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["gone", "-a", "new"], 10, "no such folder"),
+        (["gone", "-a", "new"], 10, "folder does not exist"),
         (["empty", "-a", "new"], 10, "date folders"),
         (["old", "-a", "old", "--yes"], 2, "the same"),
         (["old", "orders", "-a", "new"], 4, "orders is not in"),

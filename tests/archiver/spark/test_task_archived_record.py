@@ -52,5 +52,5 @@ def test_what_the_marker_leads_to_and_is_gone_is_an_error() -> None:
     store, identity, rows = archived("topic")
     marker = markers.decode_marker(store.bodies()[identity.keys.marker])
     store.delete(identity.keys.home + marker.catalogs[1][0].name)
-    with pytest.raises(StoreError, match="is gone"):
+    with pytest.raises(StoreError, match="is missing"):
         differs(store, identity.keys, marker, rows[0])

@@ -38,7 +38,7 @@ def test_a_file_may_not_name_it(folder: Path, name: str) -> None:
     result = check(folder, f"{name}: /tmp/x")
     assert result.exit_code == 2
     assert f"f.yaml:4: kafka.{name} may not be set there" in result.stderr
-    assert f"give -X {name}=... on the command line" in result.stderr
+    assert f"use -X {name}=... on the command line" in result.stderr
 
 
 @pytest.mark.parametrize(

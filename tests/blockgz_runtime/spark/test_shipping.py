@@ -42,4 +42,4 @@ def test_a_worker_without_the_package_says_so(tmp_path: Path) -> None:
     assert done.returncode == 1
     *_, error, why, remedy = done.stderr.splitlines()
     assert f"the Python of Spark's workers, {sys.executable}, has no blockgz: No module named 'tests'" in error
-    assert why.startswith("why:   tasks run in Python processes") and remedy.startswith("do:    install blockgz[spark]")
+    assert why.startswith("why:   tasks run in Python processes") and remedy.startswith("do:    install the driver")

@@ -190,7 +190,7 @@ class TestCat:
     ) -> None:
         result = replayer("cat", "orders", "--from", start, "--to", end, root=root)
         assert result.exit_code == 2
-        assert "exchange --from and --to" in result.stderr
+        assert "swap --from and --to" in result.stderr
 
     def test_positions_of_single_partitions(self, root: Path, orders: list[PartitionWriter], tmp_path: Path) -> None:
         file = tmp_path / "offsets.csv"
@@ -525,13 +525,13 @@ class TestErrors:
             (["get", "orders:0:+1000"], 4, "there is no record orders:0:+1000"),
             (["get", "orders:0:1", "--interval", "1"], 2, "is not a duration"),
             (["cat", "orders", "-o", "stored"], 2, "-o stored is not an offset"),
-            (["cat", "orders", "-o", "5", "-o", "6"], 2, "-o is given twice"),
-            (["cat", "orders", "-o", "5", "--to", "6"], 2, "-o stands for --from and --to"),
+            (["cat", "orders", "-o", "5", "-o", "6"], 2, "-o sets the same end twice"),
+            (["cat", "orders", "-o", "5", "--to", "6"], 2, "-o replaces --from and --to"),
             (["tail", "orders", "-F", "--to", "5"], 2, "has no end"),
-            (["ls", "-a", "~no-such-user/archive"], 2, "in nobody's home"),
+            (["ls", "-a", "~no-such-user/archive"], 2, "names no home directory"),
             (["grep", "-c", "x", "orders", "--json"], 2, "prints a number"),
             (["find", "orders"], 2, "there is nothing to find"),
-            (["find", "orders", "--time", "-1h", "--key", "5"], 2, "only --partitions goes with --time"),
+            (["find", "orders", "--time", "-1h", "--key", "5"], 2, "only --partitions can be combined with --time"),
             (["find", "orders", "--time", "-1h", "--json", "--format", "csv"], 2, "--json is --format json"),
             (["cat", "orders", "--grep", "("], 2, "is not a regular expression"),
             (["cat", "orders", "--since", "17"], 2, "is not a time"),
@@ -542,10 +542,10 @@ class TestErrors:
             (["cat", "orders", "--at", "17"], 2, "is not a time"),
             (["cat", "orders", "--at", "-1h", "--to", "5"], 2, "--to and --at"),
             (["cat", "orders", "-f", "%q"], 2, "%q is not a format token"),
-            (["cat", "orders", "-J", "--json"], 2, "exclude each other"),
+            (["cat", "orders", "-J", "--json"], 2, "use only one of"),
             (["cat", "orders", "--bogus"], 2, "No such option"),
             (["cat", "orders", "--max-block-bytes", "10 apples"], 2, "is not a size"),
-            (["cat", "orders", "--max-block-bytes", "20B"], 3, "a block says"),
+            (["cat", "orders", "--max-block-bytes", "20B"], 3, "a block claims"),
             (["cat"], 2, "Missing argument"),
             (["frob"], 2, "No such command"),
             (["verify", "none"], 4, "topic none is not in the archive"),

@@ -72,7 +72,7 @@ def test_a_copy_with_timestamps_of_its_own_is_compared_in_all_else(
     result = replayed("--timestamps", "now", *archive)
     told = proved(result["verify"])
     assert sums(told) == ("WARNING", True, 80, 0, 0, 0)
-    assert told["warnings"] == ["timestamps are not compared: they were those of sending"]
+    assert told["warnings"] == ["timestamps are not compared: they are the times of sending"]
     cluster.produce("copy", 1, records([7]))
     told = proved(result["verify"], 3)
     assert sums(told) == ("FAILURE", True, 80, 0, 0, 1)
@@ -143,7 +143,7 @@ def test_many_lanes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("more", "why"),
-    [((), "there is no job nothing"), (("orders",), "--job says all"), (("--deep",), "--job says all")],
+    [((), "there is no job nothing"), (("orders",), "--job determines what"), (("--deep",), "--job determines what")],
 )
 def test_what_cannot_be_asked_for(archive: tuple[str, ...], more: tuple[str, ...], why: str) -> None:
     result = run("verify", *more, "--job", "nothing", *archive)

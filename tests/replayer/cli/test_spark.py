@@ -150,7 +150,7 @@ class TestPlans:
     ("args", "code", "said"),
     [
         (("orders", "/out"), 2, "--format"),
-        (("orders", "--to", "/out", "--format", "csv"), 2, "TOPIC and DEST are both needed"),
+        (("orders", "--to", "/out", "--format", "csv"), 2, "TOPIC and DEST are both required"),
         (("orders", "/out", "--format", "csv", "--partition-by", "day"), 2, "is nothing to partition by"),
         (("orders", "/out", "--format", "csv", "--partition-by", "value.id"), 2, "add --value json"),
         (("orders", "/out", "--format", "csv", "--value", "avro"), 2, "needs a schema"),
@@ -158,7 +158,7 @@ class TestPlans:
         (("orders", "/out", "--format", "csv", "--schema-registry", "http://x"), 2, "goes with --value avro"),
         (("orders", "/out", "--format", "csv", "--value", "json", "--schema", "gone.txt"), 2, "cannot be read"),
         (("nowhere", "/out", "--format", "csv"), 4, "nowhere is not in the archive"),
-        (("x*", "/out", "--format", "csv"), 4, "no archived topic fits"),
+        (("x*", "/out", "--format", "csv"), 4, "no archived topic matches"),
         (("orders", "/out", "--format", "csv", "--conf", "executor.memory=1g"), 2, "does not begin with spark."),
     ],
 )

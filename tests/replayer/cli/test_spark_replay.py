@@ -129,9 +129,9 @@ def test_a_dry_run_starts_nothing(program: Program, copy: str, sessions: list[in
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("orders", "--to-topic", "orders", "--yes"), "is the topic that the archive was made from"),
-        (("orders", "--to-topic", "{copy}"), "--yes was not given"),
-        (("orders", "--yes"), "--to-topic says where the records go"),
+        (("orders", "--to-topic", "orders", "--yes"), "is the topic that was archived"),
+        (("orders", "--to-topic", "{copy}"), "--yes is not set"),
+        (("orders", "--yes"), "--to-topic, which says where the records go"),
         (("orders", "--to-topic", "{copy}", "--rate", "5/s", "--yes"), "No such option"),
         (("orders", "--to-topic", "{copy}", "--partitions", "9:0", "--yes"), "does not say where partition 0 goes"),
     ],

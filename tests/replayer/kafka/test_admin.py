@@ -41,7 +41,7 @@ def reader(properties: dict[str, str]) -> Iterator[KafkaReader]:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({}, "no Kafka cluster is named"),
+        ({}, "no Kafka cluster is given"),
         ({**NOWHERE, "no.such.property": "1"}, 'No such configuration property: "no.such.property"'),
         ({**NOWHERE, "linger.ms": "soon"}, "Invalid value"),
         ({**NOWHERE, "error_cb": "x"}, "cannot be set"),

@@ -77,7 +77,7 @@ def test_look_up_list_describe(old: OldWriter) -> None:
     old.mark("pfx/2016-02-24/bar-00000-000000000300.index.json")
     done = replayer(old, "get", "bar:0:142", "--json")
     assert json.loads(done.stdout)["offset"] == 142
-    assert "old archive: its offsets were counted" in done.stderr
+    assert "old archive: its writer counted the offsets" in done.stderr
     assert replayer(old, "get", "bar:0:250").exit_code == 4
     assert replayer(old, "get", "bar:0:400").exit_code == 4
     assert replayer(old, "get", "bar:1:0").exit_code == 4
@@ -146,8 +146,12 @@ def test_a_wrong_old_format_is_told(old: OldWriter) -> None:
 @pytest.mark.parametrize(
     ("encode", "options", "hint"),
     [
-        (delimited(b"\t"), [], "every line holds '\\t': if a key stands before it, read with --old-format delimited"),
-        (lines, ["--old-format", "delimited"], "no line holds '\\t': without keys"),
+        (
+            delimited(b"\t"),
+            [],
+            "every line holds '\\t': if it separates key and value, read with --old-format delimited",
+        ),
+        (lines, ["--old-format", "delimited"], "no line holds '\\t': if there are no keys"),
         (lines, [], None),
         (delimited(b"|"), ["--old-format", "delimited", "--key-delimiter", "|"], None),
     ],

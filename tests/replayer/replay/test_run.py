@@ -130,7 +130,7 @@ def test_what_the_cluster_does_not_take_ends_the_replay(tmp_path: Path, cluster:
     archive = ArchiveWriter(tmp_path)
     archive.partition("apart", 0).commit(records(range(20)))
     archive.partition("apart", 7).commit(records(range(20)))
-    with pytest.raises(DeliveryFailed, match="did not take a record for apart-copy:7") as caught:
+    with pytest.raises(DeliveryFailed, match="did not accept a record for apart-copy:7") as caught:
         replay(cluster, selections_of(tmp_path, "apart"), "apart-copy")
     written = len(held(cluster, "apart-copy", 0))
     told = f"partition 0 [0..{written})" if written else "nothing was written"

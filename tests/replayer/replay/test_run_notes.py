@@ -177,7 +177,7 @@ def test_fenced_by_another_run(selections: list[Selection], tmp_path: Path) -> N
 
     with pytest.raises(JobTakenOver, match="fenced") as caught:
         replay_into(Overtaken(Topic()), selections, cadence=SMALL, keeping=Keeping(FolderLog(folder), NoEnds()))
-    assert "another run of the same job began" in caught.value.why
+    assert "another run of the same job has started" in caught.value.why
     with pytest.raises(JobTakenOver) as caught:
         replay_into(FencedOnce(Topic()), selections, cadence=SMALL, keeping=NOTHING_KEPT)
     assert "who knows" in caught.value.why, "without a folder nobody can tell"

@@ -123,7 +123,7 @@ def test_the_file(tmp_path: Path) -> None:
     assert RetentionFile(tmp_path / "new" / "folder", "other", "copy").read() is None
     assert [path.name for path in file.path.parent.iterdir()] == [file.path.name]
     file.path.write_text("{")
-    with pytest.raises(ReplayRefused, match="cannot hold"):
+    with pytest.raises(ReplayRefused, match="cannot store"):
         file.read()
     file.remove()
     file.remove()

@@ -211,7 +211,7 @@ def test_compaction_since_is_excused_where_the_source_is_compacted(tmp_path: Pat
     assert source_compared(tmp_path, left).verdict is Verdict.FAILURE
     result = source_compared(tmp_path, left, policy="compact")
     assert (result.records, result.missing, result.verdict) == (len(left), 0, Verdict.WARNING)
-    assert result.excused == [Excused(0, 199, "the source merged some records since (compaction)")]
+    assert result.excused == [Excused(0, 199, "compaction has removed some source records since")]
 
 
 def test_recorded_gaps_of_the_archive_are_excused(tmp_path: Path) -> None:

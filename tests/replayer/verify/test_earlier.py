@@ -121,7 +121,7 @@ def forget_gap(partition: PartitionWriter) -> None:
 
 @pytest.mark.parametrize(
     ("change", "why"),
-    [(rewrite_newest, "others than"), (drop_newest, "4 chunks"), (forget_gap, "gap [40..50)")],
+    [(rewrite_newest, "have changed"), (drop_newest, "4 chunks"), (forget_gap, "gap [40..50)")],
 )
 def test_what_was_changed_below_the_reported_end_is_a_difference(
     writer: ArchiveWriter, partition: PartitionWriter, change: Callable[[PartitionWriter], None], why: str
@@ -216,5 +216,5 @@ def test_a_report_of_another_archive_is_refused(writer: ArchiveWriter, partition
     ],
 )
 def test_other_files_are_refused(body: bytes) -> None:
-    with pytest.raises(UsageError, match=r"r\.json is no report to compare with"):
+    with pytest.raises(UsageError, match=r"r\.json is not a report to compare with"):
         parse_report(body, "r.json")

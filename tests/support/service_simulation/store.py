@@ -194,7 +194,7 @@ class SimulatedStore:
         hub, bucket = NOW.hub, self._bucket
         hub.note_request(f"store {kind}")
         if self._is_abandoned and is_write:
-            raise ShuttingDown("the program ends")
+            raise ShuttingDown("the program is ending")
         hub.sleep(bucket.latency * (0.2 + 0.4 * hub.rng.random()))
         self._meet_spells(key, is_upload=kind == "put")
         fate, noise = hub.rng.random(), bucket.noise
@@ -253,7 +253,7 @@ class SimulatedStore:
             self._bucket.hanging.remove(task)
         self._bucket.note("hung", key)
         if self._is_abandoned and is_upload:
-            raise ShuttingDown("the program ends")
+            raise ShuttingDown("the program is ending")
         raise StoreUnavailable(f"no answer for {key}")
 
 

@@ -140,7 +140,7 @@ def usual(**settings: Any) -> Cluster:
 def test_it_goes_on_behind_the_newest_chunk_whose_last_record_the_log_holds(layout: str) -> None:
     world = usual(identity=identity_of(layout, archive_id=ARCHIVE_ID))
     (step,) = world.plan().steps
-    assert "goes on in orders~2 from offset 10; 20 records" in step.detail and "orders~1:3" in step.detail
+    assert "continues in orders~2 from offset 10; 20 records" in step.detail and "orders~1:3" in step.detail
     assert world.repaired() == Continues("orders", 10)
     assert values(rewritten(10, 10)) == world.read().records
     world.go_on(range(10, 50))
@@ -357,7 +357,7 @@ def test_a_crash_never_leaves_two_topics_for_who_does_not_know_the_id() -> None:
         assert str(world.settle(None)) == "orders", death
 
 
-@pytest.mark.parametrize(("topic_id", "told"), [("id-2", "created again"), (None, "not known now")])
+@pytest.mark.parametrize(("topic_id", "told"), [("id-2", "created again"), (None, "is unknown")])
 def test_a_topic_that_may_be_another_one_is_refused(topic_id: str | None, told: str) -> None:
     world = usual()
     world.topic_id = topic_id
@@ -424,7 +424,7 @@ def test_a_repair_of_the_older_folder_says_where_the_partition_goes_on() -> None
     assert later_folders(world.store, targets(world.store, "topic", ["orders"])).notes == ()
     world.repaired()
     (note,) = later_folders(world.store, targets(world.store, "topic", ["orders"])).notes
-    assert note == "orders:3: the partition goes on in orders~2: name orders~2:3 for that"
+    assert note == "orders:3: the partition continues in orders~2: name orders~2:3 for that"
     both = targets(world.store, "topic", ["orders", "orders~2"])
     assert len(both) == 2 and later_folders(world.store, both).notes == ()
 
@@ -592,7 +592,7 @@ def test_a_folder_that_a_repair_began_and_did_not_end_is_no_successor() -> None:
             break
     world.store.delete(world.keys.marker)
     plan = plan_marker(world.store, RepairTarget(world.keys), "blockgz-archiver", MAX, lambda attempt, cause: None)
-    assert "orders~2 continues it and holds nothing yet" in plan.notes[-1]
+    assert "orders~2 continues it but is empty" in plan.notes[-1]
     assert not carry_out(plan) and world.marker.successor is None
     assert list(world.read().records) == list(range(30))
     assert world.repaired() == Continues("orders", 10)

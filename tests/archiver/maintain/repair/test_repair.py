@@ -476,7 +476,7 @@ def test_the_json_tells_steps_apart_that_store_the_same_object() -> None:
     """As two gaps of a partition are filled by two swaps of its marker."""
 
     def refused() -> None:
-        raise StoreError("marker.json changed meanwhile")
+        raise StoreError("marker.json has changed")
 
     steps = [RepairStep("orders:0", "gap", "marker.json", "10 records", what) for what in (lambda: None, refused)]
     plan = RepairPlan(tuple(steps))

@@ -133,7 +133,7 @@ def test_a_folder_that_ends_below_the_committed_position_is_refused(folder: JobF
     for written in (9, 11):
         log = FolderLog(folder)
         log.claim()
-        with pytest.raises(ReplayRefused, match="does not tell where all its records are"):
+        with pytest.raises(ReplayRefused, match="does not say where all its records are"):
             log.written_ends({0: position(written)})
 
 
@@ -186,7 +186,7 @@ def test_without_transactions_the_run_that_begins_last_goes_on(
 
 def test_a_job_is_begun_once(folder: JobFolder) -> None:
     folder.create(request())
-    with pytest.raises(JobTakenOver, match="begun by another run"):
+    with pytest.raises(JobTakenOver, match="started by another run"):
         folder.create(request(target="other"))
     folder.remove()
     assert folder.request() is None
@@ -195,13 +195,13 @@ def test_a_job_is_begun_once(folder: JobFolder) -> None:
 def test_a_target_that_is_gone_is_said_before_what_it_changes_in_the_routing() -> None:
     with pytest.raises(TargetChanged, match="copy is not the one that job j wrote to"):
         refuse_other_folder(request(), request(selection="another"), None, "here")
-    with pytest.raises(ReplayRefused, match="not the replay that the job began with"):
+    with pytest.raises(ReplayRefused, match="not the replay that the job started with"):
         refuse_other_folder(request(), request(target="another"), None, "here")
 
 
 def test_one_run_at_a_time_on_a_machine(tmp_path: Path) -> None:
     with held(tmp_path / "deep", "j"):
-        with pytest.raises(JobTakenOver, match="being run already"), held(tmp_path / "deep", "j"):
+        with pytest.raises(JobTakenOver, match="already running"), held(tmp_path / "deep", "j"):
             pass
         with held(tmp_path / "deep", "other"):
             pass
@@ -213,5 +213,5 @@ def test_without_a_place_for_locks_transactions_go_on_and_others_do_not(tmp_path
     file.touch()
     with shared(file, "j"):
         pass
-    with pytest.raises(ReplayRefused, match="cannot be kept to one run"), held(file, "j"):
+    with pytest.raises(ReplayRefused, match="cannot be limited to one run"), held(file, "j"):
         pass

@@ -173,7 +173,7 @@ def test_a_cluster_that_does_not_tell_positions_is_asked_again(monkeypatch: pyte
     positions = FakePositions({0: POSITION})
     positions.away = True
     sink = TransactionalSink({"bootstrap.servers": "x"}, Job("job", "t", "0" * 16), positions)  # type: ignore[arg-type]
-    with pytest.raises(CommitLost, match="is not known"):
+    with pytest.raises(CommitLost, match="is unknown"):
         sink.begin([0])
     positions.away = False
     assert sink.begin([0]) == {0: POSITION}

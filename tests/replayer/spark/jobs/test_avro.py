@@ -85,7 +85,7 @@ def test_every_type_and_its_value() -> None:
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
-        (record(("a", ["int", "string"])), "no single column"),
+        (record(("a", ["int", "string"])), "not a single column"),
         (record(("next", ["null", "shop.Order"])), "holds itself"),
         ({"type": "record", "name": "X"}, "fields"),
         ({"type": "nonsense"}, "nonsense"),

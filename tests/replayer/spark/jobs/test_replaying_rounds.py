@@ -167,7 +167,7 @@ def test_what_another_round_would_meet_again_is_raised_as_it_was(failure: Blockg
 
 def test_speculation_is_refused_before_anything_is_fenced() -> None:
     world = World([0], lambda _, __: (END, None), spark_speculation="true")
-    with pytest.raises(UsageError, match="twice at a time"):
+    with pytest.raises(UsageError, match="twice at the same time"):
         run(world)
     assert world.positions == {}
 

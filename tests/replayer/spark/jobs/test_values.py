@@ -41,7 +41,7 @@ def test_topics_of_a_registry_must_agree() -> None:
 
 
 def test_a_registry_that_is_no_address_is_not_taken_for_bad_values() -> None:
-    with pytest.raises(UsageError, match="--schema-registry is no address"):
+    with pytest.raises(UsageError, match="--schema-registry is not a URL"):
         row_decoder(ValueOptions("avro", schema=json.dumps(ORDER), registry="localhost:8081"), ("orders",))
 
 

@@ -35,12 +35,12 @@ def test_a_streams_own_options_are_let_through() -> None:
     ("options", "what", "remedy"),
     [
         ({"transactionl": "true"}, "no option 'transactionl'", "did you mean transactional"),
-        ({"linger.ms": "5"}, "no option 'linger.ms'", "leave it out"),
+        ({"linger.ms": "5"}, "no option 'linger.ms'", "remove it"),
         ({"transactional": "yes"}, "transactional is 'yes'", "true or false"),
         ({"transactional": "true"}, "needs a name for its job", '.option("job"'),
-        ({"job": "a b"}, "no name for a job", "letters"),
-        ({"job": "copy.1"}, "no name for a job of this format", "copy-1"),
-        ({"partitions": "some"}, "partitions is 'some'", "leave it out"),
+        ({"job": "a b"}, "not a job name", "letters"),
+        ({"job": "copy.1"}, "not a job name of this format", "copy-1"),
+        ({"partitions": "some"}, "partitions is 'some'", "omit it"),
     ],
 )
 def test_what_cannot_be_used_names_the_remedy(options: dict[str, str], what: str, remedy: str) -> None:

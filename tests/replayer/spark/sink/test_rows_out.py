@@ -50,7 +50,7 @@ class Cluster:
     def take(self, topic: str, partition: int, batch: pa.RecordBatch) -> None:
         offsets = batch.column("offset").to_pylist()
         if self.fails_at in offsets:
-            raise DeliveryFailed("the cluster did not take a record", why="it is full", remedy="go on with --resume")
+            raise DeliveryFailed("the cluster did not accept a record", why="it is full", remedy="go on with --resume")
         self.records.setdefault((topic, partition), []).extend(offsets)
 
     def wait_for_commits(self, number: int) -> None:
@@ -205,7 +205,7 @@ class TestIncarnations:
 
     def test_rows_without_one_are_refused_then(self, cluster: Cluster) -> None:
         self.written(cluster, of_incarnation(1, [0]))
-        with pytest.raises(ReplayRefused, match="do not say of which incarnation") as caught:
+        with pytest.raises(ReplayRefused, match="do not say which incarnation") as caught:
             refuse_other_key(options(**EXACTLY_ONCE), COLUMNS, cluster)  # type: ignore[arg-type]
         assert "includeIncarnation" in caught.value.remedy
 
@@ -217,9 +217,9 @@ class TestIncarnations:
         assert "recordedIncarnation" in caught.value.remedy
         assert self.written(cluster, *batches, recordedIncarnation="1") == 6
         assert cluster.records == {("copy", 0): [*range(8), *range(3)]}
-        with pytest.raises(ReplayRefused, match="is of incarnation 1 of orders, the rows are of another one"):
+        with pytest.raises(ReplayRefused, match="is of incarnation 1 of orders, the rows are of another"):
             self.written(cluster, of_incarnation(2, range(3)), recordedIncarnation="2")
-        with pytest.raises(ReplayRefused, match="is of incarnation 1 of orders, the rows are of another one"):
+        with pytest.raises(ReplayRefused, match="is of incarnation 1 of orders, the rows are of another"):
             written(cluster, rows(range(9)), given=options(**EXACTLY_ONCE))
 
     def test_a_topic_with_records_of_the_job_is_its_own(self, cluster: Cluster) -> None:

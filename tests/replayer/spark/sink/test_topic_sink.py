@@ -50,7 +50,7 @@ def test_columns_that_go_with_the_options(columns: str, options: dict[str, str])
         (
             "value topic partition offset headers",
             {"topic": "copy", "recordedIncarnation": "1", **EXACTLY_ONCE},
-            "recordedIncarnation means nothing",
+            "recordedIncarnation does not apply",
             "includeIncarnation",
         ),
     ],

@@ -210,7 +210,7 @@ class TestTopicsCreatedAgain:
 
 def test_a_pattern_must_fit_some_topic(archive: Path) -> None:
     assert {run.topic for run in planned(options(archive, subscribe="", subscribePattern="ord.*"))} == {"orders~1"}
-    with pytest.raises(NotInArchive, match="no archived topic fits"):
+    with pytest.raises(NotInArchive, match="no archived topic matches"):
         planned(options(archive, subscribe="", subscribePattern="ord"))
 
 
