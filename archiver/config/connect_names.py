@@ -153,7 +153,7 @@ REFUSED: Mapping[str, str] = {
     "predicates": "the archive keeps records unchanged; transform on replay",
     "aws.access.key.id": "credentials come from AWS's own chain: AWS_ACCESS_KEY_ID, a profile, or a role",
     "aws.secret.access.key": "credentials come from AWS's own chain: AWS_SECRET_ACCESS_KEY, a profile, or a role",
-    "s3.credentials.provider.class": "credentials come from the AWS credential chain: environment, profile, or role_arn",
+    "s3.credentials.provider.class": "credentials come from AWS's own chain: environment, profile, or role_arn",
     "s3.proxy.user": "write it into proxy_url: http://USER:PASSWORD@HOST:PORT",
     "s3.proxy.password": "write it into proxy_url: http://USER:${env:PROXY_PASSWORD}@HOST:PORT",
 }

@@ -141,7 +141,7 @@ def test_short_chunks_leave_a_minute() -> None:
         ({"fetch_age_seconds": PROGRESS - 1, "unfetched_records": 7}, None),
         (
             {"fetch_age_seconds": PROGRESS, "log_end_offset": 5, "unfetched_records": 7},
-            "nothing was fetched for 900 s, alalthough there are records",
+            "nothing was fetched for 900 s, although there are records",
         ),
         ({"fetch_age_seconds": PROGRESS}, "nothing was fetched for 900 s, and no broker answers for its log"),
     ],

@@ -224,7 +224,7 @@ def test_without_an_index_damage_ends_the_count(old: OldWriter, imports: Imports
     old.write(OldChunk(0, [rows_of(0, 50), rows_of(50, 60), rows_of(60, 100)], damage=flip, has_index=False))
     old.write(two_blocks(100))
     result = imports.result(code=3)
-    assert gaps_of(result) == [(50, 100)] and "cannot be told" in notes_of(result)
+    assert gaps_of(result) == [(50, 100)] and "are unknown" in notes_of(result)
     assert set(imports.rows()) == {*range(50), *range(100, 200)}
 
 

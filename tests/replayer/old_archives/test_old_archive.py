@@ -151,7 +151,7 @@ def test_a_wrong_old_format_is_told(old: OldWriter) -> None:
             [],
             "every line holds '\\t': if it separates key and value, read with --old-format delimited",
         ),
-        (lines, ["--old-format", "delimited"], "no line holds '\\t': if there are no keys"),
+        (lines, ["--old-format", "delimited"], "no line holds '\\t': without keys"),
         (lines, [], None),
         (delimited(b"|"), ["--old-format", "delimited", "--key-delimiter", "|"], None),
     ],
