@@ -18,7 +18,7 @@ from tests.support.archives import ArchiveWriter, records
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 FIRST = datetime(2025, 10, 9, 8, 53, 20, tzinfo=UTC)
 RECORDS, CHUNK = 2000, 250
-ROUNDS = 12
+ROUNDS = 6
 
 
 @pytest.fixture(scope="module")

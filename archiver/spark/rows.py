@@ -10,19 +10,8 @@ import pyarrow.compute as pc
 
 from archiver.spark.errors import BatchRefused
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.spark.columns import KAFKA_COLUMNS
 from index_format.records import SCHEMA, TIMESTAMP_TYPES, header_column_of_lists
-
-COLUMNS = {
-    "key": "binary",
-    "value": "binary",
-    "topic": "string",
-    "partition": "int",
-    "offset": "bigint",
-    "timestamp": "timestamp",
-    "timestampType": "int",
-    "headers": "array<struct<key:string,value:binary>>",
-}
-"""Names and types of Spark's Kafka source with includeHeaders (KafkaRecordToRowConverter)."""
 
 NULLABLE = ("key", "value", "headers")
 
@@ -49,7 +38,7 @@ class SourcePartition(NamedTuple):
 
 def check_columns(found: Mapping[str, str]) -> None:
     """Raises UsageError unless these, by name with Spark's simple string of the type, are its Kafka source's."""
-    for name, wanted in COLUMNS.items():
+    for name, wanted in KAFKA_COLUMNS.items():
         if name not in found:
             raise UsageError(
                 f"the data has no column {name}",
@@ -62,17 +51,17 @@ def check_columns(found: Mapping[str, str]) -> None:
                 why=f"Spark's Kafka source gives {wanted}",
                 remedy=REMEDIES.get(name, f"cast it to {wanted}"),
             )
-    if extra := sorted(found.keys() - COLUMNS.keys()):
+    if extra := sorted(found.keys() - KAFKA_COLUMNS.keys()):
         raise UsageError(
             f"an archive has no place for column {extra[0]}",
-            why=f"it holds {', '.join(COLUMNS)}",
+            why=f"it holds {', '.join(KAFKA_COLUMNS)}",
             remedy=f'drop it: .drop("{extra[0]}")',
         )
 
 
 def to_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A batch of Spark's columns as one of `ROWS`; raises BatchRefused for what no record of Kafka's can be."""
-    for name in COLUMNS.keys() - set(NULLABLE):
+    for name in KAFKA_COLUMNS.keys() - set(NULLABLE):
         if batch.column(name).null_count:
             raise _no_record(f"column {name} holds a null", "every Kafka record has one")
     for name in ("partition", "offset"):

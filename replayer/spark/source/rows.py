@@ -6,24 +6,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.spark.columns import KAFKA_COLUMNS
 from index_format.records import HEADER_TYPE
 
 BATCH_BYTES = 4 * 1024 * 1024
 """What is handed to Spark at once: smaller ones cost more each, larger ones leave the processor's caches."""
 
 HEADERS, INCARNATION = "headers", "incarnation"
-_KAFKA_COLUMNS = {
-    "key": "binary",
-    "value": "binary",
-    "topic": "string",
-    "partition": "int",
-    "offset": "bigint",
-    "timestamp": "timestamp",
-    "timestampType": "int",
-}
-"""The columns of Spark's Kafka source (KafkaRecordToRowConverter) and their types."""
-_COLUMNS = {**_KAFKA_COLUMNS, HEADERS: "array<struct<key:string,value:binary>>", INCARNATION: "int"}
-"""Headers come with includeHeaders; with topic, partition and offset an incarnation names one record, always."""
+_COLUMNS = {**KAFKA_COLUMNS, INCARNATION: "int"}
+"""With topic, partition and offset an incarnation names one record, also where a topic was created again."""
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
@@ -40,8 +31,8 @@ _FIELDS = [
 
 def schema_text(*, headers: bool, incarnation: bool) -> str:
     """The columns of a read, in Spark's notation."""
-    names = [*_KAFKA_COLUMNS, *[HEADERS] * headers, *[INCARNATION] * incarnation]
-    return ", ".join(f"{name} {_COLUMNS[name]}" for name in names)
+    left_out = {*[HEADERS] * (not headers), *[INCARNATION] * (not incarnation)}
+    return ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items() if name not in left_out)
 
 
 def check_columns(types: Mapping[str, str]) -> None:
