@@ -25,6 +25,7 @@ from archiver.demo.records import MEAN_SPACING_MS, DemoRecord, demo_records
 from blockgz_runtime.kafka.secrets import MASK, is_secret
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing
+from blockgz_runtime.program.terminal import unescaped
 from index_format.errors import BlockgzError
 
 RECORDS = 20_000
@@ -74,7 +75,7 @@ class _Demo:
         for name, value in cluster.properties.items():
             self._connection += ["-X", f"{name}={value}"] if name != "bootstrap.servers" else []
         self._archive = ["-a", str(folder)]
-        self._screen = Console(highlight=False, soft_wrap=True)
+        self._screen = Console(file=unescaped(sys.stdout), highlight=False, soft_wrap=True)
         self._steps: list[tuple[str, str, float]] = []
         newest = int(time.time() * 1000) - SPARE_MS
         self._records = list(demo_records(RECORDS, PARTITIONS, newest - (RECORDS + 3) * MEAN_SPACING_MS))

@@ -1,5 +1,7 @@
 """`archiver doctor`."""
 
+import sys
+
 import click
 import orjson
 
@@ -9,6 +11,7 @@ from archiver.doctor import examine
 from archiver.doctor.findings import Finding, Verdict, worst
 from blockgz_runtime.errors import FAILED, AccessDenied
 from blockgz_runtime.program.main import closing
+from blockgz_runtime.program.terminal import unescaped
 
 COLORS = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
 
@@ -39,8 +42,8 @@ def doctor(*, resolved: Resolved, as_json: bool) -> int:
 
 def _print(findings: list[Finding]) -> None:
     for finding in findings:
-        click.echo(
-            f"{click.style(f'{finding.verdict:<4}', COLORS[finding.verdict])}  {finding.check}: {finding.detail}"
-        )
+        verdict = click.style(f"{finding.verdict:<4}", COLORS[finding.verdict])
+        click.echo(verdict, nl=False, file=unescaped(sys.stdout))
+        click.echo(f"  {finding.check}: {finding.detail}")
         if finding.remedy:
             click.echo(f"      do: {finding.remedy}")

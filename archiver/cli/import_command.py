@@ -1,5 +1,6 @@
 """`archiver import`."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from blockgz_runtime.program.archive_options import (
 from blockgz_runtime.program.main import closing, confirm, print_problems
 from blockgz_runtime.program.options import SIZE
 from blockgz_runtime.program.tables import print_table, range_text
+from blockgz_runtime.program.terminal import unescaped
 from blockgz_runtime.store.opening import default_buffer_root, open_existing_store, open_store
 from blockgz_runtime.store.s3_settings import S3Settings
 from index_format.ancestor.files import OldPartition
@@ -95,7 +97,7 @@ def import_command(
         store = open_store(archive, s3)
         check_target(reader, store, single_writer=single_writer)
         buffer = BufferFolder(buffer_dir or default_buffer_root(archive))
-        console = Console(stderr=True)
+        console = Console(file=unescaped(sys.stderr))
         with Progress(console=console, transient=True, disable=as_json or not console.is_terminal) as shown:
             task = shown.add_task("records", total=records)
             reports = import_partitions(

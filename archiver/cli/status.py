@@ -1,5 +1,6 @@
 """`archiver status`."""
 
+import sys
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -21,6 +22,7 @@ from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.options import DURATION
 from blockgz_runtime.program.tables import bytes_text, print_table, time_text
+from blockgz_runtime.program.terminal import unescaped
 from blockgz_runtime.store.opening import open_existing_store
 from blockgz_runtime.store.s3_settings import S3Settings
 from blockgz_runtime.store.writer import ToolStore
@@ -30,6 +32,8 @@ DROPPABLE = (
     *("writer", "epoch", "unstable", "high watermark", "chunks", "size", "gaps", "newest record"),
     *("retries", "fetch s ago", "commit s ago", "open chunk s", "headroom", "records", "paused", "lag s"),
 )
+CLEARED = "\x1b[2J\x1b[H"
+"""Empties a terminal."""
 ISOLATION_LEVEL = "read_committed"
 """Of an archiver by default: it reads up to the last stable offset."""
 
@@ -88,7 +92,8 @@ def status(
     while watch:
         time.sleep(interval)
         seen = look()
-        click.clear()
+        if sys.stdout.isatty():
+            click.echo(CLEARED, nl=False, file=unescaped(sys.stdout))
         _show(seen, as_json=as_json)
     return PARTLY_FAILED if seen.is_troubled else 0
 

@@ -15,6 +15,7 @@ import click
 
 from blockgz_runtime.errors import FAILED, USAGE, UsageError, exit_code
 from blockgz_runtime.process import terminated_as_interrupted
+from blockgz_runtime.program.terminal import escaped_terminals
 from index_format.errors import BlockgzError
 
 SHOWN_NAMES = 5
@@ -104,7 +105,7 @@ class Program(click.Group):
         if not extra.pop("standalone_mode", True):
             return super().main(args, prog_name, standalone_mode=False, **extra)
         debug.set(False)
-        with terminated_as_interrupted() as signals:
+        with escaped_terminals(), terminated_as_interrupted() as signals:
             code = self._run(args, prog_name, extra)
         sys.exit(TERMINATED if signals and code == INTERRUPTED else code)
 

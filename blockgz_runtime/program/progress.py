@@ -23,6 +23,7 @@ from rich.text import Text
 
 from blockgz_runtime.process import every
 from blockgz_runtime.program.tables import bytes_text
+from blockgz_runtime.program.terminal import unescaped
 
 STATUS_SECONDS = 2.0
 PLAIN_SECONDS = 10.0
@@ -141,7 +142,7 @@ def record_progress(what: str, total: int | None, *, as_json: bool) -> Iterator[
             yield lines
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), _Rates(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=Console(file=unescaped(sys.stderr)), transient=True) as bar:
         yield _Bar(bar, bar.add_task(what, total=total, bytes=0))
 
 

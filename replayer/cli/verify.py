@@ -14,6 +14,7 @@ from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.progress import PLAIN_SECONDS
 from blockgz_runtime.program.tables import bytes_text
+from blockgz_runtime.program.terminal import unescaped
 from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.options import jobs_option, json_option
 from replayer.cli.options.selection_options import range_options
@@ -166,6 +167,6 @@ def _progress(total: int) -> Iterator[OnProgress]:
             yield advance
         return
     columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=Console(file=unescaped(sys.stderr)), transient=True) as bar:
         task = bar.add_task("verify", total=total)
         yield lambda count: bar.advance(task, count)

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from blockgz_runtime.program.main import noting_what_is_left
 from blockgz_runtime.program.progress import StatusLines
+from blockgz_runtime.program.terminal import unescaped
 
 POLL_SECONDS = 0.5
 
@@ -41,7 +42,7 @@ def stage_progress(what: str, tracker: Any, *, as_json: bool) -> Iterator[None]:
 @contextmanager
 def _tasks_shown(what: str, tracker: Any, *, as_json: bool) -> Iterator[None]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=as_json) as bar:
+    with Progress(*columns, console=Console(file=unescaped(sys.stderr)), transient=True, disable=as_json) as bar:
         shown = bar.add_task(what, total=None)
         lines = StatusLines(what)
 
