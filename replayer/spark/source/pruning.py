@@ -76,6 +76,23 @@ def _comparable(value: Any) -> Any:
     return value
 
 
+def narrowed(start: int, end: int, filters: Sequence[Filter]) -> tuple[int, int]:
+    """Offsets [start, end) without those before and behind which no row passes: their catalogs are not read."""
+    for each in filters:
+        match each:
+            case EqualTo(("offset",), int(value)):
+                start, end = max(start, value), min(end, value + 1)
+            case GreaterThan(("offset",), int(value)):
+                start = max(start, value + 1)
+            case GreaterThanOrEqual(("offset",), int(value)):
+                start = max(start, value)
+            case LessThan(("offset",), int(value)):
+                end = min(end, value)
+            case LessThanOrEqual(("offset",), int(value)):
+                end = min(end, value + 1)
+    return start, end
+
+
 async def passing(partition: ArchivedPartition, start: int, end: int, filters: Sequence[Filter]) -> list[Stretch]:
     """The parts of offsets [start, end) that may hold rows which pass: series of neighbouring chunks.
 
@@ -84,7 +101,8 @@ async def passing(partition: ArchivedPartition, start: int, end: int, filters: S
     pass where rows without a time would.
     """
     place = {"topic": (partition.topic,) * 2, "partition": (partition.partition,) * 2}
-    if not may_pass(filters, place):
+    start, end = narrowed(start, end, filters)
+    if start >= end or not may_pass(filters, place):
         return []
 
     def wanted(span: TimeBounded) -> bool:
