@@ -31,6 +31,7 @@ class LogEvent(StrEnum):
     CLAIMED = "claimed"
     CLIENT_LOG = "client_log"
     COMMITTED = "committed"
+    CONFIGURATION = "configuration"
     COURTESY_FAILED = "courtesy_failed"
     DENIED = "denied"
     DESCRIBE_DENIED = "describe_denied"

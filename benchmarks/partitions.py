@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from archiver.cli.archiving import prepare
-from archiver.config.model import RunConfig
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.ownership import PartitionState
 from archiver.ingest.service import ArchiverService
@@ -24,6 +23,7 @@ from benchmarks.data import TopicShape
 from benchmarks.measure import machine
 from benchmarks.site import Settings, Site, opened
 from benchmarks.tables import Table, as_text
+from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.store.opening import open_store
 from blockgz_runtime.store.s3_settings import S3Settings
 

@@ -27,6 +27,8 @@ None is an OSError: what handles those of the operating system must not catch ou
 Errors of the format itself, which know of no program, get their exit codes from `exit_code`.
 """
 
+from collections.abc import Sequence
+
 from index_format.errors import BadName, BlockgzError, FormatError, UnsupportedVersion
 
 FAILED = 1
@@ -162,3 +164,8 @@ def exit_code(error: BlockgzError) -> int:
     if own is not None:
         return own
     return next((code for kind, code in _CODES_OF_THE_FORMAT if isinstance(error, kind)), FAILED)
+
+
+def joined(words: Sequence[str], last: str = "and") -> str:
+    """`a, b and c`."""
+    return f" {last} ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

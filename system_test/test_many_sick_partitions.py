@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from archiver.config.model import RunConfig
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.service import CLAIMS_AT_ONCE, COMMITS_AT_ONCE, ArchiverService
 from archiver.monitor.snapshot import ServiceSnapshot
 from blockgz_runtime import elastic_pool
+from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.store.local import LocalStore
 from blockgz_runtime.store.writer import Body, StoredObject
 from system_test.test_one_sick_partition import running, until

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from archiver.config.model import RunConfig
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.service import ArchiverService
 from archiver.monitor.server import health, readiness
 from archiver.monitor.snapshot import ServiceSnapshot
+from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.store.local import LocalStore
 from blockgz_runtime.store.writer import Body, ContentTag
 from tests.support.archives import records

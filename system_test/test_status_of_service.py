@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from archiver.config.model import RunConfig
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.ownership import PartitionState
 from archiver.ingest.service import ArchiverService
 from archiver.maintain.status import read_status
 from archiver.monitor.server import readiness
+from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.store.local import LocalStore
 from tests.support.archives import records
 from tests.support.mock_cluster import PARTITIONS, MockCluster

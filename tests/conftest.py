@@ -1,12 +1,16 @@
 """What holds for every test."""
 
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from archiver import logs
 from blockgz_runtime.kafka import LOGGER
+
+os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
+"""So that no command reads the configuration of whoever runs the tests."""
 
 
 @pytest.fixture(autouse=True)

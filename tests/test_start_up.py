@@ -23,7 +23,9 @@ ALWAYS = PANDAS | CLIENTS | SERVICES
 """What no command that reads a folder may import."""
 
 STARTS = {
-    "archiver --help": ALWAYS | ARROW | {"asyncio", "msgspec", "rich.console", "archiver.config", "archiver.cli.run"},
+    "archiver --help": ALWAYS
+    | ARROW
+    | {"asyncio", "msgspec", "rich.console", "blockgz_runtime.config", "archiver.cli.run"},
     "replayer --help": ALWAYS | ARROW | {"asyncio", "msgspec", "rich.console", "replayer.cli.get"},
     "replayer spark --help": ALWAYS | ARROW | {"asyncio", "msgspec", "rich.console"},
     "replayer ls": ALWAYS | ARROW,

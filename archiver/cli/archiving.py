@@ -13,7 +13,6 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from archiver.cli.run_progress import Progress, Show, looking_at, shown_progress, summed
-from archiver.config.model import RunConfig
 from archiver.errors import WorkerLost
 from archiver.ingest.assignment import DrainShare
 from archiver.ingest.buffer import BufferFolder
@@ -21,6 +20,7 @@ from archiver.ingest.ownership import PartitionReport
 from archiver.ingest.service import ArchiverService
 from archiver.ingest.workers import Ended, Forks, own_http
 from archiver.logs import LogEvent, log
+from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.errors import PARTLY_FAILED, BrokerUnreachable, StoreUnavailable
 from blockgz_runtime.process import ended_in_time, pandas_refused, share_heaps, signals_held_back, stop_on_signals
 from blockgz_runtime.program.main import TERMINATED, ended_code, print_failure

@@ -1,18 +1,18 @@
 """`archiver config`: print, check and explain configurations."""
 
 import os
-from pathlib import Path
 
 import click
 import orjson
 
-from archiver.cli.config_options import config_file_option, config_options, print_notes
-from archiver.config.kinds import FIELDS, value_text
-from archiver.config.origins import KAFKA_PREFIX
-from archiver.config.resolution import Resolved, check_config_file
-from archiver.config.template import json_schema, yaml_template
+from archiver.cli.config_options import config_options, print_notes
 from archiver.ingest.kafka_settings import check_settings
+from blockgz_runtime.config.kinds import FIELDS, value_text
+from blockgz_runtime.config.origins import KAFKA_PREFIX
+from blockgz_runtime.config.resolution import Resolved, check_config_file
+from blockgz_runtime.config.template import json_schema, yaml_template
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.program.config_file import config_path
 from blockgz_runtime.program.main import closing
 
 
@@ -38,20 +38,24 @@ def init() -> None:
     epilog=closing("archiver config check archiver.yaml", "archiver config check connector.json"),
 )
 @click.argument("file", required=False)
-@config_file_option
+@click.option("-C", "--config", metavar="FILE", help="The same as FILE.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(*, file: str | None, config: str | None, as_json: bool) -> None:
     """Check a configuration file without contacting a broker or store; exit with 2 if it is wrong.
 
     Anything that may merely be missing on this machine, such as a secret, is a warning.
     """
-    name = file or config
+    name = config_path(file or config, os.environ)
     if name is None:
-        raise UsageError("no file is given", why="neither FILE nor -C names one", remedy="archiver config check FILE")
-    resolved, notes = check_config_file(Path(name), os.environ)
+        raise UsageError(
+            "no file is given",
+            why="neither FILE nor -C nor BLOCKGZ_CONFIG names one, and ~/.config/blockgz/config.yaml does not exist",
+            remedy="archiver config check FILE",
+        )
+    resolved, notes = check_config_file(name, os.environ)
     check_settings(resolved.config, lambda name: resolved.named(KAFKA_PREFIX + name))
     if as_json:
-        click.echo(orjson.dumps({"file": name, "ok": True, "warnings": notes}).decode())
+        click.echo(orjson.dumps({"file": str(name), "ok": True, "warnings": notes}).decode())
         return
     print_notes(notes)
     click.echo(f"ok: {name}")

@@ -3,18 +3,17 @@
 import functools
 import os
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, cast
 
 import click
 from click.core import ParameterSource
 
-from archiver.config.files import ConfigFile, read_config_file
-from archiver.config.kinds import FIELDS, FieldKind, default_text, field_choices, field_kind
-from archiver.config.origins import DEFAULT, KAFKA_PREFIX, Origin, OriginKind, Setting, Settings
-from archiver.config.resolution import option_name, resolve, variable_name
+from blockgz_runtime.config.kinds import FIELDS, FieldKind, default_text, field_choices, field_kind
+from blockgz_runtime.config.origins import DEFAULT, KAFKA_PREFIX, Origin, OriginKind, Setting, Settings
+from blockgz_runtime.config.resolution import option_name, resolve, variable_name
+from blockgz_runtime.program.config_file import used_config
 from blockgz_runtime.program.kafka_options import kafka_properties, properties_option, split_properties
-from blockgz_runtime.program.options import F, Option
+from blockgz_runtime.program.options import F
 
 LONG_NAMES = {"archive": ("-a", "--archive"), "bootstrap_servers": ("-b", "--bootstrap-server")}
 METAVARS = {"archive": "ADDRESS", "bootstrap_servers": "HOST:PORT", "http": "HOST:PORT", "endpoint_url": "URL"}
@@ -23,7 +22,7 @@ HELP = {"exclude": "Topics to exclude: names, globs or ~regex; may be repeated."
 
 
 def config_options(function: F) -> F:
-    """Adds TOPIC..., -C and an option for every field; passes `resolved: Resolved`, with notes printed to stderr."""
+    """Adds TOPIC... and an option for every field; passes `resolved: Resolved`, with notes printed to stderr."""
     return _with_config(function, {})
 
 
@@ -34,8 +33,8 @@ def config_options_for_any_topic(function: F) -> F:
 
 def _with_config(function: F, fallback: Settings) -> F:
     @functools.wraps(function)
-    def with_config(*args: Any, config: str | None, **kwargs: Any) -> Any:
-        file = ConfigFile({}, ()) if config is None else read_config_file(Path(config))
+    def with_config(*args: Any, **kwargs: Any) -> Any:
+        file = used_config()
         print_notes(file.notes)
         given = {field: kwargs.pop(field) for field in FIELDS}
         environment, flags = _layers(click.get_current_context(), given)
@@ -45,16 +44,7 @@ def _with_config(function: F, fallback: Settings) -> F:
     decorated: Any = with_config
     for field in reversed(FIELDS):
         decorated = _topics(decorated) if field == "topics" else field_option(field)(decorated)
-    return cast(F, config_file_option(decorated))
-
-
-config_file_option = Option(
-    "-C",
-    "--config",
-    metavar="FILE",
-    help="Settings in YAML, Java properties or Connect's JSON. Flags and environment variables override them.",
-)
-"""Passes `config: str | None`."""
+    return cast(F, decorated)
 
 
 def print_notes(notes: tuple[str, ...]) -> None:

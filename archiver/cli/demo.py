@@ -63,7 +63,8 @@ def demo(*, kafka: dict[str, str], keep: Path | None) -> None:
 def _own_environment(scratch: Path) -> dict[str, str]:
     """What is shown must do the same when it is typed in, so settings have no part in it; it leaves nothing behind."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("BLOCKGZ_")}
-    return inherited | {"XDG_CACHE_HOME": str(scratch / "cache"), "XDG_STATE_HOME": str(scratch / "state")}
+    folders = {f"XDG_{kind.upper()}_HOME": str(scratch / kind) for kind in ("cache", "config", "state")}
+    return inherited | folders
 
 
 class _Demo:

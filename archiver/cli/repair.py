@@ -129,7 +129,7 @@ def salvage(*, places: tuple[str, ...], **options: Any) -> int:
     )
 )
 @click.argument("places", nargs=-1, required=True, metavar="TOPIC[:P]...")
-@kafka_options()
+@kafka_options(required=True)
 @_options
 def diverged(*, places: tuple[str, ...], kafka: dict[str, str], **options: Any) -> int:
     """Let a partition continue whose log was truncated, as after an unclean leader election.

@@ -12,17 +12,18 @@ import orjson
 from archiver.cli.archiving import RunResult, archive, drain_together, prepare
 from archiver.cli.config_options import config_options
 from archiver.cli.run_progress import CurrentStderr, on_stderr
-from archiver.config.model import RunConfig
-from archiver.config.origins import KAFKA_PREFIX
-from archiver.config.resolution import Resolved
 from archiver.ingest.assignment import WHOLE
 from archiver.ingest.kafka_settings import check_settings
 from archiver.ingest.kafka_source import name_of
 from archiver.ingest.ownership import PartitionReport
 from archiver.ingest.workers import WORKER_VARIABLE, Workers, worker_commands
-from archiver.logs import log_to
+from archiver.logs import LogEvent, log, log_to
+from blockgz_runtime.config.model import RunConfig
+from blockgz_runtime.config.origins import KAFKA_PREFIX
+from blockgz_runtime.config.resolution import Resolved
 from blockgz_runtime.errors import PARTLY_FAILED, exit_code
 from blockgz_runtime.process import stop_on_signals
+from blockgz_runtime.program.config_file import used_config
 from blockgz_runtime.program.main import closing, ended_code, error_lines, listed
 from blockgz_runtime.program.tables import bytes_text, print_table
 from index_format.errors import BlockgzError
@@ -37,7 +38,7 @@ from index_format.errors import BlockgzError
 )
 @config_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option("-v", "--verbose", is_flag=True, help="Log claims and commits.")
+@click.option("-v", "--verbose", is_flag=True, help="Log the configuration file, claims and commits.")
 def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
     """Archive topics: follow them forever, or drain them once.
 
@@ -50,6 +51,7 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
     """
     config = resolved.config
     log_to(CurrentStderr(), level=logging.INFO if verbose else logging.WARNING, log_format=config.log_format)
+    log.info(LogEvent.CONFIGURATION, file=str(used_config().path) if used_config().path else None)
     resolved.check_secrets(os.environ)
     check_settings(config, lambda name: resolved.named(KAFKA_PREFIX + name))
     if config.workers > 1 and not config.once:

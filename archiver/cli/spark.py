@@ -9,8 +9,8 @@ import click
 import orjson
 
 from archiver.cli.config_options import field_option
-from archiver.config.connect_names import SPARK_DEFAULTS, SPARK_NAMES
-from archiver.config.kinds import default_text
+from blockgz_runtime.config.connect_names import SPARK_DEFAULTS, SPARK_NAMES
+from blockgz_runtime.config.kinds import default_text
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError
 from blockgz_runtime.process import stop_on_signals
 from blockgz_runtime.program.kafka_options import kafka_properties

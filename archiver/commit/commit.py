@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from archiver.commit.objects import Held, store_once, swap_marker
 from archiver.commit.operations import CompareAndSwap, CourtesyFailed, Get, NewToken, Protocol
-from archiver.config.model import RunConfig
+from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.errors import AccessDenied, StoreError
 from blockgz_runtime.store.writer import Body, FileBody, StoredObject
 from index_format import marker as markers

@@ -22,8 +22,8 @@ from archiver.commit.operations import (
     StillAssigned,
     retrying,
 )
-from archiver.config.model import RunConfig
 from archiver.errors import AssignmentLost, Diverged, Fenced, FolderClosed, GapRefused, OwnedByAnother, UnreadableRecord
+from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.errors import StoreError, UsageError
 from blockgz_runtime.store.writer import StoredObject
 from index_format import marker as markers

@@ -7,10 +7,10 @@ is changed but scratch objects, which are removed.
 import time
 from collections.abc import Callable, Iterator
 
-from archiver.config.model import RunConfig
 from archiver.doctor.cluster_checks import ClusterChecks
 from archiver.doctor.findings import Finding, Verdict, carefully
 from archiver.doctor.machine_checks import check_buffer, check_kernels, check_store, check_versions, found_archive
+from blockgz_runtime.config.model import RunConfig
 from index_format.errors import BlockgzError
 
 

@@ -12,7 +12,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from archiver.config.model import RunConfig
 from archiver.doctor.findings import Finding, Verdict, listed
 from archiver.doctor.judging import (
     NEW_GROUP,
@@ -29,6 +28,7 @@ from archiver.doctor.judging import (
 from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.ingest.kafka_settings import cluster_settings
 from archiver.ingest.kafka_source import Partition
+from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.kafka.admin import answered
 from blockgz_runtime.kafka.connection import DENIED
 from blockgz_runtime.topic_patterns import TopicSelection

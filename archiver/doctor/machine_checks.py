@@ -11,9 +11,9 @@ from platform import python_version
 
 from confluent_kafka import libversion
 
-from archiver.config.model import RunConfig
 from archiver.doctor.findings import Finding, Verdict, carefully, failed, one_line
 from archiver.doctor.judging import judge_clock, judge_identity, judge_space
+from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.errors import StoreUnfit
 from blockgz_runtime.program.version import kernel_words, kernels
 from blockgz_runtime.store.address import LocalAddress, parse_address

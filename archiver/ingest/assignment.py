@@ -7,7 +7,6 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
 from archiver.commit.operations import LogBounds
-from archiver.config.model import RunConfig
 from archiver.errors import MemberRefused
 from archiver.failures import Next, Situation, what_next
 from archiver.ingest.backpressure import Fetching
@@ -19,6 +18,7 @@ from archiver.ingest.ownership import Ownership
 from archiver.ingest.partition_archiver import PartitionArchiver
 from archiver.ingest.topics import TopicWatch
 from archiver.logs import LogEvent, log
+from blockgz_runtime.config.model import RunConfig
 from index_format.errors import BlockgzError
 
 GROUP_COMMIT_SECONDS = 5.0

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from archiver.commit.commit import FinishedChunk
-from archiver.config.model import RunConfig
 from archiver.errors import UnencodableRecord
 from archiver.ingest.buffer import BufferFile
 from archiver.ingest.roll_policy import OpenChunkFacts, RollLimits
+from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.errors import BufferFull
 from index_format.blocks import COMPRESSORS, BlockBuilder, Compressor, RawBlock, decode_block
 from index_format.chunk_index import BlockEntry, Gap

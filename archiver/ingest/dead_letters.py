@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from archiver.config.model import RunConfig
 from archiver.errors import DeadLetterRefused, UnencodableRecord
 from archiver.ingest.kafka_settings import dead_letter_settings
 from archiver.ingest.kafka_source import Partition
+from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.errors import AccessDenied, BrokerUnreachable, ShuttingDown
 from blockgz_runtime.kafka.connection import DENIED
 from blockgz_runtime.kafka.settings import make_client

@@ -8,7 +8,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer
 from pydantic import SecretStr
 
-from archiver.config.model import RunConfig
+from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.errors import UnresolvedReference, UsageError
 from blockgz_runtime.kafka.loading_code import without_code
 from blockgz_runtime.kafka.secrets import resolve_references

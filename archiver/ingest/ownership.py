@@ -17,7 +17,6 @@ from archiver.commit.driver import Driver, LogReader, NoLog, Wait
 from archiver.commit.objects import Held, read_marker
 from archiver.commit.operations import CompareAndSwap, LogBounds, Operation
 from archiver.commit.recovery import Claimed, TakeoverPolicy, name_successors, take_over_last
-from archiver.config.model import RunConfig
 from archiver.errors import AssignmentLost, Fenced, TopicChanged, TopicGone
 from archiver.failures import Next, Situation, what_next
 from archiver.ingest.buffer import BufferFolder
@@ -30,6 +29,7 @@ from archiver.ingest.partition_state import ArchivingState, Flush, PartitionCoun
 from archiver.ingest.roll_policy import RollReason
 from archiver.ingest.topics import TopicDirectory
 from archiver.logs import LogEvent, log
+from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.errors import PartitionUnavailable
 from blockgz_runtime.store.retry import backoff_seconds
 from blockgz_runtime.store.writer import Store

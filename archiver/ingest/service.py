@@ -16,7 +16,6 @@ from typing import Any
 from archiver.commit.archive import open_archive
 from archiver.commit.claim_list import ClaimList
 from archiver.commit.operations import LogBounds
-from archiver.config.model import RunConfig
 from archiver.errors import MemberRefused
 from archiver.failures import Next, Situation, what_next
 from archiver.ingest.assignment import WHOLE, Assignment, Drain, DrainShare, GroupMember
@@ -42,6 +41,7 @@ from archiver.ingest.topics import (
 )
 from archiver.logs import LogEvent, log, progress_log
 from archiver.monitor.snapshot import ServiceSnapshot, partition_snapshots, progress_seconds
+from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.elastic_pool import ElasticPool
 from blockgz_runtime.errors import AccessDenied
 from blockgz_runtime.process import give_back

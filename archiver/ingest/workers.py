@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Generic, TypeVar, cast
 
-from archiver.config.model import RunConfig
 from archiver.logs import LogEvent, log
+from blockgz_runtime.config.model import RunConfig
 
 T = TypeVar("T")
 

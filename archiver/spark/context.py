@@ -7,9 +7,9 @@ from archiver.commit.archive import find_incarnation, open_archive
 from archiver.commit.commit import PartitionIdentity
 from archiver.commit.driver import Driver, NoLog
 from archiver.commit.recovery import TakeoverPolicy, last_folder
-from archiver.config.model import RunConfig
 from archiver.spark.options import SinkOptions
 from archiver.spark.rows import SourcePartition
+from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.store.opening import open_store
 from blockgz_runtime.store.probe import probe
 from blockgz_runtime.store.retry import bounded_backoff

@@ -4,10 +4,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from archiver.config.connect_names import SPARK_DEFAULTS, SPARK_NAMES
-from archiver.config.model import RunConfig
-from archiver.config.origins import DEFAULT, Origin, OriginKind, Setting
-from archiver.config.resolution import resolve
+from blockgz_runtime.config.connect_names import SPARK_DEFAULTS, SPARK_NAMES
+from blockgz_runtime.config.model import RunConfig
+from blockgz_runtime.config.origins import DEFAULT, Origin, OriginKind, Setting
+from blockgz_runtime.config.resolution import resolve
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.spark.options import FormatOptions, bad_value, json_object
 from index_format.chunk_index import UNVERIFIED

@@ -3,31 +3,47 @@
 import ctypes
 import shlex
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.kafka.loading_code import refuse_code
+from blockgz_runtime.program.config_file import kafka_defaults
 from blockgz_runtime.program.options import Option, OptionSet
 
 PROPERTIES_VARIABLE = "BLOCKGZ_KAFKA_PROPERTIES"
 
 
-def kafka_options(bootstrap_help: str = "The Kafka cluster.") -> OptionSet:
+def kafka_options(bootstrap_help: str = "The Kafka cluster.", *, required: bool = False) -> OptionSet:
     """Adds -b/--bootstrap-server -X; passes librdkafka's properties as `kafka: dict[str, str]`.
 
-    Values are as the user wrote them: references to secrets are looked up where a client is made.
+    Where a property is given twice, -b comes before -X, and this before the configuration file. Values are as the user
+    wrote them: references to secrets are looked up where a client is made.
     """
-    bootstrap = Option("-b", "--bootstrap-server", metavar="HOST:PORT", help=bootstrap_help)
+    bootstrap = Option(
+        *("-b", "--bootstrap-server"), cls=_Brokers, required=required, metavar="HOST:PORT", help=bootstrap_help
+    )
     return OptionSet("kafka", _properties, bootstrap, properties_option("properties"))
+
+
+class _Brokers(click.Option):
+    """Brokers that -X names count as given, before those of the configuration file."""
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        value, source = super().consume_value(ctx, opts)
+        named = kafka_properties(ctx.params.get("properties") or ()).get("bootstrap.servers")
+        if named and source not in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
+            return named, ParameterSource.COMMANDLINE
+        return value, source
 
 
 def _properties(bootstrap_server: str | None, properties: tuple[str, ...]) -> dict[str, str]:
     bootstrap = {"bootstrap.servers": bootstrap_server} if bootstrap_server else {}
-    return kafka_properties(properties) | bootstrap
+    return kafka_defaults() | kafka_properties(properties) | bootstrap
 
 
 def properties_option(parameter: str) -> Option:

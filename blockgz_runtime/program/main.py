@@ -8,13 +8,13 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import click
 
 from blockgz_runtime.errors import FAILED, USAGE, UsageError, exit_code
 from blockgz_runtime.process import terminated_as_interrupted
+from blockgz_runtime.program.command import completed, debug
 from blockgz_runtime.program.terminal import escaped_terminals
 from index_format.errors import BlockgzError
 
@@ -34,13 +34,6 @@ EXIT_CODES = {
     INTERRUPTED: "interrupted (SIGINT)",
     TERMINATED: "ended by SIGTERM before the work was done",
 }
-
-NEVER_FROM_ENVIRONMENT = {"yes", "into_source"}
-"""Options by which a person agrees to one command: a variable would agree to all that follow."""
-
-_DEBUG = "debug"
-debug: ContextVar[bool] = ContextVar(_DEBUG, default=False)
-"""Whether failures show their traceback: set by `--debug`."""
 
 
 class Place(NamedTuple):
@@ -129,33 +122,6 @@ class Program(click.Group):
         context = error.ctx if isinstance(error, click.UsageError) else None
         path = context.command_path if context else self.name
         _print(_lines(error.format_message(), "the command line is not valid", f"see {path} --help"))
-
-
-def completed(command: click.Command) -> click.Command:
-    """The command, and those inside a group, with `--debug` and an environment variable for each option but of consent.
-
-    The variable is BLOCKGZ_ and the long name in capitals, where the option names none. May be done again.
-    """
-    if isinstance(command, click.Group):
-        for inner in command.commands.values():
-            completed(inner)
-        return command
-    if all(param.name != _DEBUG for param in command.params):
-        option = click.Option(
-            [f"--{_DEBUG}"],
-            is_flag=True,
-            expose_value=False,
-            is_eager=True,
-            callback=lambda _ctx, _param, value: debug.set(value),
-            help="Show tracebacks.",
-        )
-        command.params.append(option)
-    for param in command.params:
-        if isinstance(param, click.Option) and param.name not in NEVER_FROM_ENVIRONMENT:
-            name = max(param.opts, key=len).lstrip("-").replace("-", "_").upper()
-            param.envvar = param.envvar or f"BLOCKGZ_{name}"
-            param.show_envvar = True
-    return command
 
 
 def ended_code(code: int, signals: Collection[int], *, is_done: bool) -> int:

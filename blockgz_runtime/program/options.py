@@ -48,7 +48,7 @@ class Option(Part):
         if attributes.get("default"):
             attributes.setdefault("show_default", True)
         self._add = self._declare(*names, **attributes)
-        self.name = self._class(names, **attributes).name
+        self.name = attributes.pop("cls", self._class)(names, **attributes).name
         self._parse = parse
 
     def add(self, function: Any) -> Any:

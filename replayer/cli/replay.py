@@ -47,7 +47,7 @@ from replayer.replay.result import ReplayResult
 )
 @replay_options
 @json_option
-@kafka_options()
+@kafka_options(required=True)
 @archive_options
 def command(options: ReplayOptions, as_json: bool, kafka: dict[str, str], archive: ArchivePlace) -> int:
     """Write archived records to a topic, unchanged and in order.

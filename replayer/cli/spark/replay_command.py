@@ -24,7 +24,7 @@ from replayer.place import ArchivePlace
 @shared_replay_options
 @session_options
 @json_option
-@kafka_options()
+@kafka_options(required=True)
 @archive_options
 def command(
     options: ReplayOptions, spark: SessionOptions, as_json: bool, kafka: dict[str, str], archive: ArchivePlace

@@ -6,7 +6,8 @@ from dataclasses import replace
 import click
 import msgspec
 
-from blockgz_runtime.program.main import closing, debug
+from blockgz_runtime.program.command import debug
+from blockgz_runtime.program.main import closing
 from blockgz_runtime.program.tables import bytes_text
 from replayer.cli.options.archive_options import archive_options
 from replayer.cli.options.options import json_option

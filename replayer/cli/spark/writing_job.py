@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from blockgz_runtime.errors import PARTLY_FAILED
-from blockgz_runtime.program.main import debug
+from blockgz_runtime.program.command import debug
 from blockgz_runtime.program.tables import bytes_text
 from blockgz_runtime.spark.session import session
 from replayer.cli.spark.job_options import WriteRequest

@@ -12,9 +12,9 @@ import pytest
 from archiver.cli import archiving
 from archiver.cli.archiving import RunResult, archive
 from archiver.cli.run import run_exit_code
-from archiver.config.model import RunConfig
 from archiver.ingest.assignment import WHOLE
 from archiver.ingest.service import ArchiverService
+from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.errors import StoreUnavailable
 
 

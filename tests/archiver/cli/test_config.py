@@ -12,12 +12,12 @@ import yaml
 from click.testing import CliRunner, Result
 
 from archiver.cli import main
-from archiver.config.kinds import FIELDS
-from archiver.config.model import RunConfig
-from archiver.config.template import yaml_template
+from blockgz_runtime.config.kinds import FIELDS
+from blockgz_runtime.config.model import RunConfig
+from blockgz_runtime.config.template import yaml_template
 from blockgz_runtime.kafka.secrets import MASK
 from blockgz_runtime.kafka.settings import client_settings, make_client
-from blockgz_runtime.program.main import NEVER_FROM_ENVIRONMENT
+from blockgz_runtime.program.command import NEVER_FROM_ENVIRONMENT
 
 BASE = ("-a", "./archive", "-b", "localhost:9092")
 

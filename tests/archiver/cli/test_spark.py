@@ -9,9 +9,9 @@ from click.testing import CliRunner
 from pyspark.errors import PySparkRuntimeError
 
 from archiver.cli import main
-from archiver.config.connect_names import SPARK_NAMES
 from archiver.spark import job
 from archiver.spark.job import JobResult
+from blockgz_runtime.config.connect_names import SPARK_NAMES
 
 ARGUMENTS = ["spark", "orders", "-b", "localhost:9", "-a", "./archive", "--checkpoint", "./checkpoint"]
 

@@ -9,8 +9,8 @@ from unittest.mock import ANY
 import pytest
 
 from archiver.commit.archive import find_incarnation, open_archive
-from archiver.config.model import RunConfig
 from archiver.errors import Diverged
+from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.errors import UsageError
 from index_format import objects
 from index_format.errors import MalformedObject, UnsupportedVersion

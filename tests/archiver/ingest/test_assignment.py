@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from archiver.commit.operations import LogBounds
-from archiver.config.model import RunConfig
 from archiver.errors import GroupOfAnother
 from archiver.ingest.assignment import ASK_AGAIN_SECONDS, ASKS_FOR_ENDS, WHOLE, Drain, GroupMember
 from archiver.ingest.group_offsets import GroupOffsets
 from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.ingest.kafka_log import BoundsOrFailure
 from archiver.ingest.kafka_source import Partition
+from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.errors import AccessDenied, PartitionUnavailable
 from index_format.errors import BlockgzError
 from tests.support.archives import records

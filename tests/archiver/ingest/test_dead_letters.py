@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from archiver.config.model import RunConfig
 from archiver.errors import DeadLetterRefused, UnencodableRecord, UnreadableRecord
 from archiver.ingest import dead_letters
 from archiver.ingest.dead_letters import DeadLetter, DeadLetters, DeadLetterTopic, context_headers
+from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.errors import AccessDenied, BrokerUnreachable, ShuttingDown
 from index_format.errors import BlockgzError
 from index_format.record_formats import record_format

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from archiver.commit.operations import LogBounds
-from archiver.config.model import RunConfig
 from archiver.ingest import kafka_cluster, kafka_log
 from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.ingest.kafka_log import BoundsOrFailure, PartitionLog, RecordReader
 from archiver.ingest.kafka_settings import consumer_settings
 from archiver.ingest.kafka_source import Partition
+from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.errors import BrokerUnreachable, PartitionUnavailable, ShuttingDown
 from blockgz_runtime.kafka import LOGGER
 from blockgz_runtime.kafka.admin import log_bounds

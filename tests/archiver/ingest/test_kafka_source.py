@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Message, TopicPartition
 
-from archiver.config.model import RunConfig
 from archiver.ingest import kafka_source
 from archiver.ingest.kafka_settings import consumer_settings
 from archiver.ingest.kafka_source import (
@@ -22,6 +21,7 @@ from archiver.ingest.kafka_source import (
     Partition,
     messages_a_poll,
 )
+from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.errors import AccessDenied
 from tests.support.archives import records
 from tests.support.fetch_clients import CLIENTS, fetch_with

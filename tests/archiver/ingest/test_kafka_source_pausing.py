@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from archiver.config.model import RunConfig
 from archiver.ingest.kafka_settings import consumer_settings
 from archiver.ingest.kafka_source import Fetched, KafkaSource, Partition
+from blockgz_runtime.config.model import RunConfig
 from tests.support.archives import records
 from tests.support.fetch_clients import CLIENTS, fetch_with
 from tests.support.mock_cluster import MockCluster

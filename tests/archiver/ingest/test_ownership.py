@@ -16,7 +16,6 @@ from archiver.cli.archiving import RunResult
 from archiver.cli.run import run_exit_code
 from archiver.commit.claim_list import ClaimList
 from archiver.commit.operations import LogBounds
-from archiver.config.model import RunConfig
 from archiver.errors import Diverged, TopicChanged, TopicGone
 from archiver.ingest.buffer import BufferFolder
 from archiver.ingest.claim_queue import ClaimQueue
@@ -24,6 +23,7 @@ from archiver.ingest.kafka_source import Fetched, Partition
 from archiver.ingest.ownership import MOST_BETWEEN_LOOKS, ArchivingContext, Ownership, PartitionState, RunningTime
 from archiver.ingest.partition_state import Flush
 from archiver.ingest.roll_policy import RollReason
+from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.errors import AccessDenied, BufferFailed, PartitionUnavailable
 from blockgz_runtime.store.retry import StoreBackoff
 from blockgz_runtime.store.writer import Body, StoredObject

@@ -546,7 +546,7 @@ class TestErrors:
             (["cat", "orders", "--bogus"], 2, "No such option"),
             (["cat", "orders", "--max-block-bytes", "10 apples"], 2, "is not a size"),
             (["cat", "orders", "--max-block-bytes", "20B"], 3, "a block claims"),
-            (["cat"], 2, "Missing argument"),
+            (["cat"], 2, "TOPIC[:P[,P-P]] is missing"),
             (["frob"], 2, "No such command"),
             (["verify", "none"], 4, "topic none is not in the archive"),
         ],

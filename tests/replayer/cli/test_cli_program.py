@@ -6,7 +6,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from blockgz_runtime.program.main import EXIT_CODES, NEVER_FROM_ENVIRONMENT, Place, Program, completed
+from blockgz_runtime.program.command import NEVER_FROM_ENVIRONMENT, completed
+from blockgz_runtime.program.main import EXIT_CODES, Place, Program
 from replayer.cli import COMMANDS, main
 
 

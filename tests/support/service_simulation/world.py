@@ -19,10 +19,10 @@ from typing import Any
 
 import archiver.ingest
 import blockgz_runtime
-from archiver.config.model import RunConfig
 from archiver.ingest import service
 from archiver.ingest.kafka_source import Event, Fetched, KafkaSource
 from archiver.logs import LogEvent, log
+from blockgz_runtime.config.model import RunConfig
 from index_format.errors import BlockgzError
 from tests.support.service_simulation import virtual_time as virtual
 from tests.support.service_simulation.group import SESSION_SECONDS, Group

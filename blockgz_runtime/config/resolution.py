@@ -10,11 +10,11 @@ from typing import Any
 from pydantic import SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
-from archiver.config.files import read_config_file
-from archiver.config.kinds import FIELDS, wanted
-from archiver.config.model import RunConfig
-from archiver.config.origins import DEFAULT, KAFKA_PREFIX, Origin, OriginKind, Setting, Settings
-from blockgz_runtime.errors import UnresolvedReference, UsageError
+from blockgz_runtime.config.files import read_config_file
+from blockgz_runtime.config.kinds import FIELDS, wanted
+from blockgz_runtime.config.model import KAFKA_RESERVED, RunConfig
+from blockgz_runtime.config.origins import DEFAULT, KAFKA_PREFIX, Origin, OriginKind, Setting, Settings
+from blockgz_runtime.errors import UnresolvedReference, UsageError, joined
 from blockgz_runtime.kafka.loading_code import refuse_code
 from blockgz_runtime.kafka.secrets import MASK, check_references, has_reference, is_secret, naming, resolve_references
 from index_format.errors import BlockgzError
@@ -74,7 +74,8 @@ def resolve(*layers: Settings, environ: Mapping[str, str]) -> Resolved:
     try:
         config = RunConfig(**values)
     except ValidationError as error:
-        failure = _failure(error.errors()[0], settings, masked)
+        absent = [str(each["loc"][0]) for each in error.errors() if each["type"] == "missing"]
+        failure = _missing(absent) if absent else _failure(error.errors()[0], settings, masked)
         raise failure from (None if masked else error)
     origins = {name: setting.origin for name, setting in settings.items()}
     return Resolved(config.masking(masked), origins, masked)
@@ -114,21 +115,47 @@ def looked_up(name: str, setting: Setting, environ: Mapping[str, str] | None) ->
     return setting.value
 
 
+def text_of(name: str, setting: Setting, environ: Mapping[str, str]) -> str | None:
+    """The text of a setting that takes one, its references replaced. Raises UsageError, as `looked_up` does."""
+    value = looked_up(name, setting, environ)
+    if value is not None and not isinstance(value, str):
+        raise UsageError(
+            f"{_named(name, setting.origin)} is a list", why="it takes one text", remedy=_correct(setting.origin)
+        )
+    return value
+
+
+def check_kafka(settings: Settings) -> dict[str, str]:
+    """The settings of librdkafka's in a file, by their names, as they are written.
+
+    Raises UsageError for one that nobody may set, that loads code, or whose reference is malformed.
+    """
+    found = {}
+    for key, setting in settings.items():
+        if key.startswith(KAFKA_PREFIX):
+            name = key.removeprefix(KAFKA_PREFIX)
+            if name in KAFKA_RESERVED:
+                raise _reserved(key, setting.origin, KAFKA_RESERVED[name])
+            refuse_code(name, setting.value, _named(key, setting.origin))
+            found[name] = looked_up(key, setting, None)
+    return found
+
+
+def _reserved(key: str, origin: Origin, reason: str) -> UsageError:
+    return UsageError(f"{_named(key, origin)} may not be set", why=reason, remedy="remove it")
+
+
 def _failure(error: ErrorDetails, settings: Settings, masked: frozenset[str]) -> UsageError:
     context = error.get("ctx", {})
     if error["type"] == "together":
         return _conflict(context, settings, masked)
     field = str(error["loc"][0])
-    if error["type"] == "missing":
-        return _missing(field)
     key = KAFKA_PREFIX + str(context["setting"]) if error["type"] == "kafka_reserved" else field
     if field == "kafka" and len(error["loc"]) > 1:
         key = KAFKA_PREFIX + str(error["loc"][1])
     setting = settings.get(key, Setting(error["input"], DEFAULT))
     if error["type"] == "kafka_reserved":
-        return UsageError(
-            f"{_named(key, setting.origin)} may not be set", why=str(context["reason"]), remedy="remove it"
-        )
+        return _reserved(key, setting.origin, str(context["reason"]))
     cause = context.get("error")
     reason = str(cause) if cause is not None else error["msg"]
     remedy = f"write {wanted(field)}; {_correct(setting.origin)}"
@@ -153,14 +180,14 @@ def _conflict(context: Mapping[str, Any], settings: Settings, masked: frozenset[
     )
 
 
-def _missing(field: str) -> UsageError:
-    description = (FIELDS[field].description or "").rstrip(".")
-    if description[:2].istitle():
-        description = description[0].lower() + description[1:]
+def _missing(absent: list[str]) -> UsageError:
+    meanings = "; ".join((FIELDS[field].description or "").rstrip(".") for field in absent)
     return UsageError(
-        f"{field} is not set",
-        why=f"it has no default: {description}",
-        remedy=f"add {option_name(field)}, set {variable_name(field)}, or put {field} in the file of -C",
+        f"{joined(absent)} {'is' if len(absent) == 1 else 'are'} not set",
+        why=f"{'it has' if len(absent) == 1 else 'they have'} no default: {meanings}",
+        remedy=f"add {joined([option_name(field) for field in absent])}, set "
+        f"{joined([variable_name(field) for field in absent])}, or put "
+        f"{joined(absent)} in the file of -C",
     )
 
 

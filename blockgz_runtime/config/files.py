@@ -4,9 +4,9 @@ import difflib
 from dataclasses import dataclass
 from pathlib import Path
 
-from archiver.config.connect_names import ALIASES, BUCKETS, NOT_USED, PREFIXES, refusal
-from archiver.config.model import KAFKA_RESERVED, RunConfig
-from archiver.config.origins import KAFKA_PREFIX, Origin, OriginKind, Setting, Settings
+from blockgz_runtime.config.connect_names import ALIASES, BUCKETS, NOT_USED, PREFIXES, refusal
+from blockgz_runtime.config.model import KAFKA_RESERVED, RunConfig
+from blockgz_runtime.config.origins import KAFKA_PREFIX, Origin, OriginKind, Setting, Settings
 from blockgz_runtime.documents import DocumentEntry, DocumentValue, parse_document
 from blockgz_runtime.errors import UsageError
 

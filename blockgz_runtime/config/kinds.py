@@ -9,7 +9,7 @@ from annotated_types import Ge, Le
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
-from archiver.config.model import NONE, RunConfig, parse_none
+from blockgz_runtime.config.model import NONE, RunConfig, parse_none
 from blockgz_runtime.units import format_duration, format_size, parse_duration, parse_size
 
 FIELDS = RunConfig.model_fields

@@ -3,8 +3,8 @@
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from archiver.config.kinds import FIELDS, default_text, field_kind, value_text, wanted
-from archiver.config.model import KAFKA_RESERVED, RunConfig
+from blockgz_runtime.config.kinds import FIELDS, default_text, field_kind, value_text, wanted
+from blockgz_runtime.config.model import KAFKA_RESERVED, RunConfig
 
 REQUIRED = {"archive": "./archive", "bootstrap_servers": "localhost:9092", "topics": ("orders",)}
 

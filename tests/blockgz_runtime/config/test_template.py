@@ -1,14 +1,14 @@
-"""docs/configuration.md says what the model says. `python -m tests.archiver.config.test_template` makes it so."""
+"""docs/configuration.md says what the model says; `python -m` and the name of this module makes it so."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from archiver.config.files import settings_of
-from archiver.config.origins import Settings
-from archiver.config.resolution import resolve
-from archiver.config.template import markdown_connect_names, markdown_fields, markdown_reserved
+from blockgz_runtime.config.files import settings_of
+from blockgz_runtime.config.origins import Settings
+from blockgz_runtime.config.resolution import resolve
+from blockgz_runtime.config.template import markdown_connect_names, markdown_fields, markdown_reserved
 from blockgz_runtime.documents import parse_document
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
@@ -26,7 +26,7 @@ def with_tables(text: str) -> str:
 
 def test_the_tables_are_those_of_the_model() -> None:
     text = PAGE.read_text()
-    assert text == with_tables(text), "run python -m tests.archiver.config.test_template"
+    assert text == with_tables(text), "run python -m tests.blockgz_runtime.config.test_template"
 
 
 EXAMPLES = re.findall(r"^```(yaml|properties|json)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from archiver.config.origins import Origin, OriginKind, Setting, Settings
-from archiver.config.resolution import Resolved, resolve
+from blockgz_runtime.config.origins import Origin, OriginKind, Setting, Settings
+from blockgz_runtime.config.resolution import Resolved, resolve
 from blockgz_runtime.errors import UnresolvedReference, UsageError
 from blockgz_runtime.kafka.secrets import MASK, check_references, has_reference, resolve_references
 
@@ -96,6 +96,13 @@ def test_what_is_missing_can_be_given_in_three_ways(field: str) -> None:
         resolve({name: setting for name, setting in REQUIRED.items() if name != field}, environ={})
     assert caught.value.what == f"{field} is not set"
     assert "BLOCKGZ_" in caught.value.remedy
+
+
+def test_all_that_is_missing_is_named_at_once() -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve({}, environ={})
+    assert caught.value.what == "archive, bootstrap_servers and topics are not set"
+    assert "add -a, -b and TOPIC" in caught.value.remedy
 
 
 class TestReferences:

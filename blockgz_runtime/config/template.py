@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from archiver.config.connect_names import ALIASES, BUCKETS, NOT_USED, PREFIXES, REFUSED
-from archiver.config.kinds import FIELDS, FieldKind, default_text, field_kind, meaning
-from archiver.config.model import KAFKA_RESERVED, RunConfig
-from archiver.config.resolution import option_name, variable_name
+from blockgz_runtime.config.connect_names import ALIASES, BUCKETS, NOT_USED, PREFIXES, REFUSED
+from blockgz_runtime.config.kinds import FIELDS, FieldKind, default_text, field_kind, meaning
+from blockgz_runtime.config.model import KAFKA_RESERVED, RunConfig
+from blockgz_runtime.config.resolution import option_name, variable_name
 
 EXAMPLES = {
     "archive": "s3://backup/kafka",
@@ -39,7 +39,9 @@ EXAMPLES = {
 def yaml_template() -> str:
     """A file with every field: the required ones to be filled in, the others commented out at their defaults."""
     lines = [
-        "# The configuration of `archiver run -C FILE`. Flags come before environment, environment before this file.",
+        "# The configuration of archiver and replayer: -C FILE, BLOCKGZ_CONFIG or ~/.config/blockgz/config.yaml.",
+        "# Flags come before environment, environment before this file. Commands other than `archiver run` use the",
+        "# archive and the settings of S3 and Kafka.",
         "# ${env:NAME} and ${file:/path} stand for values that do not belong here.",
     ]
     for field, info in FIELDS.items():

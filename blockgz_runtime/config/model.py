@@ -1,5 +1,6 @@
 """The configuration of `archiver run`: one frozen model, its defaults and its checks in one place.
 
+Other commands, of both programs, take what they share from it: `blockgz_runtime.program.config_file`.
 The docstring of a field is its help text, its comment in `archiver config init` and its row in docs/configuration.md.
 """
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from archiver.config.connect_names import NOT_USED, REFUSED
-from archiver.config.files import ConfigFile, read_config_file, settings_of
+from blockgz_runtime.config.connect_names import NOT_USED, REFUSED
+from blockgz_runtime.config.files import ConfigFile, read_config_file, settings_of
 from blockgz_runtime.documents import DocumentEntry, parse_document
 from blockgz_runtime.errors import UsageError
 

@@ -1,1 +1,0 @@
-"""From flags, environment and file to one RunConfig, knowing where every value came from."""
