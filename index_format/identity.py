@@ -10,6 +10,9 @@ from index_format.objects import Count, Name, Sealed, Word
 FORMER_GROUP = "blockgz-archiver"
 """The group of archives that name none."""
 
+Fingerprint = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
+"""The first digits of a key's SHA-256."""
+
 
 @objects.stored
 class ArchiveInfo(Sealed, frozen=True, kw_only=True):
@@ -24,6 +27,9 @@ class ArchiveInfo(Sealed, frozen=True, kw_only=True):
     """The consumer group of its writers; archives of earlier writers do not name it."""
     inventory: bool | msgspec.UnsetType = msgspec.UNSET
     """Whether there is an `_inventory.json`, whose absence is a loss; archives of earlier writers do not say so."""
+
+    customer_key: Fingerprint | msgspec.UnsetType = msgspec.UNSET
+    """Of the key that S3 encrypts all other objects with (SSE-C), in archives that have one."""
 
     def group(self, chosen: str | None = None) -> str:
         """The consumer group in force: the one that was chosen, or the archive's own."""

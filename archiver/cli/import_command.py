@@ -24,6 +24,7 @@ from blockgz_runtime.program.main import closing, confirm, print_problems
 from blockgz_runtime.program.options import SIZE
 from blockgz_runtime.program.tables import print_table, range_text
 from blockgz_runtime.program.terminal import unescaped
+from blockgz_runtime.store.customer_key import fingerprint_of
 from blockgz_runtime.store.opening import default_buffer_root, open_existing_store, open_store
 from blockgz_runtime.store.s3_settings import S3Settings
 from index_format.ancestor.files import OldPartition
@@ -101,7 +102,13 @@ def import_command(
         with Progress(console=console, transient=True, disable=as_json or not console.is_terminal) as shown:
             task = shown.add_task("records", total=records)
             reports = import_partitions(
-                reader, partitions, store, buffer, lambda count: shown.advance(task, count), **form
+                reader,
+                partitions,
+                store,
+                buffer,
+                lambda count: shown.advance(task, count),
+                fingerprint_of(s3.customer_key),
+                **form,
             )
     if as_json:
         result = result_object(source, archive, partitions, reports, dry_run=dry_run)

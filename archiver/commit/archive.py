@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from archiver.errors import Diverged
 from blockgz_runtime.errors import NoArchiveThere, StoreError, UsageError
+from blockgz_runtime.store.customer_key import check_fingerprint
 from blockgz_runtime.store.writer import Store, ToolStore
 from index_format import objects
 from index_format.identity import ArchiveInfo, TopicInfo
@@ -28,10 +29,11 @@ GROUP_PREFIX = "blockgz-"
 T = TypeVar("T", ArchiveInfo, TopicInfo)
 
 
-def open_archive(store: Store, *, layout: str, cluster_id: str | None) -> ArchiveInfo:
-    """The archive's identity, created where there is none. One cluster and one layout an archive.
+def open_archive(store: Store, *, layout: str, cluster_id: str | None, customer_key: str | None = None) -> ArchiveInfo:
+    """The archive's identity, created where there is none. One cluster, layout and customer key an archive.
 
-    Raises UsageError where it has another layout, Diverged where it belongs to another cluster.
+    `customer_key` is a fingerprint. Raises UsageError where the archive has another layout, Diverged where it belongs
+    to another cluster, AccessDenied where it has another key.
     """
     for other in LAYOUTS:
         if other != layout and store.head(archive_key(other)) is not None:
@@ -45,9 +47,12 @@ def open_archive(store: Store, *, layout: str, cluster_id: str | None) -> Archiv
     # A group of its own: two archives of one cluster must not share the partitions of a topic.
     group = f"{GROUP_PREFIX}{archive_id[:8]}"
     fresh = ArchiveInfo(archive_id=archive_id, cluster_id=cluster_id, layout=layout, group_id=group, inventory=True)
+    if customer_key is not None:
+        fresh = replace(fresh, customer_key=customer_key)
     if store.head(key) is None:  # first, as the other one says that it is there
         store.put_if_absent(inventory_key(layout), objects.encode(Inventory()), str(uuid.uuid4()))
     info = _settle(store, key, objects.encode(fresh), ArchiveInfo)
+    check_fingerprint(info, customer_key, store.url)
     if None not in (cluster_id, info.cluster_id) and cluster_id != info.cluster_id:
         raise Diverged(
             f"{store.url} holds topics of another cluster",

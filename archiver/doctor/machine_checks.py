@@ -17,6 +17,7 @@ from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.errors import StoreUnfit
 from blockgz_runtime.program.version import kernel_words, kernels
 from blockgz_runtime.store.address import LocalAddress, parse_address
+from blockgz_runtime.store.customer_key import check_fingerprint, fingerprint_of
 from blockgz_runtime.store.opening import default_buffer_root, open_store
 from blockgz_runtime.store.probe import probe
 from blockgz_runtime.store.writer import ToolStore
@@ -101,7 +102,10 @@ def _conditional_writes(config: RunConfig, store: ToolStore) -> Iterator[Finding
 
 
 def _identity(config: RunConfig, store: ToolStore, cluster_id: str | None) -> Iterator[Finding]:
-    yield judge_identity(_identities(store), config.layout, cluster_id)
+    found = _identities(store)
+    for info in found.values():
+        check_fingerprint(info, fingerprint_of(config.customer_key), store.url)
+    yield judge_identity(found, config.layout, cluster_id)
 
 
 def found_archive(config: RunConfig) -> ArchiveInfo | None:

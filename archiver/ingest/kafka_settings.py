@@ -11,8 +11,8 @@ from pydantic import SecretStr
 from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.errors import UnresolvedReference, UsageError
 from blockgz_runtime.kafka.loading_code import without_code
-from blockgz_runtime.kafka.secrets import resolve_references
 from blockgz_runtime.kafka.settings import client_settings, make_client
+from blockgz_runtime.references import resolve_references
 
 QUEUED_RECORD_FOOTPRINT = 320
 """Bytes that librdkafka takes for a queued record beside key and value, which alone it counts; measured with 2.16."""

@@ -45,6 +45,7 @@ from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.elastic_pool import ElasticPool
 from blockgz_runtime.errors import AccessDenied
 from blockgz_runtime.process import give_back
+from blockgz_runtime.store.customer_key import fingerprint_of
 from blockgz_runtime.store.probe import probe
 from blockgz_runtime.store.retry import StoreBackoff, retry_while_busy
 from blockgz_runtime.store.writer import ToolStore
@@ -289,7 +290,14 @@ class ArchiverService:
         else:
             is_multipart = self._store.url.startswith("s3:")
             retry_while_busy(partial(probe, self._store, multipart=is_multipart), self._stopping, _passes_at_once)
-        opened = partial(open_archive, self._store, layout=self._config.layout, cluster_id=cluster_id.result())
+        key = fingerprint_of(self._config.customer_key)
+        opened = partial(
+            open_archive,
+            self._store,
+            layout=self._config.layout,
+            cluster_id=cluster_id.result(),
+            customer_key=key,
+        )
         return retry_while_busy(opened, self._stopping, _passes_at_once)
 
     def _assignment_of(self, ownership: Ownership, topics: Sequence[str]) -> Assignment:

@@ -107,10 +107,14 @@ def import_partitions(
     target: ToolStore,
     buffer: BufferFolder,
     on_records: Callable[[int], None],
+    customer_key: str | None = None,
     **form: Any,
 ) -> list[ImportReport]:
-    """Import the partitions that hold anything and close the buffer; `form` is the rest of ImportSettings."""
-    archive = open_archive(target, layout=form["layout"], cluster_id=None)
+    """Import the partitions that hold anything and close the buffer; `form` is the rest of ImportSettings.
+
+    `customer_key` is the fingerprint of the target's.
+    """
+    archive = open_archive(target, layout=form["layout"], cluster_id=None, customer_key=customer_key)
     claims = ClaimList(target, archive)
     settings = ImportSettings(archive.archive_id, compressor=COMPRESSORS["isal"](1), **form)
     wait = bounded_backoff(target.url)

@@ -10,6 +10,7 @@ from archiver.commit.recovery import TakeoverPolicy, last_folder
 from archiver.spark.options import SinkOptions
 from archiver.spark.rows import SourcePartition
 from blockgz_runtime.config.model import RunConfig
+from blockgz_runtime.store.customer_key import fingerprint_of
 from blockgz_runtime.store.opening import open_store
 from blockgz_runtime.store.probe import probe
 from blockgz_runtime.store.retry import bounded_backoff
@@ -70,7 +71,8 @@ def open_context(options: SinkOptions, *, is_batch: bool) -> WriteContext:
     is_new = store.head(archive_key(config.layout)) is None
     if (is_batch or is_new) and not config.single_writer:
         probe(store, multipart=store.url.startswith("s3:"))
-    info = open_archive(store, layout=config.layout, cluster_id=options.cluster_id)
+    key = fingerprint_of(config.customer_key)
+    info = open_archive(store, layout=config.layout, cluster_id=options.cluster_id, customer_key=key)
     return WriteContext(options, info)
 
 

@@ -133,5 +133,6 @@ _EXAMPLES = {
     "bootstrap_servers": "HOST:PORT, several separated by commas",
     "http": "HOST:PORT, such as 127.0.0.1:9404",
     "endpoint_url": "a URL such as http://localhost:9000",
+    "customer_key": "${file:/path} or ${env:NAME}",
     "proxy_url": "a URL such as http://proxy:3128",
 }

@@ -26,7 +26,7 @@ from pydantic_core import PydanticCustomError
 
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.kafka.secrets import is_secret
-from blockgz_runtime.store.address import parse_address
+from blockgz_runtime.store.address import LocalAddress, parse_address
 from blockgz_runtime.store.s3_settings import CHECKED, S3Settings, check_setting, conflicts
 from blockgz_runtime.topic_patterns import TopicSelection
 from blockgz_runtime.units import parse_duration, parse_size
@@ -125,6 +125,8 @@ class RunConfig(BaseModel):
     """ARN of the AWS role to assume."""
     external_id: str | None = Field(None, min_length=1)
     """External id that the role's trust policy requires."""
+    customer_key: str | None = None
+    """Key of SSE-C, 32 bytes in base64, that S3 does not keep: ${file:/path} or ${env:NAME}."""
     sse: str | None = None
     """Server-side encryption: AES256, aws:kms or aws:kms:dsse. The default is the bucket's."""
     kms_key_id: str | None = Field(None, min_length=1)
@@ -230,6 +232,13 @@ class RunConfig(BaseModel):
     def _check_s3_together(self) -> "RunConfig":
         for conflict in conflicts(self.model_dump(include=S3_FIELDS)):
             raise _together(*conflict)
+        return self
+
+    @model_validator(mode="after")
+    def _check_encryption(self) -> "RunConfig":
+        name = "customer_key" if self.customer_key else "sse"
+        if getattr(self, name) and isinstance(parse_address(self.archive), LocalAddress):
+            raise _together(("archive", name), "it is S3 that encrypts, not a folder", f"leave {name} out")
         return self
 
     @model_validator(mode="after")

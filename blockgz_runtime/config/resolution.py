@@ -16,11 +16,15 @@ from blockgz_runtime.config.model import KAFKA_RESERVED, RunConfig
 from blockgz_runtime.config.origins import DEFAULT, KAFKA_PREFIX, Origin, OriginKind, Setting, Settings
 from blockgz_runtime.errors import UnresolvedReference, UsageError, joined
 from blockgz_runtime.kafka.loading_code import refuse_code
-from blockgz_runtime.kafka.secrets import MASK, check_references, has_reference, is_secret, naming, resolve_references
+from blockgz_runtime.kafka.secrets import MASK, is_secret
+from blockgz_runtime.references import check_references, has_reference, naming, resolve_references
 from index_format.errors import BlockgzError
 
 FLAGS = {"bootstrap_servers": "-b", "archive": "-a", "topics": "TOPIC", "kafka": "-X"}
 """How a user names a field on the command line, where it is not `--` and the field's name."""
+
+
+CUSTOMER_KEY = "customer_key"
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,10 @@ class Resolved:
         return rows
 
     def check_secrets(self, environ: Mapping[str, str]) -> None:
-        """Raises UnresolvedReference for a setting of librdkafka's that refers to nothing on this machine."""
+        """Raises UnresolvedReference for a secret of librdkafka's or S3's that is not on this machine."""
+        if self.config.customer_key is not None:
+            setting = Setting(self.config.customer_key, self.origins.get(CUSTOMER_KEY, DEFAULT))
+            looked_up(CUSTOMER_KEY, setting, environ)
         for name, value in self.config.kafka.items():
             if isinstance(value, SecretStr):
                 key = KAFKA_PREFIX + name
@@ -58,8 +65,8 @@ class Resolved:
 def resolve(*layers: Settings, environ: Mapping[str, str]) -> Resolved:
     """The configuration that the layers make, later ones before earlier ones; librdkafka's settings are merged.
 
-    References in librdkafka's settings are checked for their form and looked up where a client is made; those in other
-    fields are looked up here. Raises UsageError.
+    References in librdkafka's settings, and the one to the customer key, are checked for their form and looked up where
+    a client is made; those in other fields are looked up here. Raises UsageError.
     """
     settings: Settings = reduce(or_, layers, {})
     masked = frozenset(name for name, setting in settings.items() if _is_masked(name, setting.value))
@@ -70,7 +77,7 @@ def resolve(*layers: Settings, environ: Mapping[str, str]) -> Resolved:
                 refuse_code(name.removeprefix(KAFKA_PREFIX), setting.value, _named(name, setting.origin))
             values["kafka"][name.removeprefix(KAFKA_PREFIX)] = looked_up(name, setting, None)
         else:
-            values[name] = looked_up(name, setting, environ)
+            values[name] = looked_up(name, setting, None if name == CUSTOMER_KEY else environ)
     try:
         config = RunConfig(**values)
     except ValidationError as error:
@@ -96,7 +103,9 @@ def _is_masked(name: str, value: Any) -> bool:
     texts = [item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, str)]
     if name.startswith(KAFKA_PREFIX):
         return any(is_secret(name.removeprefix(KAFKA_PREFIX), text) for text in texts)
-    return any(has_reference(text) for text in texts) or (name == "proxy_url" and "@" in str(value))
+    if name == CUSTOMER_KEY or (name == "proxy_url" and "@" in str(value)):
+        return True
+    return any(has_reference(text) for text in texts)
 
 
 def looked_up(name: str, setting: Setting, environ: Mapping[str, str] | None) -> Any:
@@ -162,7 +171,9 @@ def _failure(error: ErrorDetails, settings: Settings, masked: frozenset[str]) ->
     if isinstance(cause, BlockgzError):
         reason, remedy = cause.why or cause.what, cause.remedy or remedy
     if key in masked:
-        shown, reason = MASK, f"the value that it refers to is not {wanted(field)}"
+        shown = MASK
+        if has_reference(str(setting.value)):
+            reason = f"the value that it refers to is not {wanted(field)}"
     else:
         shown = repr(setting.value if not isinstance(setting.value, tuple) else " ".join(map(str, setting.value)))
     return UsageError(f"{_named(key, setting.origin)} cannot be {shown}", why=reason, remedy=remedy)

@@ -22,6 +22,7 @@ EXAMPLES = {
     "proxy_url": "http://proxy:3128",
     "role_arn": "arn:aws:iam::123456789012:role/archiver",
     "external_id": "kafka-backup",
+    "customer_key": "'${env:CUSTOMER_KEY}'",
     "sse": "aws:kms",
     "kms_key_id": "alias/kafka-backup",
     "storage_class": "STANDARD_IA",

@@ -28,6 +28,11 @@ _CONNECTION = (
     Option("--proxy-url", metavar="URL", help="HTTP proxy for requests to S3, such as http://HOST:PORT."),
     Option("--role-arn", metavar="ARN", help="ARN of the AWS role to assume."),
     Option("--external-id", metavar="ID", help="External id that the role's trust policy requires."),
+    Option(
+        "--customer-key",
+        metavar="REFERENCE",
+        help="Key of SSE-C, 32 bytes in base64, that S3 does not keep: ${file:/path} or ${env:NAME}.",
+    ),
 )
 _OBJECTS = (
     Option("--sse", metavar="|".join(ENCRYPTIONS), help="Server-side encryption. The default is the bucket's."),

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from blockgz_runtime.errors import NoArchiveThere
-from blockgz_runtime.store.address import Address, LocalAddress, parse_address
+from blockgz_runtime.store.address import Address, LocalAddress, S3Address, parse_address
 from blockgz_runtime.store.local import LocalReader, LocalStore
 from blockgz_runtime.store.reader import ObjectReader
 from blockgz_runtime.store.s3_settings import AT_AWS, S3Settings
@@ -20,10 +20,11 @@ async def open_reader(address: Address, s3: S3Settings = AT_AWS) -> AsyncIterato
         yield LocalReader(address)
         return
     # Here, because the AWS library takes longer to load than a small command to run.
+    from blockgz_runtime.store.customer_key import KeyCheckingReader, fingerprint_of  # noqa: PLC0415
     from blockgz_runtime.store.s3_reader import HedgingReader, open_s3  # noqa: PLC0415
 
     async with open_s3(address, s3) as reader:
-        yield HedgingReader(reader)
+        yield KeyCheckingReader(HedgingReader(reader), fingerprint_of(s3.customer_key))
 
 
 def open_store(address: str, s3: S3Settings) -> ToolStore:
@@ -38,13 +39,21 @@ def open_store(address: str, s3: S3Settings) -> ToolStore:
 
 
 def open_existing_store(address: str, s3: S3Settings) -> ToolStore:
-    """The same for tools, which create nothing; raises NoArchiveThere where there is no such folder."""
+    """The same for tools, which create nothing.
+
+    Raises NoArchiveThere where there is no such folder, AccessDenied where S3 needs another customer key.
+    """
     parsed = parse_address(address)
     if isinstance(parsed, LocalAddress) and not parsed.root().is_dir():
         raise NoArchiveThere(
             f"there is no archive at {address}", why="the folder does not exist", remedy="check -a/--archive"
         )
-    return open_store(address, s3)
+    store = open_store(address, s3)
+    if isinstance(parsed, S3Address):
+        from blockgz_runtime.store.customer_key import check_stored_archive, fingerprint_of  # noqa: PLC0415
+
+        check_stored_archive(store, fingerprint_of(s3.customer_key))
+    return store
 
 
 def default_buffer_root(address: str) -> Path:

@@ -28,6 +28,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 
 from blockgz_runtime.errors import NoArchiveThere, ObjectChanged, ObjectMissing, ObjectTruncated
 from blockgz_runtime.store.address import S3Address
+from blockgz_runtime.store.customer_key import CustomerKey, load_customer_key
 from blockgz_runtime.store.reader import ObjectReader, PassingReader
 from blockgz_runtime.store.s3_client import (
     CONDITION_FAILED,
@@ -86,7 +87,7 @@ async def open_s3(address: S3Address, s3: S3Settings) -> AsyncIterator["S3Reader
             "s3", endpoint_url=s3.endpoint_url, region_name=s3.region, config=config
         ).__aenter__()
     try:
-        yield S3Reader(address, client)
+        yield S3Reader(address, client, load_customer_key(s3.customer_key))
     finally:
         await client.close()
 
@@ -111,8 +112,9 @@ class _Role:
 class S3Reader:
     """Reads the objects under a prefix of a bucket."""
 
-    def __init__(self, address: S3Address, client: Any) -> None:
+    def __init__(self, address: S3Address, client: Any, key: CustomerKey | None = None) -> None:
         self._address = address
+        self._key = key
         self._client = client
 
     @property
@@ -180,8 +182,9 @@ class S3Reader:
             names += [entry["Prefix"].removeprefix(whole).rstrip("/") for entry in page.get("CommonPrefixes", ())]
         return tuple(sorted(names))
 
-    def _where(self, key: str) -> dict[str, str]:
-        return {"Bucket": self._address.bucket, "Key": self._address.prefix + key}
+    def _where(self, key: str) -> dict[str, Any]:
+        encryption = self._key.of_object(key) if self._key else {}
+        return {"Bucket": self._address.bucket, "Key": self._address.prefix + key, **encryption}
 
     async def _pages(self, prefix: str, options: dict[str, str]) -> AsyncIterator[dict[str, Any]]:
         pages = self._client.get_paginator("list_objects_v2").paginate(

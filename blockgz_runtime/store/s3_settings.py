@@ -27,6 +27,9 @@ MOST_TAGS = 10
 
 _TAG = re.compile(r"[\w .:/+@-]{1,128}=[\w .:/=+@-]{0,256}")
 
+_REFERENCE = re.compile(r"\$\{(env|file):[^${}]+\}")
+_LOCAL_HOSTS = {"localhost", "127.0.0.1", "::1"}
+
 
 @dataclass(frozen=True)
 class S3Settings:
@@ -45,6 +48,8 @@ class S3Settings:
     role_arn: str | None = None
     """The role to assume with those credentials."""
     external_id: str | None = None
+    customer_key: str | None = None
+    """A reference to the key (SSE-C), never the key: it is looked up on each machine."""
     sse: str | None = None
     kms_key_id: str | None = None
     storage_class: str | None = None
@@ -105,10 +110,16 @@ def conflicts(given: Mapping[str, Any]) -> list[Conflict]:
     found = []
     if given["kms_key_id"] and not (given["sse"] or "").startswith("aws:kms"):
         found.append(Conflict(("sse", "kms_key_id"), "only KMS has keys with an id", "set sse to aws:kms"))
+    if given["customer_key"] and given["sse"]:
+        found.append(Conflict(("sse", "customer_key"), "an object is encrypted in one way", "leave one of the two out"))
     if given["external_id"] and not given["role_arn"]:
         found.append(
             Conflict(("role_arn", "external_id"), "the id is said as a role is assumed", "set role_arn as well")
         )
+    endpoint = urlsplit(given["endpoint_url"] or "")
+    if given["customer_key"] and endpoint.scheme == "http" and endpoint.hostname not in _LOCAL_HOSTS:
+        reason = "the key itself goes to S3 with every request, and http:// does not encrypt it"
+        found.append(Conflict(("endpoint_url", "customer_key"), reason, "use an https:// endpoint"))
     return found
 
 
@@ -170,9 +181,19 @@ def _check_tags(_: str, value: str) -> None:
     parse_tags(value)
 
 
+def _check_customer_key(name: str, value: str) -> None:
+    if not _REFERENCE.fullmatch(value):  # without the value, which may be a key
+        raise UsageError(
+            f"{name} is not a reference to a key",
+            why="a key on a command line or in a configuration is seen by others",
+            remedy="write ${file:/path} or ${env:NAME}, and the key there, in base64",
+        )
+
+
 CHECKED: Mapping[str, Callable[[str, str], None]] = {
     "proxy_url": _check_proxy,
     "role_arn": _check_role,
+    "customer_key": _check_customer_key,
     "sse": _one_of(*ENCRYPTIONS),
     "storage_class": _check_storage_class,
     "acl": _one_of(*ACLS),

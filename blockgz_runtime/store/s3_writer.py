@@ -25,6 +25,7 @@ from s3transfer.utils import ReadFileChunk
 from blockgz_runtime.elastic_pool import ElasticPool
 from blockgz_runtime.errors import AccessDenied, ShuttingDown, StoreError, StoreUnavailable
 from blockgz_runtime.store.address import S3Address
+from blockgz_runtime.store.customer_key import load_customer_key
 from blockgz_runtime.store.s3_client import (
     CONDITION_FAILED,
     CONFLICT,
@@ -83,6 +84,7 @@ class S3Store:
         self.prefix = address.prefix
         self._address = address
         self._s3 = s3
+        self._key = load_customer_key(s3.customer_key)
         self._new_client = partial(_client, s3, attempts)
         self._latest_client = self._new_client()
         self._guard = threading.Lock()
@@ -97,19 +99,19 @@ class S3Store:
 
     def get(self, key: str) -> StoredObject | None:
         with self._errors(key), _PassingOver(MISSING):
-            answer = self._client.get_object(**self._where(key))
+            answer = self._client.get_object(**self._content_of(key))
             return StoredObject(answer["Body"].read(), ContentTag(answer["ETag"]))
         return None
 
     def head(self, key: str) -> ObjectHead | None:
         with self._errors(key), _PassingOver(MISSING):
-            answer = self._client.head_object(**self._where(key))
+            answer = self._client.head_object(**self._content_of(key))
             return ObjectHead(answer["ContentLength"], answer.get("Metadata", {}).get(ATTEMPT))
         return None
 
     def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:
         """See Store; bodies over one part go up in parallel parts that appear together."""
-        where = self._where(key)
+        where = self._content_of(key)
         if isinstance(body, FileBody):
             body.check_size()
         settings = self._s3.of_objects | (self._s3.of_data if isinstance(body, FileBody) else {})
@@ -127,7 +129,7 @@ class S3Store:
     def compare_and_swap(self, key: str, body: bytes, expected: ContentTag | None) -> ContentTag | None:
         condition: dict[str, Any] = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
         with self._errors(key), _contested(key), _PassingOver(CONDITION_FAILED | MISSING):
-            answer = self._client.put_object(**self._where(key), **self._s3.of_objects, Body=body, **condition)
+            answer = self._client.put_object(**self._content_of(key), **self._s3.of_objects, Body=body, **condition)
             return ContentTag(answer["ETag"])
         return None
 
@@ -139,7 +141,7 @@ class S3Store:
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
         with self._errors(key), _PassingOver(PAST_THE_END):
-            return self._client.get_object(**self._where(key), Range=f"bytes={start}-{end - 1}")["Body"].read()
+            return self._client.get_object(**self._content_of(key), Range=f"bytes={start}-{end - 1}")["Body"].read()
         return b""
 
     def folders(self, prefix: str) -> Iterator[str]:
@@ -222,7 +224,7 @@ class S3Store:
             for part in parts:
                 part.cancel()
             wait(parts)
-            self._abort(where, upload)
+            self._abort({"Bucket": where["Bucket"], "Key": where["Key"]}, upload)
             raise
 
     def _check_not_abandoned(self) -> None:
@@ -248,6 +250,10 @@ class S3Store:
 
     def _where(self, key: str) -> dict[str, Any]:
         return {"Bucket": self._bucket, "Key": self.prefix + key}
+
+    def _content_of(self, key: str) -> dict[str, Any]:
+        """The same for requests that write or read the object's content."""
+        return self._where(key) | (self._key.of_object(key) if self._key else {})
 
     def _pages(
         self, operation: Literal["list_objects_v2", "list_multipart_uploads"], prefix: str, **options: str
@@ -294,6 +300,7 @@ class _Role:
 
     def __init__(self, s3: S3Settings) -> None:
         self._s3 = s3
+        self._key = load_customer_key(s3.customer_key)
 
     def load_credentials(self) -> DeferredRefreshableCredentials:
         own = Session(profile=self._s3.profile)

@@ -284,15 +284,17 @@ def open_archive(
     proxy_url: str | None = None,
     role_arn: str | None = None,
     external_id: str | None = None,
+    customer_key: str | None = None,
     max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES,
     use_cache: bool = True,
 ) -> Archive:
     """The archive at s3://bucket/prefix, file:///dir or a folder; use it in a `with` block, or close it.
 
-    `endpoint_url` to `external_id` are for S3. Indexes are kept in this machine's cache if `use_cache`.
+    `endpoint_url` to `customer_key` are for S3; the last is `${file:/path}` or `${env:NAME}`. Indexes are kept in this
+    machine's cache if `use_cache`.
     Raises UsageError for what is no address; whether an archive is there shows with the first use.
     """
-    s3 = S3Settings(endpoint_url, region, profile, proxy_url, role_arn, external_id)
+    s3 = S3Settings(endpoint_url, region, profile, proxy_url, role_arn, external_id, customer_key)
     place = ArchivePlace(parse_address(str(url)), s3, max_block_bytes, ANCESTORS_FORMAT)
     folder = default_folder() if use_cache else None
     return Archive(place.absolute(), None if folder is None else DiskCache(folder))

@@ -54,9 +54,12 @@ class ArchiveWriter:
     topics: set[TopicFolder] = field(default_factory=set)
     has_inventory: bool = True
     inventory: Inventory = field(default_factory=Inventory)
+    customer_key: str | None = None
 
     def __post_init__(self) -> None:
         info = ArchiveInfo(archive_id=ARCHIVE_ID, cluster_id=None, layout=self.layout)
+        if self.customer_key is not None:
+            info = replace(info, customer_key=self.customer_key)
         self.put(
             archive_key(self.layout), objects.encode(replace(info, inventory=True) if self.has_inventory else info)
         )

@@ -62,6 +62,7 @@ _S3 = {
     "proxyUrl": "proxy_url",
     "roleArn": "role_arn",
     "externalId": "external_id",
+    "customerKey": "customer_key",
 }
 _KNOWN = (
     "path",

@@ -120,9 +120,12 @@ class TestInit:
             if not FIELDS[name].is_required() and not isinstance(default, tuple):
                 assert row["value"] == default
 
-    def test_its_examples_are_valid_too(self) -> None:
-        Path("f.yaml").write_text(re.sub(r"^#([a-z_]+: )", r"\1", yaml_template(), flags=re.MULTILINE))
-        result = archiver("config", "check", "f.yaml", KAFKA_PASSWORD="x")
+    @pytest.mark.parametrize("other", ["customer_key", "(sse|kms_key_id)"])
+    def test_its_examples_are_valid_too(self, other: str) -> None:
+        """All but one of two ways of encryption, which exclude each other."""
+        examples = re.sub(r"^#([a-z_]+: )", r"\1", yaml_template(), flags=re.MULTILINE)
+        Path("f.yaml").write_text(re.sub(rf"^({other}: )", r"#\1", examples, flags=re.MULTILINE))
+        result = archiver("config", "check", "f.yaml", KAFKA_PASSWORD="x", CUSTOMER_KEY="x")
         assert (result.stderr, result.exit_code) == ("", 0)
 
 

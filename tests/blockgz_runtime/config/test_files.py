@@ -67,6 +67,7 @@ class TestConnectNames:
             ("store.url", "http://s3", "endpoint_url", "http://s3"),
             ("s3.ssea.name", "aws:kms", "sse", "aws:kms"),
             ("s3.sse.kms.key.id", "alias/x", "kms_key_id", "alias/x"),
+            ("s3.sse.customer.key", "${env:K}", "customer_key", "${env:K}"),
             ("s3.acl.canned", "private", "acl", "private"),
             ("s3.object.tagging.key.value.pairs", "a:1,b:2", "object_tags", "a=1,b=2"),
             ("s3.proxy.url", "http://proxy:1", "proxy_url", "http://proxy:1"),

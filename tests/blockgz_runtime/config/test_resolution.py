@@ -7,7 +7,8 @@ import pytest
 from blockgz_runtime.config.origins import Origin, OriginKind, Setting, Settings
 from blockgz_runtime.config.resolution import Resolved, resolve
 from blockgz_runtime.errors import UnresolvedReference, UsageError
-from blockgz_runtime.kafka.secrets import MASK, check_references, has_reference, resolve_references
+from blockgz_runtime.kafka.secrets import MASK
+from blockgz_runtime.references import check_references, has_reference, resolve_references
 
 
 def layer(kind: OriginKind, place: str, **values: object) -> Settings:
@@ -145,6 +146,16 @@ class TestReferences:
         found = resolved(file(proxy_url=url), environ={"P": "hunter2"})
         assert found.config.s3.proxy_url == "http://user:hunter2@proxy:1"
         assert found.shown()["proxy_url"][0] == MASK and "hunter2" not in repr(found)
+
+    def test_the_customer_key_is_looked_up_later_and_nothing_but_a_reference(self) -> None:
+        found = resolved(file(archive="s3://backup/p", customer_key="${env:NO_SUCH}"))
+        assert found.config.s3.customer_key == "${env:NO_SUCH}" and found.shown()["customer_key"][0] == MASK
+        with pytest.raises(UnresolvedReference, match="customer_key"):
+            found.check_secrets({})
+        error = refused(file(archive="s3://backup/p", customer_key="aGlkZGVu"))
+        assert "aGlkZGVu" not in error.what + error.why + error.remedy and "${file:/path}" in error.remedy
+        error = refused(flag(archive="./archive", customer_key="${env:K}"))
+        assert "archive ./archive (--x) and customer_key ******** (--x) cannot be combined" in error.what
 
     def test_of_librdkafka_are_looked_up_later(self) -> None:
         found = resolved(file(**{"kafka.client.rack": "${env:NO_SUCH}", "kafka.sasl.password": "plain"}))
