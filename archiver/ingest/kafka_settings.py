@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.errors import UnresolvedReference, UsageError
 from blockgz_runtime.kafka.loading_code import without_code
-from blockgz_runtime.kafka.settings import client_settings, make_client
+from blockgz_runtime.kafka.settings import LacksKerberos, client_settings, make_client
 from blockgz_runtime.references import resolve_references
 
 QUEUED_RECORD_FOOTPRINT = 320
@@ -121,6 +121,8 @@ def _check(kind: Client, settings: dict[str, Any], config: RunConfig, named: Cal
     refusal = _refusal(kind, settings)
     if refusal is None:
         return
+    if isinstance(refusal, LacksKerberos):
+        raise refusal
     for name in config.kafka:
         others = {other: value for other, value in settings.items() if other != name}
         if name in settings and _refusal(kind, others) is None:

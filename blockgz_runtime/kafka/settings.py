@@ -18,6 +18,19 @@ RESERVED = {"logger", "error_cb", "on_delivery", "stats_cb", "test.mock.num.brok
 WITHOUT_KERBEROS = "No provider for SASL mechanism GSSAPI"
 
 
+class LacksKerberos(UsageError):
+    """The settings are right, or name no mechanism; this build of librdkafka has no GSSAPI."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this build of librdkafka lacks Kerberos (SASL mechanism GSSAPI)",
+            why="the wheel of confluent-kafka is built without libsasl2; GSSAPI is the default of sasl.mechanism",
+            remedy="for Kerberos, install libsasl2 and librdkafka with their headers, then run pip install "
+            "--force-reinstall --no-binary confluent-kafka confluent-kafka; for others, set sasl.mechanism, such as "
+            "SCRAM-SHA-512",
+        )
+
+
 def client_settings(properties: Mapping[str, str | SecretStr], client_id: str) -> dict[str, Any]:
     """What every client is made with: the user's properties, and librdkafka's log kept off stderr.
 
@@ -51,12 +64,8 @@ def make_client(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any])
     except (KafkaException, TypeError, ValueError) as error:
         why = secrets.mask(error.args[0].str() if isinstance(error, KafkaException) else str(error))
         remedy = "correct -X or kafka in the configuration; names are listed in librdkafka's CONFIGURATION.md"
-        if WITHOUT_KERBEROS in why:
-            why = "the wheel of confluent-kafka lacks Kerberos (SASL mechanism GSSAPI)"
-            remedy = "build it with libsasl2: pip install --no-binary confluent-kafka confluent-kafka; or use SCRAM"
-        raise UsageError("librdkafka refuses these settings", why=why, remedy=remedy) from (
-            None if secrets.hidden else error
-        )
+        refusal = UsageError("librdkafka refuses these settings", why=why, remedy=remedy)
+        raise (LacksKerberos() if WITHOUT_KERBEROS in why else refusal) from (None if secrets.hidden else error)
 
 
 class _MaskedLogger:
