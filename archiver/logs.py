@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from io import TextIOBase
-from typing import TextIO
+from typing import Any, TextIO
 
 from blockgz_runtime.kafka import LOGGER
 from blockgz_runtime.process import refused
+from index_format.errors import masked_urls
 
 with refused("rich"):  # which it would have for tracebacks in colours, the tenth part of a start
     import structlog
@@ -95,6 +96,7 @@ def log_to(stream: TextIO | TextIOBase, *, level: int, log_format: str) -> None:
                 structlog.processors.TimeStamper(fmt="iso", utc=True),
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 *_renderers(log_format),
+                _without_passwords,
             ],
         )
     )
@@ -177,6 +179,10 @@ def _renderers(log_format: str) -> list[Processor]:
     if log_format == "json":
         return [_heading_first, structlog.processors.JSONRenderer()]
     return [_TextRenderer()]
+
+
+def _without_passwords(_: WrappedLogger, __: str, line: Any) -> Any:
+    return masked_urls(line)
 
 
 def _heading_first(_: WrappedLogger, __: str, event: EventDict) -> EventDict:

@@ -11,17 +11,33 @@ The tree::
     └── BadName                 a topic or object name outside the format's alphabet (a ValueError)
 """
 
+import re
 from typing import Any
+
+MASK = "********"
+_USER = re.compile(r'(?<=://)(?:[^\s/?#"@:]*:(?!\d+(?:[/?#]|$))[^\s"]*|[^\s/?#"]*)@')
+"""User and password of a URL; the latter may hold a slash that should have been encoded."""
+_SIGNED = re.compile(
+    r"(?<=[?&;])((?:X-Amz-(?:Credential|Security-Token|Signature)|AWSAccessKeyId|sig|signature|\w*token|\w*secret"
+    r'|password|api[_-]?key)=)[^\s&;#"]+',
+    re.IGNORECASE,
+)
+
+
+def masked_urls(text: str) -> str:
+    """The text with neither users and passwords nor signatures and tokens of the URLs in it."""
+    return _SIGNED.sub(rf"\1{MASK}", _USER.sub(f"{MASK}@", text))
 
 
 class BlockgzError(Exception):
-    """A failure with its reason and its remedy; `str()` is the one line that says what happened."""
+    """A failure with its reason and its remedy; `str()` is the one line that says what happened.
+
+    What is secret in the URLs that they name is masked.
+    """
 
     def __init__(self, what: str, *, why: str = "", remedy: str = "") -> None:
-        super().__init__(what)
-        self.what = what
-        self.why = why
-        self.remedy = remedy
+        self.what, self.why, self.remedy = map(masked_urls, (what, why, remedy))
+        super().__init__(self.what)
 
     @property
     def reason(self) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from blockgz_runtime.errors import AccessDenied
-from index_format.errors import BlockgzError
+from index_format.errors import BlockgzError, masked_urls
 
 SHOWN = 20
 
@@ -59,5 +59,5 @@ def listed(names: Sequence[str]) -> str:
 
 
 def one_line(text: str) -> str:
-    """Text of a library with its line breaks folded."""
-    return " ".join(text.split())
+    """Text of a library with its line breaks folded, and without the passwords of URLs."""
+    return masked_urls(" ".join(text.split()))

@@ -16,9 +16,9 @@ from blockgz_runtime.config.model import KAFKA_RESERVED, RunConfig
 from blockgz_runtime.config.origins import DEFAULT, KAFKA_PREFIX, Origin, OriginKind, Setting, Settings
 from blockgz_runtime.errors import UnresolvedReference, UsageError, joined
 from blockgz_runtime.kafka.loading_code import refuse_code
-from blockgz_runtime.kafka.secrets import MASK, is_secret
+from blockgz_runtime.kafka.secrets import is_secret
 from blockgz_runtime.references import check_references, has_reference, naming, resolve_references
-from index_format.errors import BlockgzError
+from index_format.errors import MASK, BlockgzError, masked_urls
 
 FLAGS = {"bootstrap_servers": "-b", "archive": "-a", "topics": "TOPIC", "kafka": "-X"}
 """How a user names a field on the command line, where it is not `--` and the field's name."""
@@ -103,9 +103,7 @@ def _is_masked(name: str, value: Any) -> bool:
     texts = [item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, str)]
     if name.startswith(KAFKA_PREFIX):
         return any(is_secret(name.removeprefix(KAFKA_PREFIX), text) for text in texts)
-    if name == CUSTOMER_KEY or (name == "proxy_url" and "@" in str(value)):
-        return True
-    return any(has_reference(text) for text in texts)
+    return name == CUSTOMER_KEY or any(has_reference(text) or masked_urls(text) != text for text in texts)
 
 
 def looked_up(name: str, setting: Setting, environ: Mapping[str, str] | None) -> Any:

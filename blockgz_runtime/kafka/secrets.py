@@ -9,15 +9,14 @@ from typing import Any
 from pydantic import SecretStr
 
 from blockgz_runtime.references import naming, references_in, resolve_references
-from index_format.errors import BlockgzError
+from index_format.errors import MASK, BlockgzError, masked_urls
 
-MASK = "********"
 _SECRET_NAME = re.compile(r"password|secret|passphrase|token$|\.key\.pem$|jaas|oauthbearer\.config$|^ssl\.key$", re.I)
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether the value of a setting must never be shown: by its name, or as it refers to something outside."""
-    return bool(_SECRET_NAME.search(name)) or "${" in value
+    """Whether the value of a setting must never be shown: by its name, or by what it holds or refers to."""
+    return bool(_SECRET_NAME.search(name)) or "${" in value or masked_urls(value) != value
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from blockgz_runtime.errors import FAILED, USAGE, UsageError, exit_code
 from blockgz_runtime.process import terminated_as_interrupted
 from blockgz_runtime.program.command import completed, debug
 from blockgz_runtime.program.terminal import escaped_terminals
-from index_format.errors import BlockgzError
+from index_format.errors import BlockgzError, masked_urls
 
 SHOWN_NAMES = 5
 INTERRUPTED = 130
@@ -177,14 +177,14 @@ def error_lines(error: BlockgzError) -> list[str]:
 
 def _lines(what: str, why: str, remedy: str) -> list[str]:
     parts = (("error: ", what), ("why:   ", why), ("do:    ", remedy))
-    return [f"{name}{' '.join(text.split())}" for name, text in parts if text]
+    return [f"{name}{masked_urls(' '.join(text.split()))}" for name, text in parts if text]
 
 
 def _print(lines: Sequence[str]) -> None:
     for line in lines:
         click.echo(line, err=True)
     if debug.get():
-        traceback.print_exc()
+        click.echo(masked_urls(traceback.format_exc()), nl=False, err=True)
 
 
 def confirm(question: str, *, undone: str, is_agreed: bool) -> None:

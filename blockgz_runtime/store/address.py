@@ -6,7 +6,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from blockgz_runtime.errors import UsageError
-from index_format.errors import BadName
+from index_format.errors import BadName, masked_urls
 
 REMEDY = "write s3://bucket/prefix, file:///dir or a path such as ./dir or /dir"
 
@@ -57,7 +57,8 @@ def parse_address(text: str) -> Address:
     if scheme in ("s3", "s3a"):
         url = urlsplit(f"s3://{rest}")
         if url.query or url.fragment or not _BUCKET.fullmatch(url.netloc):
-            raise _unusable(text, f"{url.netloc!r} is not a bucket name" if url.netloc else "it names no bucket")
+            named = url.netloc if "@" not in url.netloc else masked_urls(f"s3://{url.netloc}")
+            raise _unusable(text, f"{named!r} is not a bucket name" if named else "it names no bucket")
         prefix = url.path.strip("/")
         return S3Address(url.netloc, f"{prefix}/" if prefix else "")
     if scheme == "file":

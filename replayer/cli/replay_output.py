@@ -11,6 +11,7 @@ import msgspec
 
 from blockgz_runtime.program.main import confirm
 from blockgz_runtime.program.tables import bytes_text, print_table, range_text, time_text
+from index_format.errors import masked_urls
 from replayer.cli.options.replay_options import ReplayOptions
 from replayer.place import ArchivePlace
 from replayer.read.damage import LostRange
@@ -100,7 +101,7 @@ def proof_command(job: str, jobs: str | None, properties: Mapping[str, str], arc
     words = ["replayer", "verify", "--job", job, "-a", str(archive.address), "-b", properties["bootstrap.servers"]]
     given = {"jobs": jobs, **asdict(archive.s3)}
     for name, value in given.items():
-        if value is not None and not (name == "proxy_url" and "@" in value):  # that one has a password
+        if value is not None and masked_urls(value) == value:  # that of a proxy may have a password
             words += [f"--{name.replace('_', '-')}", value]
     return shlex.join(words)
 

@@ -15,9 +15,9 @@ from archiver.cli import main
 from blockgz_runtime.config.kinds import FIELDS
 from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.config.template import yaml_template
-from blockgz_runtime.kafka.secrets import MASK
 from blockgz_runtime.kafka.settings import client_settings, make_client
 from blockgz_runtime.program.command import NEVER_FROM_ENVIRONMENT
+from index_format.errors import MASK
 
 BASE = ("-a", "./archive", "-b", "localhost:9092")
 

@@ -7,8 +7,8 @@ import pytest
 from blockgz_runtime.config.origins import Origin, OriginKind, Setting, Settings
 from blockgz_runtime.config.resolution import Resolved, resolve
 from blockgz_runtime.errors import UnresolvedReference, UsageError
-from blockgz_runtime.kafka.secrets import MASK
 from blockgz_runtime.references import check_references, has_reference, resolve_references
+from index_format.errors import MASK
 
 
 def layer(kind: OriginKind, place: str, **values: object) -> Settings:

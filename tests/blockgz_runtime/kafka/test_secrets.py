@@ -18,8 +18,9 @@ from pydantic import SecretStr
 
 from archiver.cli import main as archiver
 from blockgz_runtime.errors import UnresolvedReference, UsageError
-from blockgz_runtime.kafka.secrets import MASK, look_up_secrets
+from blockgz_runtime.kafka.secrets import look_up_secrets
 from blockgz_runtime.kafka.settings import client_settings, make_client
+from index_format.errors import MASK
 from replayer.cli import main as replayer
 from tests.support.archives import ArchiveWriter, records
 from tests.support.sasl_broker import SaslBroker
