@@ -57,7 +57,7 @@ def test_what_stands_in_a_command_is_plain(value: str, is_fine: bool) -> None:
     ("program", "arguments"),
     [
         (archiver, ["run", "orders", "-a", "./a", "--once"]),
-        (replayer, ["replay", "orders", "--to-topic", "x", "-a", "./a"]),
+        (replayer, ["replay", "orders", "--to-topic", "x", "--undo-retention", "-a", "./a"]),
     ],
 )
 def test_the_environment_may_not_and_the_command_line_may(
