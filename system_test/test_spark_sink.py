@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import os
@@ -31,6 +32,7 @@ from system_test.support.object_store import MotoServer
 from system_test.support.spark import job_command, job_environment, run_job, spark_session
 from system_test.support.topics import NewRecord, Transactions, create_topic, delete_records, produce
 from system_test.support.waiting import wait_until
+from tests.support.recording_proxy import RecordingProxy
 
 FIRST_MS = 1_600_000_000_000
 EXECUTORS = "local-cluster[2,1,768]"
@@ -111,6 +113,32 @@ def test_a_topic_becomes_the_archive_that_archiver_run_makes(
         .load()
     )
     assert archived.exceptAll(data).count() == data.exceptAll(archived).count() == 0
+
+
+def test_an_archive_with_a_customer_key(
+    spark: SparkSession, site: Site, moto: MotoServer, topic_name: str, tmp_path: Path
+) -> None:
+    """Driver and executors find the key on their machine; the proxy refuses what comes without it, as S3 does."""
+    key = tmp_path / "key"
+    key.touch(0o600)
+    key.write_text(base64.b64encode(bytes(range(32))).decode())
+    create_topic(site.bootstrap, topic_name)
+    produce(site.bootstrap, topic_name, [NewRecord(b"%d" % number) for number in range(100)])
+    data = from_kafka(spark, site, topic_name)
+    with RecordingProxy(moto.endpoint_url) as proxy:
+        path = moto.url(f"key-{uuid.uuid4().hex[:6]}")
+        where = {"path": path, "endpointUrl": proxy.endpoint_url}
+        own = {"customerKey": f"${{file:{key}}}"}
+        rest = {"isolationLevel": "read_committed", "storageClass": "STANDARD_IA"}
+        data.write.format("blockgz-archive").mode("append").options(**where, **own, **rest).save()
+        reader = spark.read.format("blockgz").options(subscribe=topic_name, includeHeaders="true", **where)
+        with pytest.raises(PySparkException, match="is encrypted with a customer key"):
+            reader.load().count()
+        archived = reader.options(**own).load()
+        assert archived.exceptAll(data).count() == data.exceptAll(archived).count() == 0
+        assert {"STANDARD_IA"} == {
+            each.headers.get("x-amz-storage-class") for each in proxy.sent("PutObject") if each.path.endswith(".gz")
+        }
 
 
 def test_a_compacted_topic_and_holes_between_batches(spark: SparkSession, site: Site, topic_name: str) -> None:

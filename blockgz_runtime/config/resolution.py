@@ -25,6 +25,7 @@ FLAGS = {"bootstrap_servers": "-b", "archive": "-a", "topics": "TOPIC", "kafka":
 
 
 CUSTOMER_KEY = "customer_key"
+"""Its value is a reference, which every machine resolves where it makes a client."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +124,11 @@ def looked_up(name: str, setting: Setting, environ: Mapping[str, str] | None) ->
 
 
 def text_of(name: str, setting: Setting, environ: Mapping[str, str]) -> str | None:
-    """The text of a setting that takes one, its references replaced. Raises UsageError, as `looked_up` does."""
-    value = looked_up(name, setting, environ)
+    """The text of a setting that takes one, its references replaced; that to the customer key stays.
+
+    Raises UsageError, as `looked_up` does.
+    """
+    value = looked_up(name, setting, None if name == CUSTOMER_KEY else environ)
     if value is not None and not isinstance(value, str):
         raise UsageError(
             f"{_named(name, setting.origin)} is a list", why="it takes one text", remedy=_correct(setting.origin)

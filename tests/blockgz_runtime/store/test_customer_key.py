@@ -186,6 +186,10 @@ def test_both_programs(proxy: RecordingProxy, address: S3Address, tmp_path: Path
             refused = run(program, *words, *key)
             assert refused.exit_code == 12 and FINGERPRINT in refused.stderr, refused.output
             assert "--customer-key" in refused.stderr and encoded(OTHER_KEY) not in refused.output
+    file = tmp_path / "config.yaml"
+    file.write_text("customer_key: ${env:KEY}\n")
+    for program, words in ((replayer, ("get", "orders:0:17", "--no-cache")), (archiver, ("status",))):
+        assert run(program, *words, "-C", str(file)).exit_code == 0
     plain = run(replayer, "get", "orders:0:17", "--customer-key", encoded(KEY))
     assert plain.exit_code == 2 and encoded(KEY) not in plain.output
 
