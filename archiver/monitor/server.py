@@ -1,13 +1,16 @@
 """Metrics, health and status of a running archiver over HTTP: served, and asked for. Read-only."""
 
+import io
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import urlopen
@@ -24,6 +27,9 @@ from blockgz_runtime.errors import UsageError
 
 PATHS = ("/metrics", "/healthz", "/readyz", "/status")
 REQUEST_SECONDS = 10.0
+"""From a connection to the end of its answer."""
+MAX_CONNECTIONS = 32
+MAX_HEAD_BYTES = 16 * 1024
 MAX_STATUS_BYTES = 256 * 1024 * 1024
 NAMED = 5
 """So many partitions an answer names."""
@@ -129,9 +135,17 @@ def _verdict(objection: str | None) -> Response:
 
 def _listen(address: str, respond: Callable[[str, str], Response]) -> ThreadingHTTPServer:
     class StatusHandler(BaseHTTPRequestHandler):
-        timeout = REQUEST_SECONDS
+        def setup(self) -> None:
+            super().setup()
+            self.rfile: _BoundedHead = _BoundedHead(self.connection.makefile("rb", 0))
 
         def do_GET(self) -> None:
+            if self.rfile.left <= 0:
+                self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+                return
+            if not is_own_name(host, self.headers.get("Host")):
+                self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
+                return
             status, content_type, body = respond(urlsplit(self.path).path, self.headers.get("Accept", ""))
             self.send_response(status)
             self.send_header("Content-Type", content_type)
@@ -141,6 +155,9 @@ def _listen(address: str, respond: Callable[[str, str], Response]) -> ThreadingH
                 self.wfile.write(body)
 
         do_HEAD = do_GET  # noqa: N815
+
+        def version_string(self) -> str:
+            return "blockgz"
 
         def log_message(self, format: str, *args: Any) -> None:
             """Scrapes are not worth a line in the log."""
@@ -157,9 +174,73 @@ def _listen(address: str, respond: Callable[[str, str], Response]) -> ThreadingH
         ) from error
 
 
+def is_own_name(bound: str, asked: str | None) -> bool:
+    """Whether a request may be meant for a server that is bound to this host; `asked` is its header Host.
+
+    A page of some web site can give its own name the address 127.0.0.1, and have a browser ask for it.
+    """
+    if asked is None or not _is_loopback(bound):
+        return True
+    try:
+        name = urlsplit(f"//{asked}").hostname or ""
+    except ValueError:
+        return False
+    return name == bound.lower() or _is_loopback(name)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host.lower() == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class _BoundedHead(io.BufferedReader):
+    """What a client sends: no more than a request's line and headers take."""
+
+    left = MAX_HEAD_BYTES
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        room = self.left if size is None or size < 0 else min(size, self.left)
+        line = super().readline(room)
+        self.left -= len(line)
+        return line
+
+
 class _HttpServer(ThreadingHTTPServer):
+    """Each connection is one request, and has a deadline; the oldest gives way where there are too many."""
+
     daemon_threads = True
     block_on_close = False
+
+    def __init__(self, *args: Any) -> None:
+        self._deadlines: dict[socket.socket, float] = {}
+        """Of the open connections, the oldest first."""
+        self._guard = threading.Lock()
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._guard:
+            self._end(list(self._deadlines)[: max(0, len(self._deadlines) + 1 - MAX_CONNECTIONS)])
+            self._deadlines[request] = time.monotonic() + REQUEST_SECONDS
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._guard:
+            self._deadlines.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Ends connections at their deadline; called every moment."""
+        now = time.monotonic()
+        with self._guard:
+            self._end([request for request, deadline in self._deadlines.items() if deadline <= now])
+
+    def _end(self, requests: list[socket.socket]) -> None:
+        for request in requests:
+            del self._deadlines[request]
+            with suppress(OSError):  # the client was faster
+                request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         """Log faults of this process; a client that went away is none."""

@@ -3,8 +3,9 @@
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from urllib.error import HTTPError
+from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import pytest
@@ -12,8 +13,9 @@ from prometheus_client import CollectorRegistry
 
 from archiver.errors import ServiceUnreachable
 from archiver.ingest.ownership import PartitionState
+from archiver.monitor import server
 from archiver.monitor.metrics import make_registry
-from archiver.monitor.server import STALE_SECONDS, StatusServer, service_snapshot, serving
+from archiver.monitor.server import STALE_SECONDS, StatusServer, is_own_name, service_snapshot, serving
 from archiver.monitor.snapshot import LIVE_SECONDS, ServiceSnapshot
 from blockgz_runtime.errors import UsageError
 from tests.support.snapshots import partition, service
@@ -135,3 +137,69 @@ def test_nobody_there() -> None:
         service_snapshot("127.0.0.1:1")
     with pytest.raises(UsageError):
         service_snapshot("ftp://127.0.0.1")
+
+
+def answered(url: str, request: bytes) -> bytes:
+    """The answer, headers and all, to a request as it is."""
+    parts = urlsplit(url)
+    with socket.create_connection((parts.hostname, parts.port), timeout=10) as connection:
+        connection.sendall(request)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def test_no_version_is_named() -> None:
+    with served(service()) as url:
+        for request in (b"GET /healthz HTTP/1.0\r\n\r\n", b"NONSENSE /\r\n\r\n", b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n"):
+            answer = answered(url, request)
+            assert answer and b"Python" not in answer and b"BaseHTTP" not in answer
+
+
+@pytest.mark.parametrize(
+    ("bound", "asked", "is_own"),
+    [
+        ("127.0.0.1", "127.0.0.1:9464", True),
+        ("127.0.0.1", "localhost", True),
+        ("localhost", "LOCALHOST:9464", True),
+        ("::1", "[::1]:9464", True),
+        ("127.0.0.1", None, True),
+        ("127.0.0.1", "evil.example:9464", False),
+        ("127.0.0.1", "localhost.evil.example", False),
+        ("localhost", "[", False),
+        ("127.0.0.1", "", False),
+        ("0.0.0.0", "archiver.example:9464", True),
+        ("", "archiver.example:9464", True),
+    ],
+)
+def test_names_of_a_loopback_address(bound: str, asked: str | None, is_own: bool) -> None:
+    assert is_own_name(bound, asked) is is_own
+
+
+def test_another_name_for_loopback_is_refused() -> None:
+    with served(service()) as url:
+        assert get(f"{url}/status", Host="evil.example")[0] == 421
+        assert get(f"{url}/status", Host="localhost")[0] == 200
+
+
+def test_long_headers_are_refused() -> None:
+    with served(service()) as url:
+        assert get(f"{url}/healthz", Padding="x" * (server.MAX_HEAD_BYTES // 2))[0] == 200
+        many = {f"Padding-{number}": "x" * 2000 for number in range(1 + server.MAX_HEAD_BYTES // 2000)}
+        assert get(f"{url}/healthz", **many)[0] == 431
+
+
+def test_silent_connections_end_at_their_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.2)
+    with served(service()) as url:
+        assert answered(url, b"GET /healthz HTT") == b""
+
+
+def test_the_oldest_of_too_many_connections_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 3)
+    with served(service()) as url, ExitStack() as stack:
+        parts = urlsplit(url)
+        address = (parts.hostname, parts.port)
+        silent = [stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(3)]
+        assert get(f"{url}/healthz")[0] == 200
+        assert silent[0].recv(1) == b""
+        silent[2].sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert silent[2].recv(65536).startswith(b"HTTP/1.0 200")
