@@ -7,6 +7,7 @@
     DeliveryFailed      1   the cluster did not take a record
     └── CommitLost      1   a transaction was rolled back, or nobody knows
         └── Fenced      1   the cluster lets this run's producer write no more
+    ExportFailed        1   a file could not be written, or a record not as it was asked for
     TargetChanged       1   the target is another topic than before, or has lost records
     JobTakenOver       11   another run of the same job writes now
 """
@@ -55,3 +56,9 @@ class JobTakenOver(BlockgzError):
     """Another run of the same job writes, or wrote since: this one must not."""
 
     exit_code = 11
+
+
+class ExportFailed(BlockgzError):
+    """A file could not be written, or a record cannot be put into it as was asked for; nothing was left behind."""
+
+    exit_code = 1

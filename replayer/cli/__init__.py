@@ -38,6 +38,10 @@ COMMANDS = {
         "replayer.cli.coverage:command",
         "Show what is archived of each partition over time, and where the gaps are.",
     ),
+    "export": Place(
+        "replayer.cli.export:command",
+        "Write records to a Parquet, CSV, JSON lines or Arrow file.",
+    ),
     "replay": Place(
         "replayer.cli.replay:command",
         "Write archived records to a topic, unchanged and in order.",

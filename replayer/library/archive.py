@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self, Unpack
@@ -17,6 +17,7 @@ from index_format.ancestor.payloads import ANCESTORS_FORMAT
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.keys import parse_topic_folder
 from index_format.records import SCHEMA, TIMESTAMP_TYPES, Headers, iter_records
+from replayer.export import Exported, ExportForm, export, format_of
 from replayer.library.background_loop import BackgroundLoop
 from replayer.library.choice import Choice, Place, Time, chosen, now_ms, one_of
 from replayer.place import ArchivePlace, opened
@@ -159,6 +160,38 @@ class Archive:
     ) -> Iterator[pa.RecordBatch]:
         """The same as Arrow's batches of `BATCH_SCHEMA`, each of one partition, none empty."""
         return (_numbered(*each) for each in self._selected(topic, limit, lost, choice))
+
+    def export(
+        self,
+        topic: str,
+        destination: str | Path,
+        *,
+        file_format: Literal["parquet", "csv", "jsonl", "arrow"] | None = None,
+        key_as: Literal["binary", "text"] = "binary",
+        value_as: Literal["binary", "text"] = "binary",
+        overwrite: bool = False,
+        limit: int | None = None,
+        lost: list[LostRecords] | None = None,
+        **choice: Unpack[Choice],
+    ) -> Exported:
+        """Writes the records that `batches` gives to one file, which appears whole or not at all.
+
+        Without `file_format`, the file's ending says which. Raises UsageError where the file exists, ExportFailed.
+        """
+        form = ExportForm(format_of(str(destination), file_format), key_as, value_as)
+        wanted, selection = chosen(topic, choice)
+        damage = DamagePolicies(STOPS if lost is None else SKIPS)
+
+        async def exported() -> Exported:
+            parts = await selection.select(self._archive, wanted)
+            async with aclosing(selected_batches(parts, selection.filter, limit, damage)) as batches:
+                return await export(batches, str(destination), form, overwrites=overwrite)
+
+        try:
+            return self._loop.run(exported())
+        finally:
+            if lost is not None:
+                lost.extend(_lost(damage))
 
     def find(self, topic: str, time: Time, *, partitions: Iterable[int] | None = None) -> tuple[TimedOffset, ...]:
         """Where each partition is at a time: at the first record, in offset order, with this or a later timestamp."""

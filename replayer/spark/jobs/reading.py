@@ -20,12 +20,13 @@ from replayer.read.archive import Archive
 from replayer.read.damage import STOP, SkipDamage
 from replayer.read.positions import OffsetRange
 from replayer.read.record_filter import RecordFilter
+from replayer.read.rows import to_rows
 from replayer.read.selection import Selection, selected
 from replayer.read.topics import TopicPartitions, parse_partitions, parse_topic
 from replayer.spark.background import iterated
 from replayer.spark.jobs.values import RowDecoder
 from replayer.spark.source.planning import PartitionRange
-from replayer.spark.source.rows import batched, to_rows
+from replayer.spark.source.rows import batched
 
 T = TypeVar("T")
 

@@ -18,13 +18,14 @@ from replayer.place import opened
 from replayer.read.damage import STOP, Unreadable
 from replayer.read.partition import ArchivedPartition
 from replayer.read.positions import Earliest, Latest
+from replayer.read.rows import HEADERS, INCARNATION, to_rows
 from replayer.read.selection import scan
 from replayer.spark.background import iterated
 from replayer.spark.source import following, planning
 from replayer.spark.source.logs import Listing
 from replayer.spark.source.options import SourceOptions, parse_options
 from replayer.spark.source.planning import PartitionRange
-from replayer.spark.source.rows import HEADERS, INCARNATION, batched, check_columns, schema_text, to_rows
+from replayer.spark.source.rows import batched, check_columns, schema_text
 
 T = TypeVar("T")
 

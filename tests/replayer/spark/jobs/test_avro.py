@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from blockgz_runtime.errors import NotInArchive, StoreUnavailable, UsageError
 from index_format.records import batch_from_records
+from replayer.read.rows import to_rows
 from replayer.spark.jobs import schema_registry as registry_module
 from replayer.spark.jobs.avro import AvroDecoder, arrow_type, avro_decoder, plain
 from replayer.spark.jobs.schema_registry import SchemaRegistry
 from replayer.spark.jobs.values import RowDecoder
-from replayer.spark.source.rows import to_rows
 from tests.support.archives import records
 from tests.support.schema_registry import schema_registry
 

@@ -8,8 +8,8 @@ import pytest
 from blockgz_runtime.errors import UsageError
 from index_format.records import Record, batch_from_records, iter_records
 from replayer.errors import ReplayRefused
+from replayer.read.rows import to_rows
 from replayer.spark.sink.rows_in import Columns, Part, RowReader, check_columns
-from replayer.spark.source.rows import to_rows
 
 SOURCE = {
     "key": "binary",

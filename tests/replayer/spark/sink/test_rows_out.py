@@ -11,6 +11,7 @@ from blockgz_runtime.errors import NoSuchTopic, UsageError
 from index_format.records import Record, batch_from_records
 from replayer.errors import DeliveryFailed, ReplayRefused
 from replayer.kafka.topic_facts import TopicFacts, Watermarks, parse_config
+from replayer.read.rows import to_rows
 from replayer.replay.pipeline import Router, ScannedBatch
 from replayer.spark import lanes
 from replayer.spark.sink import rows_out
@@ -19,7 +20,6 @@ from replayer.spark.sink.row_position import RowPosition, Writer
 from replayer.spark.sink.rows_in import Columns, check_columns
 from replayer.spark.sink.rows_out import LANES_AT_ONCE, WriteWork, write_rows
 from replayer.spark.sink.target_check import find_target, opened_admin, refuse_foreign_records, refuse_other_key
-from replayer.spark.source.rows import to_rows
 
 SOURCE = {
     "key": "binary",

@@ -14,11 +14,12 @@ from index_format.marker import Continues
 from index_format.records import batch_from_records
 from replayer.place import opened
 from replayer.read.positions import Earliest
+from replayer.read.rows import to_rows
 from replayer.spark.background import iterated
 from replayer.spark.source import following, planning
 from replayer.spark.source.options import SourceOptions, parse_options
 from replayer.spark.source.planning import CutPoint, DataLost, PartitionRange, cut
-from replayer.spark.source.rows import batched, check_columns, schema_text, to_rows
+from replayer.spark.source.rows import batched, check_columns, schema_text
 from replayer.spark.source.source import BatchReader, Task
 from tests.support.archives import ArchiveWriter, records
 

@@ -1,0 +1,95 @@
+"""`replayer export`."""
+
+import asyncio
+from contextlib import AsyncExitStack, aclosing
+from typing import NamedTuple
+
+import click
+import orjson
+
+from blockgz_runtime.program.main import closing
+from blockgz_runtime.program.options import Option, OptionSet, choice_option
+from blockgz_runtime.program.progress import record_progress
+from blockgz_runtime.program.tables import bytes_text
+from replayer.cli.options.archive_options import archive_options, open_archive
+from replayer.cli.options.options import json_option, limit_option
+from replayer.cli.options.selection_options import damage_option, print_skipped, selection_options
+from replayer.export import BINARY, FORMATS, STDOUT, TEXT, Exported, ExportForm, export, format_of
+from replayer.place import ArchivePlace
+from replayer.read.request import DamagePolicies, SelectionRequest, selected_batches
+from replayer.read.topics import TopicPartitions, parse_topic
+
+
+class ExportRequest(NamedTuple):
+    """Which records are exported, and how."""
+
+    selection: SelectionRequest
+    limit: int | None
+    on_damage: str
+    file_format: str | None
+    key: str
+    value: str
+    overwrites: bool
+
+
+export_options = OptionSet(
+    "request",
+    ExportRequest,
+    selection_options,
+    limit_option,
+    damage_option,
+    Option("--format", "file_format", type=click.Choice(FORMATS), help="File format; by default as DEST ends."),
+    choice_option("--key-as", "key", choices=[BINARY, TEXT], help="Keys as bytes (in CSV and JSON, Base64) or text."),
+    choice_option("--value-as", "value", choices=[BINARY, TEXT], help="Values as bytes or text."),
+    Option("--overwrite", "overwrites", is_flag=True, help="Replace DEST if it exists."),
+)
+
+
+@click.command(
+    "export",
+    epilog=closing(
+        "replayer export orders orders.parquet -a ./archive",
+        "replayer export orders:0-3 orders.csv --value-as text --since -1d -a s3://bucket/prefix",
+        "replayer export orders - --format jsonl --value-as text -a ./archive | jq .value",
+    ),
+)
+@click.argument("topic", metavar="TOPIC[:P[,P-P]]")
+@click.argument("destination", metavar="DEST")
+@export_options
+@json_option
+@archive_options
+def command(topic: str, destination: str, request: ExportRequest, as_json: bool, archive: ArchivePlace) -> int:
+    """Write records to a Parquet, CSV, JSON lines or Arrow file.
+
+    DEST of - is standard output. Columns are key, value, topic, partition, offset, timestamp, timestampType and
+    headers. The file appears whole or not at all. Damage ends the export with exit code 3 and no file; with
+    --on-damage skip, all other records are written, the lost offsets are named on stderr, and the exit code is still 3.
+    """
+    form = ExportForm(format_of(destination, request.file_format), request.key, request.value)
+    damage = DamagePolicies(request.on_damage)
+    done = asyncio.run(_exported(archive, parse_topic(topic), destination, form, request, damage, as_json=as_json))
+    if as_json:
+        told = {"destination": destination, "format": form.file_format, **done._asdict()}
+        click.echo(orjson.dumps(told).decode(), err=destination == STDOUT)
+    elif destination != STDOUT:
+        click.echo(f"{done.records} records exported to {destination} ({bytes_text(done.bytes)})")
+    return print_skipped(damage)
+
+
+async def _exported(
+    place: ArchivePlace,
+    topic: TopicPartitions,
+    destination: str,
+    form: ExportForm,
+    request: ExportRequest,
+    damage: DamagePolicies,
+    *,
+    as_json: bool,
+) -> Exported:
+    async with AsyncExitStack() as stack:
+        archive = await stack.enter_async_context(open_archive(place))
+        chosen = await request.selection.select(archive, topic)
+        batches = selected_batches(chosen, request.selection.filter, request.limit, damage)
+        await stack.enter_async_context(aclosing(batches))
+        advance = stack.enter_context(record_progress("exporting", None, as_json=as_json))
+        return await export(batches, destination, form, overwrites=request.overwrites, advance=advance)

@@ -1,0 +1,229 @@
+"""Archived records as one file of a common format: Parquet, CSV, JSON lines or Arrow, with the columns of Spark's.
+
+Rows are written in groups as they come, so memory holds one group, whatever the size of the selection.
+"""
+
+import asyncio
+import os
+import sys
+from base64 import b64encode
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from blockgz_runtime.atomic_file import PRIVATE_FILE, scratch_file, sync_file, sync_folder
+from blockgz_runtime.errors import UsageError
+from index_format.records import SCHEMA
+from replayer.errors import ExportFailed
+from replayer.read.request import SelectedBatch
+from replayer.read.rows import HEADERS, to_rows
+
+FORMATS = ("parquet", "csv", "jsonl", "arrow")
+STREAMED = ("csv", "jsonl", "arrow")
+"""Those that a pipe can take; `arrow` is then Arrow's stream format."""
+ENDINGS = {
+    ".parquet": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".arrow": "arrow",
+}  # fmt: skip
+BINARY, TEXT = "binary", "text"
+GROUP_BYTES = 32 * 1024 * 1024
+"""Rows that are written at once: a row group of Parquet, a record batch of Arrow."""
+STDOUT = "-"
+
+Write = Callable[[pa.RecordBatch], object]
+
+
+@dataclass(frozen=True)
+class ExportForm:
+    """What a file looks like; keys and values are BINARY or TEXT, which in CSV and JSON lines means Base64 or UTF-8."""
+
+    file_format: str
+    key: str = BINARY
+    value: str = BINARY
+
+
+class Exported(NamedTuple):
+    """What a file holds."""
+
+    records: int
+    bytes: int
+
+
+def format_of(destination: str, named: str | None) -> str:
+    """The format that is named, or that the name of the file ends with; raises UsageError."""
+    found = named or ENDINGS.get(Path(destination).suffix.lower())
+    if found is None:
+        raise UsageError(
+            f"the format of {destination} is not known",
+            why=f"it ends with none of {', '.join(ENDINGS)}",
+            remedy=f"name it: --format {'|'.join(FORMATS)}",
+        )
+    if destination == STDOUT and found not in STREAMED:
+        raise UsageError(
+            f"{found} cannot be written to a pipe",
+            why="readers begin at its end",
+            remedy=f"name a file, or choose --format {'|'.join(STREAMED)}",
+        )
+    return found
+
+
+async def export(
+    batches: AsyncIterator[SelectedBatch],
+    destination: str,
+    form: ExportForm,
+    *,
+    overwrites: bool = False,
+    advance: Callable[[int, int], object] = lambda *_: None,
+) -> Exported:
+    """Writes all batches to a file, which appears whole or not at all, or to standard output.
+
+    `advance` is called with the records and bytes of rows that were written since. Raises ExportFailed, and what
+    reading raises.
+    """
+    schema = _plain(to_rows(pa.RecordBatch.from_pylist([], SCHEMA), "", 0, headers=True), form).schema
+    records = 0
+    with _opened(destination, overwrites=overwrites) as sink:
+        is_stream = destination == STDOUT
+        with _writer(form.file_format, sink, schema, is_stream=is_stream) as write:
+            async for group in _groups(batches):
+                rows = _plain(group, form)
+                await asyncio.to_thread(write, rows)
+                records += rows.num_rows
+                advance(rows.num_rows, group.nbytes)
+        sink.flush()
+        size = 0 if is_stream else sink.tell()
+    return Exported(records, size)
+
+
+@contextmanager
+def _opened(destination: str, *, overwrites: bool) -> Iterator[BinaryIO]:
+    """A file that takes the place of `destination` at the end, if all goes well, and is its owner's alone."""
+    if destination == STDOUT:
+        yield sys.stdout.buffer
+        return
+    path = Path(destination)
+    if path.exists() and not (overwrites and path.is_file()):
+        raise UsageError(
+            f"{destination} exists already",
+            why="it would be replaced" if path.is_file() else "it is a folder, a pipe or a device",
+            remedy="name another file" + (", or say --overwrite" if path.is_file() else f", or {STDOUT} and a pipe"),
+        )
+    try:
+        with scratch_file(path) as scratch:
+            with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "wb") as file:
+                yield file
+            sync_file(scratch)
+            scratch.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise ExportFailed(
+            f"{destination} cannot be written",
+            why=error.strerror or str(error),
+            remedy="free space there or name another file; nothing was left behind",
+        ) from error
+
+
+def _writer(file_format: str, sink: BinaryIO, schema: pa.Schema, *, is_stream: bool) -> AbstractContextManager[Write]:
+    if file_format == "jsonl":
+        return _json_lines(sink)
+    return _arrow_writer(file_format, sink, schema, is_stream=is_stream)
+
+
+@contextmanager
+def _json_lines(sink: BinaryIO) -> Iterator[Write]:
+    yield lambda rows: sink.writelines(map(_json_line, rows.to_pylist()))
+
+
+def _json_line(row: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+
+
+@contextmanager
+def _arrow_writer(file_format: str, sink: BinaryIO, schema: pa.Schema, *, is_stream: bool) -> Iterator[Write]:
+    """Those of Arrow's library, of which each is loaded where it is used."""
+    match file_format:
+        case "parquet":
+            import pyarrow.parquet  # noqa: PLC0415
+
+            made = pyarrow.parquet.ParquetWriter(sink, schema)
+        case "csv":
+            import pyarrow.csv  # noqa: PLC0415
+
+            made = pyarrow.csv.CSVWriter(sink, schema)
+        case _:
+            made = (pa.ipc.new_stream if is_stream else pa.ipc.new_file)(sink, schema)
+    with made:
+        yield made.write_batch
+
+
+async def _groups(batches: AsyncIterator[SelectedBatch]) -> AsyncIterator[pa.RecordBatch]:
+    """The same as rows, in groups of about GROUP_BYTES."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    async for partition, batch in batches:
+        waiting.append(to_rows(batch, partition.topic, partition.partition, headers=True))
+        size += batch.nbytes
+        if size >= GROUP_BYTES:
+            yield pa.concat_batches(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def _plain(rows: pa.RecordBatch, form: ExportForm) -> pa.RecordBatch:
+    """Rows as the format can hold them."""
+    for name, wanted in (("key", form.key), ("value", form.value)):
+        if wanted == TEXT:
+            rows = _with(rows, name, _as_text(rows, name))
+        elif form.file_format in ("csv", "jsonl"):
+            rows = _with(rows, name, pa.array(map(_base64, rows.column(name).to_pylist()), pa.string()))
+    if form.file_format not in ("csv", "jsonl"):
+        return rows
+    times = pc.strftime(rows.column("timestamp").cast(pa.timestamp("ms", "UTC")), "%Y-%m-%dT%H:%M:%SZ")
+    headers: list[Any] = [_plain_headers(each) for each in rows.column(HEADERS).to_pylist()]
+    if form.file_format == "csv":
+        headers = [None if each is None else orjson.dumps(each).decode() for each in headers]
+        column = pa.array(headers, pa.string())
+    else:
+        pair = pa.struct([("key", pa.string()), ("value", pa.string())])
+        column = pa.array(headers, pa.list_(pair))
+    return _with(_with(rows, "timestamp", times), HEADERS, column)
+
+
+def _with(rows: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
+    return rows.set_column(rows.schema.get_field_index(name), pa.field(name, column.type), column)
+
+
+def _plain_headers(headers: list[dict[str, Any]] | None) -> list[dict[str, str | None]] | None:
+    return headers and [{"key": each["key"], "value": _base64(each["value"])} for each in headers]
+
+
+def _base64(content: bytes | None) -> str | None:
+    return None if content is None else b64encode(content).decode()
+
+
+def _as_text(rows: pa.RecordBatch, name: str) -> pa.Array:
+    """Raises ExportFailed, which names the first record that is none."""
+    column = rows.column(name)
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid as error:
+        row = next(row for row, content in enumerate(column.to_pylist()) if not _is_text(content))
+        topic, partition, offset = (rows.column(each)[row].as_py() for each in ("topic", "partition", "offset"))
+        raise ExportFailed(
+            f"the {name} of {topic}:{partition}:{offset} is no text",
+            why="it is not UTF-8",
+            remedy=f"export it as bytes: --{name}-as binary",
+        ) from error
+
+
+def _is_text(content: bytes | None) -> bool:
+    try:
+        return content is None or content.decode() is not None
+    except UnicodeDecodeError:
+        return False

@@ -1,0 +1,53 @@
+"""Archived records as rows of Spark's Kafka source, which exported files have as well."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from index_format.records import HEADER_TYPE
+
+HEADERS, INCARNATION = "headers", "incarnation"
+
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+_HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+_FIELDS = [
+    ("key", pa.binary()),
+    ("value", pa.binary()),
+    ("topic", pa.string()),
+    ("partition", pa.int32()),
+    ("offset", pa.int64()),
+    ("timestamp", _TIMESTAMP),
+    ("timestampType", pa.int32()),
+]
+
+
+def to_rows(
+    batch: pa.RecordBatch, topic: str, partition: int, *, headers: bool, incarnation: int | None = None
+) -> pa.RecordBatch:
+    """A batch of `records.SCHEMA` as Spark's columns, the last one `incarnation` if it is given; copies no values.
+
+    Timestamps are instants, and -1, Kafka's "none", the millisecond before the epoch, as in Spark's Kafka source.
+    """
+    columns = [
+        batch.column("key"),
+        batch.column("value"),
+        pa.repeat(pa.scalar(topic, pa.string()), batch.num_rows),
+        pa.repeat(pa.scalar(partition, pa.int32()), batch.num_rows),
+        batch.column("offset"),
+        pc.multiply_checked(batch.column("timestamp"), 1000).cast(_TIMESTAMP),
+        batch.column("timestamp_type").cast(pa.int32()),
+    ]
+    fields = list(_FIELDS)
+    if headers:
+        columns.append(_spark_headers(batch.column("headers")))
+        fields.append((HEADERS, _HEADERS))
+    if incarnation is not None:
+        columns.append(pa.repeat(pa.scalar(incarnation, pa.int32()), batch.num_rows))
+        fields.append((INCARNATION, pa.int32()))
+    return pa.record_batch(columns, schema=pa.schema(fields))
+
+
+def _spark_headers(column: pa.Array) -> pa.Array:
+    """Kafka's source gives null, not an empty list, for a record without headers."""
+    filled = column.cast(pa.list_(pa.field("element", HEADER_TYPE)))
+    empty = pc.equal(pc.list_value_length(filled), 0)
+    return pc.if_else(empty, pa.scalar(None, filled.type), filled).cast(_HEADERS)
