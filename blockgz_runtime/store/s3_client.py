@@ -179,6 +179,12 @@ def _without_credentials(error: Exception) -> AccessDenied:
 
 def _refusal(error: ClientError, address: S3Address, key: str, permissions: str) -> BlockgzError:
     """The first of code and status that says enough: S3 answers with 403 to a clock that is wrong, too."""
+    if error_code(error) == "InvalidObjectState":
+        return StoreError(
+            f"{address}/{key} has to be restored before it can be read",
+            why=str(error),
+            remedy="restore it (aws s3api restore-object), and keep lifecycle rules from moving chunks",
+        )
     status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
     for answer in (error_code(error), "" if status == "400" else status):
         refusal = _refusal_of(answer, error, address, key, permissions)

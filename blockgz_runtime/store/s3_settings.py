@@ -26,9 +26,8 @@ CHECKSUMS = ("CRC32", "SHA1", "SHA256")
 MOST_TAGS = 10
 
 _TAG = re.compile(r"[\w .:/+@-]{1,128}=[\w .:/=+@-]{0,256}")
-
 _REFERENCE = re.compile(r"\$\{(env|file):[^${}]+\}")
-_LOCAL_HOSTS = {"localhost", "127.0.0.1", "::1"}
+_ELSEWHERE_IN_CLEAR = re.compile(r"http://(?!(localhost|127\.0\.0\.1|\[::1\])([:/]|$))", re.I)
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ class S3Settings:
 
 
 class Conflict(NamedTuple):
-    """Settings that do not go together."""
+    """Settings that cannot be combined."""
 
     names: tuple[str, ...]
     reason: str
@@ -107,20 +106,31 @@ def check_setting(name: str, value: str) -> None:
 
 def conflicts(given: Mapping[str, Any]) -> list[Conflict]:
     """What is wrong with settings that are right one by one."""
-    found = []
-    if given["kms_key_id"] and not (given["sse"] or "").startswith("aws:kms"):
-        found.append(Conflict(("sse", "kms_key_id"), "only KMS has keys with an id", "set sse to aws:kms"))
-    if given["customer_key"] and given["sse"]:
-        found.append(Conflict(("sse", "customer_key"), "an object is encrypted in one way", "leave one of the two out"))
-    if given["external_id"] and not given["role_arn"]:
-        found.append(
-            Conflict(("role_arn", "external_id"), "the id is said as a role is assumed", "set role_arn as well")
-        )
-    endpoint = urlsplit(given["endpoint_url"] or "")
-    if given["customer_key"] and endpoint.scheme == "http" and endpoint.hostname not in _LOCAL_HOSTS:
-        reason = "the key itself goes to S3 with every request, and http:// does not encrypt it"
-        found.append(Conflict(("endpoint_url", "customer_key"), reason, "use an https:// endpoint"))
-    return found
+    sse, key = given["sse"] or "", given["customer_key"]
+    is_seen = key and _ELSEWHERE_IN_CLEAR.match(given["endpoint_url"] or "")
+    rules = (
+        (
+            given["kms_key_id"] and not sse.startswith("aws:kms"),
+            Conflict(("sse", "kms_key_id"), "only KMS keys have an id", "set sse to aws:kms"),
+        ),
+        (
+            key and sse,
+            Conflict(("sse", "customer_key"), "an object has one kind of encryption", "leave one of the two out"),
+        ),
+        (
+            given["external_id"] and not given["role_arn"],
+            Conflict(("role_arn", "external_id"), "an external id is sent when a role is assumed", "set role_arn too"),
+        ),
+        (
+            is_seen,
+            Conflict(
+                ("endpoint_url", "customer_key"),
+                "the key itself goes to S3 with every request, and http:// does not encrypt it",
+                "use an https:// endpoint",
+            ),
+        ),
+    )
+    return [conflict for is_wrong, conflict in rules if is_wrong]
 
 
 def parse_tags(text: str) -> dict[str, str]:
@@ -146,15 +156,15 @@ def _unusable(name: str, value: str, why: str, remedy: str) -> UsageError:
 def _one_of(*values: str) -> Callable[[str, str], None]:
     def check(name: str, value: str) -> None:
         if value not in values:
-            raise _unusable(name, value, "it is not among its values", f"write one of {', '.join(values)}")
+            raise _unusable(name, value, "there is no such value", f"write one of {', '.join(values)}")
 
     return check
 
 
 def _check_storage_class(name: str, value: str) -> None:
     if value in SLOW_CLASSES:
-        why = "its objects are restored for hours before they can be read; an archive is read at any time"
-        raise _unusable(name, value, why, "write GLACIER_IR, which is read at once")
+        why = "its objects cannot be read until they are restored, which takes hours"
+        raise _unusable(name, value, why, "write GLACIER_IR, whose objects can be read at once")
     _one_of(*STORAGE_CLASSES)(name, value)
 
 
@@ -167,14 +177,14 @@ def _check_proxy(name: str, value: str) -> None:
     if not is_proxy:  # without the value, which may hold a password
         raise UsageError(
             f"{name} is not the URL of a proxy",
-            why="it has a scheme, a host and a port",
+            why="a proxy has a scheme, a host and a port",
             remedy="write http://HOST:PORT, or http://USER:PASSWORD@HOST:PORT",
         )
 
 
 def _check_role(name: str, value: str) -> None:
     if not re.fullmatch(r"arn:[a-z0-9-]*:iam::[^:]*:role/.+", value):
-        raise _unusable(name, value, "it does not name a role", "write arn:aws:iam::ACCOUNT:role/NAME")
+        raise _unusable(name, value, "it is not the ARN of a role", "write arn:aws:iam::ACCOUNT:role/NAME")
 
 
 def _check_tags(_: str, value: str) -> None:
@@ -185,8 +195,8 @@ def _check_customer_key(name: str, value: str) -> None:
     if not _REFERENCE.fullmatch(value):  # without the value, which may be a key
         raise UsageError(
             f"{name} is not a reference to a key",
-            why="a key on a command line or in a configuration is seen by others",
-            remedy="write ${file:/path} or ${env:NAME}, and the key there, in base64",
+            why="other users could see a key on a command line or in a configuration file",
+            remedy="write ${file:/path} or ${env:NAME}, and put the key there in base64",
         )
 
 

@@ -36,9 +36,9 @@ class Bucket:
         )
         self._client.create_bucket(Bucket=name)
 
-    def put(self, key: str, body: bytes) -> None:
+    def put(self, key: str, body: bytes, **settings: Any) -> None:
         """Stores an object."""
-        self._client.put_object(Bucket=self.name, Key=key, Body=body)
+        self._client.put_object(Bucket=self.name, Key=key, Body=body, **settings)
 
     def head(self, key: str) -> Any:
         """What S3 says of an object."""

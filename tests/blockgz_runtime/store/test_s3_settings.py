@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from blockgz_runtime.errors import AccessDenied, UsageError
+from blockgz_runtime.errors import AccessDenied, StoreError, StoreUnavailable, UsageError
 from blockgz_runtime.store import s3_writer, writer
 from blockgz_runtime.store.address import S3Address
 from blockgz_runtime.store.opening import open_reader
@@ -103,15 +103,16 @@ def test_a_role_needs_credentials_to_begin_with(bucket: Bucket, monkeypatch: pyt
         ({"proxy_url": "socks5://proxy:3128"}, "proxy_url is not"),
         ({"proxy_url": "http://user:secret@"}, "proxy_url is not"),
         ({"role_arn": "archiver"}, "arn:aws:iam::ACCOUNT:role/NAME"),
-        ({"external_id": "x"}, "set role_arn as well"),
+        ({"external_id": "x"}, "set role_arn too"),
         ({"customer_key": "c2VjcmV0"}, "${file:/path}"),
-        ({"customer_key": "${env:KEY}", "sse": "AES256"}, "encrypted in one way"),
+        ({"customer_key": "${env:KEY}", "sse": "AES256"}, "one kind of encryption"),
         ({"customer_key": "${env:KEY}", "endpoint_url": "http://s3.example.com"}, "https://"),
+        ({"customer_key": "${env:KEY}", "endpoint_url": "HTTP://localhost.example.com/["}, "https://"),
         ({"sse": "kms"}, "aws:kms"),
-        ({"sse": "AES256", "kms_key_id": "alias/x"}, "only KMS has keys with an id"),
+        ({"sse": "AES256", "kms_key_id": "alias/x"}, "only KMS keys have an id"),
         ({"kms_key_id": "alias/x"}, "set sse to aws:kms"),
         ({"storage_class": "GLACIER"}, "GLACIER_IR"),
-        ({"storage_class": "DEEP_ARCHIVE"}, "restored for hours"),
+        ({"storage_class": "DEEP_ARCHIVE"}, "takes hours"),
         ({"storage_class": "COLD"}, "STANDARD_IA"),
         ({"acl": "open"}, "bucket-owner-full-control"),
         ({"checksum_algorithm": "MD5"}, "CRC32"),
@@ -130,8 +131,33 @@ def test_settings_that_make_no_sense_are_refused_by_name(given: dict[str, str], 
     assert "secret" not in f"{error.what} {error.why} {error.remedy}" and "c2VjcmV0" not in str(error)
 
 
-def test_a_password_of_a_proxy_is_not_shown() -> None:
-    assert "secret" not in repr(S3Settings(proxy_url="http://user:secret@proxy:3128"))
+def test_a_password_of_a_proxy_is_not_shown(
+    proxy: RecordingProxy, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3 = S3Settings(proxy.endpoint_url, "us-east-1", proxy_url="http://user:secret@127.0.0.1:9")
+    assert "secret" not in repr(s3)
+    monkeypatch.setattr("blockgz_runtime.store.s3_reader.REQUEST_ATTEMPTS", 1)
+
+    async def read() -> None:
+        async with open_reader(S3Address(bucket.name, ""), s3) as reader:
+            await reader.get("x", 100)
+
+    for attempt in (lambda: S3Store(S3Address(bucket.name, ""), s3, attempts=1).head("x"), lambda: asyncio.run(read())):
+        with pytest.raises(StoreUnavailable) as caught:
+            attempt()
+        assert "secret" not in f"{caught.value} {caught.value.why}" and "127.0.0.1:9" in caught.value.why
+
+
+def test_a_chunk_that_was_moved_to_a_slow_class_is_named(proxy: RecordingProxy, bucket: Bucket) -> None:
+    bucket.put("x", b"content", StorageClass="GLACIER")
+
+    async def read() -> None:
+        async with open_reader(S3Address(bucket.name, ""), S3Settings(proxy.endpoint_url, "us-east-1")) as reader:
+            await reader.get("x", 100)
+
+    with pytest.raises(StoreError, match="has to be restored") as caught:
+        asyncio.run(read())
+    assert "restore-object" in caught.value.remedy
 
 
 @pytest.fixture
