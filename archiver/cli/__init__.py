@@ -6,6 +6,18 @@ from blockgz_runtime.program.main import Place, Program, closing
 from blockgz_runtime.program.version import version_option
 
 COMMANDS = {
+    "run": Place(
+        "archiver.cli.run:run",
+        "Archive topics: follow them forever, or drain them once.",
+    ),
+    "status": Place(
+        "archiver.cli.status:status",
+        "Show the progress of each partition, from the archive's markers or from a running archiver.",
+    ),
+    "doctor": Place(
+        "archiver.cli.doctor:doctor",
+        "Check broker, permissions, topics, store and this machine for a run with the same settings.",
+    ),
     "config": Place(
         "archiver.cli.config:config_group",
         "Print, check and explain configuration files.",
@@ -14,40 +26,28 @@ COMMANDS = {
         "archiver.cli.demo:demo",
         "Archive a topic, look up records, replay to a point in time, and prove that the copy is equal.",
     ),
-    "doctor": Place(
-        "archiver.cli.doctor:doctor",
-        "Check broker, permissions, topics, store and this machine for a run with the same settings.",
-    ),
-    "forget": Place(
-        "archiver.cli.forget:forget",
-        "Remove partitions that are gone for good from the archive's inventory.",
-    ),
     "gc": Place(
         "archiver.cli.gc:gc",
         "Delete what dead writers left behind: orphaned objects, temporary files and unfinished uploads.",
-    ),
-    "import": Place(
-        "archiver.cli.import_command:import_command",
-        "Convert an archive of kafka-connect-s3, or one of its forks, at SOURCE into a current one.",
     ),
     "repair": Place(
         "archiver.cli.repair:repair",
         "Rebuild lost indexes, markers and inventories, and recover records.",
     ),
-    "run": Place(
-        "archiver.cli.run:run",
-        "Archive topics: follow them forever, or drain them once.",
+    "forget": Place(
+        "archiver.cli.forget:forget",
+        "Remove partitions that are gone for good from the archive's inventory.",
+    ),
+    "import": Place(
+        "archiver.cli.import_command:import_command",
+        "Convert an archive of kafka-connect-s3, or one of its forks, at SOURCE into a current one.",
     ),
     "spark": Place(
         "archiver.cli.spark:spark",
         "Archive topics as a Spark job, from Spark's Kafka source to the format blockgz-archive.",
     ),
-    "status": Place(
-        "archiver.cli.status:status",
-        "Show the progress of each partition, from the archive's markers or from a running archiver.",
-    ),
 }
-"""Commands, where they are defined, and their line on the help page; each is imported when it is used."""
+"""Commands, most used first, where they are defined, and their line on the help page; each is imported when used."""
 
 
 @click.group(

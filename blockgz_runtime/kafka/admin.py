@@ -14,6 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
 
 from blockgz_runtime.errors import AccessDenied, PartitionUnavailable
 from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS, DENIED, kafka_failure
+from blockgz_runtime.kafka.settings import make_client
 
 FACTS_DEADLINE_SECONDS = 3.0
 """Brokers that do not tell ids or configurations, such as librdkafka's mock, are not waited for."""
@@ -23,6 +24,12 @@ ISOLATION_LEVELS = {
 }
 OF_THE_TOPIC = (ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
 """Where a setting comes from that was set for the topic: a member or its number, by the client's version."""
+
+
+def topics_of(settings: dict[str, Any], seconds: float) -> list[str]:
+    """The topics of a cluster but internal ones; whatever fails is KafkaException or UsageError."""
+    admin: AdminClient = make_client(AdminClient, settings)
+    return [name for name in admin.list_topics(timeout=seconds).topics if not name.startswith("__")]
 
 
 def has_controller(metadata: Any) -> bool:

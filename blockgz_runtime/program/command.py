@@ -6,7 +6,9 @@ from typing import Any
 import click
 
 from blockgz_runtime.errors import UsageError, joined
+from blockgz_runtime.program.completion import TOPIC
 from blockgz_runtime.program.config_file import CONFIG, SHARED, config_option, used_config
+from blockgz_runtime.program.help_page import HelpPage, HelpPageOfGroup
 
 NEVER_FROM_ENVIRONMENT = {"yes", "into_source"}
 """Options by which a person agrees to one command: a variable would agree to all that follow."""
@@ -18,7 +20,7 @@ debug: ContextVar[bool] = ContextVar(_DEBUG, default=False)
 """Whether failures show their traceback: set by `--debug`."""
 
 
-class ProgramCommand(click.Command):
+class ProgramCommand(HelpPage):
     """A command that names everything that is missing at once."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -58,6 +60,8 @@ def completed(command: click.Command) -> click.Command:
     The variable is BLOCKGZ_ and the long name in capitals, where the option names none. May be done again.
     """
     if isinstance(command, click.Group):
+        if type(command) is click.Group:
+            command.__class__ = HelpPageOfGroup
         for inner in command.commands.values():
             completed(inner)
         return command
@@ -71,6 +75,8 @@ def completed(command: click.Command) -> click.Command:
     if _DEBUG not in names:
         command.params.append(_debug_option())
     for param in command.params:
+        if isinstance(param, click.Argument) and param.type is click.STRING and "TOPIC" in (param.metavar or ""):
+            param.type = TOPIC
         if isinstance(param, click.Option) and param.name not in NEVER_FROM_ENVIRONMENT:
             name = max(param.opts, key=len).lstrip("-").replace("-", "_").upper()
             param.envvar = param.envvar or f"BLOCKGZ_{name}"

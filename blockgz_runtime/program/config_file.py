@@ -81,7 +81,7 @@ def config_option() -> click.Option:
 
 def _load(context: click.Context, _: click.Parameter, given: str | None) -> None:
     path = config_path(given, os.environ)
-    if path is not None and not context.resilient_parsing:
+    if path is not None:
         use_config(context, path)
 
 

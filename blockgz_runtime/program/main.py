@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from blockgz_runtime.errors import FAILED, USAGE, UsageError, exit_code
 from blockgz_runtime.process import terminated_as_interrupted
 from blockgz_runtime.program.command import completed, debug
+from blockgz_runtime.program.help_page import HelpPageOfGroup
 from blockgz_runtime.program.terminal import escaped_terminals
 from index_format.errors import BlockgzError, masked_urls
 
@@ -45,7 +47,7 @@ class Place(NamedTuple):
     """The first sentence of its help: the group's help page shows it without importing the command."""
 
 
-class Program(click.Group):
+class Program(HelpPageOfGroup):
     """A group whose commands are imported when they are used, and fail in one way.
 
     A failure is three lines on stderr and an exit code, with a traceback only on demand.
@@ -68,6 +70,13 @@ class Program(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(name, place.summary) for name, place in self.places.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands by their places, so that none is imported, and options."""
+        commands = [(name, place.summary) for name, place in self.places.items() if name.startswith(incomplete)]
+        return [CompletionItem(name, help=text) for name, text in commands] + click.Command.shell_complete(
+            self, ctx, incomplete
+        )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -99,6 +99,10 @@ class TestValues:
         result = ran(replayer, "ls", "-C", "f.yaml")
         assert (result.exit_code, "PLACE is not set" in result.stderr) == (2, True)
 
+    def test_a_customer_key_stays_a_reference(self) -> None:
+        Path("f.yaml").write_text(FILE + "customer_key: ${env:NO_SUCH_KEY}\n")
+        assert probe("-C", "f.yaml").startswith("./from-file ")
+
 
 class TestErrors:
     @pytest.mark.parametrize(
