@@ -5,7 +5,6 @@ missing or wrong is found out by name, where S3 just refuses the request.
 """
 
 import base64
-import binascii
 import hashlib
 import logging
 import os
@@ -13,6 +12,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CustomerKey:
-    """A key of AES-256."""
+    """A key of 32 bytes, for AES-256."""
 
     key: bytes = field(repr=False)
 
@@ -62,10 +62,10 @@ def load_customer_key(reference: str | None) -> CustomerKey | None:
     with naming("customer_key", remedy="write ${file:/path} or ${env:NAME}"):
         text = resolve_references(reference, os.environ)
     if named and Path(named[1]).expanduser().stat().st_mode & 0o004:
-        _log.warning("warning: every user can read the customer key in %s; chmod o-r", named[1])
+        _warn_once(named[1])
     try:
         key = base64.b64decode(text, validate=True)
-    except binascii.Error:
+    except ValueError:  # no base64, or not even ASCII
         key = b""
     if len(key) != KEY_BYTES:
         raise UsageError(
@@ -74,6 +74,11 @@ def load_customer_key(reference: str | None) -> CustomerKey | None:
             remedy="make one: openssl rand -base64 32",
         )
     return CustomerKey(key)
+
+
+@cache
+def _warn_once(file: str) -> None:
+    _log.warning("warning: every user can read the customer key in %s; chmod o-r", file)
 
 
 def fingerprint_of(reference: str | None) -> str | None:
@@ -90,7 +95,7 @@ def check_fingerprint(archive: ArchiveInfo, given: str | None, url: str) -> None
     if named is None:
         raise UsageError(
             f"{url} is not encrypted with a customer key",
-            why="a key was given, and the archive was created without one",
+            why="a key was given, but the archive was created without one",
             remedy="leave --customer-key out, or create another archive",
         )
     if given is None:
