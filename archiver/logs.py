@@ -67,6 +67,7 @@ class LogEvent(StrEnum):
     TOPICS_UNKNOWN = "topics_unknown"
     UNANSWERED = "unanswered"
     UNCONFIRMED = "unconfirmed"
+    UNENCRYPTED = "unencrypted"
     WATERMARKS_UNKNOWN = "watermarks_unknown"
     WORKER_DIED = "worker_died"
 

@@ -26,6 +26,7 @@ from blockgz_runtime.process import stop_on_signals
 from blockgz_runtime.program.config_file import used_config
 from blockgz_runtime.program.main import closing, ended_code, error_lines, listed
 from blockgz_runtime.program.tables import bytes_text, print_table
+from blockgz_runtime.unencrypted import unencrypted_brokers, unencrypted_endpoint
 from index_format.errors import BlockgzError
 
 
@@ -52,6 +53,7 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
     config = resolved.config
     log_to(CurrentStderr(), level=logging.INFO if verbose else logging.WARNING, log_format=config.log_format)
     log.info(LogEvent.CONFIGURATION, file=str(used_config().path) if used_config().path else None)
+    _warn_of_open_connections(config)
     resolved.check_secrets(os.environ)
     check_settings(config, lambda name: resolved.named(KAFKA_PREFIX + name))
     if config.workers > 1 and not config.once:
@@ -65,6 +67,16 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
     if config.workers > 1:
         return drain_together(config, report, showing)
     return archive(config, WHOLE, report, showing)
+
+
+def _warn_of_open_connections(config: RunConfig) -> None:
+    if WORKER_VARIABLE in os.environ:  # whoever started this process said so
+        return
+    brokers = unencrypted_brokers({"bootstrap.servers": config.bootstrap_servers, **config.kafka})
+    endpoint = unencrypted_endpoint(config.endpoint_url)
+    for service, host in (("Kafka", brokers), ("S3", endpoint)):
+        if host is not None:
+            log.warning(LogEvent.UNENCRYPTED, service=service, host=host)
 
 
 def _run_workers(config: RunConfig) -> int:

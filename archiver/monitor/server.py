@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import ip_address
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import urlopen
@@ -24,6 +23,7 @@ from archiver.logs import LogEvent, log
 from archiver.monitor.metrics import make_registry
 from archiver.monitor.snapshot import UNOWNED, ServiceSnapshot
 from blockgz_runtime.errors import UsageError
+from blockgz_runtime.unencrypted import is_loopback
 
 PATHS = ("/metrics", "/healthz", "/readyz", "/status")
 REQUEST_SECONDS = 10.0
@@ -179,20 +179,13 @@ def is_own_name(bound: str, asked: str | None) -> bool:
 
     A page of some web site can give its own name the address 127.0.0.1, and have a browser ask for it.
     """
-    if asked is None or not _is_loopback(bound):
+    if asked is None or not is_loopback(bound):
         return True
     try:
         name = urlsplit(f"//{asked}").hostname or ""
     except ValueError:
         return False
-    return name == bound.lower() or _is_loopback(name)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host.lower() == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return name == bound.lower() or is_loopback(name)
 
 
 class _BoundedHead(io.BufferedReader):

@@ -1,10 +1,14 @@
 """Options that say where an archive is and how an old one is to be read: those of both programs."""
 
 from collections.abc import Callable
+from typing import Any
+
+import click
 
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.options import SIZE, F, Option, OptionSet, choice_option, with_options
 from blockgz_runtime.store.s3_settings import CHECKSUMS, ENCRYPTIONS, S3Settings
+from blockgz_runtime.unencrypted import unencrypted_endpoint
 from blockgz_runtime.units import format_size
 from index_format.ancestor.payloads import OLD_FORMATS, OldFormat
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
@@ -43,10 +47,19 @@ _OBJECTS = (
     Option("--checksum-algorithm", metavar="|".join(CHECKSUMS), help="Checksum that S3 verifies and keeps."),
 )
 
-s3_options = OptionSet("s3", S3Settings, *_CONNECTION)
+
+def _settings(**given: Any) -> S3Settings:
+    settings = S3Settings(**given)
+    host = unencrypted_endpoint(settings.endpoint_url)
+    if host is not None:
+        click.echo(f"warning: the connection to S3 at {host} is not encrypted (--endpoint-url)", err=True)
+    return settings
+
+
+s3_options = OptionSet("s3", _settings, *_CONNECTION)
 """Adds what reading needs of S3's settings; passes `s3: S3Settings`."""
 
-writing_s3_options = OptionSet("s3", S3Settings, *_CONNECTION, *_OBJECTS)
+writing_s3_options = OptionSet("s3", _settings, *_CONNECTION, *_OBJECTS)
 """Adds all of S3's settings; passes `s3: S3Settings`."""
 
 max_block_option = Option(

@@ -14,6 +14,7 @@ from blockgz_runtime.errors import UsageError
 from blockgz_runtime.kafka.loading_code import refuse_code
 from blockgz_runtime.program.config_file import kafka_defaults
 from blockgz_runtime.program.options import Option, OptionSet
+from blockgz_runtime.unencrypted import unencrypted_brokers
 
 PROPERTIES_VARIABLE = "BLOCKGZ_KAFKA_PROPERTIES"
 
@@ -43,7 +44,13 @@ class _Brokers(click.Option):
 
 def _properties(bootstrap_server: str | None, properties: tuple[str, ...]) -> dict[str, str]:
     bootstrap = {"bootstrap.servers": bootstrap_server} if bootstrap_server else {}
-    return kafka_defaults() | kafka_properties(properties) | bootstrap
+    kafka = kafka_defaults() | kafka_properties(properties) | bootstrap
+    broker = unencrypted_brokers(kafka)
+    if broker is not None:
+        click.echo(
+            f"warning: the connection to Kafka at {broker} is not encrypted: security.protocol is not SSL", err=True
+        )
+    return kafka
 
 
 def properties_option(parameter: str) -> Option:
