@@ -37,19 +37,18 @@ def _is_missing(param: click.Parameter, context: click.Context, options: dict[st
 
 
 def _missing(context: click.Context, params: list[click.Parameter]) -> UsageError:
-    names = [
-        param.make_metavar(context) if isinstance(param, click.Argument) else "/".join(param.opts) for param in params
-    ]
-    ways = ["on the command line"]
-    if variables := [str(param.envvar) for param in params if param.envvar]:
-        ways.append(f"by {joined(variables)}")
-    if fields := [SHARED[str(param.name)] for param in params if param.name in SHARED]:
-        ways.append(f"by {joined(fields)} in {used_config().place}")
-    them = "it" if len(params) == 1 else "them"
+    metavars = [param.make_metavar(context) for param in params]
+    given = list(zip(params, metavars, strict=True))
+    names = [metavar if isinstance(param, click.Argument) else "/".join(param.opts) for param, metavar in given]
+    ways = [metavar if isinstance(param, click.Argument) else f"{param.opts[0]} {metavar}" for param, metavar in given]
+    variables = [str(param.envvar) for param in params if param.envvar]
+    fields = [SHARED[str(param.name)] for param in params if param.name in SHARED]
+    elsewhere = [f"set {joined(variables)}"] if variables else []
+    elsewhere += [f"put {joined(fields)} in {used_config().place}"] if fields else []
     return UsageError(
         f"{joined(names)} {'is' if len(params) == 1 else 'are'} missing",
-        why=f"{context.command_path} needs {them}",
-        remedy=f"set {them} {joined(ways, 'or')}; see {context.command_path} --help",
+        why=f"{context.command_path} needs {'it' if len(params) == 1 else 'them'}",
+        remedy=f"{joined([f'add {joined(ways)}', *elsewhere], 'or')}; see {context.command_path} --help",
     )
 
 

@@ -122,8 +122,8 @@ class TestErrors:
     def test_all_that_is_missing_is_named_at_once(self) -> None:
         result = ran(replayer, "replay")
         assert result.stderr.startswith("error: TOPIC[:P[,P-P]], -b/--bootstrap-server and -a/--archive are missing")
-        assert "BLOCKGZ_ARCHIVE" in result.stderr
-        assert "bootstrap_servers and archive in a configuration file" in result.stderr
+        assert "add TOPIC[:P[,P-P]], -b HOST:PORT and -a ADDRESS, set BLOCKGZ_BOOTSTRAP_SERVER" in result.stderr
+        assert "put bootstrap_servers and archive in a configuration file" in result.stderr
 
     def test_what_the_file_gives_is_not_missing(self) -> None:
         Path("f.yaml").write_text(FILE)
