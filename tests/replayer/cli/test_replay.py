@@ -463,4 +463,4 @@ def test_no_broker(program: Program) -> None:
 def test_no_address(root: Path) -> None:
     result = CliRunner().invoke(main, ["replay", "orders", "--to-topic", "x", "-a", str(root)], prog_name="replayer")
     assert result.exit_code == 2
-    assert "add -b HOST:PORT" in result.stderr
+    assert "-b/--bootstrap-server is missing" in result.stderr and "BLOCKGZ_BOOTSTRAP_SERVER" in result.stderr
