@@ -42,7 +42,7 @@ def test_all_partitions_in_one_report(site: Site, topic_name: str) -> None:
     assert (again["records"], {each["drained"] for each in again["partitions"]}) == (0, {True})
 
 
-def test_one_that_is_killed_is_named_and_another_run_goes_on(site: Site, topic_name: str, tmp_path: Path) -> None:
+def test_one_that_is_killed_is_named_and_another_run_continues(site: Site, topic_name: str, tmp_path: Path) -> None:
     home = tmp_path / "archive" / f"topic={filled(site, topic_name)}"
     with site.start(topic_name, "--once", "--workers", "2", *SMALL_CHUNKS, "--json") as archiver:
         wait_until(lambda: any(home.glob("*/*.index.json")), 60, "a chunk", longest_pause=0.005)
@@ -69,6 +69,6 @@ def test_asked_to_end_they_end_in_order(site: Site, topic_name: str, tmp_path: P
     assert sum(len(site.exact(topic_name, number).records) for number in range(PARTITIONS)) == RECORDS
 
 
-def test_what_keeps_all_of_them_from_starting_is_said_once(site: Site, topic_name: str) -> None:
+def test_what_keeps_all_of_them_from_starting_is_reported_once(site: Site, topic_name: str) -> None:
     done = site.run(f"{topic_name}-not-there", "--once", "--workers", "3", "--json", check=2)
     assert (done.stdout, done.stderr.count("error:")) == ("", 1)

@@ -414,7 +414,7 @@ def test_a_grace_below_an_hour_is_refused(folder: Path) -> None:
     assert "younger than an hour" in result.stderr
 
 
-def test_a_folder_that_is_no_archive_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_an_archive_is_left_alone(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     assert run("-a", missing).exit_code == NoArchiveThere.exit_code == 10
     assert not missing.exists()

@@ -90,7 +90,7 @@ def test_members_share_and_hand_over(team: Team, topic_name: str) -> None:
 
 
 @pytest.mark.parametrize("identity", [(), ("--group-instance-id", "archiver-1")], ids=["session", "static"])
-def test_killed_archiver_goes_on_within_ten_seconds(team: Team, topic_name: str, identity: tuple[str, ...]) -> None:
+def test_killed_archiver_continues_within_ten_seconds(team: Team, topic_name: str, identity: tuple[str, ...]) -> None:
     create_topic(team.bootstrap, topic_name, 2)
     fill(team.bootstrap, topic_name, 2, 200)
     arguments = (topic_name, "--group-id", topic_name, *SESSION, *identity)
@@ -124,7 +124,7 @@ def test_the_new_protocol(team: Team, topic_name: str) -> None:
 NEW_SESSION_SECONDS = CONSUMER_SESSION_MS / 1000 + 10
 
 
-def test_killed_archiver_of_the_new_protocol_goes_on_once_its_session_is_over(team: Team, topic_name: str) -> None:
+def test_killed_archiver_of_the_new_protocol_continues_once_its_session_is_over(team: Team, topic_name: str) -> None:
     create_topic(team.bootstrap, topic_name, 2)
     fill(team.bootstrap, topic_name, 2, 200)
     arguments = (topic_name, "--group-id", topic_name, "--group-protocol", "consumer")
@@ -194,7 +194,7 @@ def test_new_topics_and_partitions_are_picked_up(team: Team, broker: KafkaBroker
     assert not (team.folder / f"topic={left_out}").exists()
 
 
-def test_a_topic_created_again_gets_a_folder_of_its_own(team: Team, topic_name: str) -> None:
+def test_a_recreated_topic_gets_its_own_folder(team: Team, topic_name: str) -> None:
     create_topic(team.bootstrap, topic_name, 2)
     fill(team.bootstrap, topic_name, 2, 100)
     member = team.join(topic_name, "--group-id", topic_name, *SESSION)

@@ -25,7 +25,7 @@ def listed(site: Site) -> dict[tuple[str, int], dict[str, object]]:
 
 
 @pytest.mark.parametrize("options", [(), ("--workers", "3"), ("--single-writer",)])
-def test_every_partition_is_listed_and_a_lost_one_is_missed(
+def test_every_partition_is_listed_and_a_lost_one_is_noticed(
     site: Site, topic_name: str, options: tuple[str, ...]
 ) -> None:
     create_topic(site.bootstrap, topic_name, PARTITIONS)
@@ -59,7 +59,7 @@ def test_a_topic_that_is_created_again_ends_the_incarnation_before(site: Site, t
     assert first["topic_id"] != second["topic_id"]
 
 
-def test_a_declared_inventory_that_was_deleted_is_made_again(site: Site, topic_name: str) -> None:
+def test_a_declared_inventory_that_was_deleted_is_rebuilt(site: Site, topic_name: str) -> None:
     create_topic(site.bootstrap, topic_name, 2)
     produce(site.bootstrap, topic_name, [NewRecord(b"%d" % number, partition=number) for number in range(2)])
     site.once(topic_name)

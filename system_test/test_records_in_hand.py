@@ -87,7 +87,7 @@ def test_a_cluster_that_is_gone(own_broker: KafkaBroker, topic_name: str, tmp_pa
     done.expect(0)
 
 
-def test_commits_go_on_while_the_cluster_is_gone(own_broker: KafkaBroker, topic_name: str, tmp_path: Path) -> None:
+def test_commits_continue_while_the_cluster_is_gone(own_broker: KafkaBroker, topic_name: str, tmp_path: Path) -> None:
     site = folder_site(own_broker.bootstrap, tmp_path / "archive")
     with archiving(own_broker, site, topic_name, "--chunk-interval", "15s") as service:
         program = service.program

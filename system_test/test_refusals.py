@@ -55,7 +55,7 @@ def produce(site: Site, topic: str) -> None:
 
 
 @each_refusal
-def test_a_running_service_goes_on_when_a_refusal_passed(
+def test_a_running_service_continues_when_a_refusal_passed(
     site: Site, proxy: FaultProxy, topic_name: str, fault: Fault
 ) -> None:
     produce(site, topic_name)

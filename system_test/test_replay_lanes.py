@@ -49,7 +49,7 @@ def test_a_thousand_lanes_in_transactions_with_1024_open_files(site: Site, topic
         assert [each.value for each in read(site.bootstrap, copy, partition)] == [each.value for each in made]
 
 
-def test_too_few_open_files_are_said_at_the_start(site: Site, topic_name: str) -> None:
+def test_too_few_open_files_are_reported_at_the_start(site: Site, topic_name: str) -> None:
     ArchiveWriter(Path(site.address)).partition(topic_name, 0).commit(records(range(5)))
     copy = f"{topic_name}-copy"
     create_topic(site.bootstrap, copy, 1, {"retention.ms": "-1"})

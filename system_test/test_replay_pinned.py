@@ -109,7 +109,7 @@ def test_a_source_archived_anew_before_a_resume(site: Site, topic_name: str, cop
     assert {partition: values(site, copy, partition) for partition in range(2)} == wanted
 
 
-def test_a_broker_that_stands_still_for_28_seconds(site: Site, broker: KafkaBroker, topic_name: str, copy: str) -> None:
+def test_a_broker_that_hangs_for_28_seconds(site: Site, broker: KafkaBroker, topic_name: str, copy: str) -> None:
     """No other run began: the replay goes on, whatever late requests of its own do to its producers."""
     with replaying(site, topic_name, copy, "--transactional", "--rate", "400/s") as replay:
         replay.wait_for(lambda: logged(site, copy) > 200, 60, "some records")

@@ -18,7 +18,7 @@ MOST_GROWTH_MIB = 32
 what the heaps keep free (`blockgz_runtime/process.py`: up to 64 MiB)."""
 
 
-def test_waves_are_no_growth_and_what_leaks_below_them_is() -> None:
+def test_waves_are_not_growth_and_what_leaks_below_them_is() -> None:
     wave = [200.0 + (60 if 100 <= second % 300 < 220 and second > 900 else 0) for second in range(3000)]
     leak = [value + second / 3600 * 6 for second, value in enumerate(wave)]
     flat, growing = (slope_per_hour(floors(list(enumerate(each)), 300)) for each in (wave, leak))

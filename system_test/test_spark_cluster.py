@@ -171,7 +171,7 @@ class Interrupted(Exception):
     """A batch that ends half way, as where the driver dies."""
 
 
-def test_a_stream_begun_again_at_random_points_neither_loses_nor_doubles(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_restarted_at_random_points_neither_loses_nor_doubles(spark: SparkSession, tmp_path: Path) -> None:
     """Stopped within a batch, before or after its output is written; the output of a batch is named by its id."""
     seed = int(os.environ.get("BLOCKGZ_SEED", random.randrange(2**32)))
     source = random.Random(seed)

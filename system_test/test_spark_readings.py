@@ -129,7 +129,7 @@ def test_a_transactional_topic_has_no_gaps_wherever_batches_and_jobs_end(
     assert list(map(len, archived)) == list(map(len, there))
 
 
-def test_holes_of_compaction_are_no_gaps_where_batches_meet(site: Site, topic_name: str, tmp_path: Path) -> None:
+def test_holes_of_compaction_are_not_gaps_where_batches_meet(site: Site, topic_name: str, tmp_path: Path) -> None:
     """Whole batches are compacted away, behind some that are not."""
     create_compacted_topic(site.bootstrap, topic_name)
     keys = [b"first-%d" % n for n in range(12)] + [b"%d" % (n % 3) for n in range(28)]

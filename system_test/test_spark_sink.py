@@ -314,7 +314,9 @@ def test_a_stream_that_loses_its_checkpoint_and_two_that_meet(
     assert (found["verdict"], sum(each["records"] for each in found["partitions"])) == ("OK", 900), f"seed {seed}"
 
 
-def test_the_service_and_the_sink_go_on_where_the_other_ended(spark: SparkSession, site: Site, topic_name: str) -> None:
+def test_the_service_and_the_sink_continue_where_the_other_ended(
+    spark: SparkSession, site: Site, topic_name: str
+) -> None:
     create_topic(site.bootstrap, topic_name)
     produce(site.bootstrap, topic_name, [NewRecord(b"%d" % n) for n in range(50)])
     site.once(topic_name)

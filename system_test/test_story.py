@@ -148,7 +148,7 @@ def _buffered(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*.chunk") if path.stat().st_size]
 
 
-def test_05_the_next_run_goes_on_where_the_signal_came(story: Story) -> None:
+def test_05_the_next_run_continues_where_the_signal_came(story: Story) -> None:
     story.produce(LATE)
     story.site.once(story.topic, *BLOCKS)
     for partition in range(PARTITIONS):

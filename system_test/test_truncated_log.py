@@ -31,7 +31,7 @@ def value_at(site: Site, topic: str, offset: int) -> str:
     return value
 
 
-def test_it_goes_on_where_log_and_archive_agree_and_readers_see_one_partition(
+def test_it_continues_where_log_and_archive_agree_and_readers_see_one_partition(
     own_broker: KafkaBroker, topic_name: str, tmp_path: Path
 ) -> None:
     broker, topic = own_broker, topic_name

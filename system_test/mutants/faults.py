@@ -216,7 +216,7 @@ MUTANTS = (
         DIVERGED,
         "        if found is not None and _is_archived(place, entry, found):\n",
         "        if found is not None:\n",
-        (f"{OF_DIVERGED}::test_it_goes_on_behind_the_newest_chunk_whose_last_record_the_log_holds",),
+        (f"{OF_DIVERGED}::test_it_continues_after_the_newest_chunk_whose_last_record_the_log_holds",),
     ),
     Mutant(
         "a marker with a successor is claimed",
@@ -279,7 +279,7 @@ MUTANTS = (
         OWNERSHIP,
         "        known_id = archived_id if topic_id is None else topic_id\n",
         "        known_id = topic_id\n",
-        (f"{OF_OWNERSHIP}::test_an_id_that_is_not_told_is_the_folders",),
+        (f"{OF_OWNERSHIP}::test_an_id_that_is_not_reported_is_the_folders",),
     ),
     Mutant(
         "a look at nothing makes the cluster count as one that answers",

@@ -45,7 +45,7 @@ def test_a_section_that_is_run_again_takes_the_place_of_the_older_run():
     assert first["sections"] == {"archive": {"ratios": {"a": 1}}}
 
 
-def test_a_ratio_that_fell_by_more_than_a_fifth_is_told():
+def test_a_ratio_that_fell_by_more_than_a_fifth_is_reported():
     found = {
         change.name: change.fell for change in changes(result(a=1.0, b=1.0, gone=1), result(a=0.79, b=0.81, new=1))
     }

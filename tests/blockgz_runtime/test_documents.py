@@ -117,7 +117,7 @@ class TestJson:
         ("f.json", '{"chunk_bytes": 1, "chunk_bytes": 2}'),
     ],
 )
-def test_a_key_that_comes_twice(name: str, text: str) -> None:
+def test_a_key_that_occurs_twice(name: str, text: str) -> None:
     assert "given twice" in refused(name, text).what
 
 

@@ -32,7 +32,7 @@ def test_all_is_written_handlers_run_and_a_thread_that_waits_keeps_nobody(code: 
     assert done.stdout == "x" * 1_000_000 + "handlers run\n"
 
 
-def test_output_that_cannot_be_written_is_no_success() -> None:
+def test_output_that_cannot_be_written_is_not_a_success() -> None:
     program = "\n".join(line for line in PROGRAM.format(code=0).splitlines() if "Thread(" not in line)
     with Path("/dev/full").open("w") as full:
         done = ran(program, stdout=full)

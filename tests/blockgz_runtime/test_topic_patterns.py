@@ -24,7 +24,7 @@ def test_whole_names_and_none_of_kafkas_own(pattern: str, topics: list[str]) -> 
     assert matching(pattern, TOPICS) == topics
 
 
-def test_what_fits_nothing_and_what_is_no_expression() -> None:
+def test_what_fits_nothing_and_what_is_not_an_expression() -> None:
     with pytest.raises(NotInArchive, match="no archived topic matches 'x\\*'") as caught:
         matching("x*", TOPICS)
     assert "bills, orders" in caught.value.why

@@ -121,7 +121,7 @@ def test_get_refuses_more_than_the_bound(store: Store) -> None:
 
 
 @pytest.mark.parametrize("key", ["missing", "folder", "x/below"])
-def test_what_is_missing_is_said_to_be_missing(store: Store, key: str) -> None:
+def test_what_is_missing_is_reported_as_missing(store: Store, key: str) -> None:
     store.put("folder/x", b"1")
     store.put("x", b"1")
     for use in (
@@ -161,7 +161,7 @@ def test_list_gives_all_keys_below_a_prefix_in_order(store: Store) -> None:
     assert store.read(lambda reader: keys(reader, "none/")) == []
 
 
-def test_list_begins_behind_a_key_which_need_not_be_there(store: Store) -> None:
+def test_list_begins_after_a_key_which_need_not_be_there(store: Store) -> None:
     for key in ("t/b", "t/a/2", "t/a/10", "t/_c/x", "t-x", "u"):
         store.put(key, b"1")
 

@@ -372,7 +372,7 @@ def test_a_file_whose_fsync_failed_is_copied_when_it_is_offered_again(
         store.put_if_absent("y", body._replace(sha256="0" * 64), "attempt")
 
 
-def test_a_folder_whose_fsync_failed_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_whose_fsync_failed_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, synced = LocalStore(tmp_path), list[Path]()
     with monkeypatch.context() as broken:
         broken.setattr(local, "sync_folder", broken_disk)
@@ -661,7 +661,7 @@ def test_a_profile_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no-such-profile" in caught.value.why
 
 
-def test_an_endpoint_that_is_no_url() -> None:
+def test_an_endpoint_that_is_not_a_url() -> None:
     with pytest.raises(UsageError, match="cannot be set up"):
         S3Store(S3Address("bucket", ""), S3Settings("localhost:9000"))
 
@@ -687,7 +687,7 @@ def test_a_local_archive_keeps_its_buffer_inside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", [404, 500])
-def test_an_error_that_is_cut_off_is_no_fault_of_the_program(broken: Broken, status: int) -> None:
+def test_an_error_that_is_cut_off_is_not_a_fault_of_the_program(broken: Broken, status: int) -> None:
     broken.script.answer = Answer(status, "InternalError", promised=100_000, is_reset=True)
     with pytest.raises(StoreUnavailable):
         broken.store.get("x")

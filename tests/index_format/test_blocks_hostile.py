@@ -67,7 +67,7 @@ def test_another_length_than_recorded(expected: int) -> None:
 
 
 @pytest.mark.parametrize("member", [b"", b"\x1f", b"plain text, not gzip", zlib.compress(RAW), RAW])
-def test_what_is_no_gzip(member: bytes) -> None:
+def test_what_is_not_gzip(member: bytes) -> None:
     with pytest.raises(CorruptBlock):
         inflate(member, len(RAW), LIMIT)
 

@@ -66,7 +66,7 @@ def test_a_claim_raises_the_epoch_and_names_the_writer() -> None:
     )
 
 
-def test_a_claim_over_a_gap_moves_on_behind_it() -> None:
+def test_a_claim_over_a_gap_moves_on_after_it() -> None:
     gap = Gap(10, 50, "retention")
     marker = reread(claim(append(marker_of(), 5, 10), gap))
     assert (marker.next_offset, marker.gaps, marker.chain_end) == (50, (gap,), 50)
@@ -106,7 +106,7 @@ def test_progress_after_a_chunk_raises_its_end() -> None:
     assert reread(append(marker, 14, 20)).spans[-1].start_offset == 14
 
 
-def test_progress_behind_a_gap_raises_nothing_but_the_position() -> None:
+def test_progress_after_a_gap_raises_nothing_but_the_position() -> None:
     marker = claim(append(marker_of(), 0, 10), Gap(10, 50, "retention"))
     marker = reread(advance(marker, 60))
     assert (marker.next_offset, marker.tail[-1].next_offset, marker.chain_end) == (60, 10, 50)
@@ -288,7 +288,7 @@ def test_an_index_of_another_partition_or_of_other_bytes() -> None:
         decode_index(INDEX_BODY + b" ", ENTRY, "orders", 3)
 
 
-def test_a_chunk_that_takes_the_place_of_a_gap_ends_where_the_chain_goes_on() -> None:
+def test_a_chunk_that_takes_the_place_of_a_gap_ends_where_the_chain_continues() -> None:
     marker = advance(claim(append(marker_of(), 0, 10), Gap(10, 20, "retention")), 25)
     entry = chunk_entry(10, 20)
     assert inserted(marker, entry, (), nonce="i", tail_hash=None)[0].tail[-1].next_offset == 25
@@ -299,7 +299,7 @@ def test_a_chunk_that_takes_the_place_of_a_gap_ends_where_the_chain_goes_on() ->
     assert part.tail[-1].next_offset == 15
 
 
-def test_a_chunk_cannot_start_with_a_gap_behind_a_hole() -> None:
+def test_a_chunk_cannot_start_with_a_gap_after_a_hole() -> None:
     marker = claim(append(marker_of(), 0, 10), Gap(10, 20, "retention"))
     marker = advance(marker, 40, (Gap(30, 40, "skipped"),))
     assert replaceable_gap(marker, 30, 35) is None

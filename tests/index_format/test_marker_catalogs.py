@@ -255,7 +255,7 @@ def test_gaps_without_a_chunk_between_become_one() -> None:
     assert again.gaps[1:] == (Gap(end + 300, end + 320, "retention"),)
 
 
-def test_a_gap_behind_the_tail_does_not_fold() -> None:
+def test_a_gap_after_the_tail_does_not_fold() -> None:
     marker = full_marker(1)
     end = marker.tail[-1].next_offset
     old = tuple(Gap(2 * number, 2 * number + 1, "skipped") for number in range(MAX_GAPS_IN_MARKER))

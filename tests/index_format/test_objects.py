@@ -98,7 +98,7 @@ def test_bytes_within_the_name_of_the_checksum_are_refused(bytes_within: bytes) 
         objects.decode(before + name + bytes_within + after, TopicInfo, "it")
 
 
-def test_a_flipped_digit_is_no_offset() -> None:
+def test_a_flipped_digit_is_not_an_offset() -> None:
     body = encode(marker_of(start_offset=0, next_offset=110))
     with pytest.raises(MalformedObject) as caught:
         objects.decode(body.replace(b'"next_offset":110', b'"next_offset":910'), Marker, "the marker")

@@ -154,7 +154,7 @@ def test_texts_in_csv_may_hold_quotes_and_line_ends(archive: Path, tmp_path: Pat
     assert values == [(record.value or b"").decode() for record in NASTY]
 
 
-def test_what_is_no_text_is_named(archive: Path, tmp_path: Path) -> None:
+def test_what_is_not_text_is_named(archive: Path, tmp_path: Path) -> None:
     done = run(archive, "orders", tmp_path / "out.csv", "--key-as", "text")
     assert done.exit_code == 1
     assert "the key of orders:0:2 is no text" in done.stderr and "--key-as binary" in done.stderr

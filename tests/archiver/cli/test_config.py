@@ -130,7 +130,7 @@ class TestInit:
 
 
 class TestCheck:
-    def test_what_a_file_leaves_open_is_said(self) -> None:
+    def test_what_a_file_leaves_open_is_reported(self) -> None:
         Path("f.yaml").write_text(
             "chunk_bytes: 1MB\nregion: ${env:NO_SUCH}\nkafka: {sasl.password: '${env:NO_SUCH}'}\n"
         )

@@ -26,7 +26,7 @@ def seen(number: int, state: PartitionState, durable: int | None = None, at: int
     )
 
 
-def test_percent_is_told_once_every_end_is_known() -> None:
+def test_percent_is_reported_once_every_end_is_known() -> None:
     tally = Tally()
     assert tally.look([], {}) == Progress(0, None, 0)
     assert tally.look([seen(0, CLAIMING), seen(1, CLAIMING)], ENDS).total is None

@@ -34,7 +34,7 @@ def test_without_pyspark_it_says_what_to_install() -> None:
     ]
 
 
-def test_the_isolation_level_is_said_once() -> None:
+def test_the_isolation_level_is_reported_once() -> None:
     done = CliRunner().invoke(main, [*ARGUMENTS, "-X", "isolation.level=read_committed"])
     assert done.exit_code == 2
     assert "use --isolation-level" in done.stderr
@@ -68,7 +68,7 @@ def test_without_java_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
     assert (done.exit_code, "install Java 17" in done.stderr, "fault" in done.stderr) == (2, True, False)
 
 
-def test_what_spark_refuses_as_a_query_starts_is_no_fault_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_spark_refuses_as_a_query_starts_is_not_a_fault_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     def session(*_: object, **__: object) -> None:
         raise PySparkRuntimeError("[CANNOT_LOAD_STATE] The checkpoint is another query's.")
 

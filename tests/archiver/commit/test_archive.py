@@ -74,7 +74,7 @@ def test_another_cluster_is_refused() -> None:
     assert "cluster-1" in caught.value.why and "cluster-2" in caught.value.why
 
 
-def test_a_topic_that_was_created_again_gets_a_folder_of_its_own() -> None:
+def test_a_topic_that_was_created_again_gets_its_own_folder() -> None:
     store = MemoryStore()
     find = partial(find_incarnation, store, layout="topic", topic="orders")
     assert str(find(topic_id="id-1")) == "orders"
@@ -85,7 +85,7 @@ def test_a_topic_that_was_created_again_gets_a_folder_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [(None, "x"), ("x", None), (None, None)])
-def test_an_id_that_is_not_told_never_differs(first: str | None, second: str | None) -> None:
+def test_an_id_that_is_not_reported_never_differs(first: str | None, second: str | None) -> None:
     store = MemoryStore()
     assert open_archive(store, layout="topic", cluster_id=first).cluster_id == first
     assert open_archive(store, layout="topic", cluster_id=second).cluster_id == first

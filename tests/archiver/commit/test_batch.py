@@ -221,7 +221,7 @@ def test_a_zombie_driver_comes_back_after_another_did_its_work() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_whatever_becomes_of_an_operation_holes_within_what_was_read_are_no_gaps(layout: str) -> None:
+def test_whatever_becomes_of_an_operation_holes_within_what_was_read_are_not_gaps(layout: str) -> None:
     log = holey_log_of(layout)
     one, number = actor("a", MemoryStore("pfx/"), query(layout, log=log), layout, log), 0
     fates = list[tuple[int, Fate]]()
@@ -377,7 +377,7 @@ def test_batches_without_a_record_move_an_archives_end_and_begin_none() -> None:
     assert (chain.gaps, chain.next_offset, chain.start_offset) == ([], 25, 6)
 
 
-def test_a_hole_behind_a_gap_that_ends_the_archive_is_taken_for_a_gap() -> None:
+def test_a_hole_after_a_gap_that_ends_the_archive_is_taken_for_a_gap() -> None:
     """The next chunk would have to start at the gap's end, and tasks do not know that."""
     store = MemoryStore()
     run(store, batch(identity_of(), rows(0, 1)))
@@ -390,7 +390,7 @@ def test_a_hole_behind_a_gap_that_ends_the_archive_is_taken_for_a_gap() -> None:
     assert read(store).gaps == [(2, 5), (5, 7)]
 
 
-def test_behind_a_gap_and_progress_without_records_the_chunk_starts_where_the_chain_ends() -> None:
+def test_after_a_gap_and_progress_without_records_the_chunk_starts_where_the_chain_ends() -> None:
     store = MemoryStore()
     run(store, batch(identity_of(), rows(0, 1)))
     marker = markers.decode_marker(store.bodies()[identity_of().keys.marker])

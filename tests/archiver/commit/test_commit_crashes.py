@@ -153,7 +153,7 @@ def test_the_script_has_every_kind_of_operation(goes_up_in_parts: bool) -> None:
     assert kinds["CompareAndSwap"] >= 2 * (1 + len(SCRIPT)) and kinds["PutIfAbsent"] >= 2 * (2 * len(SCRIPT) + 2)
 
 
-def test_the_writer_goes_on_where_it_can_and_the_next_one_where_it_cannot() -> None:
+def test_the_writer_continues_where_it_can_and_the_next_one_where_it_cannot() -> None:
     for layout, number, fate in cases():
         store, actor = interrupted(layout, number, fate)
         try:
@@ -192,7 +192,7 @@ def test_another_writer_takes_over_and_the_first_comes_back_as_a_zombie() -> Non
             raise AssertionError(told(layout, number, fate)) from error
 
 
-def test_another_writer_takes_over_half_way_through_the_first_ones_commit_and_both_go_on_in_turns() -> None:
+def test_another_writer_takes_over_half_way_through_the_first_ones_commit_and_both_continue_in_turns() -> None:
     for layout, number, fate in cases():
         if fate in CRASHES:
             continue

@@ -143,7 +143,7 @@ def test_a_damaged_one_is_left_alone() -> None:
     assert isinstance(actor.failure, MalformedObject) and store.bodies()[KEY] == b"{}"
 
 
-def test_a_store_that_refuses_for_ever_is_not_asked_for_ever() -> None:
+def test_a_store_that_refuses_forever_is_not_asked_forever() -> None:
     protocol = writer(1)
     operation = next(protocol)
     swaps = 0

@@ -87,7 +87,7 @@ def test_the_first_claim_writes_a_marker_without_offsets() -> None:
     assert [stored[field] for field in fields] == [None] * 5
 
 
-def test_a_log_that_starts_above_0_is_no_gap_at_the_second_claim_either() -> None:
+def test_a_log_that_starts_above_0_is_not_a_gap_at_the_second_claim_either() -> None:
     store, log = MemoryStore(), MemoryLog(records([7, 8]), low=7)
     claim(store, log)
     again = claim(store, log)
@@ -112,7 +112,7 @@ def test_records_lost_to_retention_become_a_gap(store: MemoryStore) -> None:
     assert marker_in(store).gaps == (Gap(8, 12, "retention"),)
 
 
-def test_the_chunk_behind_a_gap_starts_at_its_end_and_repeats_it(store: MemoryStore) -> None:
+def test_the_chunk_after_a_gap_starts_at_its_end_and_repeats_it(store: MemoryStore) -> None:
     log = MemoryLog(records([13, 14]), low=12)
     held = claim(store, log).held
     chunk = finished_chunk("json", tuple(log.records), 12, 15)
@@ -231,7 +231,7 @@ def test_the_newest_index_tells_the_isolation_level_that_a_marker_leaves_out(sto
     assert "read_committed" in refused(UsageError, store, MemoryLog(ROWS), uncommitted).remedy
 
 
-def test_an_end_below_the_archive_is_no_divergence_where_only_the_isolation_level_differs() -> None:
+def test_an_end_below_the_archive_is_not_a_divergence_where_only_the_isolation_level_differs() -> None:
     """An open transaction: the last stable offset lies below what was archived under read_uncommitted."""
     store, log = MemoryStore(), MemoryLog(ROWS)
     uncommitted = replace(IDENTITY, isolation_level="read_uncommitted")
@@ -249,7 +249,7 @@ def test_a_marker_whose_newest_index_is_gone_is_not_claimed_unchecked(store: Mem
     assert "missing" in refused(StoreError, store, MemoryLog(ROWS)).what
 
 
-def test_a_topic_id_that_the_broker_does_not_tell_never_differs(store: MemoryStore) -> None:
+def test_a_topic_id_that_the_broker_does_not_report_never_differs(store: MemoryStore) -> None:
     assert claim(store, MemoryLog(ROWS), identity_of(topic_id=None)).position == 8
     assert marker_in(store).topic_id == "id-1"
 
@@ -265,7 +265,7 @@ def test_gap_before_is_none_where_the_log_holds_the_position(position: int | Non
     assert gap_before(marker, op.LogBounds(0, 8), IDENTITY) is None
 
 
-def test_bounds_that_are_older_than_the_archive_are_no_divergence(store: MemoryStore) -> None:
+def test_bounds_that_are_older_than_the_archive_are_not_a_divergence(store: MemoryStore) -> None:
     class AskedBefore(MemoryLog):
         """Its bounds were asked for as it ended at offset 3; the writer that was ahead archived more since."""
 

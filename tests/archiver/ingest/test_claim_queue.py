@@ -61,7 +61,7 @@ def test_what_a_claim_raises_is_its_results() -> None:
     assert isinstance(failure, BlockgzError) and isinstance(failure.__cause__, KeyError)
 
 
-def test_a_fault_of_our_own_leaves_no_claim_waiting_for_ever() -> None:
+def test_a_fault_of_our_own_leaves_no_claim_waiting_forever() -> None:
     def ask(_: object) -> dict[Partition, LogBounds]:
         raise KeyError("x")
 

@@ -59,7 +59,7 @@ class Admin:
         """Nothing to serve."""
 
 
-def test_a_configuration_that_may_not_be_read_is_said_so_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_configuration_that_may_not_be_read_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     cluster = KafkaCluster(client_settings({"bootstrap.servers": "127.0.0.1:1"}, "test"))
     cluster.admin = Admin()  # type: ignore[assignment]
     with caplog.at_level("WARNING", "blockgz.archiver"):

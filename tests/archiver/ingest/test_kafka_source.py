@@ -186,7 +186,7 @@ class Member:
 
 
 @pytest.mark.parametrize("kind", CLIENTS)
-def test_a_group_that_may_be_joined_again_goes_on(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_may_be_joined_again_continues(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fetch_with(kind, monkeypatch)
     cluster = MockCluster()
     cluster.produce("orders", 0, records(range(3)))

@@ -256,7 +256,9 @@ class TestLosing:
         ownership.give_up([PARTITION], 10, store.gate.set)
         assert next_offset(store) == 3
 
-    def test_a_wait_that_is_cut_short_goes_on_at_the_end(self, pool: ThreadPoolExecutor, buffer: BufferFolder) -> None:
+    def test_a_wait_that_is_cut_short_continues_at_the_end(
+        self, pool: ThreadPoolExecutor, buffer: BufferFolder
+    ) -> None:
         """SIGTERM comes while a partition that leaves holds up the others, which are to be flushed as well."""
         store = GatedStore()
         ownership = claimed(store, buffer, pool)
@@ -333,7 +335,7 @@ class TestDraining:
         ownership.give_up([PARTITION], 10, lambda: time.sleep(0.001))
         assert run_exit_code(RunResult(list(ownership.reports.values()), (), {signal.SIGTERM}), once=True) == 143
 
-    def test_not_even_begun(self) -> None:
+    def test_not_even_started(self) -> None:
         assert run_exit_code(RunResult([], (), {signal.SIGTERM}), once=True) == 143
         assert run_exit_code(RunResult([], ()), once=True) == 3
 
@@ -432,7 +434,7 @@ class TestRefusals:
         ownership.lose([PARTITION, other])
 
 
-def test_an_id_that_is_not_told_is_the_archives(pool: ThreadPoolExecutor, buffer: BufferFolder) -> None:
+def test_an_id_that_is_not_reported_is_the_archives(pool: ThreadPoolExecutor, buffer: BufferFolder) -> None:
     """Otherwise nothing would be compared, and a topic that was created again be archived into the old one's folder."""
     store = MemoryStore()
     for topic_id in ("id-1", None):
@@ -440,7 +442,7 @@ def test_an_id_that_is_not_told_is_the_archives(pool: ThreadPoolExecutor, buffer
         assert ownership.active[PARTITION]._identity.topic_id == "id-1"
 
 
-def test_an_id_that_is_not_told_is_the_folders(pool: ThreadPoolExecutor, buffer: BufferFolder) -> None:
+def test_an_id_that_is_not_reported_is_the_folders(pool: ThreadPoolExecutor, buffer: BufferFolder) -> None:
     """Of a partition that was never claimed the topic's folder alone says whose it is."""
     ownership = owner(MemoryStore(), buffer, pool, archived_id="id-1")
     ownership.acquire(PARTITION)
@@ -454,7 +456,7 @@ def test_an_id_that_is_not_told_is_the_folders(pool: ThreadPoolExecutor, buffer:
     [(None, PartitionState.STOPPED), (PartitionUnavailable("another one"), PartitionState.WAITING)],
     ids=["same", "another"],
 )
-def test_a_log_that_ends_early_is_no_divergence_where_it_may_be_another_topics(
+def test_a_log_that_ends_early_is_not_a_divergence_where_it_may_be_another_topics(
     unconfirmed: BlockgzError | None, state: PartitionState, pool: ThreadPoolExecutor, buffer: BufferFolder
 ) -> None:
     store = MemoryStore()

@@ -117,7 +117,7 @@ def test_the_age_counts_from_the_first_record(bench: Bench) -> None:
     assert bench.spans() == []
 
 
-def test_a_chunk_takes_in_the_offsets_behind_its_records(bench: Bench) -> None:
+def test_a_chunk_takes_in_the_offsets_after_its_records(bench: Bench) -> None:
     archiver = bench.archiver()
     archiver.offer(some(0, 1))
     archiver.offer(EndReached(PARTITION, 5))
@@ -162,7 +162,7 @@ def test_an_empty_partition_is_noted_as_archived_up_to_its_end(bench: Bench) -> 
     assert (archiver.held.marker.start_offset, archiver.held.marker.next_offset) == (5, 5)
 
 
-def test_the_next_owner_goes_on_where_the_last_one_committed(bench: Bench) -> None:
+def test_the_next_owner_continues_where_the_last_one_committed(bench: Bench) -> None:
     first = bench.archiver(chunk_records=2)
     first.offer(some(0, 1, 2))
     bench.settle()
@@ -206,7 +206,7 @@ def test_an_offset_that_comes_again_under_a_newer_leader_has_diverged(bench: Ben
     assert bench.buffer.used_bytes == 0
 
 
-def test_a_new_leader_alone_is_no_divergence(bench: Bench) -> None:
+def test_a_new_leader_alone_is_not_a_divergence(bench: Bench) -> None:
     archiver = bench.archiver()
     archiver.offer(some(0, 1, leader_epoch=3))
     archiver.offer(some(2, leader_epoch=4))
@@ -391,7 +391,7 @@ def test_a_slow_store_stalls_the_partition_after_a_chunk_in_flight_and_one_that_
     assert archiver.state.inbox_bytes == 0 and bench.buffer.used_bytes == 0
 
 
-def test_building_goes_on_as_soon_as_one_commit_is_done(bench: Bench) -> None:
+def test_building_continues_as_soon_as_one_commit_is_done(bench: Bench) -> None:
     archiver = bench.archiver(chunk_records=2)
     bench.store.gated = True
     for start in range(0, 20, 2):

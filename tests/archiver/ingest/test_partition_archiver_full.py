@@ -50,7 +50,7 @@ def disk(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk(bench, monkeypatch)
 
 
-def test_what_is_in_the_buffer_is_committed_and_the_rest_goes_on_where_it_ends(bench: Bench, disk: Disk) -> None:
+def test_what_is_in_the_buffer_is_committed_and_the_rest_continues_where_it_ends(bench: Bench, disk: Disk) -> None:
     disk.room = 700
     archiver = bench.archiver()
     archiver.offer(some(*range(40)))

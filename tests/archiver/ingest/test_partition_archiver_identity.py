@@ -146,7 +146,7 @@ class TestCreatedAgain:
         assert isinstance(archiver.state.failure, TopicChanged) and bench.offsets() == [0, 1]
         assert archiver.state.counts.dropped_unconfirmed == 2
 
-    def test_a_leader_epoch_that_fell_stops_a_partition_whose_id_nobody_told(self, bench: Bench) -> None:
+    def test_a_leader_epoch_that_fell_stops_a_partition_whose_id_nobody_reported(self, bench: Bench) -> None:
         archiver = bench.archiver(topic_id=None)
         bench.topic_id = None
         archiver.offer(some(0, 1, leader_epoch=5))

@@ -71,7 +71,7 @@ def test_a_topic_that_may_not_be_described_is_denied_and_gets_no_folder() -> Non
     assert not store.objects
 
 
-def test_an_id_that_was_not_told_is_asked_for_again_soon() -> None:
+def test_an_id_that_was_not_reported_is_asked_for_again_soon() -> None:
     now, told = 0.0, TopicIdAnswers({}, frozenset())
     ids = TopicIds(lambda _: told, set, lambda: now)
     topics = TopicDirectory(MemoryStore(), ids, ARCHIVE, lambda: now)

@@ -41,7 +41,7 @@ def test_what_was_seen_last_is_kept(tmp_path: Path) -> None:
     assert stored(store) == seen(6, {"cleanup.policy": "compact"})
 
 
-def test_what_is_not_told_any_more_stays(tmp_path: Path) -> None:
+def test_what_is_not_reported_any_more_stays(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     keep_topic_config(store, KEY, seen(4, {"cleanup.policy": "compact"}))
     assert keep_topic_config(store, KEY, seen(6, None))

@@ -94,7 +94,7 @@ def test_topics_are_selected(archive: ArchiveWriter) -> None:
     assert read_status(store, TopicSelection(["~x.*"])).partitions == ()
 
 
-def test_what_does_not_belong_is_passed_over(archive: ArchiveWriter) -> None:
+def test_what_does_not_belong_is_skipped(archive: ArchiveWriter) -> None:
     for folder in ("topic=orders~1", "topic=..", "topic=", "other", "topic=orders/partition=7", ".buffer"):
         (archive.root / folder).mkdir(parents=True)
     (archive.root / "topic=file").write_bytes(b"")

@@ -101,7 +101,7 @@ def test_version_6_addresses() -> None:
         pytest.skip(f"this machine has no IPv6 address: {error.why}")
 
 
-def test_a_port_that_is_taken_is_said_so() -> None:
+def test_a_port_that_is_taken_is_reported() -> None:
     with served(service()) as url, pytest.raises(UsageError, match="cannot be opened") as caught:
         StatusServer(url.removeprefix("http://"), service, CollectorRegistry())
     assert caught.value.why == "Address already in use"
@@ -116,7 +116,7 @@ def test_serving_ends_with_its_context() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.0 200 OK\r\n\r\n{}", b"nonsense\r\n\r\n"])
-def test_a_stranger_is_no_archiver(answer: bytes) -> None:
+def test_a_stranger_is_not_an_archiver(answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def reply() -> None:

@@ -132,7 +132,7 @@ def test_keys(
     assert imports.rows() == old.rows
 
 
-def test_lines_that_fit_another_format_better_are_told(old: OldWriter, imports: Imports) -> None:
+def test_lines_that_fit_another_format_better_are_reported(old: OldWriter, imports: Imports) -> None:
     old.encode = delimited(b"\t")
     old.write(two_blocks())
     done = imports.run("--yes", "--single-writer")
@@ -267,7 +267,7 @@ def test_offsets_that_no_file_holds_are_a_gap(old: OldWriter, imports: Imports) 
     assert imports.rows() == without_keys({k: v for k, v in old.rows.items() if k < 400})
 
 
-def test_an_index_without_data_and_foreign_names_are_passed_over(old: OldWriter, imports: Imports) -> None:
+def test_an_index_without_data_and_foreign_names_are_skipped(old: OldWriter, imports: Imports) -> None:
     old.write(two_blocks())
     old.write(two_blocks(100)).unlink()
     for name in (
@@ -282,7 +282,7 @@ def test_an_index_without_data_and_foreign_names_are_passed_over(old: OldWriter,
     assert len(imports.rows()) == 100
 
 
-def test_a_second_run_goes_on_where_the_first_one_ended(old: OldWriter, imports: Imports) -> None:
+def test_a_second_run_continues_where_the_first_one_ended(old: OldWriter, imports: Imports) -> None:
     old.write(two_blocks())
     assert imports.result()["records"] == 100
     assert imports.result()["records"] == 0
@@ -292,7 +292,7 @@ def test_a_second_run_goes_on_where_the_first_one_ended(old: OldWriter, imports:
     assert imports.rows() == without_keys(old.rows)
 
 
-def test_a_crash_behind_any_commit_loses_and_doubles_nothing(old: OldWriter, tmp_path: Path) -> None:
+def test_a_crash_after_any_commit_loses_and_doubles_nothing(old: OldWriter, tmp_path: Path) -> None:
     old.write(OldChunk(0, [rows_of(0, 10), (b"a\nb\nc\n", 2), rows_of(12, 20)]))
     old.write(OldChunk(30, [rows_of(30, 60)]))
     reader = OldReader(LocalStore(old.root), OldFormat(), 1 << 20)

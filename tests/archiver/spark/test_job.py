@@ -113,7 +113,7 @@ def test_lost_records_end_a_job_with_the_way_on(monkeypatch: pytest.MonkeyPatch,
     assert ("--on-gap record" in error.remedy) is fails_on_gap
 
 
-def test_other_conditions_are_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_conditions_are_not_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     error = ended_by(monkeypatch, Throwable("STREAM_FAILED", Throwable("KAFKA_NULL_TOPIC_IN_DATA")))
     assert not isinstance(error, GapRefused) and isinstance(error, SparkFailed) and "STREAM_FAILED" in error.why
 
@@ -182,14 +182,14 @@ def test_every_query_of_a_job_can_ask_what_its_batches_read(monkeypatch: pytest.
     assert ask_ranges(address, 1) == {}, "the job ended"
 
 
-def test_a_job_that_cannot_be_asked_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_cannot_be_asked_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "serve_ranges", lambda _: nullcontext(None))
     session = Session(monkeypatch, *[Identities("c")] * 9)
     assert run_job(job_of("orders"), threading.Event(), print).ended
     assert "readings" not in session.sinks[0]
 
 
-def test_a_query_is_not_begun_again_within_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_is_not_restarted_within_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = Identities("c", {"orders": "id-1"}), Identities("c", {"orders": "id-1", "eu-orders": "id-2"})
     session = Session(monkeypatch, first, second, second)
     session.is_busy = True

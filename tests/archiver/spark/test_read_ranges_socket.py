@@ -24,7 +24,7 @@ def test_each_batch_gets_its_own_answer() -> None:
             assert ask_ranges(address, batch_id) == readings_of(batch_id)
 
 
-def test_a_failure_is_no_answer_and_the_next_one_is_answered(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_is_not_an_answer_and_the_next_one_is_answered(capfd: pytest.CaptureFixture[str]) -> None:
     with serve_ranges(readings_of) as address:
         assert address is not None
         assert ask_ranges(address, 13) == {}
@@ -32,7 +32,7 @@ def test_a_failure_is_no_answer_and_the_next_one_is_answered(capfd: pytest.Captu
     assert capfd.readouterr().err == ""
 
 
-def test_nobody_there_is_no_answer(tmp_path: Path) -> None:
+def test_nobody_there_is_not_an_answer(tmp_path: Path) -> None:
     with serve_ranges(readings_of) as address:
         assert address is not None
         folder = Path(address).parent

@@ -181,7 +181,7 @@ def test_overlaps_are_refused_before_anything_is_committed(sink: Sink) -> None:
 
 
 @pytest.mark.parametrize("twice", [records([3, 4, 4]), records([4, 3, 4])])
-def test_an_offset_that_comes_twice_is_refused(sink: Sink, twice: list[Record]) -> None:
+def test_an_offset_that_occurs_twice_is_refused(sink: Sink, twice: list[Record]) -> None:
     with pytest.raises(BatchRefused, match="offset 4 occurs twice"):
         sink.task(at("orders", 0, twice))
 
@@ -400,7 +400,7 @@ def test_headers_of_a_slice_are_its_own() -> None:
     assert to_rows(spark_batch(at("orders", 0, rows)).slice(0, 0)).num_rows == 0
 
 
-def test_a_name_that_is_no_topics_is_refused(sink: Sink) -> None:
+def test_a_name_that_is_not_a_topics_is_refused(sink: Sink) -> None:
     with pytest.raises(ValueError, match="not a topic name"):
         sink.task(at("../etc", 0, records([1])))
 

@@ -41,7 +41,7 @@ def test_a_record_is_found_wherever_it_lies_and_told_from_another(layout: str) -
     assert differs(store, identity.keys, marker, rows[3]._replace(key=b"k")) == (layout == "topic")
 
 
-def test_offsets_without_a_record_are_no_difference() -> None:
+def test_offsets_without_a_record_make_no_difference() -> None:
     store, identity, rows = archived("topic")
     marker = markers.decode_marker(store.bodies()[identity.keys.marker])
     for offset in (3, 10, 26, 1000):

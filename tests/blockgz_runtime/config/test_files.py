@@ -124,7 +124,7 @@ class TestConnectNames:
             connect(**{"rotate.interval.ms": "5m"})
 
     @pytest.mark.parametrize("name", ["topics.regex", "rotate.schedule.interval.ms"])
-    def test_what_differs_is_said(self, name: str) -> None:
+    def test_what_differs_is_reported(self, name: str) -> None:
         (note,) = connect(**{name: "1"}).notes
         assert f"c.json:1: {name} is taken as" in note
 
@@ -162,7 +162,7 @@ class TestReading:
         with pytest.raises(UsageError, match="cannot be read"):
             read_config_file(tmp_path / "none.yaml")
 
-    def test_a_file_that_is_no_text(self, tmp_path: Path) -> None:
+    def test_a_file_that_is_not_text(self, tmp_path: Path) -> None:
         path = tmp_path / "f.yaml"
         path.write_bytes(b"\xff\xfe")
         with pytest.raises(UsageError, match="not UTF-8"):

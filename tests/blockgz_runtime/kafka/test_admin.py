@@ -48,7 +48,7 @@ def test_ids_that_may_not_be_asked_are_denied_and_not_unknown() -> None:
 
 
 @pytest.mark.parametrize("answer", [lambda: future(TIMED_OUT), lambda: future(None)])
-def test_what_a_broker_does_not_tell_is_none(answer: Callable[[], "Future[object]"]) -> None:
+def test_what_a_broker_does_not_report_is_none(answer: Callable[[], "Future[object]"]) -> None:
     assert answered(answer(), "it cannot be told") is None
 
 
@@ -57,7 +57,7 @@ def test_what_may_not_be_asked_is_denied() -> None:
         answered(future(DENIED), "it cannot be told")
 
 
-def test_a_bound_without_an_offset_is_no_answer() -> None:
+def test_a_bound_without_an_offset_is_not_an_answer() -> None:
     """A broker that stood still answers so."""
 
     class Listing:

@@ -194,7 +194,7 @@ def test_what_is_raised_where_there_is_no_room_ends_it(made: Made) -> None:
     assert producer.delivered() == {}
 
 
-def test_a_partition_that_is_not_there_is_told(made: Made) -> None:
+def test_a_partition_that_is_not_there_is_reported(made: Made) -> None:
     producer = made("seventh")
     producer.produce(0, batch_from_records(ODDITIES), never_full)
     try:
@@ -212,7 +212,7 @@ def test_a_partition_that_is_not_there_is_told(made: Made) -> None:
     assert len(producer.delivered()[0]) == 7
 
 
-def test_what_the_broker_refuses_is_told(made: Made, cluster: MockCluster) -> None:
+def test_what_the_broker_refuses_is_reported(made: Made, cluster: MockCluster) -> None:
     topic_authorization_failed, produce_request = 29, 0
     producer = made("denied")
     cluster.refuse(produce_request, topic_authorization_failed, 5)
@@ -226,7 +226,7 @@ def test_what_the_broker_refuses_is_told(made: Made, cluster: MockCluster) -> No
     assert producer.delivered() == {}
 
 
-def test_connections_that_fail_and_log_lines_are_told(kind: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_connections_that_fail_and_log_lines_are_reported(kind: Any, caplog: pytest.LogCaptureFixture) -> None:
     errors: list[KafkaError] = []
     logger = logging.getLogger("tests.batch_producer")
     producer = kind("t", {"bootstrap.servers": "127.0.0.1:1", "error_cb": errors.append, "logger": logger})

@@ -42,7 +42,7 @@ def test_a_slow_broker_is_waited_for() -> None:
     assert client.asked == 4
 
 
-def test_refused_credentials_are_told_at_once() -> None:
+def test_refused_credentials_are_reported_at_once() -> None:
     client = Client(failures=3, reports=[KafkaError(KafkaError._AUTHENTICATION, "wrong password")])
     with pytest.raises(AccessDenied, match="host:9092") as caught:
         cluster_metadata(client, client.connection_errors, "host:9092")

@@ -119,7 +119,7 @@ class LosesTheAnswerOfTheWinner(MemoryStore):
 
 
 @pytest.mark.parametrize("busy", [IsBusy, LosesTheAnswerOfTheWinner])
-def test_a_race_that_a_sound_store_answers_roughly_is_no_fault(busy: Callable[[], MemoryStore]) -> None:
+def test_a_race_that_a_sound_store_answers_roughly_is_not_a_fault(busy: Callable[[], MemoryStore]) -> None:
     probe(busy(), multipart=True)
 
 

@@ -28,7 +28,7 @@ class Hanging(LocalReader):
         return await super().folders(prefix)
 
 
-def test_who_waits_is_told_so_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_is_told_only_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader_module, "SILENT_SECONDS", 0.01)
 
     async def listed() -> list[str]:

@@ -102,7 +102,7 @@ def test_a_store_that_is_busy_at_the_start_is_asked_again() -> None:
     assert store.asked == 3
 
 
-def test_a_store_that_is_not_there_is_told_at_once() -> None:
+def test_a_store_that_is_not_there_is_reported_at_once() -> None:
     store = BusyStore(1, StoreUnavailable("s3://bucket does not answer"))
     with pytest.raises(StoreUnavailable, match="does not answer"):
         retry_while_busy(store, threading.Event(), is_busy)

@@ -68,7 +68,7 @@ class Requests:
         return self._faults.pop(0) if self._faults else Fault.NONE
 
 
-def test_a_body_that_breaks_off_goes_on_at_the_byte_reached(bucket: Bucket, proxy: FaultProxy) -> None:
+def test_a_body_that_breaks_off_continues_at_the_byte_reached(bucket: Bucket, proxy: FaultProxy) -> None:
     proxy.decide = requests = Requests(*[Fault.CUT] * 6)
     body = reading(bucket, proxy, lambda reader: reader.get_range("x", 1000, len(BODY) - 1000))
     assert body == BODY[1000:-1000]
@@ -91,7 +91,7 @@ def test_an_object_replaced_in_between_is_never_mixed_in(bucket: Bucket, proxy: 
         reading(bucket, proxy, lambda reader: reader.get_range("x", 0, len(BODY)))
 
 
-def test_an_answer_without_a_byte_more_is_not_asked_for_ever(
+def test_an_answer_without_a_byte_more_is_not_asked_forever(
     bucket: Bucket, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("blockgz_runtime.store.s3_reader.BODY_ATTEMPTS", 2)

@@ -174,7 +174,7 @@ def test_bytes_that_only_look_like_utf8_are_kept_as_bytes() -> None:
     ],
     ids=lambda line: line[:60].decode(errors="replace"),
 )
-def test_lines_that_are_no_records(line: bytes) -> None:
+def test_lines_that_are_not_records(line: bytes) -> None:
     if not line:
         assert decoded(line) == []
         return
@@ -232,7 +232,7 @@ def test_an_offset_beyond_all_finds_the_last_record() -> None:
 
 
 @pytest.mark.parametrize("middle", [b"", b"null", b'{"offset":"5"}', b'{"offset":5,"timestamp":0,"key":null}', b"["])
-def test_a_line_that_is_met_on_the_way_and_is_no_record(middle: bytes) -> None:
+def test_a_line_that_is_met_on_the_way_and_is_not_a_record(middle: bytes) -> None:
     lines = [encoded(record(offset)) for offset in range(10)]
     lines[5] = middle + b"\n"
     with pytest.raises(CorruptBlock, match="not a record"):

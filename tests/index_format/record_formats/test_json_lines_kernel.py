@@ -71,7 +71,7 @@ def test_columns_of_other_types_are_left_to_python() -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, 7, b"", object()])
-def test_what_is_no_batch_is_an_error(wrong: object) -> None:
+def test_what_is_not_a_batch_is_an_error(wrong: object) -> None:
     with pytest.raises(AttributeError, match="__arrow_c_array__"):
         KERNEL.module.encode_json_lines(wrong, 0)
 
@@ -106,13 +106,13 @@ def test_a_line_that_is_cut_anywhere_is_left_to_python() -> None:
 
 
 @pytest.mark.parametrize("key", ['"key_base64":"aA=="', '"key":null', '"key":"\\ud800"', '"key":1', '"k":"h"'])
-def test_a_header_whose_key_is_no_text_is_left_to_python(key: str) -> None:
+def test_a_header_whose_key_is_not_text_is_left_to_python(key: str) -> None:
     whole = lines_of(record(1, headers=[("h", b"x")]))
     assert check_lines(whole, 0)
     assert not check_lines(whole.replace(b'"key":"h"', key.encode()), 0)
 
 
-def test_nothing_behind_the_bytes_is_read() -> None:
+def test_nothing_after_the_bytes_is_read() -> None:
     """A text that does not end is not ended by what lies behind it in memory."""
     whole = lines_of(record(1, b"v" * 100))
     for length in range(1, len(whole)):

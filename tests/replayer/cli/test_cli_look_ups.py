@@ -120,7 +120,7 @@ class TestGet:
         assert line["timestamp_type"] == "NoTimestampType"
         assert replayer("get", "raw:0:0", root=root).stdout_bytes == bytes(range(256)) + b"\n"
 
-    def test_several_go_on_behind_one_that_is_absent(self, root: Path, orders: list[PartitionWriter]) -> None:
+    def test_several_continue_after_one_that_is_absent(self, root: Path, orders: list[PartitionWriter]) -> None:
         result = replayer("get", "orders:1:50", "orders:1:100", "-f", "%o\n", root=root)
         assert (result.exit_code, result.stdout) == (4, "100\n")
         assert "recorded gap [40..100)" in result.stderr
@@ -185,7 +185,7 @@ class TestCat:
         assert result.stderr == "no records: orders:0 holds offsets [0..60)\n"
 
     @pytest.mark.parametrize(("start", "end"), [("30", "20"), ("@1760000000058", "@1760000000057")])
-    def test_a_start_behind_the_end_is_refused(
+    def test_a_start_after_the_end_is_refused(
         self, root: Path, orders: list[PartitionWriter], start: str, end: str
     ) -> None:
         result = replayer("cat", "orders", "--from", start, "--to", end, root=root)
@@ -227,7 +227,7 @@ class TestCat:
         assert result.stdout.split()[:40] == [str(offset) for offset in range(40)]
         assert "is damaged" in result.stderr
 
-    def test_a_reader_that_goes_away_is_no_failure(self, root: Path, writer: ArchiveWriter) -> None:
+    def test_a_reader_that_goes_away_is_not_a_failure(self, root: Path, writer: ArchiveWriter) -> None:
         writer.partition("big", 0).commit(records(range(5000), value_bytes=200), block_bytes=50_000)
         command = f"{sys.executable} -m replayer cat big -a {root} | head -1; exit ${{PIPESTATUS[0]}}"
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=os.environ)

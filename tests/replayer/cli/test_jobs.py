@@ -85,7 +85,7 @@ def test_one_that_runs_is_not_removed(place: Path, lock: Callable[[Path, str], A
 
 
 @pytest.mark.parametrize("name", ["..", ".", "b/../a", "nothing"])
-def test_what_is_no_job_is_not_removed(place: Path, name: str) -> None:
+def test_what_is_not_a_job_is_not_removed(place: Path, name: str) -> None:
     make(place, "a")
     assert jobs("rm", name, "--yes").exit_code == 2
     assert (place / "a" / "request.json").exists()

@@ -251,7 +251,7 @@ def test_a_name_is_of_one_job(program: Program, copy: str) -> None:
         assert "not the replay that the job started with" in refused.stderr
 
 
-def test_what_the_archive_lacks_is_said_before_the_first_record(program: Program, copy: str, root: Path) -> None:
+def test_what_the_archive_lacks_is_reported_before_the_first_record(program: Program, copy: str, root: Path) -> None:
     shutil.rmtree(root / "topic=orders" / "partition=00001")
     refused = program("replay", "orders", "--to-topic", copy, "--yes")
     assert refused.exit_code == 2
@@ -266,7 +266,7 @@ def test_what_the_archive_lacks_is_said_before_the_first_record(program: Program
     assert "missing in the archive: orders:1" in told["plan"]["notes"]
 
 
-def test_a_job_that_was_broken_off(program: Program, copy: str, root: Path, tmp_path: Path) -> None:
+def test_a_job_that_was_interrupted(program: Program, copy: str, root: Path, tmp_path: Path) -> None:
     """Damage ends it; once that is mended it goes on behind what it had written."""
     block = next(root.glob("topic=orders/partition=00001/*40.gz"))
     stored = break_block(root)
@@ -327,7 +327,7 @@ def break_block(root: Path) -> bytes:
     return stored
 
 
-def test_damage_is_passed_over_and_named(program: Program, copy: str, root: Path) -> None:
+def test_damage_is_skipped_and_named(program: Program, copy: str, root: Path) -> None:
     break_block(root)
     result = program("replay", "orders", "--to-topic", copy, "--yes", "--json", "--on-damage", "skip")
     assert result.exit_code == 3, result.stderr
@@ -352,7 +352,7 @@ def test_damage_is_passed_over_and_named(program: Program, copy: str, root: Path
 
 
 @pytest.mark.parametrize("suffix", ["gz", "index.json"])
-def test_a_chunk_that_is_gone_is_passed_over(program: Program, copy: str, root: Path, suffix: str) -> None:
+def test_a_chunk_that_is_gone_is_skipped(program: Program, copy: str, root: Path, suffix: str) -> None:
     next(root.glob(f"topic=orders/partition=00001/*00.{suffix}")).unlink()
     result = program("replay", "orders", "--to-topic", copy, "--yes", "--json", "--on-damage", "skip")
     assert result.exit_code == 3, result.stderr

@@ -146,7 +146,7 @@ def test_refusals_come_before_spark(
     assert sessions == []
 
 
-def test_damage_is_passed_over_and_named(program: Program, root: Path, copy: str, sessions: list[int]) -> None:
+def test_damage_is_skipped_and_named(program: Program, root: Path, copy: str, sessions: list[int]) -> None:
     data = sorted(root.rglob("*.gz"))[1]
     content = bytearray(data.read_bytes())
     content[100:120] = bytes(20)

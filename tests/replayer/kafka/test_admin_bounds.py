@@ -36,14 +36,14 @@ def test_a_broker_that_does_not_lead_yet_is_asked_again(monkeypatch: pytest.Monk
     assert asked == [[("t", 0), ("t", 1)], [("t", 1)], [("t", 1)]]
 
 
-def test_another_failure_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_failure_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asker, asked = asking(monkeypatch, KafkaError.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(BlockgzError):
         asker.watermarks("t", [0, 1])
     assert len(asked) == 1
 
 
-def test_a_broker_that_never_leads_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_never_leads_is_not_asked_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     asker, asked = asking(monkeypatch, KafkaError.NOT_LEADER_FOR_PARTITION)
     with pytest.raises(BlockgzError):
         asker.watermarks("t", [0, 1], patience=-1)

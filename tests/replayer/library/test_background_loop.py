@@ -52,7 +52,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Endless:
     return endless
 
 
-def test_an_interrupt_cancels_the_work_and_the_loop_goes_on(loop: BackgroundLoop, interrupted: Endless) -> None:
+def test_an_interrupt_cancels_the_work_and_the_loop_continues(loop: BackgroundLoop, interrupted: Endless) -> None:
     with pytest.raises(KeyboardInterrupt):
         loop.run(interrupted.work())
     assert interrupted.cancelled.is_set()

@@ -137,7 +137,7 @@ def test_damage_without_an_index_is_a_failure_though_no_offsets_can_be_named(
     assert reason in found["reason"]
 
 
-def test_a_wrong_old_format_is_told(old: OldWriter) -> None:
+def test_a_wrong_old_format_is_reported(old: OldWriter) -> None:
     old.write(two_blocks())
     done = replayer(old, "cat", "bar", "--old-format", "binary")
     assert done.exit_code == 3 and "try another --old-format" in done.stderr
@@ -157,7 +157,7 @@ def test_a_wrong_old_format_is_told(old: OldWriter) -> None:
     ],
     ids=["keys as lines", "lines as keys", "lines", "keys"],
 )
-def test_lines_that_fit_another_format_better_are_told(
+def test_lines_that_fit_another_format_better_are_reported(
     old: OldWriter, encode: Callable[[Sequence[Row]], bytes], options: list[str], hint: str | None
 ) -> None:
     old.encode = encode
@@ -175,7 +175,7 @@ def test_chunks_that_were_forgotten_are_read_again(old: OldWriter, monkeypatch: 
     assert rows(old) == without_keys(old.rows)
 
 
-def test_other_folders_are_no_archive(tmp_path: Path) -> None:
+def test_other_folders_are_not_archives(tmp_path: Path) -> None:
     (tmp_path / "2016-02-24").mkdir()
     (tmp_path / "2016-02-24/report.gz").touch()
     assert CliRunner().invoke(main, ["ls", "-a", str(tmp_path)]).exit_code == 10

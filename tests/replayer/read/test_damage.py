@@ -125,7 +125,7 @@ def test_cat_prints_the_rest_and_names_the_lost_offsets(opened: Opened, partitio
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-9])])
-def test_choosing_by_time_reads_on_behind_a_damaged_newest_index(
+def test_choosing_by_time_reads_on_after_a_damaged_newest_index(
     opened: Opened, partition: PartitionWriter, damage: Callable[[Path], None]
 ) -> None:
     damage(opened.root / partition.keys.home / f"{132:020d}.index.json")

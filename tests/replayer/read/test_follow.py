@@ -30,7 +30,7 @@ def following(opened: Opened, steps: list[Callable[[], object]], said: list[str]
     return opened.read(use)
 
 
-def test_each_offset_is_told_once(opened: Opened, writer: ArchiveWriter) -> None:
+def test_each_offset_is_reported_once(opened: Opened, writer: ArchiveWriter) -> None:
     first, second = (writer.partition("orders", number) for number in range(2))
     first.commit(records(range(5)))
     said: list[str] = []
@@ -53,7 +53,7 @@ def test_each_offset_is_told_once(opened: Opened, writer: ArchiveWriter) -> None
     assert said == ["partition orders:1 has a gap [3..10): retention"]
 
 
-def test_a_topic_that_was_created_again_goes_on_after_its_old_end(opened: Opened, writer: ArchiveWriter) -> None:
+def test_a_topic_that_was_created_again_continues_after_its_old_end(opened: Opened, writer: ArchiveWriter) -> None:
     old = writer.partition("orders", 0)
     old.commit(records(range(5)))
     said: list[str] = []

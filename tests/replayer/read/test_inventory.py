@@ -41,7 +41,7 @@ def test_what_is_wanted_and_not_held_is_named(wanted: Sequence[Wanted], expected
     assert [str(each) for each in missing_partitions(INVENTORY, HELD, wanted)] == expected
 
 
-def test_a_newest_incarnation_that_is_lost_as_a_whole_is_missed() -> None:
+def test_a_newest_incarnation_that_is_lost_as_a_whole_is_noticed() -> None:
     held = {TopicFolder("orders"): (0, 1)}
     missing = missing_partitions(INVENTORY, held, [("orders", None)])
     assert [str(each) for each in missing] == ["orders~2:0", "orders~2:1", "orders~2:2", "orders~3:1"]
@@ -52,7 +52,7 @@ def _compared(root: Path, *wanted: Wanted) -> Compared:
 
 
 @pytest.mark.parametrize("layout", ["topic", "seed"])
-def test_a_lost_folder_is_missed(tmp_path: Path, layout: str) -> None:
+def test_a_lost_folder_is_noticed(tmp_path: Path, layout: str) -> None:
     archive = ArchiveWriter(tmp_path, layout)
     for number in range(3):
         archive.partition("orders", number).commit(records(range(5)))

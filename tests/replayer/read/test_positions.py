@@ -78,7 +78,7 @@ def test_forms_of_positions(text: str, position: Position) -> None:
         "9" * 19,
     ],
 )
-def test_what_is_no_position_is_refused_with_the_forms(text: str) -> None:
+def test_what_is_not_a_position_is_refused_with_the_forms(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_position(text, NOW)
     assert "earliest" in caught.value.remedy

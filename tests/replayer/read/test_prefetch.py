@@ -50,7 +50,7 @@ def test_the_budget_bounds_what_runs_at_once(budget: int, most: int) -> None:
 
 
 @pytest.mark.parametrize("where", ["source", "work"])
-def test_an_error_comes_behind_the_results_before_it(where: str) -> None:
+def test_an_error_comes_after_the_results_before_it(where: str) -> None:
     async def work(number: int) -> int:
         if where == "work" and number == 5:
             raise LookupError("the work broke")

@@ -102,7 +102,7 @@ def test_no_block_is_skipped_that_holds_a_wanted_record(first: int, second: int,
 
 
 @pytest.mark.parametrize("expression", ["(", "a{2000}", "(?=x)", "x" * 10_001, "\udcff", r"\x{20ac}"])
-def test_what_is_no_pattern_is_refused(expression: str) -> None:
+def test_what_is_not_a_pattern_is_refused(expression: str) -> None:
     with pytest.raises(UsageError):
         Pattern(expression)
 

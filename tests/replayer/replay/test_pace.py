@@ -68,13 +68,13 @@ def test_both_hold() -> None:
 
 
 @pytest.mark.parametrize("text", ["5000", "0/s", "5000/m", "20mb/s", "-1/s", "/s", "1e3/s", "٣/s"])
-def test_what_is_no_rate(text: str) -> None:
+def test_what_is_not_a_rate(text: str) -> None:
     with pytest.raises(UsageError, match="is not a rate"):
         parse_rate(text)
 
 
 @pytest.mark.parametrize("text", ["1", "0x", "x", "-1x", "1 x"])
-def test_what_is_no_speed(text: str) -> None:
+def test_what_is_not_a_speed(text: str) -> None:
     with pytest.raises(UsageError, match="is not a speed"):
         parse_speed(text)
 

@@ -151,7 +151,7 @@ def test_a_record_that_is_too_large_even_compressed_is_refused() -> None:
     assert plan(facts(max_message_bytes="2000000"), findings=found)
 
 
-def test_what_the_broker_does_not_tell_is_a_warning() -> None:
+def test_what_the_broker_does_not_report_is_a_warning() -> None:
     (warning,) = plan(TopicFacts("copy", 4, None, None)).warnings
     assert "does not report the configuration" in warning
 

@@ -83,7 +83,7 @@ def test_records_arrive_as_they_are_and_in_order(tmp_path: Path, cluster: MockCl
     assert result.bytes == sum(len(r.key or b"") + len(r.value or b"") for r in first.records + second.records)
 
 
-def test_a_range_goes_behind_what_the_target_holds(tmp_path: Path, cluster: MockCluster) -> None:
+def test_a_range_goes_after_what_the_target_holds(tmp_path: Path, cluster: MockCluster) -> None:
     writer = ArchiveWriter(tmp_path).partition("ranged", 0)
     writer.commit(records(range(50)), block_bytes=300)
     replay(cluster, selections_of(tmp_path, "ranged", 0, 5), "ranged-copy")

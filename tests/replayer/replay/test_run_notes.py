@@ -208,7 +208,7 @@ def test_a_target_that_changed_ends_the_replay_at_any_check(selections: list[Sel
             )
 
 
-def test_what_a_failure_hides_is_told(selections: list[Selection]) -> None:
+def test_what_a_failure_hides_is_reported(selections: list[Selection]) -> None:
     """A broker that takes no record any more may do so because the topic is another one."""
 
     class Refusing(FakeSink):

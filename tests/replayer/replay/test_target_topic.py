@@ -54,7 +54,7 @@ def test_a_new_topic_is_like_the_archived_one_where_records_are_concerned() -> N
     "archived",
     [None, ArchivedTopic(topic="t", topic_id=None, partitions=1, replication_factor=None, config=None, defaults=None)],
 )
-def test_where_the_archive_does_not_tell_the_retention_is_not_taken_for_unlimited(
+def test_where_the_archive_does_not_report_the_retention_is_not_taken_for_unlimited(
     archived: ArchivedTopic | None,
 ) -> None:
     facts = new_topic("copy", 1, archived, {}).facts

@@ -13,7 +13,7 @@ from replayer.spark.lanes import LaneStore, OfSource, places_for, source_lane
 JOB = Job("j", "copy", "0" * 16)
 
 
-def test_lanes_stand_at_the_targets_partitions_and_go_on_in_further_groups() -> None:
+def test_lanes_stand_at_the_targets_partitions_and_continue_in_further_groups() -> None:
     lanes = [source_lane(JOB, source, 2) for source in range(5)]
     assert [(lane.job.group_id, lane.number) for lane in lanes] == [
         ("blockgz-j", 0),

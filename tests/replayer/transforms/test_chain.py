@@ -133,7 +133,7 @@ def test_a_record_that_a_transform_cannot_handle_is_left_out_and_counted() -> No
     assert (stage.left_out.unfit, stage.left_out.dropped, stage.left_out.routed_elsewhere) == (1, 0, 0)
 
 
-def test_where_the_chain_routes_only_records_for_the_target_go_on() -> None:
+def test_where_the_chain_routes_only_records_for_the_target_continue() -> None:
     config = {"transforms": "r", "transforms.r.type": "TimestampRouter"}
     rows = [record(1, b"1"), record(2, b"2", timestamp=1_763_701_629_042 + 86_400_000), record(3, b"3")]
     stage, left = staged(config, rows, target="orders-20251121")

@@ -157,7 +157,7 @@ def test_a_catalog_proves_what_it_lists(writer: ArchiveWriter, monkeypatch: pyte
     assert verified(partition).verdict is Verdict.OK
 
 
-def test_a_catalog_in_progress_is_no_proof(writer: ArchiveWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_catalog_in_progress_proves_nothing(writer: ArchiveWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     """It lists what the marker lists still, and the chunk behind it is not committed yet."""
     monkeypatch.setattr(marker_module, "FAN_OUT", 3)
     partition, markers = written(writer, 4)
@@ -167,7 +167,7 @@ def test_a_catalog_in_progress_is_no_proof(writer: ArchiveWriter, monkeypatch: p
     assert [(orphan.start, orphan.end) for orphan in report.orphans] == [(30, 40)]
 
 
-def test_gaps_and_progress_without_records_are_no_proof(writer: ArchiveWriter) -> None:
+def test_gaps_and_progress_without_records_prove_nothing(writer: ArchiveWriter) -> None:
     partition, _ = written(writer, 2)
     partition.advance(25)
     partition.lose(30)
@@ -241,7 +241,7 @@ def test_incarnations_do_not_prove_anything_of_each_other(writer: ArchiveWriter)
     assert [(lost.start, lost.end) for lost in report.lost] == [(5, 15)]
 
 
-def test_a_truncated_log_is_no_proof(writer: ArchiveWriter) -> None:
+def test_a_truncated_log_proves_nothing(writer: ArchiveWriter) -> None:
     """The older folder's chunks reach above the newer one's marker, and died writers left more."""
     older, markers = written(writer, 5)
     older.marker = claim_of(markers[5], epoch=3)
@@ -261,7 +261,7 @@ def test_a_truncated_log_is_no_proof(writer: ArchiveWriter) -> None:
         check()
 
 
-def test_a_copy_that_a_repair_left_is_no_proof(writer: ArchiveWriter) -> None:
+def test_a_copy_that_a_repair_left_proves_nothing(writer: ArchiveWriter) -> None:
     """A repair of a truncated log stores the copied chunk, of a higher epoch, before it replaces its first marker."""
     older, _ = written(writer, 5)
     newer = older.truncated(30)

@@ -267,7 +267,7 @@ def test_what_a_source_holds_where_the_archive_is_damaged_is_lost_not_extra(tmp_
 
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "made without them"])
 @pytest.mark.parametrize("broken", [(0,), (1, 2, 4), (-1,)], ids=["first", "some", "last"])
-def test_a_copy_is_compared_behind_what_the_archive_lost(
+def test_a_copy_is_compared_after_what_the_archive_lost(
     tmp_path: Path, cluster: MockCluster, whole: bool, broken: tuple[int, ...]
 ) -> None:
     archive_of(tmp_path, ARCHIVED[:150])

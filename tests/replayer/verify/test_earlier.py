@@ -70,7 +70,7 @@ def compared(writer: ArchiveWriter, earlier: EarlierReport, *topics: str) -> Ear
     return asyncio.run(found())
 
 
-def test_what_was_archived_since_is_no_difference(writer: ArchiveWriter, partition: PartitionWriter) -> None:
+def test_what_was_archived_since_makes_no_difference(writer: ArchiveWriter, partition: PartitionWriter) -> None:
     earlier = report_of(writer)
     assert compared(writer, earlier).verdict is Verdict.OK
     partition.advance(65)
@@ -134,7 +134,7 @@ def test_what_was_changed_below_the_reported_end_is_a_difference(
 
 
 @pytest.mark.parametrize("place", [(40, 50), (40, 44), (43, 47), (46, 50)])
-def test_a_chunk_that_salvage_put_into_a_gap_is_no_difference(
+def test_a_chunk_that_salvage_put_into_a_gap_makes_no_difference(
     writer: ArchiveWriter, partition: PartitionWriter, place: tuple[int, int]
 ) -> None:
     earlier = report_of(writer)
@@ -178,7 +178,7 @@ def test_an_incarnation_is_compared_with_itself(writer: ArchiveWriter, partition
         assert (found.partitions, found.differences) == (count, [])
 
 
-def test_a_truncated_log_is_no_difference(writer: ArchiveWriter, partition: PartitionWriter) -> None:
+def test_a_truncated_log_makes_no_difference(writer: ArchiveWriter, partition: PartitionWriter) -> None:
     earlier = report_of(writer)
     newer = partition.truncated(30)
     newer.commit(records(range(30, 35)), conflict=Conflict(2, "0123abcd"))

@@ -94,7 +94,7 @@ def test_a_marker_of_another_last_record_is_damage(opened: Opened, partition: Pa
     assert report.lost == []
 
 
-def test_bytes_behind_the_data_are_damage_without_loss(opened: Opened, partition: PartitionWriter) -> None:
+def test_bytes_after_the_data_are_damage_without_loss(opened: Opened, partition: PartitionWriter) -> None:
     path = opened.root / partition.keys.home / f"{140:020d}.gz"
     path.write_bytes(path.read_bytes() + b"more")
     for depth in Depth:
@@ -278,7 +278,7 @@ def test_a_catalog_that_cannot_be_read_any_more_is_reported(opened: Opened, writ
     assert report.verdict is not Verdict.OK
 
 
-def test_a_catalog_is_not_remembered_for_ever(
+def test_a_catalog_is_not_remembered_forever(
     opened: Opened, writer: ArchiveWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("replayer.read.partition.REMEMBERED_CATALOGS", 3)

@@ -137,7 +137,7 @@ def usual(**settings: Any) -> Cluster:
 
 
 @pytest.mark.parametrize("layout", ["topic", "seed"])
-def test_it_goes_on_behind_the_newest_chunk_whose_last_record_the_log_holds(layout: str) -> None:
+def test_it_continues_after_the_newest_chunk_whose_last_record_the_log_holds(layout: str) -> None:
     world = usual(identity=identity_of(layout, archive_id=ARCHIVE_ID))
     (step,) = world.plan().steps
     assert "continues in orders~2 from offset 10; 20 records" in step.detail and "orders~1:3" in step.detail
@@ -223,7 +223,7 @@ def test_gaps_of_the_older_folder_end_where_it_does() -> None:
     assert seen.gaps == (Gap(5, 8, "skipped"),) and list(seen.records) == [*range(5), *range(8, 18)]
 
 
-def test_holes_right_behind_the_turn_do_not_lead_to_the_older_folder() -> None:
+def test_holes_right_after_the_turn_do_not_lead_to_the_older_folder() -> None:
     world = usual()
     world.repaired()
     identity, claimed = world.run(take_over_last(world.identity, "again", POLICY))
@@ -242,7 +242,7 @@ def went_on_without_records() -> Cluster:
     return world
 
 
-def test_holes_right_behind_the_turn_are_not_lost() -> None:
+def test_holes_right_after_the_turn_are_not_lost() -> None:
     world = went_on_without_records()
     assert list(world.read().records) == list(range(10))
     world.log = rewritten(15, 60, 45)
@@ -251,7 +251,7 @@ def test_holes_right_behind_the_turn_are_not_lost() -> None:
     assert list(seen.records) == [*range(10), *range(45, 60)] and seen.gaps == (Gap(12, 45, "retention"),)
 
 
-def test_a_lost_first_chunk_behind_the_turn_is_no_hole() -> None:
+def test_a_lost_first_chunk_after_the_turn_is_not_a_hole() -> None:
     world = usual()
     world.repaired()
     world.go_on(range(10, 20))
@@ -307,7 +307,7 @@ def test_a_marker_without_isolation_level_has_that_of_its_newest_chunk() -> None
     assert asked == [DIRTY, DIRTY] and world.marker_at(world.last()).isolation_level == DIRTY
 
 
-def test_a_log_that_was_written_again_in_holes_behind_the_newest_record() -> None:
+def test_a_log_that_was_written_again_in_holes_after_the_newest_record() -> None:
     """All that is archived stands in the log, and records that the archive passes over."""
     world = Cluster()
     world.commit(range(10), end=14)
@@ -419,7 +419,7 @@ def test_a_partition_that_is_named_twice_is_one_target() -> None:
     assert str(target) == "orders:3"
 
 
-def test_a_repair_of_the_older_folder_says_where_the_partition_goes_on() -> None:
+def test_a_repair_of_the_older_folder_says_where_the_partition_continues() -> None:
     world = usual()
     assert later_folders(world.store, targets(world.store, "topic", ["orders"])).notes == ()
     world.repaired()
@@ -479,7 +479,7 @@ def test_a_stream_reads_each_folder_for_its_own_part() -> None:
 
 
 @pytest.mark.parametrize(("position", "expected"), [(5, range(5, 50)), (30, range(10, 50))])
-def test_who_follows_goes_on_where_the_log_was_truncated(position: int, expected: range) -> None:
+def test_who_follows_continues_where_the_log_was_truncated(position: int, expected: range) -> None:
     world = usual()
     stored = world.store.bodies()
     told: list[str] = []
@@ -551,7 +551,7 @@ def collect(world: Cluster) -> None:
 
 
 @pytest.mark.parametrize("make", [usual, cut])
-def test_a_lost_marker_is_made_again_with_the_folder_that_it_continues(make: Callable[[], Cluster]) -> None:
+def test_a_lost_marker_is_rebuilt_with_the_folder_that_it_continues(make: Callable[[], Cluster]) -> None:
     world = make()
     continues = world.repaired()
     world.go_on(range(world.log.low or 10, 50))
@@ -568,7 +568,7 @@ def test_a_lost_marker_is_made_again_with_the_folder_that_it_continues(make: Cal
     assert world.read().records == before
 
 
-def test_a_marker_made_again_behind_holes_cuts_no_older_chunk() -> None:
+def test_a_marker_rebuilt_after_holes_cuts_no_older_chunk() -> None:
     world = went_on_without_records()
     world.log = rewritten(15, 60, 45)
     world.go_on(range(45, 60))
@@ -580,7 +580,7 @@ def test_a_marker_made_again_behind_holes_cuts_no_older_chunk() -> None:
     assert world.read().records == before
 
 
-def test_a_folder_that_a_repair_began_and_did_not_end_is_no_successor() -> None:
+def test_a_folder_that_a_repair_began_and_did_not_end_is_not_a_successor() -> None:
     for death in deaths(usual):
         world = usual()
         world.store.requests, world.store.dies_at = 0, death

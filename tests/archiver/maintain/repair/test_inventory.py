@@ -55,7 +55,7 @@ def test_an_older_archive_gets_one_of_what_is_there(tmp_path: Path, layout: str)
     assert "nothing to store" in run("repair", "inventory", "-a", str(tmp_path)).stdout
 
 
-def test_a_damaged_one_is_made_again(tmp_path: Path) -> None:
+def test_a_damaged_one_is_rebuilt(tmp_path: Path) -> None:
     archive(tmp_path)
     (tmp_path / "_inventory.json").write_bytes(b"{}")
     assert verified(tmp_path)["verdict"] == "FAILURE"
@@ -108,7 +108,7 @@ def test_only_what_is_gone_is_forgotten(tmp_path: Path) -> None:
     assert listed(tmp_path) == {"orders": (0,)} and verified(tmp_path)["verdict"] == "OK"
 
 
-def test_an_archive_whose_topics_are_gone_is_no_ok(tmp_path: Path) -> None:
+def test_an_archive_whose_topics_are_gone_is_not_ok(tmp_path: Path) -> None:
     archive(tmp_path)
     for folder in tmp_path.glob("topic=*"):
         shutil.rmtree(folder)

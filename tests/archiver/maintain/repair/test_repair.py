@@ -80,7 +80,7 @@ def partition_of(root: Path, **settings: Any) -> PartitionWriter:
 
 @pytest.mark.parametrize("form", ["json", "arrow"])
 @pytest.mark.parametrize("damage", ["lost", "changed", "emptied"])
-def test_an_index_is_made_again_byte_for_byte(tmp_path: Path, form: str, damage: str) -> None:
+def test_an_index_is_rebuilt_byte_for_byte(tmp_path: Path, form: str, damage: str) -> None:
     partition_of(tmp_path, record_format=form)
     whole = contents(tmp_path)
     for path in tmp_path.rglob("*.index.json"):
@@ -128,7 +128,7 @@ def test_an_index_that_said_something_else_is_not_made(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("state", ["lost", "damaged", "emptied"])
 @pytest.mark.parametrize("form", ["json", "arrow"])
-def test_a_marker_is_made_again(tmp_path: Path, state: str, form: str) -> None:
+def test_a_marker_is_rebuilt(tmp_path: Path, state: str, form: str) -> None:
     partition = partition_of(tmp_path, record_format=form)
     path = tmp_path / partition.keys.marker
     before = verified(tmp_path)
@@ -289,7 +289,7 @@ def test_an_archiver_that_still_works_is_fenced_and_loses_nothing() -> None:
     assert marker_of(store).next_offset == 30
 
 
-def test_a_chain_begun_anew_gives_way_while_it_is_empty() -> None:
+def test_a_chain_started_anew_gives_way_while_it_is_empty() -> None:
     store = with_identity(MemoryStore())
     claimed = run(take_over(IDENTITY, "a", POLICY), store, LOG)
     run(commit_chunk(IDENTITY, claimed.held, chunk(0, 10)), store, LOG)
@@ -383,7 +383,7 @@ def test_a_chain_whose_catalog_is_lost_is_left_alone(tmp_path: Path) -> None:
     assert done.exit_code == 3 and "catalog" in done.stderr
 
 
-def test_an_archive_that_lost_its_identity_is_no_old_one(tmp_path: Path) -> None:
+def test_an_archive_that_lost_its_identity_is_not_an_old_one(tmp_path: Path) -> None:
     partition_of(tmp_path)
     (tmp_path / "_archive.json").unlink()
     done = repair("marker", tmp_path, "orders", "--yes")

@@ -199,7 +199,7 @@ def test_a_folder_that_names_a_successor_is_closed() -> None:
     assert "closed" in refusals(world)[0]
 
 
-def test_an_archiver_that_works_on_is_fenced_and_goes_on_where_it_was() -> None:
+def test_an_archiver_that_works_on_is_fenced_and_continues_where_it_was() -> None:
     world = usual()
     held = world.held
     world.salvaged()
@@ -318,7 +318,7 @@ class TestOtherRepairs:
         world.commit(range(30, 35))
         return world
 
-    def test_a_marker_is_made_again_with_it(self) -> None:
+    def test_a_marker_is_rebuilt_with_it(self) -> None:
         world = self.salvaged()
         lost = world.marker
         world.store.delete(world.keys.marker)
@@ -326,7 +326,7 @@ class TestOtherRepairs:
         assert not plan.problems and not carry_out(plan)
         assert (world.marker.tail, world.marker.gaps) == (lost.tail, lost.gaps)
 
-    def test_even_where_the_chunk_behind_it_is_the_last(self) -> None:
+    def test_even_where_the_chunk_after_it_is_the_last(self) -> None:
         world = usual()
         world.salvaged()
         lost = world.marker
@@ -335,7 +335,7 @@ class TestOtherRepairs:
         assert not plan.problems and not carry_out(plan)
         assert world.marker.tail == lost.tail and not world.marker.gaps
 
-    def test_its_index_and_those_around_it_are_made_again_byte_for_byte(self) -> None:
+    def test_its_index_and_those_around_it_are_rebuilt_byte_for_byte(self) -> None:
         world = self.salvaged()
         indexes = {each.name for each in world.marker.tail}
         bodies = world.store.bodies()

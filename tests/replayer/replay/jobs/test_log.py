@@ -83,7 +83,7 @@ def test_a_position_that_the_cluster_forgot_is_not_the_start(folder: JobFolder) 
         second.written_ends({})
 
 
-def test_a_run_that_goes_on_after_an_abort_forgets_what_was_rolled_back(folder: JobFolder) -> None:
+def test_a_run_that_continues_after_an_abort_forgets_what_was_rolled_back(folder: JobFolder) -> None:
     log = begun(folder, 0, 0)
     log.note([Run(0, 0, 10, 0, 0, 10)])
     log.claim()
@@ -112,7 +112,7 @@ def test_what_a_zombie_adds_does_not_count(folder: JobFolder) -> None:
     ]
 
 
-def test_a_run_that_goes_on_until_it_is_fenced_is_known_of(folder: JobFolder) -> None:
+def test_a_run_that_continues_until_it_is_fenced_is_known_of(folder: JobFolder) -> None:
     first = begun(folder, 0, 0)
     second = FolderLog(folder)
     second.claim()
@@ -159,7 +159,7 @@ def test_positions_are_replaced_by_who_read_them_last(folder: JobFolder) -> None
 
 
 @pytest.mark.parametrize("before", [{}, {0: position(1)}], ids=["fresh", "begun"])
-def test_without_transactions_the_run_that_begins_last_goes_on(
+def test_without_transactions_the_run_that_begins_last_continues(
     folder: JobFolder, before: dict[int, LanePosition], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the first one writes its positions just as the second takes them over."""
@@ -184,7 +184,7 @@ def test_without_transactions_the_run_that_begins_last_goes_on(
     second.stop()
 
 
-def test_a_job_is_begun_once(folder: JobFolder) -> None:
+def test_a_job_starts_once(folder: JobFolder) -> None:
     folder.create(request())
     with pytest.raises(JobTakenOver, match="started by another run"):
         folder.create(request(target="other"))
@@ -192,7 +192,7 @@ def test_a_job_is_begun_once(folder: JobFolder) -> None:
     assert folder.request() is None
 
 
-def test_a_target_that_is_gone_is_said_before_what_it_changes_in_the_routing() -> None:
+def test_a_target_that_is_gone_is_reported_before_what_it_changes_in_the_routing() -> None:
     with pytest.raises(TargetChanged, match="copy is not the one that job j wrote to"):
         refuse_other_folder(request(), request(selection="another"), None, "here")
     with pytest.raises(ReplayRefused, match="not the replay that the job started with"):
@@ -208,7 +208,7 @@ def test_one_run_at_a_time_on_a_machine(tmp_path: Path) -> None:
     assert list((tmp_path / "deep").iterdir()) == []
 
 
-def test_without_a_place_for_locks_transactions_go_on_and_others_do_not(tmp_path: Path) -> None:
+def test_without_a_place_for_locks_transactions_continue_and_others_do_not(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     with shared(file, "j"):

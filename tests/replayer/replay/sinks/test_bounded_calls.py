@@ -121,7 +121,7 @@ def batch() -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("step", ["init_transactions", "send_offsets_to_transaction", "commit_transaction"])
-def test_a_producer_that_hangs_is_left_alone_and_another_one_goes_on(
+def test_a_producer_that_hangs_is_left_alone_and_another_one_continues(
     monkeypatch: pytest.MonkeyPatch, batch: pa.RecordBatch, step: str
 ) -> None:
     producers = [FakeProducer(step), FakeProducer("")]
@@ -168,7 +168,7 @@ def test_ending_does_not_wait_for_a_producer_that_hangs(monkeypatch: pytest.Monk
     assert ended.wait(LONG)
 
 
-def test_a_cluster_that_does_not_tell_positions_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_does_not_report_positions_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_outlet, "batch_producer", lambda *_: FakeProducer(""))
     positions = FakePositions({0: POSITION})
     positions.away = True

@@ -65,7 +65,7 @@ def test_any_other_error_is_the_answer(answer: tuple[int | None, int | None], mo
         asked.read([0])
 
 
-def test_a_group_that_finds_no_coordinator_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_finds_no_coordinator_is_not_asked_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(committed_positions, "COORDINATOR_SECONDS", 0)
     asked = positions(monkeypatch, (KafkaError.NOT_COORDINATOR, None))
     with pytest.raises(BlockgzError, match="cannot be read"):

@@ -61,7 +61,7 @@ def test_settings_that_say_something_else_are_refused(properties: dict[str, str]
         asked.added_to(properties)
 
 
-def test_a_level_alone_is_no_contradiction() -> None:
+def test_a_level_alone_is_not_a_contradiction() -> None:
     assert Compression("gzip").added_to({"compression.level": "9"}) == {
         "compression.type": "gzip",
         "compression.level": "9",

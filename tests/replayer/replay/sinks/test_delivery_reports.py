@@ -67,7 +67,7 @@ def test_offsets_that_can_only_be_what_they_are(told: list[int], before: int | N
     assert inferred(np.array(told, np.int64), before).tolist() == wanted
 
 
-def test_records_without_an_offset_wait_for_the_ones_behind_them(reports: Callable[..., LaneReports]) -> None:
+def test_records_without_an_offset_wait_for_the_ones_after_them(reports: Callable[..., LaneReports]) -> None:
     lane = reports(5, None, None, sent=4)
     assert lane.take(no_look, drained=False).tolist() == [5]
     assert lane.take(no_look, drained=False).tolist() == []

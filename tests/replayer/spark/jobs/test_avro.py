@@ -91,7 +91,7 @@ def test_every_type_and_its_value() -> None:
         ({"type": "nonsense"}, "nonsense"),
     ],
 )
-def test_what_is_no_column_is_refused(schema: Any, why: str) -> None:
+def test_what_is_not_a_column_is_refused(schema: Any, why: str) -> None:
     with pytest.raises(UsageError) as caught:
         avro_decoder(schema, None)
     assert why in caught.value.why
@@ -107,7 +107,7 @@ GOOD = written(SCHEMA, {"id": 7, "name": "seven"})
 
 
 @pytest.mark.parametrize("value", [b"", b"\0", b"\1" + GOOD[1:], GOOD[:-1], GOOD + b"x", GOOD[5:]])
-def test_what_is_no_value_of_the_schema(value: bytes) -> None:
+def test_what_is_not_a_value_of_the_schema(value: bytes) -> None:
     with pytest.raises(ValueError, match="value"):
         avro_decoder(SCHEMA, None).decode(value)
 

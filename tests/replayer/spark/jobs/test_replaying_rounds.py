@@ -121,7 +121,7 @@ def test_every_partition_is_a_task_and_then_it_is_done() -> None:
     assert world.shown == 3 * END
 
 
-def test_what_is_complete_is_no_task() -> None:
+def test_what_is_complete_is_not_a_task() -> None:
     world = World([0, 1], lambda _, __: (END, None))
     world.recorded = {0: first(0).advanced(END, {0: END})}
     world.positions = dict(world.recorded)

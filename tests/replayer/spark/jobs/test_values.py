@@ -22,7 +22,7 @@ def test_a_schema_as_sparks_json() -> None:
 
 
 @pytest.mark.parametrize("text", ["{}", '{"type": "struct"}', '{"type": "struct", "fields": []}', "{"])
-def test_what_is_no_schema_is_refused(text: str) -> None:
+def test_what_is_not_a_schema_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--schema is no schema of JSON values"):
         json_schema(text)
 
@@ -40,7 +40,7 @@ def test_topics_of_a_registry_must_agree() -> None:
             row_decoder(options, ("nowhere",))
 
 
-def test_a_registry_that_is_no_address_is_not_taken_for_bad_values() -> None:
+def test_a_registry_that_is_not_an_address_is_not_taken_for_bad_values() -> None:
     with pytest.raises(UsageError, match="--schema-registry is not a URL"):
         row_decoder(ValueOptions("avro", schema=json.dumps(ORDER), registry="localhost:8081"), ("orders",))
 

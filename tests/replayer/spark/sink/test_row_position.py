@@ -107,7 +107,7 @@ def test_holes_that_are_too_many_are_forgotten_from_the_oldest(lane: Lane) -> No
     assert lane.target == list(range(0, 4 * MAX_RANGES, 2))
 
 
-def test_rows_that_were_passed_over_are_refused_not_dropped(lane: Lane) -> None:
+def test_rows_that_were_skipped_are_refused_not_dropped(lane: Lane) -> None:
     """A later part of a partition came first, and the earlier one's task never ran."""
     lane.run([0, 1, 2])
     lane.run([50, 51], task=1)

@@ -56,7 +56,7 @@ def archive(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_stream_goes_on_through_a_topic_created_again(tmp_path: Path) -> None:
+def test_a_stream_continues_through_a_topic_created_again(tmp_path: Path) -> None:
     writer = ArchiveWriter(tmp_path)
     writer.partition("orders", 0).commit(records(range(10)))
     wanted = options(tmp_path)
