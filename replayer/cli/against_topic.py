@@ -12,7 +12,6 @@ import msgspec
 from blockgz_runtime.errors import PARTLY_FAILED
 from blockgz_runtime.program.progress import record_progress
 from blockgz_runtime.program.tables import print_table
-from index_format.record_formats.json_lines import json_object
 from index_format.records import Record
 from replayer.cli.options.archive_options import open_archive
 from replayer.cli.report import ReportOptions, naming_what_is_left
@@ -24,7 +23,7 @@ from replayer.replay.plan import describe_source
 from replayer.verify.against_topic import compare_with_topic
 from replayer.verify.comparison import Progress
 from replayer.verify.findings import ComparisonReport, Relation, Verdict
-from replayer.verify.report import comparison_document
+from replayer.verify.report import comparison_document, record_document
 
 SHOWN_CHARACTERS = 200
 
@@ -42,11 +41,13 @@ def verify_against(
     """Compares, prints the report, and gives the exit code."""
     gc.freeze()
     report = asyncio.run(_compare(topic, against, positions, kafka, archive, as_json))
-    document = comparison_document(report, str(archive.address), topic.topic, against)
+    document = comparison_document(
+        report, str(archive.address), topic.topic, against, without_content=report_to.without_content
+    )
     if as_json:
         click.echo(msgspec.json.encode(document))
     else:
-        _print(report, topic.topic, against)
+        _print(report, topic.topic, against, without_content=report_to.without_content)
     report_to.write(document)
     return PARTLY_FAILED if report.verdict is Verdict.FAILURE else 0
 
@@ -75,7 +76,7 @@ async def _compare(
         return await compare_with_topic(archive, topic, against, kafka, positions, watched)
 
 
-def _print(report: ComparisonReport, topic: str, against: str) -> None:
+def _print(report: ComparisonReport, topic: str, against: str, *, without_content: bool) -> None:
     columns = ("PARTITION", "VERDICT", "EQUAL", "ARCHIVED", "FOUND", "DIFFERENT", "MISSING", "EXTRA")
     figures = attrgetter("partition", "verdict.value", "records", "archived", "found", "differing", "missing", "extra")
     rows = [figures(each) for each in report.partitions]
@@ -102,15 +103,15 @@ def _print(report: ComparisonReport, topic: str, against: str) -> None:
         if difference is not None:
             fields = f" in {', '.join(difference.fields)}" if difference.fields else ""
             click.echo(f"FAILURE partition {each.partition}: first difference{fields}")
-            click.echo(f"  archive: {_shown(difference.archived)}")
-            click.echo(f"  topic:   {_shown(difference.found)}")
+            click.echo(f"  archive: {_shown(difference.archived, without_content)}")
+            click.echo(f"  topic:   {_shown(difference.found, without_content)}")
     for warning in report.warnings:
         click.echo(f"WARNING {warning}")
     click.echo(report.verdict.value)
 
 
-def _shown(record: Record | None) -> str:
+def _shown(record: Record | None, without_content: bool) -> str:
     if record is None:
         return "no such record"
-    text = msgspec.json.encode(json_object(record)).decode()
+    text = msgspec.json.encode(record_document(record, without_content=without_content)).decode()
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}… ({len(text)} characters)"

@@ -37,10 +37,11 @@ def naming_what_is_left(names: Sequence[str], num_done: Callable[[], int]) -> Ab
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Where reports go, and the key that signs them."""
+    """Where reports go, the key that signs them, and whether they leave out what records hold."""
 
     paths: tuple[Path, ...]
     sign_key: Path | None
+    without_content: bool = False
 
     def __post_init__(self) -> None:
         """Raises UsageError for what could not be written after hours of verifying."""

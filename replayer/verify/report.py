@@ -31,6 +31,7 @@ code { font-size: 90%; overflow-wrap: anywhere }
 .OK { color: #186a2b } .WARNING { color: #8a5a00 } .FAILURE { color: #a8071a; font-weight: bold }
 """
 COUNTS = ("records", "archived", "found", "differing", "missing", "extra", "chunks", "checked_chunks")
+WITHOUT_CONTENT = ("offset", "timestamp", "timestamp_type")
 FINDINGS = ("gaps", "lost", "readable", "damage", "orphans", "excused", "missing_offsets", "extra_offsets")
 
 
@@ -51,14 +52,17 @@ def verification_document(report: ArchiveReport, address: str, depth: Depth) -> 
     }
 
 
-def comparison_document(report: ComparisonReport, address: str, topic: str, against: str) -> Document:
+def comparison_document(
+    report: ComparisonReport, address: str, topic: str, against: str, *, without_content: bool = False
+) -> Document:
+    """See the module; `without_content` leaves keys, values and headers out."""
     return {
         "verdict": report.verdict.value,
         "archive": address,
         "against_topic": against,
         "relation": report.relation.value,
         "records": sum(each.records for each in report.partitions),
-        "partitions": [_compared(each, topic) for each in report.partitions],
+        "partitions": [_compared(each, topic, without_content) for each in report.partitions],
         "warnings": report.warnings,
     }
 
@@ -98,7 +102,7 @@ def _partition(report: PartitionReport) -> Document:
     }
 
 
-def _compared(each: PartitionComparison, topic: str) -> Document:
+def _compared(each: PartitionComparison, topic: str, without_content: bool) -> Document:
     difference = each.first_difference
     return {
         "topic": topic,
@@ -120,15 +124,19 @@ def _compared(each: PartitionComparison, topic: str) -> Document:
         if difference is None
         else {
             "fields": difference.fields,
-            "archived": _record(difference.archived),
-            "found": _record(difference.found),
+            "archived": record_document(difference.archived, without_content=without_content),
+            "found": record_document(difference.found, without_content=without_content),
         },
         "digests": {"archived": _digests(each.archived_digests), "found": _digests(each.found_digests)},
     }
 
 
-def _record(record: Record | None) -> Document | None:
-    return None if record is None else json_object(record)
+def record_document(record: Record | None, *, without_content: bool) -> Document | None:
+    """A record as JSON, or what there is of it without key, value and headers."""
+    if record is None:
+        return None
+    fields = json_object(record)
+    return {name: fields[name] for name in WITHOUT_CONTENT} if without_content else fields
 
 
 def _runs(runs: Iterable[OffsetRange]) -> list[Document]:

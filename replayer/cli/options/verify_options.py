@@ -81,6 +81,12 @@ report_options = OptionSet(
         metavar="PEM",
         help="Sign the reports with this Ed25519 key; writes FILE.sig.",
     ),
+    Option(
+        "--no-content",
+        "without_content",
+        is_flag=True,
+        help="Leave keys, values and headers out of what is printed and out of the reports.",
+    ),
 )
 """Passes `report_to: ReportOptions`."""
 
