@@ -111,7 +111,7 @@ def _opened(destination: str, *, overwrites: bool) -> Iterator[BinaryIO]:
         raise UsageError(
             f"{destination} exists already",
             why="it would be replaced" if path.is_file() else "it is a folder, a pipe or a device",
-            remedy="name another file" + (", or say --overwrite" if path.is_file() else f", or {STDOUT} and a pipe"),
+            remedy="name another file" + (", or add --overwrite" if path.is_file() else f", or {STDOUT} and a pipe"),
         )
     try:
         with scratch_file(path) as scratch:
@@ -216,7 +216,7 @@ def _as_text(rows: pa.RecordBatch, name: str) -> pa.Array:
         row = next(row for row, content in enumerate(column.to_pylist()) if not _is_text(content))
         topic, partition, offset = (rows.column(each)[row].as_py() for each in ("topic", "partition", "offset"))
         raise ExportFailed(
-            f"the {name} of {topic}:{partition}:{offset} is no text",
+            f"the {name} of {topic}:{partition}:{offset} is not text",
             why="it is not UTF-8",
             remedy=f"export it as bytes: --{name}-as binary",
         ) from error

@@ -209,7 +209,7 @@ def test_json_values_with_a_schema_given_and_found_out(
     assert (tenth_row["value.id"], json.loads(tenth_row["value.lines"])) == ("10", [{"sku": "s10", "n": 1}])
 
     wrong = replayer("export", "orders", tmp_path / "no", *options[:3], "value.nothing", *options[4:], *common)
-    assert (wrong.exit_code, "is no field of the values" in wrong.stderr) == (2, True)
+    assert (wrong.exit_code, "is not a field of the values" in wrong.stderr) == (2, True)
 
 
 BAD = {3: b"no json", 4: b'{"id": "x"}', 7: b"", 8: b"\xff\xfe", 9: b"[1]", 10: b"null"}

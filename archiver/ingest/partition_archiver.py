@@ -254,7 +254,7 @@ class PartitionArchiver:
         if self._identity.topic_id is None:
             raise Diverged(
                 f"{self._identity}: the log is not the one that was archived",
-                why=f"{why}, and the cluster told no topic id",
+                why=f"{why}, and the cluster reported no topic id",
                 remedy="find out what happened to the log; `archiver repair diverged` lets the partition continue",
             )
         if self._verdict() is not Verdict.SAME:

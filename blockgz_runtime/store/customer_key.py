@@ -96,7 +96,7 @@ def check_fingerprint(archive: ArchiveInfo, given: str | None, url: str) -> None
         raise UsageError(
             f"{url} is not encrypted with a customer key",
             why="a key was given, but the archive was created without one",
-            remedy="leave --customer-key out, or create another archive",
+            remedy="remove --customer-key, or create another archive",
         )
     if given is None:
         what, why = "is encrypted with a customer key", f"its fingerprint is {named}, and no key was given"

@@ -115,7 +115,7 @@ def conflicts(given: Mapping[str, Any]) -> list[Conflict]:
         ),
         (
             key and sse,
-            Conflict(("sse", "customer_key"), "an object has one kind of encryption", "leave one of the two out"),
+            Conflict(("sse", "customer_key"), "an object has one kind of encryption", "remove one of them"),
         ),
         (
             given["external_id"] and not given["role_arn"],

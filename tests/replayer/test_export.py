@@ -157,7 +157,7 @@ def test_texts_in_csv_may_hold_quotes_and_line_ends(archive: Path, tmp_path: Pat
 def test_what_is_not_text_is_named(archive: Path, tmp_path: Path) -> None:
     done = run(archive, "orders", tmp_path / "out.csv", "--key-as", "text")
     assert done.exit_code == 1
-    assert "the key of orders:0:2 is no text" in done.stderr and "--key-as binary" in done.stderr
+    assert "the key of orders:0:2 is not text" in done.stderr and "--key-as binary" in done.stderr
     assert not list(tmp_path.glob("*out*"))
 
 

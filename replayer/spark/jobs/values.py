@@ -157,12 +157,12 @@ def json_schema(text: str) -> StructType:
         schema = StructType.fromJson(json.loads(text)) if text.lstrip().startswith("{") else StructType.fromDDL(text)
     except Exception as error:  # KeyError, ParseException, …
         raise UsageError(
-            "--schema is no schema of JSON values",
+            "--schema is not a schema of JSON values",
             why=" ".join(str(error).split())[:300],
             remedy='write "id BIGINT, name STRING", or a file with that or with Spark\'s JSON',
         ) from error
     if not isinstance(schema, StructType) or not schema.fields:
-        raise UsageError("--schema is no schema of JSON values", why="it has no fields")
+        raise UsageError("--schema is not a schema of JSON values", why="it has no fields")
     return schema
 
 

@@ -240,7 +240,7 @@ def _check_field(kind: DataType, part: str) -> None:
     for name in part.split(".")[1:]:
         if not isinstance(kind, StructType) or name not in kind.fieldNames():
             fields = ", ".join(kind.fieldNames()) if isinstance(kind, StructType) else "no fields"
-            raise UsageError(f"--partition-by {part} is no field of the values", why=f"there is {fields[:300]}")
+            raise UsageError(f"--partition-by {part} is not a field of the values", why=f"there is {fields[:300]}")
         kind = kind[name].dataType
     if isinstance(kind, ArrayType | MapType | StructType | BinaryType):
-        raise UsageError(f"--partition-by {part} is no single value", why=f"it is a {kind.simpleString()[:100]}")
+        raise UsageError(f"--partition-by {part} is not a single value", why=f"it is a {kind.simpleString()[:100]}")

@@ -75,7 +75,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     if parsed.transactional and parsed.job is None:
         raise UsageError(
             "a transactional write needs a name for its job",
-            why="what stands in the topic already is known by the job's name; a repeated one resumes from it",
+            why="the job's name identifies what is already in the topic; repeating it resumes from there",
             remedy='add .option("job", "restore-7"), a new name for every new copy',
         )
     if parsed.job is not None:

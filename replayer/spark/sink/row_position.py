@@ -27,7 +27,7 @@ REMEDY = (
     'give each source partition to one task, in order: .repartition("partition")'
     '.sortWithinPartitions("partition", "offset")'
 )
-BEGIN_AGAIN = f"{REMEDY}; and start another job with an empty topic, since this one cannot tell what is missing"
+BEGIN_AGAIN = f"{REMEDY}; and start another job with an empty topic, since it is unknown what this one lacks"
 
 
 class Range(NamedTuple):

@@ -154,7 +154,7 @@ class TestCreatedAgain:
         bench.settle()
         failure = archiver.state.failure
         assert isinstance(failure, Diverged) and bench.offsets() == [0, 1]
-        assert failure.why == "the leader epoch fell to 0, and the cluster told no topic id"
+        assert failure.why == "the leader epoch fell to 0, and the cluster reported no topic id"
 
     def test_an_older_redelivery_does_not_lower_the_epoch(self, bench: Bench) -> None:
         archiver = bench.archiver()

@@ -23,7 +23,7 @@ def test_a_schema_as_sparks_json() -> None:
 
 @pytest.mark.parametrize("text", ["{}", '{"type": "struct"}', '{"type": "struct", "fields": []}', "{"])
 def test_what_is_not_a_schema_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="--schema is no schema of JSON values"):
+    with pytest.raises(UsageError, match="--schema is not a schema of JSON values"):
         json_schema(text)
 
 
