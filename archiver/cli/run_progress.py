@@ -13,6 +13,7 @@ from archiver.ingest.service import ArchiverService
 from archiver.logs import LogEvent, progress_log
 from archiver.monitor.snapshot import PartitionSnapshot
 from blockgz_runtime.process import every
+from blockgz_runtime.program.terminal import printable
 
 LOOK_SECONDS = 0.5
 LINE_SECONDS = 10.0
@@ -113,10 +114,10 @@ def shown_progress(look: Callable[[], Progress], show: Show) -> AbstractContextM
 
 
 class CurrentStderr(io.TextIOBase):
-    """What `sys.stderr` is as something is written: a bar takes it over while it is shown."""
+    """What `sys.stderr` is as something is written: a bar takes it over while it is shown, and escapes nothing."""
 
     def write(self, text: str) -> int:
-        return sys.stderr.write(text)
+        return sys.stderr.write(printable(text) if sys.stderr.isatty() else text)
 
     def flush(self) -> None:
         sys.stderr.flush()

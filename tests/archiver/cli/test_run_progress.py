@@ -1,12 +1,14 @@
 """How far a run is: added up from looks at the service, and told in lines."""
 
+import io
 import logging
+import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from archiver.cli.run_progress import LINE_SECONDS, Lines, Progress, Tally, shown_progress, summed
+from archiver.cli.run_progress import LINE_SECONDS, CurrentStderr, Lines, Progress, Tally, shown_progress, summed
 from archiver.ingest.ownership import PartitionState
 from archiver.logs import NAME
 from archiver.monitor.snapshot import PartitionSnapshot
@@ -84,3 +86,12 @@ def test_workers_together() -> None:
     assert summed([Progress(100, 200, 5), Progress(50, 300, 6)]) == Progress(150, 500, 11)
     assert summed([Progress(100, 200, 5), Progress(50, None, 6)]) == Progress(150, None, 11)
     assert summed([Progress(100, 200, 5), Progress(50, None, 6).ended]) == Progress(150, 250, 11)
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_log_lines_beside_a_bar_are_escaped(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: is_terminal, raising=False)
+    monkeypatch.setattr(sys, "stderr", screen)
+    CurrentStderr().write("a\x9b31m\n")
+    assert screen.getvalue() == ("a\\u009b31m\n" if is_terminal else "a\x9b31m\n")
