@@ -97,7 +97,7 @@ def test_a_topic_is_made_like_the_archived_one(site: Site, topic_name: str) -> N
     plan = site.replayer(
         *("replay", topic_name, "--to-topic", "{topic}-copy", "--create-topic", "--dry-run", *site.kafka)
     )
-    assert "is made with 3 partitions" in plan.stderr
+    assert "is created with 3 partitions" in plan.stderr
     assert f"{topic_name}-copy" not in topic_names(site.bootstrap), "a dry run makes nothing"
 
     refused = replay(site, topic_name, "{topic}-copy", "--create-topic", "--topic-config", "no.such=1", check=2)
