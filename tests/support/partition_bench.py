@@ -159,7 +159,7 @@ class Bench:
     @staticmethod
     def _wait(attempt: int, cause: str) -> None:
         if attempt >= 3:
-            raise StoreUnavailable("the store failed 3 times", why=cause)
+            raise StoreUnavailable("the store failed 3 times", why=str(cause))
 
 
 def fetched(rows: Sequence[Record], leader_epoch: int | None = 0) -> Fetched:
