@@ -41,7 +41,7 @@ def no_such_topic(wanted: str, known: Collection[str]) -> NoSuchTopic:
     return NoSuchTopic(
         f"the cluster has no {wanted}",
         why=f"it has {', '.join(names[:10]) or 'no topics'}{' …' if len(names) > 10 else ''}",
-        remedy="check the name and -b, or create the topic first",
+        remedy="check the name, -b and the right to Describe it, or create the topic first",
     )
 
 

@@ -6,7 +6,7 @@ import base64
 import shutil
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -76,8 +76,16 @@ class KafkaBroker:
     As a context manager it is started, and in the end stopped and its folder deleted.
     """
 
-    def __init__(self, settings: Mapping[str, str] | None = None, advertised_port: int | None = None) -> None:
-        """`settings` of the broker, beside those of all tests; `advertised_port` is where it sends clients to."""
+    def __init__(
+        self,
+        settings: Mapping[str, str] | None = None,
+        advertised_port: int | None = None,
+        listeners: Sequence[str] = (),
+    ) -> None:
+        """`settings` of the broker, beside those of all tests; `advertised_port` is where it sends clients to.
+
+        `listeners` are further ones by name, whose protocols `settings` say.
+        """
         self._settings = _SETTINGS | dict(settings or {})
         self._java = tool("java")
         self._jars = kafka_jars()
@@ -90,6 +98,9 @@ class KafkaBroker:
         self._advertised_port = advertised_port or self.port
         self.bootstrap = f"127.0.0.1:{self.port}"
         self._controller_port = free_port(self.port)
+        self._listeners: dict[str, int] = {}
+        for name in listeners:
+            self._listeners[name] = free_port(self.port, self._controller_port, *self._listeners.values())
         self.log = home / "broker.log"
 
     def start(self) -> None:
@@ -127,6 +138,10 @@ class KafkaBroker:
         """Let a frozen process go on."""
         if self._server is not None:
             self._server.resume()
+
+    def bootstrap_of(self, listener: str) -> str:
+        """Where clients of a further listener go."""
+        return f"127.0.0.1:{self._listeners[listener]}"
 
     @property
     def running(self) -> bool:
@@ -170,10 +185,12 @@ class KafkaBroker:
         self._folder.cleanup()
 
     def _format(self) -> None:
+        more = [f"{name}://{self.bootstrap_of(name)}" for name in self._listeners]
+        ours = [f"PLAINTEXT://{self.bootstrap}", f"CONTROLLER://127.0.0.1:{self._controller_port}"]
         settings = {
             **self._settings,
-            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{self._controller_port}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._advertised_port}",
+            "listeners": ",".join([*ours, *more]),
+            "advertised.listeners": ",".join([f"PLAINTEXT://127.0.0.1:{self._advertised_port}", *more]),
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
             "log.dirs": str(self._data),
         }

@@ -57,7 +57,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("program", "arguments", "told"),
     [
-        (replayer, ["replay", "orders", "--to-topic", "orders", "--dry-run"], "the topic that the archive was made"),
+        (replayer, ["replay", "orders", "--to-topic", "orders", "--dry-run"], "is the topic that was archived"),
         (replayer, ["replay", "payments", "--to-topic", "copy", "--dry-run"], "is not in the archive"),
         (archiver, ["repair", "diverged", "payments", "--dry-run"], "payments"),
     ],
