@@ -1,4 +1,4 @@
-"""The recipes of docs/recipes.md as they stand: ways to log in, and the least rights, on a real broker."""
+"""The recipes of docs/recipes.md as they stand: ways to log in, and the least rights, on a real broker and moto."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.request import Request, urlopen
 
+import boto3
 import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from cryptography import x509
@@ -34,6 +36,7 @@ from kafka.admin import (
 
 from system_test.conftest import required_parts
 from system_test.support.kafka_broker import KafkaBroker
+from system_test.support.object_store import MotoServer
 from system_test.support.programs import Completed, run
 from system_test.support.topics import NewRecord, create_topic, produce
 
@@ -261,3 +264,57 @@ def test_a_right_that_is_missing_is_among_the_remedies(recipe: Path, broker: Kaf
             admin.create_acls([taken])
     # Without any right to a topic, nothing tells it from one that is not there.
     assert "the cluster has no topic 'orders'" in refused.stderr and "the right to Describe it" in refused.stderr
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[MotoServer]:
+    """An S3 server that asks what its users may do, from `obeyed` on."""
+    with required_parts():
+        server = MotoServer("backup")
+    with server:
+        yield server
+
+
+def obeyed(store: MotoServer, name: str, policy: dict[str, Any]) -> dict[str, str]:
+    """The environment of a new user with this policy."""
+    _ask_nobody_before(store, 1_000_000)
+    iam = boto3.client(
+        "iam",
+        endpoint_url=store.endpoint_url,
+        aws_access_key_id=store.env["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=store.env["AWS_SECRET_ACCESS_KEY"],
+        region_name="us-east-1",
+    )
+    iam.create_user(UserName=name)
+    iam.put_user_policy(UserName=name, PolicyName="least", PolicyDocument=json.dumps(policy))
+    key = iam.create_access_key(UserName=name)["AccessKey"]
+    iam.close()
+    _ask_nobody_before(store, 0)
+    own = {"AWS_ACCESS_KEY_ID": key["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"]}
+    return {**store.env, **own, "BLOCKGZ_ENDPOINT_URL": store.endpoint_url}
+
+
+def _ask_nobody_before(store: MotoServer, requests: int) -> None:
+    """From the request of that number on, moto obeys policies."""
+    plain = {"Content-Type": "text/plain"}  # as a form it would not be read
+    urlopen(Request(f"{store.endpoint_url}/moto-api/reset-auth", b"%d" % requests, plain, method="POST")).close()
+
+
+def policy(*without: str) -> dict[str, Any]:
+    """That of the page, less some actions."""
+    found: dict[str, Any] = json.loads(re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)[0])
+    for statement in found["Statement"]:
+        statement["Action"] = [action for action in statement["Action"] if action not in without]
+    return found
+
+
+def test_the_least_rights_in_s3_are_enough(store: MotoServer, broker: KafkaBroker) -> None:
+    archive = ("-a", "s3://backup/kafka")
+    writer = obeyed(store, "writer", policy())
+    orders = ("run", "orders", "-b", broker.bootstrap, "--once", "--json")
+    assert json.loads(run("archiver", *orders, *archive, env=writer).stdout)["records"] == COUNT
+    reader = obeyed(store, "reader", policy("s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"))
+    checked = run("replayer", "verify", "--deep", "--records", "--json", *archive, env=reader)
+    assert json.loads(checked.stdout)["verdict"] == "OK"
+    refused = run("archiver", *orders, *archive, env=reader, check=12)
+    assert "PutObject" in refused.stderr or "denied" in refused.stderr.lower()
