@@ -1,5 +1,6 @@
 """`replayer export`: what every format holds is what was archived, and what fails leaves nothing behind."""
 
+import asyncio
 import csv
 import io
 import json
@@ -9,19 +10,22 @@ import stat
 import subprocess
 import sys
 from base64 import b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from index_format.records import Record
+from index_format.records import Record, batch_from_records
 from replayer import export as exporting
 from replayer.cli import main
+from replayer.read.partition import ArchivedPartition
+from replayer.read.request import SelectedBatch
 from tests.support.archives import ArchiveWriter, records
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -228,3 +232,46 @@ def test_a_full_disk_leaves_nothing_behind(archive: Path, tmp_path: Path, file_f
     assert done.returncode == 1, done.stderr
     assert f"{path} cannot be written" in done.stderr and "File too large" in done.stderr
     assert not list(tmp_path.glob("*out*"))
+
+
+def _batches(count: int, taken: list[int], fault: BaseException | None = None) -> AsyncIterator[SelectedBatch]:
+    """Batches of one record each, which note that they were taken; then the fault."""
+
+    async def given() -> AsyncIterator[SelectedBatch]:
+        partition = cast("ArchivedPartition", SimpleNamespace(topic="orders", partition=0))
+        for offset in range(count):
+            taken.append(offset)
+            yield SelectedBatch(partition, batch_from_records([Record(offset, 0, 0, None, b"x", ())]))
+        if fault is not None:
+            raise fault
+
+    return given()
+
+
+@pytest.mark.parametrize("file_format", READERS)
+def test_one_group_is_in_memory_at_a_time(tmp_path: Path, file_format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "GROUP_BYTES", 1)
+    taken: list[int] = []
+    ahead: list[int] = []
+    form = exporting.ExportForm(file_format)
+    written = 0
+
+    def advance(rows: int, _bytes: int) -> None:
+        nonlocal written
+        written += rows
+        ahead.append(len(taken) - written)
+
+    asyncio.run(exporting.export(_batches(20, taken), str(tmp_path / "out"), form, advance=advance))
+    assert ahead == [0] * 20
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt(), asyncio.CancelledError()], ids=["interrupt", "cancelled"])
+@pytest.mark.parametrize("file_format", READERS)
+def test_an_interruption_leaves_nothing_behind(
+    tmp_path: Path, file_format: str, fault: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "GROUP_BYTES", 1)
+    exported = exporting.export(_batches(3, [], fault), str(tmp_path / "out"), exporting.ExportForm(file_format))
+    with pytest.raises(type(fault)):
+        asyncio.run(exported)
+    assert not list(tmp_path.iterdir())
