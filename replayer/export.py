@@ -108,24 +108,45 @@ def _opened(destination: str, *, overwrites: bool) -> Iterator[BinaryIO]:
         return
     path = Path(destination)
     if path.exists() and not (overwrites and path.is_file()):
-        raise UsageError(
-            f"{destination} exists already",
-            why="it would be replaced" if path.is_file() else "it is a folder, a pipe or a device",
-            remedy="name another file" + (", or add --overwrite" if path.is_file() else f", or {STDOUT} and a pipe"),
-        )
+        raise _exists(path)
     try:
         with scratch_file(path) as scratch:
             with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "wb") as file:
                 yield file
             sync_file(scratch)
-            scratch.replace(path)
+            _place(scratch, path, overwrites=overwrites)
         sync_folder(path.parent)
+    except FileExistsError as error:
+        raise _exists(path) from error
     except OSError as error:
+        is_missing = not path.parent.is_dir()
         raise ExportFailed(
             f"{destination} cannot be written",
-            why=error.strerror or str(error),
-            remedy="free space there or name another file; nothing was left behind",
+            why=f"there is no folder {path.parent}" if is_missing else error.strerror or str(error),
+            remedy="make the folder first" if is_missing else "free space there or name another file; none was left",
         ) from error
+
+
+def _place(scratch: Path, path: Path, *, overwrites: bool) -> None:
+    """A file that appeared meanwhile is kept, but where the file system has no links. Raises OSError."""
+    if not overwrites:
+        try:
+            path.hardlink_to(scratch)
+        except FileExistsError:
+            raise
+        except OSError:
+            overwrites = True
+    if overwrites:
+        scratch.replace(path)
+
+
+def _exists(path: Path) -> UsageError:
+    is_file = path.is_file()
+    return UsageError(
+        f"{path} exists already",
+        why="it would be replaced" if is_file else "it is a folder, a pipe or a device",
+        remedy="name another file" + (", or add --overwrite" if is_file else f", or {STDOUT} and a pipe"),
+    )
 
 
 def _writer(file_format: str, sink: BinaryIO, schema: pa.Schema, *, is_stream: bool) -> AbstractContextManager[Write]:

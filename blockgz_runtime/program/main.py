@@ -1,6 +1,7 @@
 """The shell of both programs: commands that are imported when used, errors as three lines, and the exit codes."""
 
 import difflib
+import errno
 import importlib
 import os
 import signal
@@ -23,6 +24,7 @@ from index_format.errors import BlockgzError, masked_urls
 SHOWN_NAMES = 5
 INTERRUPTED = 130
 TERMINATED = 143
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 ENDED_BY: Mapping[int, int] = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
 EXIT_CODES = {
     0: "ok",
@@ -96,8 +98,17 @@ class Program(HelpPageOfGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _forget_stdout()
             return None
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            _forget_stdout()
+            raise BlockgzError(
+                "the output cannot be written",
+                why=error.strerror or str(error),
+                remedy="free space where it goes, and run it again",
+            ) from error
         return result
 
     def main(  # type: ignore[override]
@@ -154,6 +165,11 @@ def noting_what_is_left(note: Callable[[], str]) -> Iterator[None]:
         if not isinstance(error, Exception):  # KeyboardInterrupt, or asyncio's CancelledError that it leads to
             click.echo(f"note: {note()}", err=True)
         raise
+
+
+def _forget_stdout() -> None:
+    """What is left in its buffer would fail once more as the process ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_failure(error: Exception) -> int:

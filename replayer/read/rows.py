@@ -4,6 +4,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index_format.records import HEADER_TYPE
+from replayer.errors import TimestampUnfit
 
 HEADERS, INCARNATION = "headers", "incarnation"
 
@@ -33,7 +34,7 @@ def to_rows(
         pa.repeat(pa.scalar(topic, pa.string()), batch.num_rows),
         pa.repeat(pa.scalar(partition, pa.int32()), batch.num_rows),
         batch.column("offset"),
-        pc.multiply_checked(batch.column("timestamp"), 1000).cast(_TIMESTAMP),
+        _instants(batch, f"{topic}:{partition}"),
         batch.column("timestamp_type").cast(pa.int32()),
     ]
     fields = list(_FIELDS)
@@ -44,6 +45,17 @@ def to_rows(
         columns.append(pa.repeat(pa.scalar(incarnation, pa.int32()), batch.num_rows))
         fields.append((INCARNATION, pa.int32()))
     return pa.record_batch(columns, schema=pa.schema(fields))
+
+
+def _instants(batch: pa.RecordBatch, where: str) -> pa.Array:
+    """Raises TimestampUnfit for the first one that microseconds cannot hold."""
+    times = batch.column("timestamp")
+    try:
+        return pc.multiply_checked(times, 1000).cast(_TIMESTAMP)
+    except pa.ArrowInvalid as error:
+        most = (2**63 - 1) // 1000
+        row = next(row for row, time in enumerate(times.to_pylist()) if not -most <= time <= most)
+        raise TimestampUnfit(f"{where}:{batch.column('offset')[row].as_py()}", times[row].as_py()) from error
 
 
 def _spark_headers(column: pa.Array) -> pa.Array:

@@ -275,3 +275,43 @@ def test_an_interruption_leaves_nothing_behind(
     with pytest.raises(type(fault)):
         asyncio.run(exported)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_appeared_meanwhile_is_kept(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "out.csv"
+    monkeypatch.setattr(exporting, "sync_file", lambda _: path.write_text("mine"))
+    done = run(archive, "orders", path)
+    assert done.exit_code == 2 and "exists already" in done.stderr
+    assert path.read_text() == "mine" and [each.name for each in tmp_path.glob("*out*")] == ["out.csv"]
+
+
+def test_a_folder_that_is_missing_is_named(archive: Path, tmp_path: Path) -> None:
+    done = run(archive, "orders", tmp_path / "none" / "out.csv")
+    assert done.exit_code == 1
+    assert f"there is no folder {tmp_path / 'none'}" in done.stderr and "make the folder first" in done.stderr
+
+
+@pytest.mark.parametrize("file_format", READERS)
+def test_a_time_that_no_column_holds_is_named(tmp_path: Path, file_format: str) -> None:
+    far = records(range(3), timestamps=[0, 2**63 - 1, 0])
+    writer = ArchiveWriter(tmp_path / "far")
+    writer.partition("orders", 0).commit(far)
+    done = run(writer.root, "orders", tmp_path / f"out.{file_format}")
+    assert done.exit_code == 1 and not list(tmp_path.glob("*out*"))
+    assert "the timestamp of orders:0:1 does not fit into a column of times" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("export", "orders", "-", "--format", "csv"), ("cat", "orders", "--json")])
+def test_a_full_standard_output_is_no_bug(archive: Path, arguments: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "replayer", *arguments, "-a", archive],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert done.returncode == 1
+    assert "the output cannot be written" in done.stderr and "No space left on device" in done.stderr
+    assert "bug" not in done.stderr and "Traceback" not in done.stderr
