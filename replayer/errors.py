@@ -8,7 +8,6 @@
     └── CommitLost      1   a transaction was rolled back, or nobody knows
         └── Fenced      1   the cluster lets this run's producer write no more
     ExportFailed        1   a file could not be written, or a record not as it was asked for
-    TimestampUnfit      1   a timestamp that no instant of Arrow or Spark can hold
     TargetChanged       1   the target is another topic than before, or has lost records
     JobTakenOver       11   another run of the same job writes now
 """
@@ -63,16 +62,3 @@ class ExportFailed(BlockgzError):
     """A file could not be written, or a record cannot be put into it as was asked for; nothing was left behind."""
 
     exit_code = 1
-
-
-class TimestampUnfit(BlockgzError):
-    """A timestamp that Arrow's and Spark's instants cannot hold: they count microseconds in 64 bits."""
-
-    exit_code = 1
-
-    def __init__(self, record: str, timestamp: int) -> None:
-        super().__init__(
-            f"the timestamp of {record} does not fit into a column of times",
-            why=f"it is {timestamp} ms since 1970, and such columns hold microseconds in 64 bits",
-            remedy="leave the record out with --until or --to; `replayer get` prints it",
-        )

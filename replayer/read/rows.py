@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from index_format.errors import BlockgzError
 from index_format.records import HEADER_TYPE
-from replayer.errors import TimestampUnfit
 
 HEADERS, INCARNATION = "headers", "incarnation"
 
@@ -19,6 +19,19 @@ _FIELDS = [
     ("timestamp", _TIMESTAMP),
     ("timestampType", pa.int32()),
 ]
+
+
+class TimestampUnfit(BlockgzError):
+    """A timestamp that Arrow's and Spark's instants cannot hold: they count microseconds in 64 bits."""
+
+    exit_code = 1
+
+    def __init__(self, record: str, timestamp: int) -> None:
+        super().__init__(
+            f"the timestamp of {record} does not fit into a column of times",
+            why=f"it is {timestamp} ms since 1970, and such columns hold microseconds in 64 bits",
+            remedy="leave the record out with --until or --to; `replayer get` prints it",
+        )
 
 
 def to_rows(
