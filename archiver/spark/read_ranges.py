@@ -8,8 +8,9 @@ have all of them, and where a partition that came does not begin at 0.
 The sink commits in a Python process that has no Spark session, and a checkpoint may be anywhere that Hadoop reads. So
 the job's process reads it through Spark, and the sink asks that process over a socket: both are on the driver's
 machine, and the socket is in a folder that is this user's alone. Spark hands a sink nothing else of a batch but its
-number: options are fixed for a query, and listeners hear of a batch after it is committed. Whatever fails here leaves
-what was read unknown, which costs a gap and never a record.
+number: options are fixed for a query, and listeners hear of a batch after it is committed. A file that cannot be read
+leaves what was read unknown, which costs a gap and never a record. Where the job itself is gone, nothing is committed:
+the Python process of a sink outlives a driver that is killed by a moment, and the next job does the batch again.
 """
 
 import json
@@ -22,10 +23,11 @@ from pathlib import Path
 from socketserver import StreamRequestHandler, UnixStreamServer
 from typing import Any
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from archiver.commit.batch import Reading
+from archiver.spark.errors import BatchRefused
 from archiver.spark.rows import SourcePartition
 
 ReadFile = Callable[[str], str | None]
@@ -40,7 +42,10 @@ STOP_SECONDS = 0.1
 
 
 def checkpoint_files(spark: SparkSession, checkpoint: str) -> ReadFile:
-    """Reads files of the checkpoint as Spark itself does: whatever file system it is on, with its settings."""
+    """Reads files of the checkpoint as Spark itself does: whatever file system it is on, with its settings.
+
+    Raises Py4JNetworkError where Spark's Java is gone.
+    """
 
     def read(name: str) -> str | None:
         jvm: Any = spark._jvm
@@ -52,6 +57,8 @@ def checkpoint_files(spark: SparkSession, checkpoint: str) -> ReadFile:
                 text: str = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
             finally:
                 stream.close()
+        except Py4JNetworkError:
+            raise
         except Py4JError:
             return None
         return text
@@ -103,7 +110,7 @@ def _offsets(line: str) -> Mapping[SourcePartition, int] | None:
 
 class _Server(UnixStreamServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Sends no answer, which means unknown."""
+        """Sends no answer, which means that the job is gone."""
 
 
 @contextmanager
@@ -129,7 +136,10 @@ def serve_ranges(ranges_of: Callable[[int], Mapping[SourcePartition, Reading]]) 
 
 
 def ask_ranges(address: str, batch_id: int) -> dict[SourcePartition, Reading]:
-    """What the batch read of each partition; empty where that is unknown."""
+    """What the batch read of each partition, without those of which that is unknown.
+
+    Raises BatchRefused where the job does not answer.
+    """
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(ANSWER_SECONDS)
@@ -137,6 +147,10 @@ def ask_ranges(address: str, batch_id: int) -> dict[SourcePartition, Reading]:
             connection.sendall(b"%d\n" % batch_id)
             with connection.makefile("rb") as answer:
                 found = json.loads(answer.read())
-    except (OSError, ValueError):
-        return {}
+    except (OSError, ValueError) as error:
+        raise BatchRefused(
+            f"batch {batch_id} is not committed",
+            why=f"the job that reads it no longer answers: {error}",
+            remedy="start the job again: it does the batch again",
+        ) from error
     return {SourcePartition(topic, partition): Reading(start, end) for topic, partition, start, end in found}

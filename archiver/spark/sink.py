@@ -64,7 +64,9 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         address = self._context.options.readings
-        self._commit(messages, ask_ranges(address, batchId) if address else {})
+        with as_write_failed():
+            readings = ask_ranges(address, batchId) if address else {}
+        self._commit(messages, readings)
 
 
 def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchWriter:

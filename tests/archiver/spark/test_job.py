@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from archiver.commit.batch import Reading
 from archiver.errors import Diverged, GapRefused
 from archiver.spark import errors, job
+from archiver.spark.errors import BatchRefused
 from archiver.spark.job import Identities, Job, run_job, source_options
 from archiver.spark.read_ranges import ask_ranges
 from archiver.spark.rows import SourcePartition
@@ -179,7 +180,9 @@ def test_every_query_of_a_job_can_ask_what_its_batches_read(monkeypatch: pytest.
     run_job(job_of("~.*orders"), threading.Event(), print)
     address, again = (sink["readings"] for sink in session.sinks)
     assert (address, session.answers) == (again, {SourcePartition("orders", 0): Reading(4, 5)})
-    assert ask_ranges(address, 1) == {}, "the job ended"
+    with pytest.raises(BatchRefused, match="batch 1 is not committed") as caught:
+        ask_ranges(address, 1)
+    assert "start the job again" in caught.value.remedy
 
 
 def test_a_job_that_cannot_be_asked_continues(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from archiver.commit.batch import Reading
+from archiver.spark.errors import BatchRefused
 from archiver.spark.read_ranges import ask_ranges, serve_ranges
 from archiver.spark.rows import SourcePartition
 
@@ -24,22 +25,27 @@ def test_each_batch_gets_its_own_answer() -> None:
             assert ask_ranges(address, batch_id) == readings_of(batch_id)
 
 
-def test_a_failure_is_not_an_answer_and_the_next_one_is_answered(capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_an_answer_a_batch_is_not_committed(capfd: pytest.CaptureFixture[str]) -> None:
+    """As when Spark's Java is killed: what the batch read would become a gap."""
     with serve_ranges(readings_of) as address:
         assert address is not None
-        assert ask_ranges(address, 13) == {}
-        assert ask_ranges(address, 1) == readings_of(1)
+        with pytest.raises(BatchRefused, match="batch 13 is not committed") as caught:
+            ask_ranges(address, 13)
+        assert "no longer answers" in caught.value.why
+        assert ask_ranges(address, 1) == readings_of(1), "the next one is answered"
     assert capfd.readouterr().err == ""
 
 
-def test_nobody_there_is_not_an_answer(tmp_path: Path) -> None:
+def test_after_its_job_a_batch_is_not_committed(tmp_path: Path) -> None:
+    """The Python process of a sink outlives a driver that is killed."""
     with serve_ranges(readings_of) as address:
         assert address is not None
         folder = Path(address).parent
         assert folder.stat().st_mode & 0o77 == 0, "others could answer in the job's place"
     assert not folder.exists()
-    assert ask_ranges(address, 1) == {}
-    assert ask_ranges(str(tmp_path), 1) == {}
+    for nobody in (address, str(tmp_path)):
+        with pytest.raises(BatchRefused):
+            ask_ranges(nobody, 1)
 
 
 def test_a_folder_that_no_socket_fits_into_leaves_readings_unknown(
