@@ -77,14 +77,14 @@ mutants: $(VENV)/.dev
 simulate: $(VENV)/.dev
 	$(BIN)/python -m tests.support.service_simulation --schedules $(SCHEDULES) --seed $(SEED)
 
-# Hours: the fault campaigns on real servers, both simulators at length, and streams begun again more often.
+# Hours: the fault campaigns on real servers, both simulators at length, streams begun again more often, every mutant.
 long: $(VENV)/.dev
 	$(MAKE) faults
 	$(MAKE) replay-faults
 	BLOCKGZ_RESTARTS=20 $(BIN)/python -m pytest system_test/test_spark_cluster.py -k begun_again
 	$(BIN)/python -m tests.support.simulate --schedules $(PROTOCOL_SCHEDULES) --seed $(SEED)
 	$(BIN)/python -m tests.support.kernel_campaign --cases $(KERNEL_CASES) --seed $(SEED)
-	$(MAKE) sanitize fuzz
+	$(MAKE) sanitize fuzz mutants
 	BLOCKGZ_NO_KERNEL=1 $(MAKE) system
 	$(MAKE) simulate
 	$(BIN)/python -m tests.support.service_simulation --wide --schedules 500 --seed $(SEED)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import random
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from system_test.mutants.__main__ import UnfitError, mutated
+from system_test.mutants.__main__ import ROOT, UnfitError, mutated
 from system_test.mutants.faults import MUTANTS, Mutant
 
 
@@ -20,9 +21,18 @@ def test_a_fault_that_no_longer_fits_is_an_error() -> None:
             mutated(source, mutant)
 
 
+def test_every_fault_fits_the_program() -> None:
+    for mutant in MUTANTS:
+        assert mutated((ROOT / mutant.path).read_text(), mutant)
+
+
 @pytest.mark.timeout(900)
-def test_every_fault_is_caught() -> None:
-    command = [sys.executable, "-m", "system_test.mutants"]
-    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
+def test_a_third_of_the_faults_is_caught() -> None:
+    """All of them take minutes: `make mutants`."""
+    seed = int(os.environ.get("BLOCKGZ_SEED", random.randrange(2**32)))
+    print(f"seed {seed}")
+    chosen = random.Random(seed).sample([mutant.name for mutant in MUTANTS], len(MUTANTS) // 3)
+    command = [sys.executable, "-m", "system_test.mutants", *chosen]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{len(MUTANTS)} of {len(MUTANTS)} faults are caught" in done.stdout
+    assert f"{len(chosen)} of {len(chosen)} faults are caught" in done.stdout

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 FIRST_SEED = 40_000_000
-A_PART = 1_250
+A_PART = 750
 
 
 def simulate(*options: str) -> None:
