@@ -10,6 +10,7 @@ from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
 from blockgz_runtime.config.model import NONE, RunConfig, parse_none
+from blockgz_runtime.store.s3_settings import REFERENCES
 from blockgz_runtime.units import format_duration, format_size, parse_duration, parse_size
 
 FIELDS = RunConfig.model_fields
@@ -133,6 +134,6 @@ _EXAMPLES = {
     "bootstrap_servers": "HOST:PORT, several separated by commas",
     "http": "HOST:PORT, such as 127.0.0.1:9404",
     "endpoint_url": "a URL such as http://localhost:9000",
-    "customer_key": "${file:/path} or ${env:NAME}",
+    **dict.fromkeys(REFERENCES, "${file:/path} or ${env:NAME}"),
     "proxy_url": "a URL such as http://proxy:3128",
 }

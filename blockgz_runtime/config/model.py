@@ -127,6 +127,12 @@ class RunConfig(BaseModel):
     """External id that the role's trust policy requires."""
     customer_key: str | None = None
     """Key of SSE-C, 32 bytes in base64, that S3 does not keep: ${file:/path} or ${env:NAME}."""
+    access_key_id: str | None = None
+    """Id of the access key for S3, where AWS's own chain has none: ${file:/path} or ${env:NAME}."""
+    secret_access_key: str | None = None
+    """Secret of the access key: ${file:/path} or ${env:NAME}."""
+    session_token: str | None = None
+    """Session token of a temporary access key: ${file:/path} or ${env:NAME}."""
     sse: str | None = None
     """Server-side encryption: AES256, aws:kms or aws:kms:dsse. The default is the bucket's."""
     kms_key_id: str | None = Field(None, min_length=1)

@@ -18,14 +18,11 @@ from blockgz_runtime.errors import UnresolvedReference, UsageError, joined
 from blockgz_runtime.kafka.loading_code import refuse_code
 from blockgz_runtime.kafka.secrets import is_secret
 from blockgz_runtime.references import check_references, has_reference, naming, resolve_references
+from blockgz_runtime.store.s3_settings import REFERENCES
 from index_format.errors import MASK, BlockgzError, masked_urls
 
 FLAGS = {"bootstrap_servers": "-b", "archive": "-a", "topics": "TOPIC", "kafka": "-X"}
 """How a user names a field on the command line, where it is not `--` and the field's name."""
-
-
-CUSTOMER_KEY = "customer_key"
-"""Its value is a reference, which every machine resolves where it makes a client."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +47,9 @@ class Resolved:
 
     def check_secrets(self, environ: Mapping[str, str]) -> None:
         """Raises UnresolvedReference for a secret of librdkafka's or S3's that is not on this machine."""
-        if self.config.customer_key is not None:
-            setting = Setting(self.config.customer_key, self.origins.get(CUSTOMER_KEY, DEFAULT))
-            looked_up(CUSTOMER_KEY, setting, environ)
+        for name in REFERENCES:
+            if (reference := getattr(self.config, name)) is not None:
+                looked_up(name, Setting(reference, self.origins.get(name, DEFAULT)), environ)
         for name, value in self.config.kafka.items():
             if isinstance(value, SecretStr):
                 key = KAFKA_PREFIX + name
@@ -66,8 +63,8 @@ class Resolved:
 def resolve(*layers: Settings, environ: Mapping[str, str]) -> Resolved:
     """The configuration that the layers make, later ones before earlier ones; librdkafka's settings are merged.
 
-    References in librdkafka's settings, and the one to the customer key, are checked for their form and looked up where
-    a client is made; those in other fields are looked up here. Raises UsageError.
+    References in librdkafka's settings, and those to secrets of S3, are checked for their form and looked up where a
+    client is made; those in other fields are looked up here. Raises UsageError.
     """
     settings: Settings = reduce(or_, layers, {})
     masked = frozenset(name for name, setting in settings.items() if _is_masked(name, setting.value))
@@ -78,7 +75,7 @@ def resolve(*layers: Settings, environ: Mapping[str, str]) -> Resolved:
                 refuse_code(name.removeprefix(KAFKA_PREFIX), setting.value, _named(name, setting.origin))
             values["kafka"][name.removeprefix(KAFKA_PREFIX)] = looked_up(name, setting, None)
         else:
-            values[name] = looked_up(name, setting, None if name == CUSTOMER_KEY else environ)
+            values[name] = looked_up(name, setting, None if name in REFERENCES else environ)
     try:
         config = RunConfig(**values)
     except ValidationError as error:
@@ -104,7 +101,7 @@ def _is_masked(name: str, value: Any) -> bool:
     texts = [item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, str)]
     if name.startswith(KAFKA_PREFIX):
         return any(is_secret(name.removeprefix(KAFKA_PREFIX), text) for text in texts)
-    return name == CUSTOMER_KEY or any(has_reference(text) or masked_urls(text) != text for text in texts)
+    return name in REFERENCES or any(has_reference(text) or masked_urls(text) != text for text in texts)
 
 
 def looked_up(name: str, setting: Setting, environ: Mapping[str, str] | None) -> Any:
@@ -124,11 +121,11 @@ def looked_up(name: str, setting: Setting, environ: Mapping[str, str] | None) ->
 
 
 def text_of(name: str, setting: Setting, environ: Mapping[str, str]) -> str | None:
-    """The text of a setting that takes one, its references replaced; that to the customer key stays.
+    """The text of a setting that takes one, its references replaced; those to secrets of S3 stay.
 
     Raises UsageError, as `looked_up` does.
     """
-    value = looked_up(name, setting, None if name == CUSTOMER_KEY else environ)
+    value = looked_up(name, setting, None if name in REFERENCES else environ)
     if value is not None and not isinstance(value, str):
         raise UsageError(
             f"{_named(name, setting.origin)} is a list", why="it takes one text", remedy=_correct(setting.origin)

@@ -38,6 +38,11 @@ _CONNECTION = (
         help="Key of SSE-C, 32 bytes in base64, that S3 does not keep: ${file:/path} or ${env:NAME}.",
     ),
 )
+_CREDENTIALS = (
+    Option("--access-key-id", metavar="REFERENCE", help="Id of the access key: ${file:/path} or ${env:NAME}."),
+    Option("--secret-access-key", metavar="REFERENCE", help="Its secret: ${file:/path} or ${env:NAME}."),
+    Option("--session-token", metavar="REFERENCE", help="Its session token: ${file:/path} or ${env:NAME}."),
+)
 _OBJECTS = (
     Option("--sse", metavar="|".join(ENCRYPTIONS), help="Server-side encryption. The default is the bucket's."),
     Option("--kms-key-id", metavar="ID", help="KMS key for --sse aws:kms: id, ARN or alias."),
@@ -56,10 +61,10 @@ def _settings(**given: Any) -> S3Settings:
     return settings
 
 
-s3_options = OptionSet("s3", _settings, *_CONNECTION)
+s3_options = OptionSet("s3", _settings, *_CONNECTION, *_CREDENTIALS)
 """Adds what reading needs of S3's settings; passes `s3: S3Settings`."""
 
-writing_s3_options = OptionSet("s3", _settings, *_CONNECTION, *_OBJECTS)
+writing_s3_options = OptionSet("s3", _settings, *_CONNECTION, *_CREDENTIALS, *_OBJECTS)
 """Adds all of S3's settings; passes `s3: S3Settings`."""
 
 max_block_option = Option(

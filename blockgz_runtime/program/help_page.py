@@ -34,6 +34,7 @@ GROUPS = {
     "Spark": ("master", "jars", "settings", "task_bytes", "min_tasks", "checkpoint"),
     "S3": (
         *("region", "endpoint_url", "profile", "role_arn", "external_id", "proxy_url", "customer_key"),
+        *("access_key_id", "secret_access_key", "session_token"),
         *("sse", "kms_key_id", "storage_class", "acl", "object_tags", "checksum_algorithm"),
     ),
     "Program": ("config", "verbose", "debug", "version", "help"),

@@ -9,6 +9,18 @@ from typing import Any
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.store.address import LocalAddress
 
+S3A_NAMES = {
+    "fs.s3a.endpoint": "endpointUrl",
+    "fs.s3a.endpoint.region": "region",
+    "fs.s3a.access.key": "accessKeyId",
+    "fs.s3a.secret.key": "secretAccessKey",
+    "fs.s3a.session.token": "sessionToken",
+    "fs.s3a.assumed.role.arn": "roleArn",
+}
+"""Settings of Hadoop's S3A that mean the same as options of ours."""
+S3A_ENDPOINT = "fs.s3a.endpoint"
+"""It may be a host alone."""
+
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
@@ -35,6 +47,8 @@ class FormatOptions:
                 why="Spark does not pass the options of such a table to a Python format when it is read",
                 remedy=f"CREATE TEMPORARY VIEW name USING {name} OPTIONS (…)",
             )
+        if S3A_NAMES[S3A_ENDPOINT] in known:
+            given = _without_s3a(given)
         names = {each.lower(): each for each in (*known, *hidden)}
         for option in sorted(given):
             if option.lower() not in names:
@@ -84,6 +98,24 @@ class FormatOptions:
         if not re.fullmatch(r"[0-9]{1,18}", text.strip(), re.ASCII):
             raise bad_value(name, text, "123456")
         return int(text)
+
+
+def _without_s3a(given: Mapping[str, str]) -> dict[str, str]:
+    """The options, those of S3A by our names; raises UsageError for one without an equal, and for one given twice."""
+    options = {name: value for name, value in given.items() if not name.lower().startswith("fs.s3a.")}
+    for name in given.keys() - options.keys():
+        lower, value = name.lower(), given[name]
+        if lower not in S3A_NAMES:
+            raise UsageError(
+                f"{name} has no effect",
+                why="the archive is read and written without Hadoop",
+                remedy=f"remove it; these of S3A mean the same here: {', '.join(S3A_NAMES)}",
+            )
+        ours = S3A_NAMES[lower]
+        if ours.lower() in map(str.lower, options):
+            raise UsageError(f"{name} and {ours} are the same option", remedy="remove one of them")
+        options[ours] = f"https://{value}" if lower == S3A_ENDPOINT and "://" not in value else value
+    return options
 
 
 def json_object(name: str, text: str, example: str) -> dict[str, Any]:

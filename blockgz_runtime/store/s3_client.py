@@ -1,8 +1,9 @@
 """What the S3 clients of both programs share: their options, the table of S3's errors, and these errors as ours."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from botocore.exceptions import (
     BotoCoreError,
@@ -22,11 +23,13 @@ from botocore.exceptions import (
     TokenRetrievalError,
 )
 from botocore.parsers import ResponseParserError
+from botocore.session import Session
 from urllib3.exceptions import HTTPError
 
 from blockgz_runtime.errors import AccessDenied, StoreBusy, StoreError, StoreFull, StoreUnavailable, UsageError
+from blockgz_runtime.references import naming, resolve_references
 from blockgz_runtime.store.address import S3Address
-from blockgz_runtime.store.s3_settings import S3Settings
+from blockgz_runtime.store.s3_settings import CREDENTIALS, S3Settings
 from index_format.errors import BlockgzError
 
 CONNECT_SECONDS = 5
@@ -87,6 +90,29 @@ _NO_ANSWER = (
 )
 
 
+S = TypeVar("S", bound=Session)
+
+
+def open_session(kind: type[S], s3: S3Settings, role: Any = None) -> S:
+    """A session with credentials of `role`, which loads them, or those that the settings refer to, or of AWS's chain.
+
+    Raises UnresolvedReference, and ProfileNotFound.
+    """
+    session = kind(profile=s3.profile)
+    if role is not None:
+        session.register_component("credential_provider", role)
+        return session
+    given = {name: reference for name in CREDENTIALS if (reference := getattr(s3, name)) is not None}
+    if given:
+        session.set_credentials(*(_looked_up(name, reference) for name, reference in given.items()))
+    return session
+
+
+def _looked_up(name: str, reference: str) -> str:
+    with naming(name, remedy="write ${file:/path} or ${env:NAME}"):
+        return resolve_references(reference, os.environ)
+
+
 def client_options(
     s3: S3Settings, *, connections: int, attempts: int, read_seconds: int = READ_SECONDS
 ) -> dict[str, Any]:
@@ -114,6 +140,8 @@ def setup_errors(s3: S3Settings) -> Iterator[None]:
     """Raises UsageError where a client cannot be made, AccessDenied where its credentials cannot be had."""
     try:
         yield
+    except BlockgzError:
+        raise
     except _NO_CREDENTIALS as error:
         raise _without_credentials(error) from error
     except (ValueError, BotoCoreError) as error:

@@ -37,6 +37,7 @@ from blockgz_runtime.store.s3_client import (
     REQUEST_ATTEMPTS,
     client_options,
     error_code,
+    open_session,
     role_arguments,
     s3_errors,
     setup_errors,
@@ -80,9 +81,7 @@ async def open_s3(address: S3Address, s3: S3Settings) -> AsyncIterator["S3Reader
     options = client_options(s3, connections=MAX_CONNECTIONS, attempts=REQUEST_ATTEMPTS, read_seconds=READ_SECONDS)
     config = AioConfig(**options)
     with setup_errors(s3):
-        session = AioSession(profile=s3.profile)
-        if s3.role_arn is not None:
-            session.register_component("credential_provider", _Role(s3))
+        session = open_session(AioSession, s3, _Role(s3) if s3.role_arn is not None else None)
         client = await session.create_client(
             "s3", endpoint_url=s3.endpoint_url, region_name=s3.region, config=config
         ).__aenter__()
@@ -99,7 +98,7 @@ class _Role:
         self._s3 = s3
 
     async def load_credentials(self) -> AioDeferredRefreshableCredentials:
-        own = AioSession(profile=self._s3.profile)
+        own = open_session(AioSession, self._s3)
         credentials = await own.get_credentials()
         if credentials is None:
             raise NoCredentialsError

@@ -25,6 +25,16 @@ CHECKSUMS = ("CRC32", "SHA1", "SHA256")
 """Those that botocore computes without further libraries."""
 MOST_TAGS = 10
 
+CREDENTIALS = ("access_key_id", "secret_access_key", "session_token")
+CONNECTION = (
+    *("endpoint_url", "region", "profile", "proxy_url", "role_arn", "external_id", "customer_key"),
+    *CREDENTIALS,
+)
+"""Settings that readers need as well."""
+REFERENCES = {"customer_key": " in base64", **dict.fromkeys(CREDENTIALS, "")}
+"""Settings whose values are references to secrets, which every machine looks up where it makes a client; in which form
+a secret is to be written there."""
+
 _TAG = re.compile(r"[\w .:/+@-]{1,128}=[\w .:/=+@-]{0,256}")
 _REFERENCE = re.compile(r"\$\{(env|file):[^${}]+\}")
 _ELSEWHERE_IN_CLEAR = re.compile(r"http://(?!(localhost|127\.0\.0\.1|\[::1\])([:/]|$))", re.I)
@@ -32,7 +42,9 @@ _ELSEWHERE_IN_CLEAR = re.compile(r"http://(?!(localhost|127\.0\.0\.1|\[::1\])([:
 
 @dataclass(frozen=True)
 class S3Settings:
-    """Settings of S3, none of which a folder needs; credentials come from AWS's own chain on each machine.
+    """Settings of S3, none of which a folder needs.
+
+    Credentials come from AWS's own chain on each machine, or are referred to, and looked up on each machine.
 
     Raises UsageError for what S3 would refuse, and for what could not be read back at once.
     """
@@ -49,6 +61,10 @@ class S3Settings:
     external_id: str | None = None
     customer_key: str | None = None
     """A reference to the key (SSE-C), never the key: it is looked up on each machine."""
+    access_key_id: str | None = None
+    """A reference, as the next two are."""
+    secret_access_key: str | None = None
+    session_token: str | None = None
     sse: str | None = None
     kms_key_id: str | None = None
     storage_class: str | None = None
@@ -107,6 +123,7 @@ def check_setting(name: str, value: str) -> None:
 def conflicts(given: Mapping[str, Any]) -> list[Conflict]:
     """What is wrong with settings that are right one by one."""
     sse, key = given["sse"] or "", given["customer_key"]
+    one, other = given["access_key_id"], given["secret_access_key"]
     is_seen = key and _ELSEWHERE_IN_CLEAR.match(given["endpoint_url"] or "")
     rules = (
         (
@@ -120,6 +137,18 @@ def conflicts(given: Mapping[str, Any]) -> list[Conflict]:
         (
             given["external_id"] and not given["role_arn"],
             Conflict(("role_arn", "external_id"), "an external id is sent when a role is assumed", "set role_arn too"),
+        ),
+        (
+            bool(one) != bool(other),
+            Conflict(("access_key_id", "secret_access_key"), "a key has an id and a secret", "set both"),
+        ),
+        (
+            given["session_token"] and not one,
+            Conflict(("access_key_id", "session_token"), "it is the token of a key", "set access_key_id too"),
+        ),
+        (
+            one and given["profile"],
+            Conflict(("profile", "access_key_id"), "both are credentials", "remove one of them"),
         ),
         (
             is_seen,
@@ -191,19 +220,19 @@ def _check_tags(_: str, value: str) -> None:
     parse_tags(value)
 
 
-def _check_customer_key(name: str, value: str) -> None:
+def _check_reference(name: str, value: str) -> None:
     if not _REFERENCE.fullmatch(value):  # without the value, which may be a key
         raise UsageError(
             f"{name} is not a reference to a key",
             why="other users could see a key on a command line or in a configuration file",
-            remedy="write ${file:/path} or ${env:NAME}, and put the key there in base64",
+            remedy=f"write ${{file:/path}} or ${{env:NAME}}, and put the key there{REFERENCES[name]}",
         )
 
 
 CHECKED: Mapping[str, Callable[[str, str], None]] = {
     "proxy_url": _check_proxy,
     "role_arn": _check_role,
-    "customer_key": _check_customer_key,
+    **dict.fromkeys(REFERENCES, _check_reference),
     "sse": _one_of(*ENCRYPTIONS),
     "storage_class": _check_storage_class,
     "acl": _one_of(*ACLS),

@@ -34,6 +34,7 @@ from blockgz_runtime.store.s3_client import (
     REQUEST_ATTEMPTS,
     client_options,
     error_code,
+    open_session,
     role_arguments,
     s3_errors,
     setup_errors,
@@ -287,9 +288,7 @@ def _client(s3: S3Settings, attempts: int) -> "S3Client":
     """Raises as `setup_errors` does; takes about a second."""
     config = Config(**client_options(s3, connections=MAX_CONNECTIONS, attempts=attempts))
     with setup_errors(s3):
-        session = Session(profile=s3.profile)
-        if s3.role_arn is not None:
-            session.register_component("credential_provider", _Role(s3))
+        session = open_session(Session, s3, _Role(s3) if s3.role_arn is not None else None)
         return boto3.session.Session(botocore_session=session).client(
             "s3", endpoint_url=s3.endpoint_url, region_name=s3.region, config=config
         )
@@ -303,7 +302,7 @@ class _Role:
         self._key = load_customer_key(s3.customer_key)
 
     def load_credentials(self) -> DeferredRefreshableCredentials:
-        own = Session(profile=self._s3.profile)
+        own = open_session(Session, self._s3)
         credentials = own.get_credentials()
         if credentials is None:
             raise NoCredentialsError

@@ -7,10 +7,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from blockgz_runtime.config.connect_names import SPARK_NAMES
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.spark.options import FormatOptions, bad_value, json_object
 from blockgz_runtime.store.address import parse_address
-from blockgz_runtime.store.s3_settings import S3Settings
+from blockgz_runtime.store.s3_settings import CONNECTION, S3Settings
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES
 from index_format.errors import BadName
 from index_format.keys import TopicFolder
@@ -55,15 +56,7 @@ class SourceOptions:
     max_offsets_per_trigger: int | None
 
 
-_S3 = {
-    "endpointUrl": "endpoint_url",
-    "region": "region",
-    "profile": "profile",
-    "proxyUrl": "proxy_url",
-    "roleArn": "role_arn",
-    "externalId": "external_id",
-    "customerKey": "customer_key",
-}
+_S3 = {name: field for name, field in SPARK_NAMES.items() if field in CONNECTION}
 _KNOWN = (
     "path",
     "subscribe",

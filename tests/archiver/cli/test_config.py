@@ -120,12 +120,15 @@ class TestInit:
             if not FIELDS[name].is_required() and not isinstance(default, tuple):
                 assert row["value"] == default
 
-    @pytest.mark.parametrize("other", ["customer_key", "(sse|kms_key_id)"])
+    @pytest.mark.parametrize(
+        "other", ["(customer_key|profile)", "(sse|kms_key_id|access_key_id|secret_access_key|session_token)"]
+    )
     def test_its_examples_are_valid_too(self, other: str) -> None:
-        """All but one of two ways of encryption, which exclude each other."""
+        """All but one of two ways of encryption, and one of two kinds of credentials: they exclude each other."""
         examples = re.sub(r"^#([a-z_]+: )", r"\1", yaml_template(), flags=re.MULTILINE)
         Path("f.yaml").write_text(re.sub(rf"^({other}: )", r"#\1", examples, flags=re.MULTILINE))
-        result = archiver("config", "check", "f.yaml", KAFKA_PASSWORD="x", CUSTOMER_KEY="x")
+        secrets = ("KAFKA_PASSWORD", "CUSTOMER_KEY", "S3_KEY_ID", "S3_KEY_SECRET", "S3_SESSION_TOKEN")
+        result = archiver("config", "check", "f.yaml", **dict.fromkeys(secrets, "x"))
         assert (result.stderr, result.exit_code) == ("", 0)
 
 

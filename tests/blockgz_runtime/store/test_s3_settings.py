@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from blockgz_runtime.errors import AccessDenied, StoreError, StoreUnavailable, UsageError
+from blockgz_runtime.errors import AccessDenied, StoreError, StoreUnavailable, UnresolvedReference, UsageError
 from blockgz_runtime.store import s3_writer, writer
 from blockgz_runtime.store.address import S3Address
 from blockgz_runtime.store.opening import open_reader
@@ -43,18 +43,18 @@ def bucket(upstream: str) -> Iterator[Bucket]:
     bucket.close()
 
 
-def both_ways(bucket: Bucket, s3: S3Settings) -> bytes:
+def both_ways(bucket: Bucket, s3: S3Settings, name: str = "x") -> bytes:
     """Writes an object with the writer's client, and reads it with the reader's."""
     address = S3Address(bucket.name, "")
     store = S3Store(address, s3, attempts=1)
     try:
-        assert store.put_if_absent("x", b"content", "1")
+        assert store.put_if_absent(name, b"content", "1")
     finally:
         store.close()
 
     async def read() -> bytes:
         async with open_reader(address, s3) as reader:
-            return await reader.get("x", 100)
+            return await reader.get(name, 100)
 
     return asyncio.run(read())
 
@@ -77,6 +77,51 @@ def test_a_role_is_assumed_with_its_external_id(
     of_s3 = [each for each in proxy.requests if each not in assumed]
     assert of_s3 and all("x-amz-security-token" in each.headers for each in of_s3)
     assert all("Credential=testing/" not in each.headers["authorization"] for each in of_s3)
+
+
+def test_two_accounts_in_one_process(
+    proxy: RecordingProxy, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_text("s\n")
+    monkeypatch.setenv("OTHER_ID", "OTHER")
+    named = S3Settings(
+        proxy.endpoint_url,
+        "us-east-1",
+        access_key_id="${env:OTHER_ID}",
+        secret_access_key=f"${{file:{tmp_path}/secret}}",
+    )
+    assert both_ways(bucket, named) == b"content"
+    accounts = [each.headers["authorization"] for each in proxy.requests]
+    assert accounts and all("Credential=OTHER/" in each for each in accounts)
+    del proxy.requests[:]
+    both_ways(bucket, S3Settings(proxy.endpoint_url, "us-east-1"), "y")
+    accounts = [each.headers["authorization"] for each in proxy.requests]
+    assert accounts and all("Credential=testing/" in each for each in accounts)
+
+
+def test_a_session_token_and_a_role_with_keys_of_its_own(
+    proxy: RecordingProxy, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", proxy.endpoint_url)
+    keys = {"ID": "OTHER", "SECRET": "s", "TOKEN": "temporary"}
+    for name, value in keys.items():
+        monkeypatch.setenv(name, value)
+    named = {"access_key_id": "${env:ID}", "secret_access_key": "${env:SECRET}", "session_token": "${env:TOKEN}"}
+    assert both_ways(bucket, S3Settings(proxy.endpoint_url, "us-east-1", **named)) == b"content"
+    assert {each.headers["x-amz-security-token"] for each in proxy.requests} == {"temporary"}
+    del proxy.requests[:]
+    both_ways(bucket, S3Settings(proxy.endpoint_url, "us-east-1", role_arn=ROLE, **named), "y")
+    assumed = [each.headers["authorization"] for each in proxy.requests if b"AssumeRole" in each.body]
+    assert len(assumed) == 2 and all("Credential=OTHER/" in each for each in assumed)
+
+
+def test_a_key_that_is_not_on_this_machine(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ID", "x")
+    s3 = S3Settings(
+        "http://127.0.0.1:9", "us-east-1", access_key_id="${env:ID}", secret_access_key="${env:NO_SUCH_SECRET}"
+    )
+    with pytest.raises(UnresolvedReference, match="secret_access_key"):
+        both_ways(bucket, s3)
 
 
 def test_a_role_that_cannot_be_assumed(proxy: RecordingProxy, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,6 +150,10 @@ def test_a_role_needs_credentials_to_begin_with(bucket: Bucket, monkeypatch: pyt
         ({"role_arn": "archiver"}, "arn:aws:iam::ACCOUNT:role/NAME"),
         ({"external_id": "x"}, "set role_arn too"),
         ({"customer_key": "c2VjcmV0"}, "${file:/path}"),
+        ({"access_key_id": "AKIA", "secret_access_key": "hidden"}, "${file:/path}"),
+        ({"access_key_id": "${env:ID}"}, "an id and a secret"),
+        ({"session_token": "${env:TOKEN}"}, "set access_key_id too"),
+        ({"access_key_id": "${env:ID}", "secret_access_key": "${env:S}", "profile": "p"}, "both are credentials"),
         ({"customer_key": "${env:KEY}", "sse": "AES256"}, "one kind of encryption"),
         ({"customer_key": "${env:KEY}", "endpoint_url": "http://s3.example.com"}, "https://"),
         ({"customer_key": "${env:KEY}", "endpoint_url": "HTTP://localhost.example.com/["}, "https://"),
@@ -128,14 +177,15 @@ def test_settings_that_make_no_sense_are_refused_by_name(given: dict[str, str], 
         S3Settings(**given)
     error = caught.value
     assert words in f"{error.what} {error.why} {error.remedy}" and error.why and error.remedy
-    assert "secret" not in f"{error.what} {error.why} {error.remedy}" and "c2VjcmV0" not in str(error)
+    text = f"{error.what} {error.why} {error.remedy}"
+    assert not any(value in text for value in ("user:secret", "hidden", "c2VjcmV0"))
 
 
 def test_a_password_of_a_proxy_is_not_shown(
     proxy: RecordingProxy, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s3 = S3Settings(proxy.endpoint_url, "us-east-1", proxy_url="http://user:secret@127.0.0.1:9")
-    assert "secret" not in repr(s3)
+    assert "user:secret" not in repr(s3)
     monkeypatch.setattr("blockgz_runtime.store.s3_reader.REQUEST_ATTEMPTS", 1)
 
     async def read() -> None:

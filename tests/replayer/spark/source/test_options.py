@@ -57,6 +57,24 @@ def test_the_connection_to_s3() -> None:
         parsed(externalId="i")
 
 
+def test_what_hadoops_s3a_calls_the_same() -> None:
+    keys = {"fs.s3a.access.key": "${env:ID}", "fs.s3a.secret.key": "${env:SECRET}", "fs.s3a.session.token": "${env:T}"}
+    role = "arn:aws:iam::1:role/reader"
+    s3a = {"fs.s3a.endpoint": "s3.example.com:9000", "fs.s3a.Endpoint.Region": "r", "fs.s3a.assumed.role.arn": role}
+    references = {"access_key_id": "${env:ID}", "secret_access_key": "${env:SECRET}", "session_token": "${env:T}"}
+    expected = S3Settings("https://s3.example.com:9000", "r", role_arn=role, **references)
+    assert parsed(**s3a, **keys).place.s3 == expected
+    assert parsed(**{"fs.s3a.endpoint": "http://s3:1"}).place.s3.endpoint_url == "http://s3:1"
+    with pytest.raises(UsageError, match="has no effect") as caught:
+        parsed(**{"fs.s3a.path.style.access": "true"})
+    assert "fs.s3a.endpoint.region" in caught.value.remedy
+    with pytest.raises(UsageError, match="the same option"):
+        parsed(**{"fs.s3a.endpoint": "http://s3:1", "EndpointURL": "http://s3:2"})
+    with pytest.raises(UsageError, match="not a reference") as caught:
+        parsed(**{"fs.s3a.access.key": "AKIA", "fs.s3a.secret.key": "hidden"})
+    assert "hidden" not in str(caught.value.why)
+
+
 def test_names_in_any_case() -> None:
     assert parsed(INCLUDEHEADERS="TRUE", MinPartitions="7").headers
     assert parsed(MINPARTITIONS="7").min_tasks == 7
