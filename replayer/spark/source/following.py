@@ -19,8 +19,12 @@ PartitionName = tuple[str, str]
 """An incarnation and a partition, as they stand in offsets."""
 
 
+BEHIND = "behind"
+"""What stands beside the latest offsets of a query's progress; incarnations have a ~ in their names."""
+
+
 class Reached(NamedTuple):
-    """Where the next batch ends, and where all that is committed does."""
+    """Where the next batch ends, and where all that is committed does, with how far that is from there."""
 
     next: Offsets
     latest: Offsets
@@ -63,7 +67,26 @@ async def next_end(
         parts = await log_parts(archive, listing)
     ends = _ends(parts)
     bounds = begun(start, last if last is not None else ends)
-    return Reached(_reached(start, parts, bounds, most), ends)
+    reached = _reached(start, parts, bounds, most)
+    return Reached(reached, {**ends, BEHIND: behind(reached, parts, begun(start, ends))})
+
+
+def behind(reached: Offsets, parts: Iterable[LogPart], ends: Offsets) -> dict[str, int]:
+    """How much is committed and not read: `offsets` of all partitions, and `seconds` of the partition that has most.
+
+    The latter lie between the earliest time of the chunk or catalog to be read next and the latest of all that follow.
+    """
+    offsets = seconds = 0
+    for part in parts:
+        name, number = _name(part)
+        end = ends.get(name, {}).get(number, part.start)
+        first = reached.get(name, {}).get(number, part.start)
+        if end > first:
+            offsets += end - first
+            left = [span for span in part.partition.marker.spans if span.next_offset > first]
+            milliseconds = max(span.max_timestamp for span in left) - left[0].min_timestamp if left else 0
+            seconds = max(seconds, round(milliseconds / 1000))
+    return {"offsets": offsets, "seconds": seconds}
 
 
 def _reached(start: Offsets, parts: Sequence[LogPart], bounds: Offsets, most: int | None) -> Offsets:

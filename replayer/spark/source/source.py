@@ -90,7 +90,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._last: following.Offsets | None = None
         """Where Trigger.AvailableNow ends."""
         self._latest: following.Offsets | None = None
-        """What the newest trigger found, which Spark asks for once more."""
+        """What the newest trigger found, for the query's progress."""
 
     def initialOffset(self) -> following.Offsets:  # noqa: N802
         return _done(following.initial(self._options))

@@ -223,3 +223,24 @@ def test_a_topic_created_again_is_seen_at_once(tmp_path: Path) -> None:
     writer.partition("orders", 0, incarnation=2).commit(records(range(4)))
     end = asyncio.run(following.next_end(start, None, None, wanted, listing)).next
     assert end == {"orders~1": {"0": 10}, "orders~2": {"0": 4}}
+
+
+def test_how_far_behind_a_stream_is(tmp_path: Path) -> None:
+    writer = ArchiveWriter(tmp_path)
+    for partition in (0, 1):
+        orders = writer.partition("orders", partition)
+        for first in range(0, 30, 10):
+            orders.commit([each._replace(timestamp=1000 * each.offset) for each in records(range(first, first + 10))])
+    wanted = options(tmp_path)
+    listing = Listing(wanted.subscription)
+    start = asyncio.run(following.initial(wanted))
+
+    def told(start: Offsets, most: int | None, last: Offsets | None = None) -> dict[str, int]:
+        return asyncio.run(following.next_end(start, last, most, wanted, listing)).latest[following.BEHIND]
+
+    assert told(start, 2) == {"offsets": 58, "seconds": 29}
+    later = {"orders~1": {"0": 15, "1": 30}}
+    assert told(later, 1) == {"offsets": 14, "seconds": 19}, "from the beginning of the chunk that is read next"
+    assert told(later, None, last=later) == {"offsets": 15, "seconds": 19}, "what came after the query's end counts"
+    assert told(later, None) == {"offsets": 0, "seconds": 0}
+    assert told({"orders~1": {"0": 30, "1": 30}}, None) == {"offsets": 0, "seconds": 0}
