@@ -1,6 +1,5 @@
 """What a batch is refused for, and how errors of a write reach Spark, and Spark's reach the job."""
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -9,7 +8,7 @@ from py4j.java_gateway import is_instance_of
 from pyspark import SparkContext
 
 from archiver.errors import GapRefused
-from blockgz_runtime.spark.errors import WriteFailed, carry_errors
+from blockgz_runtime.spark.errors import WriteFailed, carry_errors, in_options
 from index_format.errors import BlockgzError
 
 DATA_LOSS = "KAFKA_DATA_LOSS"
@@ -23,17 +22,6 @@ class BatchRefused(BlockgzError):
 def as_write_failed() -> AbstractContextManager[None]:
     """Raises errors of ours as WriteFailed, in words of the format."""
     return carry_errors(WriteFailed, in_options)
-
-
-def in_options(text: str) -> str:
-    """The text with the names of the format's options in place of the program's: groupId for --group-id."""
-    return re.sub(r"(?<!\w)--([a-z]+(?:-[a-z]+)*)\b", _option, text)
-
-
-def _option(match: re.Match[str]) -> str:
-    first, *rest = match[1].split("-")
-    name = first + "".join(word.capitalize() for word in rest)
-    return {"archive": "path"}.get(name, name)
 
 
 def conditions(error: BaseException) -> Iterator[tuple[str, Mapping[str, str]]]:

@@ -1,7 +1,9 @@
 """What a job must not read over silently, and how errors pass through Spark, which knows them as texts alone."""
 
 import json
+import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -15,6 +17,9 @@ PREFIX = "blockgz failure: "
 
 _TRACE = re.compile(r"at |Traceback|File \"|JVM stacktrace|Driver stacktrace|: [a-z.]+\.[A-Z]")
 """Beginnings of lines of stack traces."""
+
+_FLAG = re.compile(r"(?<!\w)(?:-a/)?--([a-z]+(?:-[a-z]+)*)\b")
+_COMMAND = re.compile(r"\b(archiver|replayer) [a-z]")
 
 _NO_MODULE = re.compile(r"No module named '?([A-Za-z0-9_]+)")
 
@@ -57,11 +62,12 @@ class JobFailed(BlockgzError):
 
 @contextmanager
 def report_errors(kind: type[Exception]) -> Iterator[None]:
-    """Raises errors of ours as `kind`, with a text for people."""
+    """Raises errors of ours as `kind`, with a text for people, in words of the format."""
     try:
         yield
     except BlockgzError as error:
-        raise kind(_text(error.what, error.why, error.remedy)) from error
+        _hide_traceback()
+        raise kind(in_options(_text(error.what, error.why, error.remedy))) from None
 
 
 @contextmanager
@@ -73,10 +79,34 @@ def carry_errors(kind: type[Exception], wording: Callable[[str], str] = str) -> 
     try:
         yield
     except BlockgzError as error:
+        _hide_traceback()
         name = type(error).__name__
         what, why, remedy = map(wording, (error.what, error.why, error.remedy))
         fields = {"what": what, "why": why, "remedy": remedy, "exit_code": exit_code(error), "kind": name}
         raise kind(f"[{name}] {_text(what, why, remedy)}\n{PREFIX}{json.dumps(fields)}") from error
+
+
+def in_options(text: str) -> str:
+    """The text with the names of the format's options in place of the program's: groupId for --group-id.
+
+    A command that it names stays as it is.
+    """
+    command = _COMMAND.search(text)
+    end = command.start() if command else len(text)
+    return _FLAG.sub(_option, text[:end]) + text[end:]
+
+
+def _option(match: re.Match[str]) -> str:
+    first, *rest = match[1].split("-")
+    name = first + "".join(word.capitalize() for word in rest)
+    return {"archive": "path"}.get(name, name)
+
+
+def _hide_traceback() -> None:
+    """In a worker of Spark's, which ends with the exception: it would show our stack, and the text below it."""
+    program = getattr(sys.modules["__main__"], "__spec__", None)
+    if program is not None and program.name.startswith("pyspark."):
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
 
 
 def _text(what: str, why: str, remedy: str) -> str:

@@ -18,7 +18,7 @@ from archiver.errors import Diverged, Fenced, OwnedByAnother
 from archiver.spark import commit
 from archiver.spark.commit import Outcome, commit_all, ordered
 from archiver.spark.context import WriteContext, open_context
-from archiver.spark.errors import BatchRefused, as_write_failed, in_options
+from archiver.spark.errors import BatchRefused, as_write_failed
 from archiver.spark.options import parse_options
 from archiver.spark.rows import SourcePartition, to_rows
 from archiver.spark.task import TaskPartition, write_task
@@ -451,39 +451,3 @@ def test_errors_of_the_format_and_of_a_batch_come_back_as_they_were(error: Block
     found = failure_of(as_spark_says(error))
     assert isinstance(found, JobFailed)
     assert (found.kind, found.what, exit_code_of(found)) == (type(error).__name__, error.what, exit_code_of(error))
-
-
-def test_errors_name_options_rather_than_flags() -> None:
-    assert in_options("use --group-id x, or --takeover - not -a") == "use groupId x, or takeover - not -a"
-    assert in_options("another --archive") == "another path"
-    assert in_options("topic~e1--x-y") == "topic~e1--x-y"
-
-
-class TestMissingOffsets:
-    """A filter between source and sink leaves records out: their offsets are no holes of the log."""
-
-    def gaps(self, sink: Sink) -> list[tuple[int, int]]:
-        (partition,) = sink.verify()["partitions"]
-        assert {gap["reason"] for gap in partition["gaps"]} <= {"unverified"}
-        return [(gap["from"], gap["to"]) for gap in partition["gaps"]]
-
-    @pytest.mark.parametrize("options", [{}, {"chunkRecords": "3"}, {"recordFormat": "arrow"}])
-    def test_are_recorded_where_the_options_say_so(self, sink: Sink, options: dict[str, str]) -> None:
-        tasks = [at("orders", 0, records(offsets)) for offsets in ([2, 3, 5, 9], [10, 11, 20], [30])]
-        for _ in range(2):
-            sink.write(*tasks, missingOffsets="unverified", **options)
-            assert self.gaps(sink) == [(4, 5), (6, 9), (12, 20), (21, 30)]
-            assert sink.offsets() == [2, 3, 5, 9, 10, 11, 20, 30]
-        sink.write(at("orders", 0, records([31, 40])), missingOffsets="unverified", **options)
-        assert self.gaps(sink)[-1] == (32, 40)
-        assert sink.verify()["verdict"] == "WARNING"
-
-    def test_are_holes_otherwise(self, sink: Sink) -> None:
-        sink.write(at("orders", 0, records([2, 3, 5, 9])))
-        assert (self.gaps(sink), sink.verify()["verdict"]) == ([], "OK")
-
-    def test_many_of_them_end_a_chunk(self, sink: Sink) -> None:
-        sink.write(at("orders", 0, records(range(0, 1400, 2))), missingOffsets="unverified")
-        assert self.gaps(sink) == [(offset, offset + 1) for offset in range(1, 1398, 2)]
-        assert sink.verify()["partitions"][0]["chunks"] == 3
-        assert sink.offsets() == list(range(0, 1400, 2))
