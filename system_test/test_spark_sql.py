@@ -18,6 +18,7 @@ from tests.support.archives import ArchiveWriter, records
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 FIRST = datetime(2025, 10, 9, 8, 53, 20, tzinfo=UTC)
 RECORDS, CHUNK = 2000, 250
+PAGE = Path(__file__).parents[1] / "docs" / "spark.md"
 ROUNDS = 6
 
 
@@ -44,6 +45,13 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def read(spark: SparkSession, archive: Path, *, pushed: bool) -> DataFrame:
     spark.conf.set(PUSHDOWN, str(pushed).lower())
     return spark.read.format("blockgz").options(path=str(archive), subscribe="orders,payments").load()
+
+
+def test_the_first_lines_of_the_page(spark: SparkSession, archive: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """As they stand there, in a session that nothing was registered in."""
+    lines = PAGE.read_text().partition("```python\n")[2].partition("```")[0]
+    exec(lines.replace("./archive", str(archive)), {})
+    assert "|partition|offset|" in capfd.readouterr().out
 
 
 def test_sql_needs_nothing_but_the_package(spark: SparkSession, archive: Path) -> None:
