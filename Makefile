@@ -33,7 +33,7 @@ KERNELS := $(wildcard index_format/kernel/*.[ch] blockgz_runtime/kafka/kernel/*.
 SIDE_BY_SIDE ?= -n 3 --dist loadfile
 SYSTEM_SIDE_BY_SIDE ?= -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test unit system spark check docs house bench bench-quick faults mutants simulate sanitize fuzz long soak replay-kills replay-faults clean
+.PHONY: demo test unit system spark check docs house bench bench-quick faults mutants simulate sanitize fuzz long lakehouse soak replay-kills replay-faults clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/archiver demo
@@ -80,7 +80,7 @@ simulate: $(VENV)/.dev
 # Hours: the fault campaigns on real servers, both simulators at length, streams begun again more often, every mutant.
 long: $(VENV)/.dev
 	$(MAKE) faults
-	$(MAKE) replay-faults
+	$(MAKE) replay-faults lakehouse
 	BLOCKGZ_RESTARTS=20 $(BIN)/python -m pytest system_test/test_spark_cluster.py -k begun_again
 	$(BIN)/python -m tests.support.simulate --schedules $(PROTOCOL_SCHEDULES) --seed $(SEED)
 	$(BIN)/python -m tests.support.kernel_campaign --cases $(KERNEL_CASES) --seed $(SEED)
@@ -88,6 +88,10 @@ long: $(VENV)/.dev
 	BLOCKGZ_NO_KERNEL=1 $(MAKE) system
 	$(MAKE) simulate
 	$(BIN)/python -m tests.support.service_simulation --wide --schedules 500 --seed $(SEED)
+
+# Delta, Iceberg and the oldest Spark, each in an environment that pip makes the first time; about ten minutes.
+lakehouse: $(VENV)/.dev
+	BLOCKGZ_LONG=1 $(BIN)/python -m pytest system_test/test_spark_lakehouse.py system_test/test_spark_versions.py --durations=5
 
 # The C extensions compiled with sanitizers, in a folder of their own: their tests, and records and lines by chance.
 sanitize: $(VENV)/.dev

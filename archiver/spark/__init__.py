@@ -1,6 +1,6 @@
 """Spark format of the archiver: `blockgz-archive` writes what Spark's Kafka source reads into an archive.
 
-Needs the extra `spark` (pyspark 4.3 or later). ::
+Needs the extra `spark` (pyspark 4.0 or later; streams 4.2). ::
 
     from archiver.spark import register
 

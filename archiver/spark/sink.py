@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from archiver.commit.batch import Reading
@@ -20,6 +20,7 @@ from archiver.spark.rows import SourcePartition, check_columns, to_rows
 from archiver.spark.task import TaskPartition, write_task
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.spark.shipping import Shipped
+from blockgz_runtime.spark.versions import DataSourceStreamArrowWriter, require_spark
 
 
 @dataclass
@@ -78,6 +79,7 @@ def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: boo
 def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> StreamWriter:
     """Raises WriteFailed before anything is written."""
     with as_write_failed():
+        require_spark("4.1", "a stream into an archive")
         return StreamWriter(_context(given, schema, overwrite=overwrite, is_batch=False))
 
 

@@ -1,6 +1,6 @@
 """Spark formats of the replayer: `blockgz` reads an archive, `blockgz-kafka` writes to a topic, as batch or stream.
 
-Needs the extra `spark` (pyspark 4.3 or later). ::
+Needs the extra `spark` (pyspark 4.0 or later; streams 4.2). ::
 
     from replayer.spark import register
 

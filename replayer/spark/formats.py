@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from blockgz_runtime.spark.errors import ReadFailed, report_errors
+from blockgz_runtime.spark.versions import require_spark
+
 if TYPE_CHECKING:
     from replayer.spark.sink.topic_sink import BatchWriter, StreamWriter
-    from replayer.spark.source.source import BatchReader, StreamReader
+    from replayer.spark.source.source import BatchReader
+    from replayer.spark.source.stream import StreamReader
 
 _FILTER_PLANNER = "pyspark.sql.worker.data_source_pushdown_filters"
 """The program in which Spark 4.1 and later asks a reader for filters, where the session's setting lets it."""
@@ -39,7 +43,9 @@ class ArchiveSource(DataSource):
 
     def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802
         """A stream: what is committed from now on, unless the options say otherwise."""
-        from replayer.spark.source.source import stream_reader  # noqa: PLC0415
+        with report_errors(ReadFailed):
+            require_spark("4.2", "a stream that reads an archive")
+        from replayer.spark.source.stream import stream_reader  # noqa: PLC0415
 
         return stream_reader(self.options, schema)
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.spark.errors import WriteFailed, report_errors
 from blockgz_runtime.spark.shipping import Shipped
+from blockgz_runtime.spark.versions import DataSourceStreamArrowWriter, require_spark
 from replayer.spark.sink.options import SinkOptions, parse_sink_options
 from replayer.spark.sink.row_position import Writer
 from replayer.spark.sink.rows_in import Columns, check_columns
@@ -115,4 +116,5 @@ def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: boo
 def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> StreamWriter:
     """Raises WriteFailed, as `batch_writer`."""
     with report_errors(WriteFailed):
+        require_spark("4.1", "a stream of format blockgz-kafka")
         return StreamWriter(prepare(given, schema, overwrite=overwrite, batch=False))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from blockgz_runtime.errors import NotInArchive
 from index_format.keys import TopicFolder, parse_topic_folder
+from index_format.marker import ChunkEntry
 from replayer.read.archive import Archive
 from replayer.read.partition import ArchivedPartition
 from replayer.read.prefetch import prefetched, streamed
@@ -40,6 +41,14 @@ class LogPart(NamedTuple):
     @property
     def folder(self) -> TopicFolder:
         return self.partition.keys.folder
+
+
+class Stretch(NamedTuple):
+    """Offsets [start, end) of a partition, and the chunks that hold them."""
+
+    start: int
+    end: int
+    chunks: Sequence[ChunkEntry]
 
 
 class Listing:

@@ -1,9 +1,7 @@
 """Which offsets a job reads, and how they are shared out to tasks."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
-
-from pyspark.sql.datasource import Filter
+from typing import TYPE_CHECKING, NamedTuple
 
 from blockgz_runtime.errors import UsageError
 from index_format.chunk_index import UNVERIFIED
@@ -14,9 +12,11 @@ from replayer.read.archive import Archive
 from replayer.read.damage import Damaged
 from replayer.read.partition import ArchivedPartition
 from replayer.read.positions import AtOffset, AtTime, Earliest, Latest, Position, resolve_position, seek_time
-from replayer.spark.source.logs import Listing, each_of, log_parts
+from replayer.spark.source.logs import Listing, Stretch, each_of, log_parts
 from replayer.spark.source.options import Bound, SourceOptions, named_in, position_in
-from replayer.spark.source.pruning import Stretch, passing
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
 
 SLACK = 1.5
 """A chunk this many times as large as a task is worth reading its index to cut it; smaller ones stay whole."""
@@ -145,7 +145,7 @@ async def tasks(
     partitions: Sequence[ArchivedPartition],
     runs: Sequence[PartitionRange],
     options: SourceOptions,
-    filters: Sequence[Filter] = (),
+    filters: "Sequence[Filter]" = (),
 ) -> list[PartitionRange]:
     """The runs cut into tasks at the edges of chunks and blocks; none is empty. Raises DataLost for a gap inside.
 
@@ -163,13 +163,15 @@ async def tasks(
 
 
 async def _stretches(
-    partition: ArchivedPartition, run: PartitionRange, filters: Sequence[Filter], options: SourceOptions
+    partition: ArchivedPartition, run: PartitionRange, filters: "Sequence[Filter]", options: SourceOptions
 ) -> list[Stretch]:
     """The parts of a run to be read. Where damage is skipped and met, the whole run: its tasks say what they skip."""
     try:
         if options.fails_on_data_loss:
             await refuse_gaps(partition, run)
         if filters:
+            from replayer.spark.source.pruning import passing  # noqa: PLC0415 - Spark 4.0 has no filters
+
             return await passing(partition, run.start, run.end, filters)
         return [Stretch(run.start, run.end, [each async for each in partition.entries(run.start, run.end)])]
     except Damaged:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyspark.sql.datasource import (
     EqualNullSafe,
@@ -21,7 +21,7 @@ from index_format.marker import ChunkEntry
 from index_format.records import NO_TIMESTAMP
 from index_format.seek import TimeBounded
 from replayer.read.partition import ArchivedPartition
-from replayer.spark.source.logs import each_of
+from replayer.spark.source.logs import Stretch, each_of
 
 Bounds = Mapping[str, tuple[Any, Any]]
 """Of columns: the least and the greatest value that rows have; times in microseconds."""
@@ -30,14 +30,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WITHOUT_TIMES = "text"
 """The record format whose rows have no timestamps, though their index has."""
 _NO_TIMES: Bounds = {"timestamp": (NO_TIMESTAMP * 1000, NO_TIMESTAMP * 1000)}
-
-
-class Stretch(NamedTuple):
-    """Offsets [start, end) of a partition, and the chunks that hold them."""
-
-    start: int
-    end: int
-    chunks: Sequence[ChunkEntry]
 
 
 _TESTS: Mapping[type[Filter], Callable[[Any, Any, Any], bool]] = {

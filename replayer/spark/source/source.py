@@ -1,15 +1,14 @@
-"""What reads for format `blockgz`: batches and streams with the columns of Spark's own Kafka source."""
+"""What reads for format `blockgz`: tasks and batches with the columns of Spark's own Kafka source."""
 
 import asyncio
 import sys
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from blockgz_runtime.spark.errors import ReadFailed, report_errors
@@ -17,15 +16,17 @@ from blockgz_runtime.spark.shipping import Shipped
 from replayer.place import opened
 from replayer.read.damage import STOP, Unreadable
 from replayer.read.partition import ArchivedPartition
-from replayer.read.positions import Earliest, Latest
+from replayer.read.positions import Earliest
 from replayer.read.rows import HEADERS, INCARNATION, to_rows
 from replayer.read.selection import scan
 from replayer.spark.background import iterated
-from replayer.spark.source import following, planning
-from replayer.spark.source.logs import Listing
+from replayer.spark.source import planning
 from replayer.spark.source.options import SourceOptions, parse_options
 from replayer.spark.source.planning import PartitionRange
 from replayer.spark.source.rows import batched, check_columns, schema_text
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter  # of Spark 4.1 and later
 
 T = TypeVar("T")
 
@@ -37,7 +38,7 @@ class Task(InputPartition):
     run: PartitionRange
 
 
-class _Reader(Shipped):
+class TaskReader(Shipped):
     """What Spark pickles to tasks."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
@@ -63,56 +64,22 @@ class TellSkipped:
         print(f"blockgz: FAILURE {self._name} skipped offsets [{start}..{end}): {reason}", file=sys.stderr, flush=True)
 
 
-class BatchReader(_Reader, DataSourceReader):
+class BatchReader(TaskReader, DataSourceReader):
     """The archive as it is when the job is planned."""
 
-    _filters: tuple[Filter, ...] = ()
+    _filters: "tuple[Filter, ...]" = ()
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [Task(run) for run in _done(_batch(self._options, self._filters))]
+        return [Task(run) for run in done(_batch(self._options, self._filters))]
 
 
 class FilteredReader(BatchReader):
     """The same where Spark says which rows a query wants: it leaves out blocks that hold none of them."""
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+    def pushFilters(self, filters: "list[Filter]") -> "Iterable[Filter]":  # noqa: N802
         """Takes note of all; Spark applies each of them to the rows again."""
         self._filters = tuple(filters)
         return filters
-
-
-class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What is committed to the archive while the query runs; offsets are Kafka's: {topic: {partition: next offset}}."""
-
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
-        super().__init__(options, columns)
-        self._listing = Listing(options.subscription)
-        self._last: following.Offsets | None = None
-        """Where Trigger.AvailableNow ends."""
-        self._latest: following.Offsets | None = None
-        """What the newest trigger found, for the query's progress."""
-
-    def initialOffset(self) -> following.Offsets:  # noqa: N802
-        return _done(following.initial(self._options))
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        limit = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._listing.forget()
-        self._last = _done(following.latest(self._options, self._listing))
-
-    def latestOffset(self, start: following.Offsets, limit: ReadLimit) -> following.Offsets:  # noqa: N802
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        reached, self._latest = _done(following.next_end(start, self._last, most, self._options, self._listing))
-        return reached
-
-    def reportLatestOffset(self) -> following.Offsets:  # noqa: N802
-        return self._latest or _done(following.latest(self._options, self._listing))
-
-    def partitions(self, start: following.Offsets, end: following.Offsets) -> Sequence[InputPartition]:
-        return [Task(run) for run in _done(following.tasks_between(start, end, self._options))]
 
 
 def schema_of(given: Mapping[str, str]) -> str:
@@ -126,26 +93,22 @@ def batch_reader(given: Mapping[str, str], schema: StructType, *, takes_filters:
     """Raises ReadFailed; `schema` may leave columns out."""
     kind = FilteredReader if takes_filters else BatchReader
     with report_errors(ReadFailed):
-        return kind(parse_options(given, default_start=Earliest()), _columns(schema))
+        return kind(parse_options(given, default_start=Earliest()), columns_of(schema))
 
 
-def stream_reader(given: Mapping[str, str], schema: StructType) -> StreamReader:
-    """Raises ReadFailed; `schema` may leave columns out."""
-    with report_errors(ReadFailed):
-        return StreamReader(parse_options(given, default_start=Latest()), _columns(schema))
-
-
-def _columns(schema: StructType) -> list[str]:
+def columns_of(schema: StructType) -> list[str]:
+    """Of the rows, in their order; raises UsageError."""
     check_columns({field.name: field.dataType.simpleString() for field in schema.fields})
     return schema.names
 
 
-def _done(work: Coroutine[Any, Any, T]) -> T:
+def done(work: Coroutine[Any, Any, T]) -> T:
+    """The result of asynchronous work; raises ReadFailed."""
     with report_errors(ReadFailed):
         return asyncio.run(work)
 
 
-async def _batch(options: SourceOptions, filters: Sequence[Filter]) -> list[PartitionRange]:
+async def _batch(options: SourceOptions, filters: "Sequence[Filter]") -> list[PartitionRange]:
     async with opened(options.place) as archive:
         wanted = await planning.subscribed(archive, options)
         runs = await planning.ranges(wanted, options)
