@@ -1,4 +1,4 @@
-"""Makes format `blockgz` known to Spark 4.1 and later, which looks for modules of such names."""
+"""Makes format `blockgz` known to Spark, which looks for modules of such names."""
 
 from replayer.spark.formats import ArchiveSource as DefaultSource
 

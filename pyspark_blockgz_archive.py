@@ -1,4 +1,4 @@
-"""Makes format `blockgz-archive` known to Spark 4.1 and later, which looks for modules of such names."""
+"""Makes format `blockgz-archive` known to Spark, which looks for modules of such names."""
 
 from archiver.spark.formats import ArchiveSink as DefaultSource
 

@@ -1,4 +1,4 @@
-"""Makes format `blockgz-kafka` known to Spark 4.1 and later, which looks for modules of such names."""
+"""Makes format `blockgz-kafka` known to Spark, which looks for modules of such names."""
 
 from replayer.spark.formats import TopicSink as DefaultSource
 

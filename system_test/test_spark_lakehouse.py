@@ -102,7 +102,8 @@ class Lakehouse:
         try:
             wait_until(lambda: reached() or killed.poll() is not None, RUN_SECONDS, "a part to be written")
         finally:
-            os.killpg(killed.pid, signal.SIGKILL)
+            if killed.poll() is None:
+                os.killpg(killed.pid, signal.SIGKILL)
             killed.communicate()
         assert killed.returncode == -signal.SIGKILL, (self.folder / "stderr").read_text()[-3000:]
 

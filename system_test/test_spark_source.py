@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import runpy
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,8 +21,9 @@ from system_test.support.compaction import compact_and_wait, create_compacted_to
 from system_test.support.contents import records_of_every_content
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.spark import spark_session
-from system_test.support.topics import NewRecord, Transactions, create_topic, produce, watermarks
+from system_test.support.topics import NewRecord, Transactions, create_topic, produce, read, watermarks
 
+EXAMPLES = Path(__file__).parent.parent / "docs/examples"
 FIRST_MS = 1_600_000_000_000
 
 
@@ -133,3 +135,37 @@ def test_a_stream_through_restarts_neither_loses_nor_doubles(
     ends = [watermarks(site.bootstrap, topic_name, partition)[1] for partition in range(2)]
     places = [(partition, offset) for partition in range(2) for offset in range(ends[partition])]
     assert sorted((row["partition"], row["offset"]) for row in rows) == places
+
+
+def test_the_past_from_the_archive_and_the_present_from_kafka(
+    spark: SparkSession, broker: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/examples/backfill_then_live.py: topic and archive grow before, between and after its runs; no seam shows."""
+    site = folder_site(broker.bootstrap, tmp_path / "archive")
+    create_topic(site.bootstrap, "orders", 3)
+    chance = random.Random(17)
+
+    def more(count: int, partitions: int) -> None:
+        records = [NewRecord(b"%d" % n, partition=chance.randrange(partitions)) for n in range(count)]
+        with Transactions(site.bootstrap, "orders") as writer:
+            writer.commit("orders", records)
+            writer.abort("orders", records[:5])
+
+    for name, value in {"BLOCKGZ_ARCHIVE": site.address, "KAFKA": site.bootstrap, "OUT": str(tmp_path / "out")}.items():
+        monkeypatch.setenv(name, value)
+    example = str(EXAMPLES / "backfill_then_live.py")
+    more(300, partitions=2)  # nothing in the third until the archive's part is settled
+    site.once("orders")
+    more(100, partitions=3)
+    runpy.run_path(example)
+    seam = json.loads((tmp_path / "out" / "seam.json").read_text())["orders"]
+    more(200, partitions=3)
+    site.once("orders")
+    runpy.run_path(example)
+    rows = spark.read.parquet(str(tmp_path / "out" / "orders")).collect()
+    found = sorted((row.partition, row.offset, bytes(row.value)) for row in rows)
+    topic = [(number, each) for number in range(3) for each in read(site.bootstrap, "orders", number)]
+    assert found == sorted((number, each.offset, each.value) for number, each in topic)
+    for row in rows:
+        assert (row.batch == "archive") == (row.offset < seam[str(row.partition)])
+    assert {row.batch for row in rows} == {"archive", "0", "1"}
