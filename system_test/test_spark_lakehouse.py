@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,9 @@ import pytest
 
 from index_format.records import Record
 from system_test.conftest import required_parts
+from system_test.support.archiving import folder_site
+from system_test.support.kafka_broker import KafkaBroker
+from system_test.support.spark import kafka_jars
 from system_test.support.spark_environments import (
     ROOT,
     WITH_DELTA,
@@ -26,6 +31,7 @@ from system_test.support.spark_environments import (
     spark_environment,
     spark_variables,
 )
+from system_test.support.topics import NewRecord, create_topic, produce, read
 from system_test.support.waiting import wait_until
 from tests.support.archives import CREATE_TIME, ArchiveWriter, PartitionWriter, records
 
@@ -36,11 +42,14 @@ pytestmark = [
 
 EXAMPLES = ROOT / "docs" / "examples"
 RUN_SECONDS = 600
-DELTA = {
+DELTA_SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
-ICEBERG = {"spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog", "spark.sql.catalog.lake.type": "hadoop"}
+ICEBERG_SETTINGS = {
+    "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+    "spark.sql.catalog.lake.type": "hadoop",
+}
 CONTENT = """
 import json, os
 from pyspark.sql import SparkSession
@@ -107,12 +116,15 @@ class Lakehouse:
             killed.communicate()
         assert killed.returncode == -signal.SIGKILL, (self.folder / "stderr").read_text()[-3000:]
 
-    def forget_last_batch(self) -> Path:
-        """As if the query had been killed before this file noted its last MERGE."""
+    def run_again(self, program: Path, **variables: str) -> None:
+        """As if it had been killed before the checkpoint noted the last MERGE; then without a checkpoint at all."""
         newest = max((self.checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
         newest.unlink()
         newest.with_name(f".{newest.name}.crc").unlink()
-        return newest
+        self.run(program, **variables)
+        assert newest.exists(), "no batch was run again"
+        shutil.rmtree(self.checkpoint)
+        self.run(program, **variables)
 
     def content(self, query: str) -> list[list[Any]]:
         """The rows of a query."""
@@ -130,13 +142,13 @@ class Lakehouse:
 @pytest.fixture
 def delta(tmp_path: Path) -> Iterator[Lakehouse]:
     with required_parts():
-        lakehouse = Lakehouse(spark_environment(WITH_DELTA), delta_jars(), DELTA, tmp_path)
+        lakehouse = Lakehouse(spark_environment(WITH_DELTA), delta_jars(), DELTA_SETTINGS, tmp_path)
     yield lakehouse
 
 
 @pytest.fixture
 def iceberg(tmp_path: Path) -> Iterator[Lakehouse]:
-    settings = {**ICEBERG, "spark.sql.catalog.lake.warehouse": str(tmp_path / "warehouse")}
+    settings = {**ICEBERG_SETTINGS, "spark.sql.catalog.lake.warehouse": str(tmp_path / "warehouse")}
     with required_parts():
         lakehouse = Lakehouse(spark_environment(WITH_ICEBERG), iceberg_jars(), settings, tmp_path)
     yield lakehouse
@@ -166,16 +178,14 @@ def text(content: bytes | None) -> str | None:
 
 
 def test_archive_to_delta(delta: Lakehouse) -> None:
-    """Killed between two batches, run again over more records, and its last batch run once more."""
+    """Killed between two batches, run again over more records; its last batch run once more, and then all of them."""
     example = EXAMPLES / "delta_from_archive.py"
     parts = orders(delta.archive)
     delta.run_killed(example, lambda: delta.merges() >= 2, BATCH="60")
     for part in parts[2:]:
         part.commit(records(range(200, 230)))
     delta.run(example, BATCH="300")
-    forgotten = delta.forget_last_batch()
-    delta.run(example, BATCH="300")
-    assert forgotten.exists(), "no batch was run again"
+    delta.run_again(example, BATCH="300")
     assert sorted(delta.content(ROWS.format(f"delta.`{delta.table}`"))) == truth(parts)
 
 
@@ -205,7 +215,7 @@ def change(chance: random.Random, rows: dict[int, str], number: int, key: int) -
 
 
 def test_changes_to_rows(delta: Lakehouse) -> None:
-    """The table equals the rows that the changes were made from: killed, run again, its last batch once more."""
+    """The table equals the rows that the changes were made from: killed, run again, without its checkpoint too."""
     seed = int(os.environ.get("BLOCKGZ_SEED", random.randrange(2**32)))
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -229,8 +239,25 @@ def test_changes_to_rows(delta: Lakehouse) -> None:
     delta.run_killed(example, lambda: delta.merges() >= 2, BATCH="40")
     more(200)
     delta.run(example, BATCH="300")
-    forgotten = delta.forget_last_batch()
-    delta.run(example, BATCH="300")
-    assert forgotten.exists(), "no batch was run again"
+    delta.run_again(example, BATCH="300")
     found = delta.content(f"SELECT id, name FROM delta.`{delta.table}`")
     assert sorted(found) == sorted(map(list, rows.items())), f"seed {seed}"
+
+
+def test_backfill_then_live(broker: KafkaBroker, tmp_path: Path) -> None:
+    """Killed as it writes the archive's part, and as it writes Kafka's, on the Spark of the other tests."""
+    example = EXAMPLES / "backfill_then_live.py"
+    with required_parts():
+        spark = Lakehouse(Path(sys.prefix), kafka_jars(), {}, tmp_path)
+    site = folder_site(broker.bootstrap, spark.archive)
+    create_topic(site.bootstrap, "orders", 2)
+    out = tmp_path / "out"
+    variables = {"KAFKA": site.bootstrap, "OUT": str(out)}
+    for reached in (out / "orders" / "batch=archive", out / "checkpoint" / "offsets" / "0"):
+        produce(site.bootstrap, "orders", [NewRecord(b"%d" % n, partition=n % 2) for n in range(5000)])
+        site.once("orders")
+        spark.run_killed(example, reached.exists, **variables)
+    spark.run(example, **variables)
+    found = spark.content(f"SELECT partition, offset, cast(value AS STRING) FROM parquet.`{out}/orders`")
+    topic = [(number, each) for number in range(2) for each in read(site.bootstrap, "orders", number)]
+    assert sorted(found) == sorted([number, each.offset, text(each.value)] for number, each in topic)

@@ -14,6 +14,7 @@ from system_test.support.environment import filled_once
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.object_store import MotoServer, ObjectStore, VersityGateway
 from system_test.support.programs import ProgramFailedError, run, start
+from system_test.support.spark_environments import DELTA, ICEBERG, ROOT
 from system_test.support.topics import (
     CREATE_TIME,
     LOG_APPEND_TIME,
@@ -198,3 +199,11 @@ def test_an_interrupted_fill_leaves_nothing(tmp_path: Path) -> None:
 def test_waiting_has_an_end() -> None:
     with pytest.raises(DeadlineExceededError, match="in vain for a miracle"):
         wait_until(lambda: False, 0.02, "a miracle")
+
+
+def test_recipes_name_the_versions_that_they_are_tried_with() -> None:
+    page = (ROOT / "docs" / "spark-lakehouse.md").read_text()
+    for name, artifact in (("delta_from_archive", DELTA), ("changes_merged", DELTA), ("iceberg_from_archive", ICEBERG)):
+        command = f"spark-submit --packages {artifact[0]} {name}.py"
+        assert command in page
+        assert command in (ROOT / "docs" / "examples" / f"{name}.py").read_text()

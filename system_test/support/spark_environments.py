@@ -18,19 +18,19 @@ WITH_DELTA = "4.2"
 WITH_ICEBERG = "4.1"
 """The newest Spark that Iceberg's jars are published for; an archive is read in batches there."""
 
-_DELTA = ("io.delta:delta-spark_4.2_2.13:4.4.0", "io.delta:delta-storage:4.4.0")
-_ICEBERG = ("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",)
+DELTA = ("io.delta:delta-spark_4.2_2.13:4.4.0", "io.delta:delta-storage:4.4.0")
+ICEBERG = ("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",)
 _INSTALL_SECONDS = 900.0
 
 
 def delta_jars() -> str:
     """Delta Lake, as `--jars` takes it."""
-    return _joined(single_jars("delta-4.4.0", _DELTA))
+    return _joined(single_jars("delta-4.4.0", DELTA))
 
 
 def iceberg_jars() -> str:
     """Iceberg, as `--jars` takes it."""
-    return _joined(single_jars("iceberg-1.12.0", _ICEBERG))
+    return _joined(single_jars("iceberg-1.12.0", ICEBERG))
 
 
 def spark_environment(version: str) -> Path:
