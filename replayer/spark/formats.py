@@ -28,8 +28,8 @@ class ArchiveSource(DataSource):
     def name(cls) -> str:
         return "blockgz"
 
-    def schema(self) -> str:
-        """The columns of Spark's Kafka source."""
+    def schema(self) -> StructType:
+        """The columns of Spark's Kafka source, keys and values decoded as the options say."""
         from replayer.spark.source.source import schema_of  # noqa: PLC0415
 
         return schema_of(self.options)

@@ -12,8 +12,7 @@ from typing import Any
 
 @contextmanager
 def schema_registry(schemas: Mapping[int, Any], subjects: Mapping[str, int]) -> Iterator[tuple[str, list[str]]]:
-    """Its URL, and the paths that were asked for."""
-    asked: list[str] = []
+    """One with Avro schemas: its URL, and the paths that were asked for."""
     answers = {f"/schemas/ids/{number}": {"schema": json.dumps(schema)} for number, schema in schemas.items()}
     for subject, number in subjects.items():
         answers[f"/subjects/{subject}/versions/latest"] = {
@@ -21,6 +20,14 @@ def schema_registry(schemas: Mapping[int, Any], subjects: Mapping[str, int]) -> 
             "id": number,
             "schema": json.dumps(schemas[number]),
         }
+    with registry_of(answers) as served:
+        yield served
+
+
+@contextmanager
+def registry_of(answers: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """One that gives these answers to paths: its URL, and the paths that were asked for."""
+    asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -15,7 +15,7 @@ from replayer.read.request import SelectionRequest
 
 TASK_BYTES = 128 * 1024 * 1024
 _MAX_SCHEMA = 4 * 1024 * 1024
-_PACKAGES = {"pyspark", "py4j", "pandas", "fastavro"}
+_PACKAGES = {"pyspark", "py4j", "pandas", "fastavro", "google"}
 """What the extra `spark` brings."""
 
 
@@ -129,8 +129,8 @@ value_options = OptionSet(
     dict,
     choice_option(
         "--value",
-        choices=["binary", "text", "json", "avro"],
-        help="How to decode values; json and avro give columns.",
+        choices=["binary", "text", "json", "avro", "protobuf"],
+        help="How to decode values; json, avro and protobuf give columns.",
     ),
     choice_option("--key-as", "key", choices=["binary", "text"], help="How to decode keys."),
     Option(
@@ -144,7 +144,7 @@ value_options = OptionSet(
         "--schema-registry",
         "registry",
         metavar="URL",
-        help="Registry with the schemas that avro values were written with. Without --schema, values are read with "
+        help="Registry with the schemas of avro and protobuf values. Without --schema, values are read with "
         "the newest schema of TOPIC-value.",
     ),
     choice_option(

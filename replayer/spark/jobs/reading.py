@@ -24,7 +24,7 @@ from replayer.read.rows import to_rows
 from replayer.read.selection import Selection, selected
 from replayer.read.topics import TopicPartitions, parse_partitions, parse_topic
 from replayer.spark.background import iterated
-from replayer.spark.jobs.values import RowDecoder
+from replayer.spark.decoding.rows import RowDecoder
 from replayer.spark.source.planning import PartitionRange
 from replayer.spark.source.rows import batched
 

@@ -1,86 +1,20 @@
 """What the values of a job become: the options, checked, and the columns that Spark makes of decoded rows."""
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StructType
 
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.spark.errors import PREFIX, spark_errors
-from replayer.spark.jobs.avro import AvroDecoder, avro_decoder
-from replayer.spark.jobs.schema_registry import SchemaRegistry
-
-
-@dataclass(frozen=True)
-class RowDecoder:
-    """Batches of `rows.to_rows` with decoded columns, and `bad`: why a row could not be decoded, null elsewhere."""
-
-    key_as_text: bool
-    value_as_text: bool
-    decoder: AvroDecoder | None = None
-
-    def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The same rows; what could not be decoded is null."""
-        bad: list[str | None] = [None] * rows.num_rows
-        if self.key_as_text:
-            rows = _replaced(rows, "key", _texts(rows.column("key"), "the key is not UTF-8", bad))
-        if self.value_as_text:
-            rows = _replaced(rows, "value", _texts(rows.column("value"), "the value is not UTF-8", bad))
-        elif self.decoder is not None:
-            rows = _replaced(rows, "value", _decoded(rows.column("value"), self.decoder, bad))
-        return rows.append_column("bad", pa.array(bad, pa.string()))
-
-
-def _replaced(rows: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
-    return rows.set_column(rows.schema.get_field_index(name), pa.field(name, column.type), column)
-
-
-def _texts(column: pa.Array, reason: str, bad: list[str | None]) -> pa.Array:
-    try:
-        return column.cast(pa.string())
-    except pa.ArrowInvalid:
-        return _each(column, pa.string(), bytes.decode, lambda _: reason, bad)
-
-
-def _decoded(column: pa.Array, decoder: AvroDecoder, bad: list[str | None]) -> pa.Array:
-    try:
-        return _each(column, decoder.type, decoder.decode, str, bad)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-
-        def checked(value: bytes) -> object:
-            decoded = decoder.decode(value)
-            try:
-                pa.array([decoded], decoder.type)
-            except (pa.ArrowException, TypeError, OverflowError) as error:
-                raise ValueError(f"a decoded field does not fit its column: {error}") from error
-            return decoded
-
-        return _each(column, decoder.type, checked, str, bad)
-
-
-def _each(
-    column: pa.Array,
-    kind: pa.DataType,
-    decode: Callable[[bytes], object],
-    reason: Callable[[ValueError], str],
-    bad: list[str | None],
-) -> pa.Array:
-    found = []
-    for row, content in enumerate(column.to_pylist()):
-        try:
-            found.append(None if content is None else decode(content))
-        except ValueError as error:
-            found.append(None)
-            bad[row] = bad[row] or reason(error)
-    return pa.array(found, kind)
-
+from replayer.spark.decoding.registered import avro_values, registered_values
+from replayer.spark.decoding.rows import Decoder, RowDecoder, TextDecoder
 
 _CORRUPT = "_blockgz_corrupt"
+REGISTERED = ("avro", "protobuf")
+"""Values that begin with the id of a schema in a registry."""
 
 
 @dataclass(frozen=True)
@@ -94,30 +28,33 @@ class ValueOptions:
     on_bad: str = "fail"
 
     def __post_init__(self) -> None:
-        if self.registry is not None and self.value != "avro":
-            raise UsageError("--schema-registry goes with --value avro")
+        if self.registry is not None and self.value not in REGISTERED:
+            raise UsageError(f"--schema-registry goes with --value {' and --value '.join(REGISTERED)}")
         if self.schema is not None and self.value not in ("json", "avro"):
             raise UsageError("--schema goes with --value json and --value avro", why=f"--value is {self.value}")
-        if self.value == "avro" and self.schema is None and self.registry is None:
+        if self.value in REGISTERED and self.schema is None and self.registry is None:
             raise UsageError(
-                "--value avro needs a schema",
+                f"--value {self.value} needs a schema",
                 why="a value names its schema by a number alone",
-                remedy="give --schema FILE.avsc, or --schema-registry URL",
+                remedy="give --schema-registry URL" + (", or --schema FILE.avsc" if self.value == "avro" else ""),
             )
 
     @property
     def decodes(self) -> bool:
         """Whether values become columns with fields."""
-        return self.value in ("json", "avro")
+        return self.value in ("json", *REGISTERED)
 
 
 def row_decoder(options: ValueOptions, topics: tuple[str, ...]) -> RowDecoder:
     """What tasks do with rows; asks the registry where it must. Raises UsageError, NotInArchive, StoreUnavailable."""
-    decoder = None
-    if options.value == "avro":
-        registry = None if options.registry is None else SchemaRegistry(options.registry)
-        decoder = avro_decoder(_avro_schema(options.schema, registry, topics), options.registry)
-    return RowDecoder(options.key == "text", options.value in ("text", "json"), decoder)
+    value: Decoder | None = None
+    if options.value in ("text", "json"):
+        value = TextDecoder("value")
+    elif options.schema is not None and options.value == "avro":
+        value = avro_values(options.schema, options.registry)
+    elif options.registry is not None:
+        value = registered_values(options.value, options.registry, [f"{topic}-value" for topic in topics])
+    return RowDecoder(TextDecoder("key") if options.key == "text" else None, value)
 
 
 def with_values(rows: DataFrame, options: ValueOptions) -> DataFrame:
@@ -188,23 +125,3 @@ def _complaint() -> Column:
         fn.lit(1).alias("exit_code"),
     )
     return fn.concat(fn.lit(PREFIX), fn.to_json(error))
-
-
-def _avro_schema(schema: str | None, registry: SchemaRegistry | None, topics: tuple[str, ...]) -> Any:
-    """What to read by: the schema that was given, or the newest of the topics."""
-    if schema is not None:
-        try:
-            return json.loads(schema)
-        except ValueError as error:
-            raise UsageError("--schema is no Avro schema", why=str(error), remedy="give a file .avsc") from error
-    assert registry is not None, "the options were checked"
-    found = {topic: registry.latest(f"{topic}-value") for topic in topics}
-    first = next(iter(found.values()), "null")
-    others = [topic for topic, each in found.items() if each != first]
-    if others:
-        raise UsageError(
-            f"topics {topics[0]} and {others[0]} have different schemas",
-            why="a column has one type",
-            remedy="take them one by one, or give a schema for all by --schema",
-        )
-    return first

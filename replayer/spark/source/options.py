@@ -17,6 +17,8 @@ from index_format.errors import BadName
 from index_format.keys import TopicFolder
 from replayer.place import ArchivePlace
 from replayer.read.positions import AtOffset, AtTime, Earliest, Latest, Position
+from replayer.spark.source.decoding import OPTIONS as DECODING_OPTIONS
+from replayer.spark.source.decoding import Decoding, parse_decoding
 
 TASK_BYTES = 128 * 1024 * 1024
 """Stored bytes of one task: a tenth of that in memory, and long enough to be worth a task."""
@@ -54,6 +56,8 @@ class SourceOptions:
     min_tasks: int
     task_bytes: int
     max_offsets_per_trigger: int | None
+    decoding: Decoding | None = None
+    """How keys and values become columns; None leaves them bytes."""
 
 
 _S3 = {name: field for name, field in SPARK_NAMES.items() if field in CONNECTION}
@@ -78,6 +82,7 @@ _KNOWN = (
     "taskBytes",
     *_S3,
     "maxBlockBytes",
+    *DECODING_OPTIONS,
 )
 
 
@@ -109,6 +114,7 @@ def parse_options(given: Mapping[str, str], *, default_start: Position) -> Sourc
         min_tasks=options.number("minPartitions") or 1,
         task_bytes=options.number("taskBytes") or TASK_BYTES,
         max_offsets_per_trigger=options.number("maxOffsetsPerTrigger"),
+        decoding=parse_decoding(options),
     )
 
 

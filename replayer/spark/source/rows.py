@@ -5,35 +5,24 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 
 from blockgz_runtime.errors import UsageError
-from blockgz_runtime.spark.columns import KAFKA_COLUMNS
-from replayer.read.rows import HEADERS, INCARNATION
 
 BATCH_BYTES = 4 * 1024 * 1024
 """What is handed to Spark at once: smaller ones cost more each, larger ones leave the processor's caches."""
 
-_COLUMNS = {**KAFKA_COLUMNS, INCARNATION: "int"}
-"""With topic, partition and offset an incarnation names one record, also where a topic was created again."""
 
-
-def schema_text(*, headers: bool, incarnation: bool) -> str:
-    """The columns of a read, in Spark's notation."""
-    left_out = {*[HEADERS] * (not headers), *[INCARNATION] * (not incarnation)}
-    return ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items() if name not in left_out)
-
-
-def check_columns(types: Mapping[str, str]) -> None:
-    """Raises UsageError for a schema that a user gave and that has columns which records do not have."""
+def check_columns(types: Mapping[str, str], known: Mapping[str, str]) -> None:
+    """Raises UsageError for a schema that a user gave and that has other columns or types than `known`."""
     for name, found in types.items():
-        if name not in _COLUMNS:
+        if name not in known:
             raise UsageError(
                 f"format blockgz has no column {name!r}",
-                why=f"the columns are {', '.join(_COLUMNS)}",
+                why=f"the columns are {', '.join(known)}",
                 remedy="remove it from the schema: .schema(…) selects from these",
             )
-        if found != _COLUMNS[name]:
+        if found != known[name]:
             raise UsageError(
                 f"the schema has column {name} as {found}",
-                why=f"the archive holds it as {_COLUMNS[name]}",
+                why=f"the archive holds it as {known[name]}",
                 remedy=f"use this type, and convert after the read: .withColumn({name!r}, col({name!r}).cast(…))",
             )
 

@@ -1,6 +1,7 @@
 """What reads for format `blockgz`: tasks and batches with the columns of Spark's own Kafka source."""
 
 import asyncio
+import re
 import sys
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -9,21 +10,25 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from blockgz_runtime.spark.errors import ReadFailed, report_errors
 from blockgz_runtime.spark.shipping import Shipped
+from index_format.keys import parse_topic_folder
+from index_format.records import SCHEMA
 from replayer.place import opened
 from replayer.read.damage import STOP, Unreadable
 from replayer.read.partition import ArchivedPartition
-from replayer.read.positions import Earliest
+from replayer.read.positions import Earliest, Position
 from replayer.read.rows import HEADERS, INCARNATION, to_rows
 from replayer.read.selection import scan
 from replayer.spark.background import iterated
 from replayer.spark.source import planning
+from replayer.spark.source.decoding import DecodedRows, decoded_rows
 from replayer.spark.source.options import SourceOptions, parse_options
 from replayer.spark.source.planning import PartitionRange
-from replayer.spark.source.rows import batched, check_columns, schema_text
+from replayer.spark.source.rows import batched, check_columns
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter  # of Spark 4.1 and later
@@ -41,16 +46,35 @@ class Task(InputPartition):
 class TaskReader(Shipped):
     """What Spark pickles to tasks."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: SourceOptions, columns: Sequence[str], decoder: DecodedRows | None = None) -> None:
         """`columns` are those of the rows, in their order."""
         self._options = options
         self._columns = tuple(columns)
+        self._decoder = decoder
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of a task; Spark asks for None where no task was planned."""
         if isinstance(partition, Task):
             with report_errors(ReadFailed):
-                yield from batched(iterated(lambda: _rows(partition.run, self._options, self._columns)))
+                yield from batched(iterated(lambda: self._rows(partition.run)))
+
+    async def _rows(self, run: PartitionRange) -> AsyncGenerator[pa.RecordBatch]:
+        async with opened(self._options.place) as archive:
+            partition = await archive.open_partition(run.topic, run.partition)
+            policy = TellSkipped(str(partition)) if self._options.skips_damage else STOP
+            async with aclosing(scan(partition, run.start, run.end, on_damage=policy)) as batches:
+                async for batch in batches:
+                    if batch.num_rows:
+                        yield self._row_batch(partition, batch)
+
+    def _row_batch(self, partition: ArchivedPartition, batch: pa.RecordBatch) -> pa.RecordBatch:
+        number = incarnation_of(partition, batch) if INCARNATION in self._columns else None
+        has_headers = HEADERS in self._columns
+        rows = to_rows(batch, partition.topic, partition.partition, headers=has_headers, incarnation=number)
+        return (rows if self._decoder is None else self._decoder(rows)).select(self._columns)
+
+
+R = TypeVar("R", bound=TaskReader)
 
 
 class TellSkipped:
@@ -82,24 +106,50 @@ class FilteredReader(BatchReader):
         return filters
 
 
-def schema_of(given: Mapping[str, str]) -> str:
-    """The columns of a read, in Spark's notation; raises ReadFailed."""
+def schema_of(given: Mapping[str, str]) -> StructType:
+    """The columns of a read; raises ReadFailed."""
     with report_errors(ReadFailed):
         options = parse_options(given, default_start=Earliest())
-    return schema_text(headers=options.headers, incarnation=options.incarnation)
+        return columns_of(decoder_of(options), headers=options.headers, incarnation=options.incarnation)
+
+
+def columns_of(decoder: DecodedRows | None, *, headers: bool = True, incarnation: bool = True) -> StructType:
+    """Of the rows that come."""
+    nothing = pa.RecordBatch.from_pylist([], SCHEMA)
+    rows = to_rows(nothing, "", 0, headers=headers, incarnation=1 if incarnation else None)
+    return from_arrow_schema((rows if decoder is None else decoder(rows)).schema)
+
+
+def decoder_of(options: SourceOptions) -> DecodedRows | None:
+    """What decodes keys and values, None where they stay bytes. Raises as `decoding.decoded_rows`, or ReadFailed."""
+    return None if options.decoding is None else decoded_rows(options.decoding, done(_topics(options)))
+
+
+async def _topics(options: SourceOptions) -> list[str]:
+    """Names of what is subscribed to, without incarnations."""
+    pattern = options.subscription.pattern
+    if pattern is None:
+        return list(dict.fromkeys(parse_topic_folder(name).topic for name in options.subscription.topics))
+    async with opened(options.place) as archive:
+        return [topic for topic in await archive.topics() if re.fullmatch(pattern, topic)]
 
 
 def batch_reader(given: Mapping[str, str], schema: StructType, *, takes_filters: bool) -> BatchReader:
     """Raises ReadFailed; `schema` may leave columns out."""
-    kind = FilteredReader if takes_filters else BatchReader
+    return reader_of(FilteredReader if takes_filters else BatchReader, given, schema, Earliest())
+
+
+def reader_of(kind: type[R], given: Mapping[str, str], schema: StructType, default_start: Position) -> R:
+    """A reader of the columns of `schema`; raises ReadFailed."""
     with report_errors(ReadFailed):
-        return kind(parse_options(given, default_start=Earliest()), columns_of(schema))
+        options = parse_options(given, default_start=default_start)
+        decoder = decoder_of(options)
+        check_columns(_kinds(schema), _kinds(columns_of(decoder)))
+        return kind(options, schema.names, decoder)
 
 
-def columns_of(schema: StructType) -> list[str]:
-    """Of the rows, in their order; raises UsageError."""
-    check_columns({field.name: field.dataType.simpleString() for field in schema.fields})
-    return schema.names
+def _kinds(schema: StructType) -> dict[str, str]:
+    return {field.name: field.dataType.simpleString() for field in schema.fields}
 
 
 def done(work: Coroutine[Any, Any, T]) -> T:
@@ -113,22 +163,6 @@ async def _batch(options: SourceOptions, filters: "Sequence[Filter]") -> list[Pa
         wanted = await planning.subscribed(archive, options)
         runs = await planning.ranges(wanted, options)
         return await planning.tasks([each.partition for each in wanted], runs, options, filters)
-
-
-async def _rows(
-    run: PartitionRange, options: SourceOptions, columns: tuple[str, ...]
-) -> AsyncGenerator[pa.RecordBatch]:
-    async with opened(options.place) as archive:
-        partition = await archive.open_partition(run.topic, run.partition)
-        policy = TellSkipped(str(partition)) if options.skips_damage else STOP
-        async with aclosing(scan(partition, run.start, run.end, on_damage=policy)) as batches:
-            async for batch in batches:
-                if not batch.num_rows:
-                    continue
-                number = incarnation_of(partition, batch) if INCARNATION in columns else None
-                yield to_rows(
-                    batch, partition.topic, partition.partition, headers=HEADERS in columns, incarnation=number
-                ).select(columns)
 
 
 def incarnation_of(partition: ArchivedPartition, batch: pa.RecordBatch) -> int:

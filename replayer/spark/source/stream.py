@@ -6,19 +6,19 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from blockgz_runtime.spark.errors import ReadFailed, report_errors
 from replayer.read.positions import Latest
 from replayer.spark.source import following
+from replayer.spark.source.decoding import DecodedRows
 from replayer.spark.source.logs import Listing
-from replayer.spark.source.options import SourceOptions, parse_options
-from replayer.spark.source.source import Task, TaskReader, columns_of, done
+from replayer.spark.source.options import SourceOptions
+from replayer.spark.source.source import Task, TaskReader, done, reader_of
 
 
 class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """What is committed to the archive while the query runs; offsets are Kafka's: {topic: {partition: next offset}}."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
-        super().__init__(options, columns)
+    def __init__(self, options: SourceOptions, columns: Sequence[str], decoder: DecodedRows | None = None) -> None:
+        super().__init__(options, columns, decoder)
         self._listing = Listing(options.subscription)
         self._last: following.Offsets | None = None
         """Where Trigger.AvailableNow ends."""
@@ -50,5 +50,4 @@ class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableN
 
 def stream_reader(given: Mapping[str, str], schema: StructType) -> StreamReader:
     """Raises ReadFailed; `schema` may leave columns out."""
-    with report_errors(ReadFailed):
-        return StreamReader(parse_options(given, default_start=Latest()), columns_of(schema))
+    return reader_of(StreamReader, given, schema, Latest())

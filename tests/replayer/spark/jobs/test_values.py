@@ -31,7 +31,7 @@ def test_topics_of_a_registry_must_agree() -> None:
     subjects = {"orders-value": 1, "copies-value": 1, "bills-value": 2}
     with schema_registry({1: ORDER, 2: BILL}, subjects) as (url, _):
         options = ValueOptions("avro", registry=url)
-        decoder = row_decoder(options, ("orders", "copies")).decoder
+        decoder = row_decoder(options, ("orders", "copies")).value
         assert decoder is not None
         assert [field.name for field in decoder.type] == ["id"]
         with pytest.raises(UsageError, match="orders and bills have different schemas"):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from blockgz_runtime.errors import NotInArchive, UsageError
+from blockgz_runtime.spark.columns import KAFKA_COLUMNS
 from index_format.chunk_index import Gap
 from index_format.marker import Continues
 from index_format.records import batch_from_records
@@ -19,8 +20,8 @@ from replayer.spark.background import iterated
 from replayer.spark.source import following, planning
 from replayer.spark.source.options import SourceOptions, parse_options
 from replayer.spark.source.planning import CutPoint, DataLost, PartitionRange, cut
-from replayer.spark.source.rows import batched, check_columns, schema_text
-from replayer.spark.source.source import BatchReader, Task
+from replayer.spark.source.rows import batched, check_columns
+from replayer.spark.source.source import BatchReader, Task, schema_of
 from tests.support.archives import ArchiveWriter, records
 
 
@@ -242,13 +243,20 @@ def test_rows_have_the_columns_of_the_kafka_source() -> None:
 
 
 def test_a_schema_may_leave_columns_out_and_nothing_else() -> None:
-    check_columns({"offset": "bigint", "value": "binary", "incarnation": "int"})
+    known = {"offset": "bigint", "value": "binary", "incarnation": "int"}
+    check_columns(known, known)
     with pytest.raises(UsageError, match="has column value as string") as caught:
-        check_columns({"value": "string"})
+        check_columns({"value": "string"}, known)
     assert "the archive holds it as binary" in str(caught.value.why)
     with pytest.raises(UsageError, match="has no column 'Value'"):
-        check_columns({"Value": "binary"})
-    assert schema_text(headers=False, incarnation=True).endswith("timestampType int, incarnation int")
+        check_columns({"Value": "binary"}, known)
+
+
+def test_the_columns_of_a_read_are_those_of_sparks_kafka_source(tmp_path: Path) -> None:
+    given = {"path": str(tmp_path), "subscribe": "orders"}
+    kinds = {field.name: field.dataType.simpleString() for field in schema_of({**given, "includeHeaders": "true"})}
+    assert kinds == KAFKA_COLUMNS
+    assert schema_of({**given, "includeIncarnation": "true"}).names == [*[*KAFKA_COLUMNS][:-1], "incarnation"]
 
 
 def test_batches_are_batched_in_order() -> None:

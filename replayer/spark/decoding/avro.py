@@ -6,7 +6,6 @@ Their schemas become Arrow types as Spark maps them (its Avro data source guide)
 import functools
 import io
 import json
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +13,8 @@ from typing import Any
 import pyarrow as pa
 from fastavro import parse_schema, schemaless_reader
 
-from blockgz_runtime.errors import UsageError
-from replayer.spark.jobs.schema_registry import SchemaRegistry
-
-HEADER_BYTES = 5
+from blockgz_runtime.errors import StoreUnavailable, UsageError
+from replayer.spark.decoding.schema_registry import HEADER_BYTES, Schema, SchemaRegistry, schema_id
 
 
 @dataclass(frozen=True)
@@ -34,9 +31,7 @@ class AvroDecoder:
 
     def decode(self, value: bytes) -> object:
         """The decoded value; raises ValueError."""
-        if len(value) < HEADER_BYTES or value[0]:
-            raise ValueError("the value does not begin with a zero byte and the id of a schema")
-        (number,) = struct.unpack(">I", value[1:HEADER_BYTES])
+        number = schema_id(value)
         reader = _parsed(self.schema)
         writer = reader if self.registry is None else _registered(self.registry, number)
         if writer is None:
@@ -75,13 +70,40 @@ def _parsed(schema: str) -> Any:
 @functools.lru_cache(maxsize=1024)
 def _registered(url: str, number: int) -> Any:
     """The writer's schema of that id: asked for once in each Python worker."""
-    schema = SchemaRegistry(url).schema(number)
-    return None if schema is None else parse_schema(plain(schema))
+    registry = SchemaRegistry(url)
+    schema = registry.schema(AVRO, number)
+    return None if schema is None else parse_schema(plain(_whole(registry, schema)))
 
 
-Schema = Any
-"""An Avro schema as JSON: a name, an object, or a list."""
+def latest_avro(registry: SchemaRegistry, subject: str) -> Any:
+    """The newest schema of a subject as JSON, with those that it refers to in it; raises as the registry does."""
+    return _whole(registry, registry.latest(AVRO, subject))
 
+
+def _whole(registry: SchemaRegistry, schema: Schema) -> Any:
+    try:
+        others = {name: json.loads(each.text) for name, each in registry.referred(AVRO, schema).items()}
+        return _defined(json.loads(schema.text), "", others)
+    except ValueError as error:
+        raise StoreUnavailable("the schema registry's answer holds no Avro schema", why=str(error)) from error
+
+
+def _defined(schema: Any, namespace: str, others: dict[str, Any]) -> Any:
+    """The schema with the definition of each name of `others` where it comes first; takes them out of `others`."""
+    if isinstance(schema, str):
+        name = schema if schema in others else _full_name(schema, namespace)
+        return _defined(others.pop(name), "", others) if name in others else schema
+    if isinstance(schema, list):
+        return [_defined(each, namespace, others) for each in schema]
+    if "name" in schema and schema["type"] in _NAMED:
+        namespace = _full_name(schema["name"], schema.get("namespace", namespace)).rpartition(".")[0]
+    made = {name: _defined(value, namespace, others) if name in _PARTS else value for name, value in schema.items()}
+    if "fields" in made:
+        made["fields"] = [{**each, "type": _defined(each["type"], namespace, others)} for each in made["fields"]]
+    return made
+
+
+AVRO = "AVRO"
 MAX_DECIMAL = 38
 
 _PRIMITIVES = {
@@ -103,16 +125,18 @@ _LOGICAL: dict[tuple[str, str | None], pa.DataType] = {
 }
 """Logical types that columns have as well; values of all others but decimals keep their plain type."""
 _NAMED = ("record", "error", "enum", "fixed")
+_PARTS = ("type", "items", "values")
+"""Where schemas stand in a schema, beside the types of fields."""
 
 
-def plain(schema: Schema) -> Schema:
+def plain(schema: Any) -> Any:
     """The schema without logical types that no column has (times of day, durations, UUIDs)."""
     if isinstance(schema, list):
         return [plain(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
     made = {name: value for name, value in schema.items() if name != "logicalType" or _keeps_logical(schema)}
-    for name in ("type", "items", "values"):
+    for name in _PARTS:
         if name in made:
             made[name] = plain(made[name])
     if "fields" in made:
@@ -120,7 +144,7 @@ def plain(schema: Schema) -> Schema:
     return made
 
 
-def arrow_type(schema: Schema) -> pa.DataType:
+def arrow_type(schema: Any) -> pa.DataType:
     """The column of a `plain` schema; raises UsageError for what no column holds."""
     return _Types().of(schema, "", ())
 
@@ -129,9 +153,9 @@ class _Types:
     """Types by name, as far as the schema was gone through."""
 
     def __init__(self) -> None:
-        self._named: dict[str, Schema] = {}
+        self._named: dict[str, Any] = {}
 
-    def of(self, schema: Schema, namespace: str, inside: tuple[str, ...]) -> pa.DataType:
+    def of(self, schema: Any, namespace: str, inside: tuple[str, ...]) -> pa.DataType:
         if isinstance(schema, list):
             return self._union(schema, namespace, inside)
         if isinstance(schema, str):
@@ -173,7 +197,7 @@ class _Types:
             raise _unfit(f"{full} holds itself, and no column is as deep")
         return self.of(known, namespace, inside)
 
-    def _union(self, branches: list[Schema], namespace: str, inside: tuple[str, ...]) -> pa.DataType:
+    def _union(self, branches: list[Any], namespace: str, inside: tuple[str, ...]) -> pa.DataType:
         kinds = list(dict.fromkeys(self.of(each, namespace, inside) for each in branches if each != "null"))
         if not kinds:
             return pa.null()

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from blockgz_runtime.errors import NotInArchive, StoreUnavailable, UsageError
 from index_format.records import batch_from_records
 from replayer.read.rows import to_rows
-from replayer.spark.jobs import schema_registry as registry_module
-from replayer.spark.jobs.avro import AvroDecoder, arrow_type, avro_decoder, plain
-from replayer.spark.jobs.schema_registry import SchemaRegistry
-from replayer.spark.jobs.values import RowDecoder
+from replayer.spark.decoding import schema_registry as registry_module
+from replayer.spark.decoding.avro import AvroDecoder, arrow_type, avro_decoder, latest_avro, plain
+from replayer.spark.decoding.rows import RowDecoder, TextDecoder
+from replayer.spark.decoding.schema_registry import SchemaRegistry
 from tests.support.archives import records
-from tests.support.schema_registry import schema_registry
+from tests.support.schema_registry import registry_of, schema_registry
 
 
 def record(*fields: tuple[str, Any]) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def test_what_is_not_a_value_of_the_schema(value: bytes) -> None:
 def test_any_bytes_are_decoded_or_refused(body: bytes) -> None:
     decoder = avro_decoder(SCHEMA, None)
     rows = to_rows(batch_from_records([records([1])[0]._replace(value=b"\0\0\0\0\1" + body)]), "t", 0, headers=False)
-    decoded = RowDecoder(False, False, decoder)(rows)
+    decoded = RowDecoder(value=decoder)(rows)
     (value,), (bad,) = decoded.column("value").to_pylist(), decoded.column("bad").to_pylist()
     assert (value is None) == (bad is not None)
 
@@ -127,7 +127,7 @@ def test_values_written_by_another_schema_are_read_by_the_readers() -> None:
     newer = record(("id", "long"))
     newer["fields"].append({"name": "name", "type": "string", "default": "none"})
     with schema_registry({1: older, 2: newer}, {"orders-value": 2}) as (url, asked):
-        decoder = avro_decoder(SchemaRegistry(url).latest("orders-value"), url)
+        decoder = avro_decoder(latest_avro(SchemaRegistry(url), "orders-value"), url)
         assert decoder.decode(written(older, {"id": 7}, 1)) == {"id": 7, "name": "none"}
         assert decoder.decode(written(newer, {"id": 8, "name": "x"}, 2)) == {"id": 8, "name": "x"}
         for _ in range(3):
@@ -136,7 +136,7 @@ def test_values_written_by_another_schema_are_read_by_the_readers() -> None:
             decoder.decode(written(older, {"id": 7}, 9))
         assert asked.count("/schemas/ids/1") == 1
         with pytest.raises(NotInArchive, match="no subject bills-value"):
-            SchemaRegistry(url).latest("bills-value")
+            latest_avro(SchemaRegistry(url), "bills-value")
 
 
 def test_a_registry_that_does_not_answer_ends_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,10 +158,10 @@ def test_user_and_password_stay_out_of_errors() -> None:
 def test_text_that_is_none_is_named_once() -> None:
     odd = [each._replace(key=b"\xff", value=b"\xfe" if each.offset == 1 else each.value) for each in records(range(3))]
     rows = to_rows(batch_from_records(odd), "t", 0, headers=False)
-    decoded = RowDecoder(False, True)(rows)
+    decoded = RowDecoder(value=TextDecoder("value"))(rows)
     assert decoded.column("bad").to_pylist() == [None, "the value is not UTF-8", None]
     assert decoded.column("value").to_pylist()[1] is None
-    both = RowDecoder(True, True)(rows)
+    both = RowDecoder(TextDecoder("key"), TextDecoder("value"))(rows)
     assert both.column("bad").to_pylist() == ["the key is not UTF-8"] * 3
     assert both.column("key").null_count == 3
 
@@ -170,6 +170,36 @@ def test_a_number_too_large_for_its_column_is_a_bad_value() -> None:
     """fastavro reads an int of any size."""
     rows = to_rows(batch_from_records(records([1, 2])), "t", 0, headers=False)
     values = pa.array([written("long", 2**40), written("long", 5)], pa.binary())
-    decoded = RowDecoder(False, False, avro_decoder("int", None))(rows.set_column(1, "value", values))
+    decoded = RowDecoder(value=avro_decoder("int", None))(rows.set_column(1, "value", values))
     assert decoded.column("value").to_pylist() == [None, 5]
     assert decoded.column("bad").to_pylist()[0].startswith("a decoded field does not fit its column")
+
+
+def test_schemas_that_refer_to_others() -> None:
+    place = {"type": "record", "name": "Place", "namespace": "shop", "fields": [{"name": "zip", "type": "string"}]}
+    buyer = {**record(("at", "shop.Place"), ("before", ["null", "shop.Place"])), "name": "shop.Buyer"}
+    order = record(("buyer", "Buyer"), ("to", "Place"))
+    used_place = {"name": "shop.Place", "subject": "place", "version": 3}
+    used_buyer = {"name": "shop.Buyer", "subject": "buyer", "version": 1}
+    answers = {
+        "/subjects/orders-value/versions/latest": answer(order, used_buyer, used_place),
+        "/subjects/buyer/versions/1": answer(buyer, used_place),
+        "/subjects/place/versions/3": answer(place),
+        "/schemas/ids/1": answer(order, used_buyer, used_place),
+    }
+    with registry_of(answers) as (url, _):
+        decoder = avro_decoder(latest_avro(SchemaRegistry(url), "orders-value"), url)
+        at = {"zip": "20095"}
+        value = {"buyer": {"at": at, "before": None}, "to": at}
+        assert decoder.decode(written(json.loads(decoder.schema), value)) == value
+        del answers["/subjects/place/versions/3"]
+        with pytest.raises(StoreUnavailable, match="version 3 of subject place"):
+            latest_avro(SchemaRegistry(url), "orders-value")
+        answers["/subjects/place/versions/3"] = answer(place, used_buyer)
+        with pytest.raises(StoreUnavailable) as caught:
+            latest_avro(SchemaRegistry(url), "orders-value")
+        assert "circle" in caught.value.why
+
+
+def answer(schema: Any, *references: dict[str, Any]) -> dict[str, Any]:
+    return {"schema": json.dumps(schema), "references": list(references)}
