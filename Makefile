@@ -91,7 +91,8 @@ long: $(VENV)/.dev
 
 # Delta, Iceberg and the oldest Spark, each in an environment that pip makes the first time; about ten minutes.
 lakehouse: $(VENV)/.dev
-	BLOCKGZ_LONG=1 $(BIN)/python -m pytest system_test/test_spark_lakehouse.py system_test/test_spark_versions.py --durations=5
+	BLOCKGZ_LONG=1 $(BIN)/python -m pytest system_test/test_spark_lakehouse.py system_test/test_spark_versions.py \
+		system_test/test_spark_deployed.py --durations=5
 
 # The C extensions compiled with sanitizers, in a folder of their own: their tests, and records and lines by chance.
 sanitize: $(VENV)/.dev

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import hashlib
 import os
 import sys
 from collections.abc import Sequence
@@ -33,8 +34,8 @@ def iceberg_jars() -> str:
     return _joined(single_jars("iceberg-1.12.0", ICEBERG))
 
 
-def spark_environment(version: str) -> Path:
-    """The folder of an environment with pyspark `version` (such as 4.0) and what blockgz needs, made once by pip.
+def spark_environment(version: str, *more: str) -> Path:
+    """The folder of an environment with pyspark `version` (such as 4.0), blockgz's needs and more; made once by pip.
 
     blockgz itself comes from this tree (`spark_variables`). PartMissingError where pip cannot install it.
     """
@@ -44,10 +45,12 @@ def spark_environment(version: str) -> Path:
         pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         pins = folder / "constraints.txt"
         pins.write_text("".join(line for line in _pins() if not line.startswith(("pyspark=", "py4j="))))
-        run_tool([*pip, "-c", str(pins), *_requirements(), f"pyspark=={version}.*"], seconds=_INSTALL_SECONDS)
+        run_tool([*pip, "-c", str(pins), *wanted], seconds=_INSTALL_SECONDS)
 
+    wanted = [*_requirements(), f"pyspark=={version}.*", *more]
+    digest = hashlib.sha256(" ".join(wanted).encode()).hexdigest()[:8]
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return filled_once(cache_folder() / f"pyspark-{version}" / f"python-{python}", install)
+    return filled_once(cache_folder() / f"pyspark-{version}" / f"python-{python}-{digest}", install)
 
 
 def spark_command(environment: Path, program: Path, *options: str) -> list[str]:
