@@ -9,7 +9,8 @@ from blockgz_runtime.errors import NotInArchive, UsageError
 from replayer.cli.spark.job_options import _schema_text
 from replayer.spark.jobs.values import ValueOptions, json_schema, row_decoder
 from replayer.spark.jobs.writing import check_parts
-from tests.support.schema_registry import schema_registry
+from tests.replayer.spark.decoding.test_protobuf import ANSWERS
+from tests.support.schema_registry import registry_of, schema_registry
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
 BILL = {"type": "record", "name": "Bill", "fields": [{"name": "sum", "type": "double"}]}
@@ -43,6 +44,17 @@ def test_topics_of_a_registry_must_agree() -> None:
 def test_a_registry_that_is_not_an_address_is_not_taken_for_bad_values() -> None:
     with pytest.raises(UsageError, match="--schema-registry is not a URL"):
         row_decoder(ValueOptions("avro", schema=json.dumps(ORDER), registry="localhost:8081"), ("orders",))
+
+
+def test_values_of_protobuf() -> None:
+    with registry_of(ANSWERS) as (url, _):
+        decoder = row_decoder(ValueOptions("protobuf", registry=url), ("orders",)).value
+        assert decoder is not None and decoder.type.field("id").name == "id"
+    with pytest.raises(UsageError, match="--value protobuf needs a schema") as caught:
+        ValueOptions("protobuf")
+    assert "avsc" not in caught.value.remedy
+    with pytest.raises(UsageError, match="--schema goes with"):
+        ValueOptions("protobuf", schema="{}", registry="http://x")
 
 
 def test_a_schema_that_is_longer_than_a_name_may_be() -> None:
