@@ -121,3 +121,11 @@ def test_a_schema_leaves_columns_out(spark: SparkSession, archive: Path) -> None
     assert few.where("offset = 8").first() == (8, b"8")
     with pytest.raises(Exception, match="the schema has column value as string"):
         reader.schema("value string").load().count()
+
+
+def test_a_stream_with_a_wrong_schema_says_so(spark: SparkSession, archive: Path, tmp_path: Path) -> None:
+    """Spark would cover an error of the reader's maker with one of its own."""
+    stream = spark.readStream.format("blockgz").schema("value string").load(str(archive), subscribe="orders")
+    writer = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    with pytest.raises(Exception, match="ReadFailed: the schema has column value as string\n"):
+        writer.trigger(availableNow=True).start().awaitTermination()

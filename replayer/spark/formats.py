@@ -4,9 +4,9 @@ Spark loads this module in every session that has the package; what reads and wr
 """
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from blockgz_runtime.spark.errors import ReadFailed, report_errors
@@ -41,13 +41,28 @@ class ArchiveSource(DataSource):
         # Anywhere else Spark refuses a reader that takes filters.
         return batch_reader(self.options, schema, takes_filters=_FILTER_PLANNER in sys.modules)
 
-    def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802
+    def streamReader(self, schema: StructType) -> "StreamReader | RefusedStream":  # noqa: N802
         """A stream: what is committed from now on, unless the options say otherwise."""
-        with report_errors(ReadFailed):
-            require_spark("4.2", "a stream that reads an archive")
-        from replayer.spark.source.stream import stream_reader  # noqa: PLC0415
+        try:
+            with report_errors(ReadFailed):
+                require_spark("4.2", "a stream that reads an archive")
+            from replayer.spark.source.stream import stream_reader  # noqa: PLC0415
 
-        return stream_reader(self.options, schema)
+            return stream_reader(self.options, schema)
+        except ReadFailed as error:
+            return RefusedStream(error)
+
+
+class RefusedStream(DataSourceStreamReader):
+    """Raises an error as soon as it is used: one raised by `streamReader`, Spark covers with an error of its own."""
+
+    def __init__(self, error: ReadFailed) -> None:
+        self._error = error
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise self._error
+
+    initialOffset = latestOffset = partitions = read = _refuse  # noqa: N815
 
 
 class TopicSink(DataSource):
