@@ -7,6 +7,7 @@ import os
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
+from pyspark.sql.types import StructType
 
 ARCHIVE, TABLE = os.environ["BLOCKGZ_ARCHIVE"], os.environ["TABLE"]
 CHECKPOINT = os.environ["CHECKPOINT"]
@@ -37,12 +38,10 @@ def merge(batch: DataFrame, _: int) -> None:
 
 
 source = {"path": ARCHIVE, "subscribe": "customers", "includeIncarnation": "true", "startingOffsets": "earliest"}
-records = spark.readStream.format("blockgz").options(**source, maxOffsetsPerTrigger=BATCH).load()
-change = fn.from_json(fn.col("value").cast("string"), f"op STRING, before STRUCT<{ROW}>, after STRUCT<{ROW}>")
-changes = (
-    records.where("value IS NOT NULL")  # not the tombstones that follow deletes
-    .select("incarnation", "offset", change.alias("c"))
-    .selectExpr("coalesce(c.after.id, c.before.id) AS id", "c.after.name", "c.op", "incarnation", "offset")
+values = {"valueFormat": "json", "valueSchema": StructType.fromDDL(ROW).json(), "envelope": "debezium"}
+records = spark.readStream.format("blockgz").options(**source, **values, maxOffsetsPerTrigger=BATCH).load()
+changes = records.where("op IS NOT NULL").selectExpr(  # not the tombstones that follow deletes
+    "coalesce(after.id, before.id) AS id", "after.name", "op", "incarnation", "offset"
 )
 query = (
     changes.writeStream.foreachBatch(merge)
