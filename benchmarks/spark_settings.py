@@ -33,7 +33,7 @@ Act = Callable[[], object]
 def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark_settings", description=__doc__)
-    parser.add_argument("--mb", type=int, default=400, help="megabytes of values in the topic")
+    parser.add_argument("--mb", type=int, default=200, help="megabytes of values in the topic")
     given = parser.parse_args()
     facts = machine()
     print(f"{facts['date']}, {facts['cpu']}, {facts['memory']}, load {os.getloadavg()[0]:.1f}")
@@ -72,6 +72,7 @@ def _actions(spark: SparkSession, folder: Path, shape: TopicShape, site: Site) -
     return {
         **tasks,
         "all columns": partial(_read, rows()),
+        "value alone": partial(_read, columns("value BINARY")),
         "offset and timestamp": partial(_read, columns("offset BIGINT, timestamp TIMESTAMP")),
         "the last hundredth, not pushed down": partial(_with, spark, PUSHDOWN, "false", partial(_after, rows, last)),
         "the last hundredth, pushed down": partial(_with, spark, PUSHDOWN, "true", partial(_after, rows, last)),

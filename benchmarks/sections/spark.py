@@ -154,7 +154,7 @@ async def _fetched(given: dict[str, str]) -> int:
     options = parse_options(given, default_start=Earliest())
     async with open_reader(parse_address(given["path"])) as reader:
         counting = CountingReader(reader)
-        archive = Archive(counting, options.max_block_bytes)
+        archive = Archive(counting, options.place.max_block_bytes)
         wanted = await planning.subscribed(archive, options)
         runs = await planning.ranges(wanted, options)
         for run in await planning.tasks([each.partition for each in wanted], runs, options):
