@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from blockgz_runtime.errors import UsageError
+from replayer.spark.decoding.rows import UndecodableRecord, place_of
 
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -29,12 +30,28 @@ def check_envelope(value: pa.DataType) -> None:
 
 
 def unwrapped(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows with `op`, `before`, `after` and `changed_at` in place of `value`; all are null for a tombstone."""
+    """The rows with `op`, `before`, `after` and `changed_at` in place of `value`; all are null for a tombstone.
+
+    Raises UndecodableRecord for a time that microseconds cannot hold.
+    """
     place = rows.schema.get_field_index("value")
     value = rows.column(place)
     columns = {name: pc.struct_field(value, name) for name in ("op", "before", "after")}
-    columns["changed_at"] = pc.multiply(pc.struct_field(value, "ts_ms").cast(pa.int64()), 1000).cast(_TIME)
+    columns["changed_at"] = _instants(pc.struct_field(value, "ts_ms").cast(pa.int64()), rows)
     rows = rows.drop_columns(["value"])
     for number, (name, column) in enumerate(columns.items()):
         rows = rows.add_column(place + number, pa.field(name, column.type), column)
     return rows
+
+
+def _instants(times: pa.Array, rows: pa.RecordBatch) -> pa.Array:
+    try:
+        return pc.multiply_checked(times, 1000).cast(_TIME)
+    except pa.ArrowInvalid as error:
+        distances = pc.abs(times)
+        row = pc.index(distances, pc.max(distances)).as_py()
+        raise UndecodableRecord(
+            f"the time of the change in {place_of(rows, row)} does not fit into a column of times",
+            why=f"it is {times[row].as_py()} ms since 1970, and such columns hold microseconds in 64 bits",
+            remedy="leave the record out by its offset, or read it without envelope",
+        ) from error

@@ -7,6 +7,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from blockgz_runtime.errors import UnresolvedReference
 from index_format.errors import BlockgzError
 
 BAD = "bad"
@@ -68,15 +69,19 @@ def settled(rows: pa.RecordBatch, on_bad: str) -> pa.RecordBatch:
     bad = rows.column(BAD)
     if on_bad == "fail" and bad.null_count < len(bad):
         row = pc.index(pc.is_valid(bad), value=True).as_py()
-        place = ":".join(str(rows.column(name)[row]) for name in ("topic", "partition", "offset"))
         raise UndecodableRecord(
-            f"the record {place} cannot be decoded",
+            f"the record {place_of(rows, row)} cannot be decoded",
             why=bad[row].as_py(),
             remedy="give another format or schema, or continue: onBadValue null, skip or column",
         )
     if on_bad == "skip":
         rows = rows.filter(pc.is_null(bad))
     return rows.drop_columns([BAD])
+
+
+def place_of(rows: pa.RecordBatch, row: int) -> str:
+    """How a user names the record of a row."""
+    return ":".join(str(rows.column(name)[row]) for name in ("topic", "partition", "offset"))
 
 
 def _decoded(column: pa.Array, decoder: Decoder, bad: list[str | None]) -> pa.Array:
@@ -105,6 +110,8 @@ def _each(column: pa.Array, kind: pa.DataType, decode: Callable[[bytes], object]
     for row, content in enumerate(column.to_pylist()):
         try:
             found.append(None if content is None else decode(content))
+        except UnresolvedReference:  # a ValueError too, about this machine and no value
+            raise
         except ValueError as error:
             found.append(None)
             bad[row] = bad[row] or str(error)

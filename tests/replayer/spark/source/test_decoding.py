@@ -81,6 +81,27 @@ def test_changes_of_debezium(tmp_path: Path) -> None:
     assert found.column("changed_at").to_pylist()[0] == datetime(2025, 10, 9, 8, 53, 20, 123000, UTC)
 
 
+def test_a_change_at_a_time_that_no_column_holds(tmp_path: Path) -> None:
+    values = (json.dumps({**CHANGE, "ts_ms": time}).encode() for time in (1, 2**62))
+    ArchiveWriter(tmp_path).partition("orders", 0).commit(made(*values))
+    with pytest.raises(ReadFailed, match=f"in orders:0:1 does not fit (.|\n)*{2**62} ms"):
+        read(tmp_path, valueFormat="json", valueSchema=ROW, envelope="debezium")
+
+
+def test_a_secret_that_a_machine_lacks_makes_no_record_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executors may have another environment than the driver."""
+    ArchiveWriter(tmp_path).partition("orders", 0).commit(made(b"\0\0\0\0\1\2"))
+    given = {"path": str(tmp_path), "subscribe": "orders", "valueFormat": "avro", "onBadValue": "skip"}
+    with schema_registry({1: "long"}, {"orders-value": 1}) as (url, _):
+        monkeypatch.setenv("REGISTRY", url)
+        given["schemaRegistry"] = "${env:REGISTRY}"
+        reader = batch_reader(given, schema_of(given), takes_filters=False)
+        (task,) = reader.partitions()
+        monkeypatch.delenv("REGISTRY")
+        with pytest.raises(ReadFailed, match="the environment variable REGISTRY is not set"):
+            list(reader.read(task))
+
+
 def test_the_schema_is_that_of_the_registry(tmp_path: Path) -> None:
     ArchiveWriter(tmp_path).partition("orders", 0).commit(made(None))
     order = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
