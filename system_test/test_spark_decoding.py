@@ -17,8 +17,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from system_test.conftest import required_parts
 from system_test.support.spark import spark_session
-from tests.replayer.spark.decoding.test_protobuf import ANSWERS, message, value
 from tests.support.archives import ArchiveWriter, records
+from tests.support.protobuf_values import ANSWERS, message, value
 from tests.support.schema_registry import registry_of, schema_registry
 
 OLD = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}

@@ -37,8 +37,6 @@ _CONNECTION = (
         metavar="REFERENCE",
         help="Key of SSE-C, 32 bytes in base64, that S3 does not keep: ${file:/path} or ${env:NAME}.",
     ),
-)
-_CREDENTIALS = (
     Option("--access-key-id", metavar="REFERENCE", help="Id of the access key: ${file:/path} or ${env:NAME}."),
     Option("--secret-access-key", metavar="REFERENCE", help="Its secret: ${file:/path} or ${env:NAME}."),
     Option("--session-token", metavar="REFERENCE", help="Its session token: ${file:/path} or ${env:NAME}."),
@@ -61,10 +59,10 @@ def _settings(**given: Any) -> S3Settings:
     return settings
 
 
-s3_options = OptionSet("s3", _settings, *_CONNECTION, *_CREDENTIALS)
+s3_options = OptionSet("s3", _settings, *_CONNECTION)
 """Adds what reading needs of S3's settings; passes `s3: S3Settings`."""
 
-writing_s3_options = OptionSet("s3", _settings, *_CONNECTION, *_CREDENTIALS, *_OBJECTS)
+writing_s3_options = OptionSet("s3", _settings, *_CONNECTION, *_OBJECTS)
 """Adds all of S3's settings; passes `s3: S3Settings`."""
 
 max_block_option = Option(

@@ -26,7 +26,7 @@ class JsonDecoder:
     def decode(self, content: bytes) -> object:
         """The object; raises ValueError."""
         text = content[HEADER_BYTES:] if content[:1] == b"\0" else content
-        reader = _reader(self.type)
+        reader = self._reader
         try:
             if b'"payload"' in text:
                 found = msgspec.json.decode(text)
@@ -36,10 +36,13 @@ class JsonDecoder:
         except msgspec.MsgspecError as error:
             raise ValueError(f"the value is not JSON of its schema: {error}") from error
 
+    @functools.cached_property
+    def _reader(self) -> msgspec.json.Decoder[Any]:
+        """Made once in each process: a type of Arrow's takes longer to look up than a value to decode."""
+        return msgspec.json.Decoder(_python_type(self.type))
 
-@functools.lru_cache(maxsize=64)
-def _reader(kind: pa.DataType) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(_python_type(kind))
+    def __getstate__(self) -> dict[str, pa.DataType]:
+        return {"type": self.type}
 
 
 def _python_type(kind: pa.DataType) -> Any:

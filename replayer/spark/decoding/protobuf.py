@@ -175,6 +175,7 @@ def _pool(files: Files) -> tuple[descriptor_pool.DescriptorPool, FileDescriptor]
     return pool, added
 
 
+@functools.lru_cache(maxsize=64)
 def _first(files: Files) -> Descriptor:
     messages = list(_pool(files)[1].message_types_by_name.values())
     if not messages:

@@ -14,6 +14,10 @@ BAD = "bad"
 """The column with the reason why a row could not be decoded; null elsewhere."""
 
 
+REGISTERED = ("avro", "protobuf")
+"""Formats whose values begin with the id of a schema in a registry."""
+
+
 class UndecodableRecord(BlockgzError):
     """A key or value that is not what its format and schema say."""
 
@@ -85,24 +89,25 @@ def place_of(rows: pa.RecordBatch, row: int) -> str:
 
 
 def _decoded(column: pa.Array, decoder: Decoder, bad: list[str | None]) -> pa.Array:
-    if decoder.type == pa.string():
+    kind = decoder.type
+    if kind == pa.string():
         try:
             return column.cast(pa.string())
         except pa.ArrowInvalid:
             pass
     try:
-        return _each(column, decoder.type, decoder.decode, bad)
+        return _each(column, kind, decoder.decode, bad)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
 
         def checked(content: bytes) -> object:
             decoded = decoder.decode(content)
             try:
-                pa.array([decoded], decoder.type)
+                pa.array([decoded], kind)
             except (pa.ArrowException, TypeError, OverflowError) as error:
                 raise ValueError(f"a decoded field does not fit its column: {error}") from error
             return decoded
 
-        return _each(column, decoder.type, checked, bad)
+        return _each(column, kind, checked, bad)
 
 
 def _each(column: pa.Array, kind: pa.DataType, decode: Callable[[bytes], object], bad: list[str | None]) -> pa.Array:

@@ -10,11 +10,9 @@ from pyspark.sql.types import StructType
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.spark.errors import PREFIX, spark_errors
 from replayer.spark.decoding.registered import avro_values, registered_values
-from replayer.spark.decoding.rows import Decoder, RowDecoder, TextDecoder
+from replayer.spark.decoding.rows import REGISTERED, Decoder, RowDecoder, TextDecoder
 
 _CORRUPT = "_blockgz_corrupt"
-REGISTERED = ("avro", "protobuf")
-"""Values that begin with the id of a schema in a registry."""
 
 
 @dataclass(frozen=True)

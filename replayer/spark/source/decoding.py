@@ -9,10 +9,9 @@ import pyarrow as pa
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.spark.options import FormatOptions
 from replayer.spark.decoding.debezium import check_envelope, envelope_type, unwrapped
-from replayer.spark.decoding.rows import Decoder, RowDecoder, TextDecoder, settled
+from replayer.spark.decoding.rows import REGISTERED, Decoder, RowDecoder, TextDecoder, settled
 
-FORMATS = ("binary", "string", "json", "avro", "protobuf")
-REGISTERED = ("avro", "protobuf")
+FORMATS = ("binary", "string", "json", *REGISTERED)
 DEBEZIUM = "debezium"
 OPTIONS = (
     *("keyFormat", "valueFormat", "keySchema", "valueSchema", "keySubject", "valueSubject"),

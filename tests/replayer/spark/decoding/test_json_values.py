@@ -1,6 +1,7 @@
 """JSON values by a schema that is given."""
 
 import json
+import pickle
 from typing import Any
 
 import pyarrow as pa
@@ -55,6 +56,13 @@ def test_what_does_not_fit_is_null_and_says_why() -> None:
         *[True] * 5,
         False,
     ]
+
+
+def test_a_decoder_is_sent_to_tasks_before_and_after_its_first_value() -> None:
+    decoder = JsonDecoder(json_type("valueSchema", ORDER.json()))
+    for _ in range(2):
+        sent: JsonDecoder = pickle.loads(pickle.dumps(decoder))
+        assert sent == decoder and sent.decode(b'{"id": 7}') == decoder.decode(b'{"id": 7}') == {"id": 7}
 
 
 @pytest.mark.parametrize(

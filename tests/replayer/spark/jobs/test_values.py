@@ -9,7 +9,7 @@ from blockgz_runtime.errors import NotInArchive, UsageError
 from replayer.cli.spark.job_options import _schema_text
 from replayer.spark.jobs.values import ValueOptions, json_schema, row_decoder
 from replayer.spark.jobs.writing import check_parts
-from tests.replayer.spark.decoding.test_protobuf import ANSWERS
+from tests.support.protobuf_values import ANSWERS
 from tests.support.schema_registry import registry_of, schema_registry
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
