@@ -4,6 +4,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -12,6 +13,7 @@ from isal import igzip, isal_zlib
 from index_format import zstd_frames
 from index_format.chunk_index import BlockEntry
 from index_format.errors import CorruptBlock, TooLarge, UnsupportedVersion
+from index_format.key_filter import Hashes, column_hashes, key_filter
 from index_format.record_formats import Piece, RecordFormat, record_format
 from index_format.records import TIMESTAMP_TYPE_IDS, small_slices
 from index_format.zstd_frames import ZstdCompressor
@@ -53,6 +55,7 @@ class RawBlock(NamedTuple):
 
     raw: bytes
     summary: BlockSummary
+    key_filter: bytes | msgspec.UnsetType = msgspec.UNSET
 
     def entry(self, byte_offset: int, byte_length: int) -> BlockEntry:
         """What the chunk index says of the block where these bytes of the data hold it."""
@@ -66,6 +69,7 @@ class RawBlock(NamedTuple):
             min_timestamp=self.summary.min_timestamp,
             max_timestamp=self.summary.max_timestamp,
             crc32=block_crc32(self.raw),
+            key_filter=self.key_filter,
         )
 
 
@@ -144,12 +148,17 @@ class BlockBuilder:
     """Cuts a stream of batches into blocks of at most `block_bytes` encoded bytes; a record is never split.
 
     A record larger than that gets a block of its own. Where the record format asks for it, a block ends at a hole.
+    Blocks get a filter of `key_filter_bits` for each key, if any are asked for.
     """
 
-    def __init__(self, record_format: RecordFormat, timestamp_type: int, block_bytes: int) -> None:
+    def __init__(
+        self, record_format: RecordFormat, timestamp_type: int, block_bytes: int, key_filter_bits: int | None = None
+    ) -> None:
         self._format = record_format
         self._timestamp_type = timestamp_type
         self._limit = block_bytes - record_format.framing_bytes
+        self._key_filter_bits = key_filter_bits
+        self._key_hashes: list[Hashes] = []
         self._pieces: list[Piece] = []
         self._sizes: list[int] = []
         self._summary: BlockSummary | None = None
@@ -178,6 +187,8 @@ class BlockBuilder:
                         continue
                     cut = row + 1
                 self._hold(encoded.piece(row, cut), int(ends[cut - 1]) - start)
+                if self._key_filter_bits is not None:
+                    self._key_hashes.append(column_hashes(batch.column("key").slice(row, cut - row)))
                 summary = summary_of(offsets[row:cut], timestamps[row:cut])
                 self._summary = _joined(self._summary, summary) if self._summary else summary
                 row = cut
@@ -204,8 +215,11 @@ class BlockBuilder:
 
     def _end_block(self) -> RawBlock:
         assert self._summary is not None
-        block = RawBlock(self._format.join(self._pieces), self._summary)
+        bits = self._key_filter_bits
+        keys = msgspec.UNSET if bits is None else key_filter(np.concatenate(self._key_hashes), bits)
+        block = RawBlock(self._format.join(self._pieces), self._summary, keys)
         self._pieces, self._sizes, self._summary, self.open_bytes = [], [], None, 0
+        self._key_hashes = []
         return block
 
 

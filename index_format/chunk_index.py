@@ -15,6 +15,16 @@ DEFAULT_MAX_BLOCK_BYTES = 256 * 1024 * 1024
 UNVERIFIED = "unverified"
 """The reason of a gap in which there may have been records or not (FORMAT.md)."""
 
+MAX_KEY_FILTER_BITS = 32
+"""Of a key filter, bits for each key, and bits to look at for one key."""
+
+
+EMPTY = "empty"
+"""The reason of a gap in which the log held nothing to archive: holes, which no chunk's entry spans."""
+
+ERASED = "erased"
+"""The reason of a gap whose records were all erased."""
+
 
 class Gap(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
     """A run of offsets [start, end) that the archive lost or never saw; the reason is an open enumeration."""
@@ -22,10 +32,26 @@ class Gap(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
     start: Offset
     end: Offset
     reason: Word
+    at: Timestamp | msgspec.UnsetType = msgspec.UNSET
+    """When it was recorded; not known in archives that nobody rewrites."""
 
     def __post_init__(self) -> None:
         if self.end <= self.start:
             raise ValueError(f"a gap from {self.start} to {self.end} is empty")
+
+    def __contains__(self, offset: int) -> bool:
+        return self.start <= offset < self.end
+
+
+class Erased(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
+    """Offsets [start, end) whose records were erased."""
+
+    start: Offset
+    end: Offset
+
+    def __post_init__(self) -> None:
+        if self.end <= self.start:
+            raise ValueError(f"an erased range from {self.start} to {self.end} is empty")
 
     def __contains__(self, offset: int) -> bool:
         return self.start <= offset < self.end
@@ -51,8 +77,12 @@ class BlockEntry(msgspec.Struct, frozen=True):
     min_timestamp: Timestamp
     max_timestamp: Timestamp
     crc32: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+    key_filter: bytes | msgspec.UnsetType = msgspec.UNSET
+    """Which keys the block may hold; without it, any."""
 
     def __post_init__(self) -> None:
+        if self.key_filter is not msgspec.UNSET:
+            _check_key_filter(self.key_filter)
         if not 1 <= self.num_records <= self.last_record_offset - self.first_record_offset + 1:
             raise ValueError(
                 f"{self.num_records} records do not fit in {self.first_record_offset}..{self.last_record_offset}"
@@ -63,6 +93,11 @@ class BlockEntry(msgspec.Struct, frozen=True):
     @property
     def byte_end(self) -> int:
         return self.byte_offset + self.byte_length
+
+
+def _check_key_filter(stored: bytes) -> None:
+    if not stored or not 1 <= stored[0] <= MAX_KEY_FILTER_BITS:
+        raise ValueError(f"a key filter does not begin with a number from 1 to {MAX_KEY_FILTER_BITS}")
 
 
 class DataObject(msgspec.Struct, frozen=True):
@@ -99,6 +134,8 @@ class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, rename={"blocks": "c
     previous: Name | None
     gaps: tuple[Gap, ...] = ()
     """The gaps recorded since the chunk before: right before this chunk, or inside it."""
+    erased: tuple[Erased, ...] | msgspec.UnsetType = msgspec.UNSET
+    """What was erased inside this chunk, in order; left out where nothing was."""
     blocks: Annotated[tuple[BlockEntry, ...], msgspec.Meta(min_length=1)]
 
     def __post_init__(self) -> None:
@@ -120,6 +157,11 @@ class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, rename={"blocks": "c
         ):
             raise ValueError("min_timestamp and max_timestamp are not those of the blocks")
         check_gaps(self.gaps, self.next_offset)
+        erased = self.erased or ()
+        if any(before.end >= after.start for before, after in pairwise(erased)):
+            raise ValueError("the erased ranges are not in order")
+        if erased and not self.start_offset <= erased[0].start < erased[-1].end <= self.next_offset:
+            raise ValueError(f"erased ranges lie outside [{self.start_offset}, {self.next_offset})")
 
     @property
     def raw_bytes(self) -> int:

@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 
 from index_format import objects
-from index_format.objects import Count, Name, Sealed, Word
+from index_format.objects import Count, Name, Sealed, Timestamp, Word
 
 FORMER_GROUP = "blockgz-archiver"
 """The group of archives that name none."""
@@ -49,7 +49,10 @@ class TopicInfo(Sealed, frozen=True, kw_only=True):
 
 @objects.stored
 class TopicConfig(Sealed, frozen=True, kw_only=True):
-    """`_topic_config.json`: the topic as last seen, to make it again; null where the broker did not tell."""
+    """`_topic_config.json`: the topic as last seen, to make it again; null where the broker did not tell.
+
+    `_configs/` has a copy of each version, dated.
+    """
 
     format: str = "block-gzip-topic-config"
     version: int = objects.VERSION
@@ -61,3 +64,5 @@ class TopicConfig(Sealed, frozen=True, kw_only=True):
     """What was set for the topic itself."""
     defaults: dict[str, str] | None
     """What is in effect beyond that: the cluster's and Kafka's own defaults."""
+    seen_at: Timestamp | msgspec.UnsetType = msgspec.UNSET
+    """When it was first seen like that, in ms; in the copies below `_configs/`."""

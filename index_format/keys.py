@@ -15,6 +15,9 @@ INVENTORY_OBJECT = "_inventory.json"
 TOPIC_OBJECT = "_topic.json"
 TOPIC_CONFIG_OBJECT = "_topic_config.json"
 MARKER_OBJECT = "last_chunk_index.json"
+GROUPS_FOLDER = "_groups/"
+CONFIGS_FOLDER = "_configs/"
+FLOORS_FOLDER = "_pruned/"
 INDEX_SUFFIX = ".index.json"
 SEED_INDEX_SUFFIX = ".meta.json"
 SEED_HOME = "_blockgz/"
@@ -23,9 +26,13 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _FOLDER = re.compile(rf"topic=({_TOPIC.pattern})(?:~([1-9][0-9]{{0,8}}))?")
 _CONFLICT = r"(?:~e([1-9][0-9]{0,18})-([0-9a-f]{8}))?"
 _ANY_CONFLICT = re.compile(_CONFLICT.removesuffix("?"))
-_STEM = re.compile(rf"([0-9]{{20}}){_CONFLICT}")
-_CATALOG = re.compile(rf"_catalog/([1-9][0-9]?)-([0-9]{{20}}){_CONFLICT}\.json")
+_MARK = r"(~e[1-9][0-9]{0,18}-[0-9a-f]{8}|~r[0-9a-f]{32}-(?:0|[1-9][0-9]{0,9}))?"
+_STEM = re.compile(rf"([0-9]{{20}}){_MARK}")
+_CATALOG = re.compile(rf"_catalog/([1-9][0-9]?)-([0-9]{{20}}){_MARK}\.json")
+_GROUPS_OBJECT = re.compile(rf"{_FOLDER.pattern}/{GROUPS_FOLDER}([0-9]{{20}})\.json")
+_DATED = re.compile(r"([0-9]{20})\.json")
 _PARTITION_FOLDER = re.compile(r"partition=([0-9]{5,10})")
+_FLOOR = re.compile(rf"{_FOLDER.pattern}/partition=([0-9]{{5,10}})/{FLOORS_FOLDER}([0-9]{{20}})")
 _PARTITION_OBJECT = re.compile(rf"{_FOLDER.pattern}/partition=([0-9]{{5,10}})/(.+)")
 _ANCESTOR_OFFSET = re.compile(rb"-([0-9]{1,19})\.index\.json$")
 _SEED_STEM = re.compile(
@@ -42,6 +49,20 @@ class Conflict(NamedTuple):
 
     def __str__(self) -> str:
         return f"~e{self.epoch}-{self.token}"
+
+
+class Rewritten(NamedTuple):
+    """Tells the objects of one rewrite from all others: the token of its intent, 32 hex digits, and a number."""
+
+    token: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"~r{self.token}-{self.number}"
+
+
+Mark = Conflict | Rewritten
+"""What a name has behind its position where it is not the plain one."""
 
 
 class TopicFolder(NamedTuple):
@@ -104,22 +125,26 @@ def parse_topic_folder(name: str) -> TopicFolder:
     return TopicFolder(check_topic(match[1]), int(match[2] or 1))
 
 
-def catalog_name(level: int, position: int, conflict: Conflict | None = None) -> str:
+def catalog_name(level: int, position: int, mark: Mark | None = None) -> str:
     """A catalog's name relative to its partition's home."""
-    return f"_catalog/{level}-{position:020d}{conflict or ''}.json"
+    return f"_catalog/{level}-{position:020d}{mark or ''}.json"
 
 
 def is_catalog_name(name: str, level: int, position: int) -> bool:
     """Whether `name` is one that a catalog of that level and position may have."""
-    return _parsed_catalog_name(name) == (level, position)
-
-
-def _parsed_catalog_name(name: str) -> tuple[int, int] | None:
-    """Level and position; None for what is no catalog's name."""
     match = _CATALOG.fullmatch(name)
-    if match and catalog_name(int(match[1]), int(match[2]), _conflict(match[3], match[4])) == name:
-        return int(match[1]), int(match[2])
-    return None
+    return match is not None and (int(match[1]), int(match[2])) == (level, position)
+
+
+def catalog_level(name: str) -> int:
+    """The level in a catalog's name; 0 for what is no catalog's name."""
+    match = _CATALOG.fullmatch(name)
+    return int(match[1]) if match else 0
+
+
+def floor_name(pruned_before: int) -> str:
+    """The name, relative to the partition's home, of the object that says that nothing is left below an offset."""
+    return f"{FLOORS_FOLDER}{pruned_before:020d}"
 
 
 class PartitionKeys(Protocol):
@@ -141,10 +166,10 @@ class PartitionKeys(Protocol):
     def chunks(self) -> str:
         """The folder that data and index names are relative to, with a slash at its end; may be empty."""
 
-    def data_name(self, start: ChunkStart, suffix: str, conflict: Conflict | None = None) -> str:
+    def data_name(self, start: ChunkStart, suffix: str, mark: Mark | None = None) -> str:
         """The name of a chunk's data; `suffix` is the record format's and codec's, such as `.gz`."""
 
-    def index_name(self, start: ChunkStart, conflict: Conflict | None = None) -> str:
+    def index_name(self, start: ChunkStart, mark: Mark | None = None) -> str:
         """The name of a chunk's index."""
 
     def check_name(self, name: str, position: int, suffix: str) -> str:
@@ -172,18 +197,16 @@ class TopicLayoutKeys:
     def chunks(self) -> str:
         return self.home
 
-    def data_name(self, start: ChunkStart, suffix: str, conflict: Conflict | None = None) -> str:
-        return f"{start.position:020d}{conflict or ''}{suffix}"
+    def data_name(self, start: ChunkStart, suffix: str, mark: Mark | None = None) -> str:
+        return f"{start.position:020d}{mark or ''}{suffix}"
 
-    def index_name(self, start: ChunkStart, conflict: Conflict | None = None) -> str:
-        return self.data_name(start, INDEX_SUFFIX, conflict)
+    def index_name(self, start: ChunkStart, mark: Mark | None = None) -> str:
+        return self.data_name(start, INDEX_SUFFIX, mark)
 
     def check_name(self, name: str, position: int, suffix: str) -> str:
-        match = _STEM.fullmatch(name.removesuffix(suffix))
+        match = _STEM.fullmatch(name.removesuffix(suffix)) if name.endswith(suffix) else None
         if match and int(match[1]) == position:
-            start = ChunkStart(position, 0, 0)
-            if name == self.data_name(start, suffix, _conflict(match[2], match[3])):
-                return name
+            return name
         raise _bad_name(name, self.home)
 
 
@@ -223,12 +246,12 @@ class SeedLayoutKeys:
         match = _ANCESTOR_OFFSET.search(marker_body.strip())
         return int(match[1]) if match else -1
 
-    def data_name(self, start: ChunkStart, suffix: str, conflict: Conflict | None = None) -> str:
+    def data_name(self, start: ChunkStart, suffix: str, mark: Mark | None = None) -> str:
         date = utc_date(start.first_timestamp)
-        return f"{date}{conflict or ''}/{self.folder.topic}-{self.partition:05d}-{start.first_offset:012d}{suffix}"
+        return f"{date}{mark or ''}/{self.folder.topic}-{self.partition:05d}-{start.first_offset:012d}{suffix}"
 
-    def index_name(self, start: ChunkStart, conflict: Conflict | None = None) -> str:
-        return self.data_name(start, SEED_INDEX_SUFFIX, conflict)
+    def index_name(self, start: ChunkStart, mark: Mark | None = None) -> str:
+        return self.data_name(start, SEED_INDEX_SUFFIX, mark)
 
     def check_name(self, name: str, position: int, suffix: str) -> str:
         """See PartitionKeys; the first offset may lie above the position."""
@@ -258,6 +281,35 @@ def inventory_key(layout: str) -> str:
 def topic_home(layout: str, folder: TopicFolder) -> str:
     """The folder of one incarnation of a topic, with a slash at its end."""
     return f"{SEED_HOME if layout == 'seed' else ''}topic={folder}/"
+
+
+def groups_home(layout: str, folder: TopicFolder) -> str:
+    """The folder of the tables of consumer groups, with a slash at its end."""
+    return topic_home(layout, folder) + GROUPS_FOLDER
+
+
+def configs_home(layout: str, folder: TopicFolder) -> str:
+    """The folder of the dated versions of a topic's configuration, with a slash at its end."""
+    return topic_home(layout, folder) + CONFIGS_FOLDER
+
+
+def dated_key(home: str, at_ms: int) -> str:
+    """The key of an object of `groups_home` or `configs_home`, which are named by a time and in the order of times."""
+    return f"{home}{at_ms:020d}.json"
+
+
+def parse_dated_key(home: str, key: str) -> int | None:
+    """The time that names an object of `home`, in ms; None for other keys."""
+    match = _DATED.fullmatch(key.removeprefix(home)) if key.startswith(home) else None
+    return int(match[1]) if match and int(match[1]) < 2**63 else None
+
+
+def parse_groups_key(layout: str, key: str) -> tuple[TopicFolder, int] | None:
+    """The topic and the slot of a table of consumer groups; None for other keys."""
+    match = _GROUPS_OBJECT.fullmatch(key.removeprefix(SEED_HOME if layout == "seed" else ""))
+    folder = TopicFolder(match[1], int(match[2] or 1)) if match and match[1] not in (".", "..") else None
+    slot = None if folder is None else parse_dated_key(groups_home(layout, folder), key)
+    return None if folder is None or slot is None else (folder, slot)
 
 
 def ancestor_marker_prefix(topic: str) -> str:
@@ -300,6 +352,8 @@ class ObjectKey(NamedTuple):
     """Of a catalog; 0 for all others."""
     stem: str
     """The key without what its kind adds; data and sidecar of one chunk share it."""
+    token: str | None = None
+    """Of the rewrite that stored it; None for what writers store."""
 
 
 def parse_key(layout: str, key: str) -> ObjectKey | None:
@@ -320,6 +374,16 @@ def parse_key(layout: str, key: str) -> ObjectKey | None:
     return _seed_chunk_key(key) if seed else None
 
 
+def parse_floor_key(layout: str, key: str) -> tuple[TopicFolder, int, int] | None:
+    """Topic, partition and offset of an object that `floor_name` names; None for other keys."""
+    match = _FLOOR.fullmatch(key.removeprefix(SEED_HOME if layout == "seed" else ""))
+    if match is None or match[1] in (".", "..") or int(match[4]) >= 2**63:
+        return None
+    folder, partition, pruned_before = TopicFolder(match[1], int(match[2] or 1)), int(match[3]), int(match[4])
+    is_derived = LAYOUTS[layout](folder, partition).home + floor_name(pruned_before) == key
+    return (folder, partition, pruned_before) if is_derived else None
+
+
 def topic_of(key: str) -> str | None:
     """The topic whose object a key of either layout names, marker and catalogs included; None for all other keys."""
     match = _FOLDER.match(key.removeprefix(SEED_HOME))
@@ -333,12 +397,12 @@ _CHUNK_SUFFIXES = tuple(data_suffix(form, codec) for form in ("json", "arrow") f
 
 
 def _catalog_key(keys: PartitionKeys, name: str) -> ObjectKey | None:
-    parsed = _parsed_catalog_name(name)
-    if parsed is None:
+    match = _CATALOG.fullmatch(name)
+    if match is None:
         return None
-    level, position = parsed
     key = keys.home + name
-    return ObjectKey(key, ObjectKind.CATALOG, keys.folder, keys.partition, position, level, key)
+    level, position = int(match[1]), int(match[2])
+    return ObjectKey(key, ObjectKind.CATALOG, keys.folder, keys.partition, position, level, key, _token(match[3]))
 
 
 def _chunk_key(keys: PartitionKeys, name: str) -> ObjectKey | None:
@@ -346,8 +410,14 @@ def _chunk_key(keys: PartitionKeys, name: str) -> ObjectKey | None:
         match = _STEM.fullmatch(name.removesuffix(suffix)) if name.endswith(suffix) else None
         if match and int(match[1]) < 2**63:
             key = keys.home + name
-            return ObjectKey(key, kind, keys.folder, keys.partition, int(match[1]), 0, key.removesuffix(suffix))
+            stem, token = key.removesuffix(suffix), _token(match[2])
+            return ObjectKey(key, kind, keys.folder, keys.partition, int(match[1]), 0, stem, token)
     return None
+
+
+def _token(mark: str | None) -> str | None:
+    """The rewrite's token in a mark; None in a conflict's."""
+    return mark[2:].partition("-")[0] if mark and mark.startswith("~r") else None
 
 
 def _seed_chunk_key(key: str) -> ObjectKey | None:

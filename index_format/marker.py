@@ -6,13 +6,13 @@ All functions are pure: they take a marker and give the next one. FORMAT.md, "Ma
 import hashlib
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, ClassVar, NamedTuple, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from index_format import objects
-from index_format.chunk_index import ChunkIndex, Gap, check_gaps
+from index_format.chunk_index import EMPTY, ChunkIndex, Gap, check_gaps
 from index_format.errors import MalformedObject
 from index_format.keys import catalog_name
 from index_format.objects import Count, Name, Offset, Sealed, Sha256, Timestamp, Word
@@ -20,6 +20,7 @@ from index_format.objects import Count, Name, Offset, Sealed, Sha256, Timestamp,
 FAN_OUT = 64
 MAX_GAPS_IN_MARKER = 256
 MAX_LEVELS = 16
+MAX_RETIRED = 64
 
 LeaderEpoch = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
@@ -101,10 +102,13 @@ class ChunkCatalog(msgspec.Struct, frozen=True, kw_only=True):
     format: str = "block-gzip-catalog"
     version: int = objects.VERSION
     level: Annotated[int, msgspec.Meta(ge=1, le=1)]
-    entries: Annotated[tuple[ChunkEntry, ...], msgspec.Meta(min_length=1, max_length=FAN_OUT)]
+    entries: Annotated[tuple[ChunkEntry, ...], msgspec.Meta(max_length=FAN_OUT)]
+    """None where every record below was erased: then a gap stands for them."""
     gaps: tuple[Gap, ...] = ()
 
     def __post_init__(self) -> None:
+        if not (self.entries or self.gaps):
+            raise ValueError("a catalog lists neither chunks nor gaps")
         _check_order(self.entries, "catalog")
 
 
@@ -132,13 +136,53 @@ class Continues(msgspec.Struct, frozen=True):
     offset: Offset
 
 
+class Rewriting(msgspec.Struct, frozen=True, kw_only=True, rename={"start": "from", "end": "to"}):
+    """A maintainer's intent: it replaces what a run of neighbours in one list of catalogs of `level` leads to."""
+
+    token: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
+    """New with each attempt; the names of all that the maintainer stores hold it."""
+    kind: Word
+    level: Annotated[int, msgspec.Meta(ge=1, le=MAX_LEVELS)]
+    start: Offset
+    end: Offset
+    since: Timestamp
+    """When it was taken or last renewed."""
+
+
+class Retired(msgspec.Struct, frozen=True, kw_only=True):
+    """References that a rewrite took out of the marker: what they lead to is kept for a grace."""
+
+    references: Annotated[tuple[CatalogReference, ...], msgspec.Meta(min_length=1)]
+    token: Name
+    at: Timestamp | None = None
+    """When garbage collection first saw them here, from which the grace counts."""
+
+
+class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
+    """The maintainers' part of a marker; the catalogs are theirs too, but that writers fold into them."""
+
+    revision: Count = 0
+    """Raised by one with every swap, by whomever, so that no two versions of a marker are equal."""
+    pruned_before: Offset = 0
+    """Below it nothing is archived any more."""
+    rewriting: Rewriting | None = None
+    retired: Annotated[tuple[Retired, ...], msgspec.Meta(max_length=MAX_RETIRED)] = ()
+    fold_before: Offset = 0
+    """The writer's next swap folds the entries of the tail that end at or below it."""
+
+
 @objects.stored
 class Marker(Sealed, frozen=True, kw_only=True):
     """The committed state of one partition, swapped as a whole.
 
     `tail` holds the newest chunks, oldest first; `catalogs[n]` references to catalogs of level n + 1, oldest first.
     Deeper levels hold older chunks. Offsets are None from the first claim until the first commit.
+
+    A marker that was ever maintained is of version 2, which former releases refuse. `maintenance` and `catalogs` are
+    the maintainers' part, all else the writer's; writers add to `catalogs` what they fold.
     """
+
+    VERSIONS: ClassVar = (objects.VERSION, 2)
 
     format: str = "block-gzip-marker"
     version: int = objects.VERSION
@@ -166,8 +210,14 @@ class Marker(Sealed, frozen=True, kw_only=True):
     successor: Name | None = None
     continues: Continues | msgspec.UnsetType = msgspec.UNSET
     """Only where the log was truncated; left out elsewhere."""
+    last_offset: Offset | msgspec.UnsetType = msgspec.UNSET
+    """Of the record that `tail_hash` is of; only in version 2, where the tail may be empty."""
+    maintenance: Maintenance | msgspec.UnsetType = msgspec.UNSET
+    """Only in version 2."""
 
     def __post_init__(self) -> None:
+        if self.version != (2 if self.maintenance else objects.VERSION):
+            raise ValueError("a marker is of version 2 where it has the field maintenance, and only there")
         if (self.next_offset is None) != (self.start_offset is None):
             raise ValueError("start_offset and next_offset must both be set or both be null")
         _check_order(self.spans, "marker")
@@ -177,9 +227,23 @@ class Marker(Sealed, frozen=True, kw_only=True):
             raise ValueError("next_offset lies below the newest chunk's")
         if self.spans and (self.start_offset is None or self.start_offset > self.spans[0].start_offset):
             raise ValueError("start_offset lies above the oldest chunk's")
+        if self.pruned_before > (self.spans[0].start_offset if self.spans else self.next_offset or 0):
+            raise ValueError("pruned_before lies above the oldest chunk's start_offset, or above next_offset")
         check_gaps(self.gaps, self.next_offset)
         if self.tail and self.last_chunk_index != self.tail[-1].name:
             raise ValueError("last_chunk_index is not the newest chunk's")
+
+    @property
+    def pruned_before(self) -> int:
+        """Below it nothing is archived any more; 0 where nothing was pruned."""
+        return self.maintenance.pruned_before if self.maintenance else 0
+
+    @property
+    def newest_offset(self) -> int | None:
+        """Of the record that `tail_hash` is of; None where that is not known."""
+        if self.tail:
+            return self.tail[-1].last_offset
+        return self.last_offset if isinstance(self.last_offset, int) else None
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -213,7 +277,16 @@ class Marker(Sealed, frozen=True, kw_only=True):
     def chain_end(self) -> int | None:
         """Where the next chunk starts: the newest chunk's next_offset, or the end of a gap behind it."""
         ends = [span.next_offset for span in self.spans[-1:]] + [gap.end for gap in self.gaps[-1:]]
-        return max(ends) if ends else self.start_offset
+        ends += [self.pruned_before] if self.pruned_before else []
+        return max(ends, default=self.start_offset)
+
+    def cover(self, level: int) -> int | None:
+        """Where the next fold into catalogs of that level begins: the end of what they or deeper ones hold.
+
+        It never falls. None where nothing is archived.
+        """
+        held = [references[-1].next_offset for references in self.catalogs[level - 1 :] if references]
+        return held[0] if held else self.pruned_before or self.start_offset
 
 
 class PendingCatalog(NamedTuple):
@@ -241,22 +314,35 @@ def decode_catalog(body: bytes, reference: CatalogReference, level: int) -> Cata
         raise MalformedObject(f"catalog {reference.name} is damaged", why="its sha256 is not the one in its reference")
     kind: type[Catalog] = ChunkCatalog if level == 1 else ReferenceCatalog
     catalog = objects.decode(body, kind, reference.name)
-    if catalog.level != level or reference_to(catalog, reference.name, body) != reference:
+    bounds = (reference.start_offset, reference.next_offset) if level == 1 and catalog.gaps else None
+    try:
+        agrees = catalog.level == level and reference_to(catalog, reference.name, body, bounds) == reference
+    except ValueError:
+        agrees = False
+    if not agrees:
         raise MalformedObject(
             f"catalog {reference.name} is not what its reference says", why="level, offsets, times or counts differ"
         )
     return catalog
 
 
-def reference_to(catalog: Catalog, name: str, body: bytes) -> CatalogReference:
-    """The reference to a catalog that is stored as `body` under `name`."""
+def reference_to(catalog: Catalog, name: str, body: bytes, bounds: tuple[int, int] | None = None) -> CatalogReference:
+    """The reference to a catalog that is stored as `body` under `name`.
+
+    `bounds`: start_offset and next_offset where the gaps of a catalog of level 1 reach beyond its chunks. Raises
+    ValueError where they do not enclose these.
+    """
     entries = catalog.entries
+    start, end = bounds or (entries[0].start_offset, entries[-1].next_offset)
+    if entries and not start <= entries[0].start_offset < entries[-1].next_offset <= end:
+        raise ValueError(f"catalog {name} holds offsets outside [{start}, {end})")
+    timed = [entry for entry in entries if entry.num_records]
     return CatalogReference(
         name=name,
-        start_offset=entries[0].start_offset,
-        next_offset=entries[-1].next_offset,
-        min_timestamp=min(entry.min_timestamp for entry in entries),
-        max_timestamp=max(entry.max_timestamp for entry in entries),
+        start_offset=start,
+        next_offset=end,
+        min_timestamp=min((entry.min_timestamp for entry in timed), default=-1),
+        max_timestamp=max((entry.max_timestamp for entry in timed), default=-1),
         num_records=sum(entry.num_records for entry in entries),
         num_chunks=sum(entry.num_chunks if isinstance(entry, CatalogReference) else 1 for entry in entries),
         bytes=sum(entry.bytes for entry in entries),
@@ -301,25 +387,51 @@ def claimed(
     return claim if gap is None else replace(claim, next_offset=gap.end, gaps=_with_gaps(marker, [gap]))
 
 
+def revised(marker: Marker) -> Marker:
+    """As it is swapped in: version 2 counts its swaps."""
+    if not marker.maintenance:
+        return marker
+    return replace(marker, maintenance=replace(marker.maintenance, revision=marker.maintenance.revision + 1))
+
+
+def rebased(marker: Marker, found: Marker) -> Marker:
+    """A writer's marker with the maintainers' part of the one that was found in its place."""
+    return replace(marker, version=found.version, catalogs=found.catalogs, maintenance=found.maintenance)
+
+
+def recorded_at(gaps: Sequence[Gap], at: int | None) -> tuple[Gap, ...]:
+    """The gaps with the time at which they are recorded; None in version 1, which does not tell."""
+    return tuple(gaps) if at is None else tuple(replace(gap, at=at) for gap in gaps)
+
+
 def advanced(
-    marker: Marker, next_offset: int, *, nonce: str, leader_epoch: int | None, gaps: Sequence[Gap] = ()
+    marker: Marker,
+    next_offset: int,
+    *,
+    nonce: str,
+    leader_epoch: int | None,
+    gaps: Sequence[Gap] = (),
+    at: int | None = None,
 ) -> Marker:
     """Progress without records: the newest chunk's next_offset rises with the marker's, or start_offset before any.
 
     A start_offset that continues another folder stays. Behind a gap there is nothing to raise: the next chunk will
-    start at the gap's end. `gaps` are new ones on the way, in order, such as records that were skipped; the chain rises
-    to the first of them.
+    start at the gap's end, or in version 2 behind an empty gap. `gaps` are new ones on the way, in order, such as
+    records that were skipped; the chain rises to the first of them. `at`: see `recorded_at`.
     """
     if marker.next_offset is not None and next_offset <= marker.next_offset:
         raise ValueError(f"next_offset may not move from {marker.next_offset} to {next_offset}")
     if gaps and marker.next_offset is not None and gaps[0].start < marker.next_offset:
         raise ValueError(f"a gap from {gaps[0].start} lies below next_offset {marker.next_offset}")
     end = gaps[0].start if gaps else next_offset
-    start_offset, tail = marker.start_offset, marker.tail
-    if not (marker.spans or marker.gaps):
+    start_offset, tail, chain_end = marker.start_offset, marker.tail, marker.chain_end
+    new_gaps = recorded_at(gaps, at)
+    if not (marker.spans or marker.gaps or marker.pruned_before):
         start_offset = start_offset if marker.continues else end
-    elif tail and marker.chain_end == tail[-1].next_offset:
+    elif tail and chain_end == tail[-1].next_offset:
         tail = (*tail[:-1], replace(tail[-1], next_offset=end))
+    elif marker.maintenance and chain_end is not None and chain_end < end:
+        new_gaps = (*recorded_at([Gap(chain_end, end, EMPTY)], at), *new_gaps)
     return replace(
         marker,
         nonce=nonce,
@@ -327,7 +439,7 @@ def advanced(
         start_offset=start_offset,
         next_offset=next_offset,
         tail=tail,
-        gaps=_with_gaps(marker, gaps),
+        gaps=_with_gaps(marker, new_gaps),
     )
 
 
@@ -340,29 +452,45 @@ def _with_gaps(marker: Marker, gaps: Sequence[Gap]) -> tuple[Gap, ...]:
     newest = marker.spans[-1].next_offset if marker.spans else 0
     if not gaps or last is None or last.start < newest or last.reason != gaps[0].reason:
         return (*marker.gaps, *gaps)
-    return (*marker.gaps[:-1], Gap(last.start, gaps[0].end, last.reason), *gaps[1:])
+    return (*marker.gaps[:-1], replace(gaps[0], start=last.start), *gaps[1:])
 
 
 def folded(marker: Marker) -> tuple[Marker, tuple[PendingCatalog, ...]]:
     """The marker with room for one more chunk, and the catalogs that must be stored for it, lowest level first.
 
     A full tail folds into a level-1 catalog, and so does one with too many gaps; where that level is full, its
-    references fold into the next, and so on.
+    references fold into the next, and so on. In version 2 a catalog takes the gaps before its end with it, and a
+    maintainer may have asked for an early fold.
     """
+    if marker.maintenance:
+        asked = sum(entry.next_offset <= marker.maintenance.fold_before for entry in marker.tail)
+        count = len(marker.tail) if len(marker.tail) >= FAN_OUT else asked
+        return _with_gaps_folded(marker, count) if count else (marker, ())
     gaps, folded_gaps = marker.gaps, tuple[Gap, ...]()
     if len(gaps) > MAX_GAPS_IN_MARKER and marker.tail:
         folded_gaps = tuple(gap for gap in gaps if gap.end <= marker.tail[-1].next_offset)
         gaps = gaps[len(folded_gaps) :]
     if len(marker.tail) < FAN_OUT and not folded_gaps:
         return marker, ()
-    return _with_tail_folded(replace(marker, gaps=gaps), folded_gaps)
+    return _with_tail_folded(
+        replace(marker, gaps=gaps), _pending(ChunkCatalog(level=1, entries=marker.tail, gaps=folded_gaps))
+    )
 
 
-def _with_tail_folded(marker: Marker, folded_gaps: tuple[Gap, ...]) -> tuple[Marker, tuple[PendingCatalog, ...]]:
-    pending = []
+def _with_gaps_folded(marker: Marker, count: int) -> tuple[Marker, tuple[PendingCatalog, ...]]:
+    """Version 2: the oldest `count` entries fold, with the gaps among them and those before them that did not fold."""
+    entries, start = marker.tail[:count], marker.cover(1) or 0
+    end = entries[-1].next_offset
+    gaps = tuple(gap for gap in marker.gaps if start <= gap.start < end)
+    catalog = _pending(ChunkCatalog(level=1, entries=entries, gaps=gaps), start if gaps else entries[0].start_offset)
+    after, pending = _with_tail_folded(replace(marker, last_offset=marker.newest_offset), catalog)
+    kept = tuple(gap for gap in marker.gaps if gap not in gaps)
+    return replace(after, tail=marker.tail[count:], gaps=kept), pending
+
+
+def _with_tail_folded(marker: Marker, catalog: PendingCatalog) -> tuple[Marker, tuple[PendingCatalog, ...]]:
+    pending = [catalog]
     catalogs = list(marker.catalogs)
-    catalog = _pending(ChunkCatalog(level=1, entries=marker.tail, gaps=folded_gaps))
-    pending.append(catalog)
     for level in range(len(catalogs) + 1):
         if level == len(catalogs):
             catalogs.append(())
@@ -393,11 +521,13 @@ def appended(
     nonce: str,
     leader_epoch: int | None,
     tail_hash: str | None,
+    at: int | None = None,
 ) -> Marker:
     """The marker with one more chunk in its tail; `gaps` are those inside the chunk. Needs room: see `folded`.
 
     Raises ValueError for a chunk that does not start where the chain ends, or that holds what was passed already.
     """
+    marker = _without_empty_gap(marker, entry.start_offset)
     if len(marker.tail) >= FAN_OUT:
         raise ValueError("the tail is full: fold it first")
     if marker.chain_end is not None and entry.start_offset != marker.chain_end:
@@ -413,8 +543,16 @@ def appended(
         tail_hash=tail_hash,
         last_chunk_index=entry.name,
         tail=(*marker.tail, entry),
-        gaps=(*marker.gaps, *gaps),
+        gaps=(*marker.gaps, *recorded_at(gaps, at)),
     )
+
+
+def _without_empty_gap(marker: Marker, start_offset: int) -> Marker:
+    """A chunk that was begun under version 1 spans the holes that version 2 records as an empty gap."""
+    last = marker.gaps[-1] if marker.gaps else None
+    if last is None or last.reason != EMPTY or last.start != start_offset:
+        return marker
+    return replace(marker, gaps=marker.gaps[:-1])
 
 
 def replaceable_gap(marker: Marker, start: int, end: int) -> Gap | None:
@@ -436,7 +574,7 @@ def replaceable_gap(marker: Marker, start: int, end: int) -> Gap | None:
 def before_gap(marker: Marker, start: int) -> Marker:
     """The marker without what lies above `start`, an offset in a gap: as a chunk that takes its place finds it."""
     tail = tuple(entry for entry in marker.tail if entry.next_offset <= start)
-    gaps = [Gap(gap.start, min(gap.end, start), gap.reason) for gap in marker.gaps if gap.start < start]
+    gaps = [replace(gap, end=min(gap.end, start)) for gap in marker.gaps if gap.start < start]
     name = tail[-1].name if tail else None
     return replace(marker, next_offset=start, tail=tail, gaps=tuple(gaps), last_chunk_index=name)
 
@@ -454,10 +592,12 @@ def inserted(
         raise ValueError(f"no chunk can take the offsets {entry.start_offset} to {entry.next_offset - 1}")
     below, pending = before_gap(marker, entry.start_offset), tuple[PendingCatalog, ...]()
     above = marker.tail[len(below.tail) :]
-    if len(marker.tail) >= FAN_OUT:
-        below, pending = _with_tail_folded(below, ())
+    if len(marker.tail) >= FAN_OUT and marker.maintenance:
+        below, pending = _with_gaps_folded(below, len(below.tail))
+    elif len(marker.tail) >= FAN_OUT:
+        below, pending = _with_tail_folded(below, _pending(ChunkCatalog(level=1, entries=below.tail)))
     end = entry.next_offset
-    rest = [Gap(max(each.start, end), each.end, each.reason) for each in marker.gaps if each.end > end]
+    rest = [replace(each, start=max(each.start, end)) for each in marker.gaps if each.end > end]
     # Behind the gap the log may have gone on without records.
     following = [
         *(each.start for each in rest[:1]),
@@ -477,9 +617,10 @@ def inserted(
     return joined, pending
 
 
-def _pending(catalog: Catalog) -> PendingCatalog:
+def _pending(catalog: Catalog, start_offset: int | None = None) -> PendingCatalog:
     body = encode(catalog)
-    position = catalog.entries[0].start_offset
+    position = catalog.entries[0].start_offset if start_offset is None else start_offset
+    bounds = (position, catalog.entries[-1].next_offset)
     return PendingCatalog(
-        catalog.level, position, body, reference_to(catalog, catalog_name(catalog.level, position), body)
+        catalog.level, position, body, reference_to(catalog, catalog_name(catalog.level, position), body, bounds)
     )

@@ -2,6 +2,7 @@
 
 import re
 import zlib
+from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -81,10 +82,11 @@ def decode(body: bytes, kind: type[T], name: str) -> T:
         head: Head = _decoders[Head].decode(body)
         if head.format != expected:
             raise MalformedObject(f"{name} is not a {expected} object", why=f"its format says {head.format[:80]!r}")
-        if head.version != VERSION:
+        versions: Sequence[int] = getattr(kind, "VERSIONS", (VERSION,))
+        if head.version not in versions:
             raise UnsupportedVersion(
                 f"{name} has version {head.version}",
-                why=f"this release reads version {VERSION}",
+                why=f"this release reads version {' and '.join(map(str, versions))}",
                 remedy="use a newer release of blockgz",
             )
         if head.crc32 is not None:

@@ -16,6 +16,7 @@ from index_format.ancestor.members import DamagedBytes, Member, Scanned
 from index_format.blocks import BlockSummary, RawBlock, summary_of
 from index_format.chunk_index import UNVERIFIED, BlockEntry, ChunkIndex, Gap
 from index_format.errors import CorruptBlock
+from index_format.key_filter import column_hashes, key_filter
 from index_format.marker import ChunkEntry
 from index_format.record_formats import record_format
 
@@ -45,8 +46,13 @@ def scan_frames(data: bytes, max_bytes: int) -> Iterator[Scanned]:
         position = end
 
 
-def blocks_of(scanned: Iterable[Scanned], format_name: str) -> tuple[BlockEntry, ...]:
-    """The blocks of a chunk whose records tell their own offsets; raises CorruptBlock at the first damage."""
+def blocks_of(
+    scanned: Iterable[Scanned], format_name: str, key_filter_bits: int | None = None
+) -> tuple[BlockEntry, ...]:
+    """The blocks of a chunk whose records tell their own offsets; raises CorruptBlock at the first damage.
+
+    Each gets a key filter where bits are given for it.
+    """
     encoding = record_format(format_name)
     blocks = []
     for found in _whole(scanned):
@@ -54,7 +60,10 @@ def blocks_of(scanned: Iterable[Scanned], format_name: str) -> tuple[BlockEntry,
         offsets, timestamps = batch.column("offset").to_numpy(), batch.column("timestamp").to_numpy()
         if not len(offsets):
             raise CorruptBlock(f"the member at byte {found.byte_offset} holds no record")
-        blocks.append(_block(found, summary_of(offsets, timestamps)))
+        block = _block(found, summary_of(offsets, timestamps))
+        if key_filter_bits is not None:
+            block = replace(block, key_filter=key_filter(column_hashes(batch.column("key")), key_filter_bits))
+        blocks.append(block)
     return tuple(blocks)
 
 

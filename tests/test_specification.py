@@ -1,5 +1,6 @@
 """The examples in FORMAT.md are true: they parse, and they agree with each other and with the code."""
 
+import base64
 import hashlib
 import json
 import re
@@ -11,8 +12,10 @@ import pytest
 from index_format import objects
 from index_format.blocks import RECORD_FOOTPRINT, ZlibCompressor
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, BlockEntry, ChunkIndex
+from index_format.groups import ConsumerGroups
 from index_format.identity import ArchiveInfo, TopicConfig, TopicInfo
 from index_format.inventory import Inventory
+from index_format.key_filter import hashes_of, key_filter
 from index_format.keys import LAYOUTS
 from index_format.marker import (
     FAN_OUT,
@@ -31,7 +34,7 @@ from tests.index_format.builders import chunk_of, record
 
 TEXT = (Path(__file__).parents[1] / "FORMAT.md").read_text()
 EXAMPLES = re.findall(r"^```json\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
-STRUCTS = (ArchiveInfo, Inventory, TopicInfo, TopicConfig, ChunkIndex, Marker, ChunkCatalog)
+STRUCTS = (ArchiveInfo, Inventory, TopicInfo, TopicConfig, ConsumerGroups, ChunkIndex, Marker, ChunkCatalog)
 KINDS: dict[str, Any] = {kind.__struct_defaults__[0]: kind for kind in STRUCTS}
 
 
@@ -90,6 +93,12 @@ def test_the_tail_hash_is_that_of_the_last_record() -> None:
     (written,) = re.findall(r"^```hex\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
     assert canonical_bytes(last) == bytes.fromhex(written)
     assert json.loads(OBJECTS["block-gzip-marker"])["tail_hash"] == record_hash(last)
+
+
+def test_the_key_filter_in_the_text_is_that_of_its_keys() -> None:
+    stored = key_filter(hashes_of([b"42", b"4711"]), 10)
+    assert f"`{stored.hex()}`" in TEXT
+    assert f'"key_filter":"{base64.b64encode(stored).decode()}"' in TEXT
 
 
 def test_numbers_and_names_in_the_text_are_those_of_the_code() -> None:

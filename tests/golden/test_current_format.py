@@ -11,9 +11,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from index_format import objects
+from index_format import groups, objects
 from index_format.blocks import ZlibCompressor, decode_block
 from index_format.chunk_index import ChunkIndex, Gap
+from index_format.groups import ConsumerGroups, Group, GroupPosition
 from index_format.identity import ArchiveInfo, TopicInfo
 from index_format.keys import ChunkStart, TopicFolder, TopicLayoutKeys, catalog_name
 from index_format.marker import (
@@ -35,6 +36,7 @@ CURRENT = Path(__file__).parent / "current"
 UNSEALED = Path(__file__).parent / "unsealed"
 """What was written before objects carried a checksum of their own."""
 KEYS = TopicLayoutKeys(TopicFolder("orders"), 3)
+GROUPS, SLOT = "_groups/00000001760000040000.json", 1_760_000_040_000
 START = ChunkStart(100, 102, 1_760_000_000_102)
 DATA, INDEX, CATALOG = KEYS.data_name(START, ".gz"), KEYS.index_name(START), catalog_name(1, 0)
 MARKER, ARCHIVE, TOPIC = "last_chunk_index.json", "_archive.json", "_topic.json"
@@ -108,6 +110,17 @@ def marker() -> Marker:
     )
 
 
+def consumer_groups() -> ConsumerGroups:
+    billing = (GroupPosition(0, 0, ""), GroupPosition(3, 2**62, "schlüssel😀"), GroupPosition(70_000, 7, None))
+    return ConsumerGroups(
+        archive_id="archive-1",
+        topic="orders",
+        topic_id="q7nLzvZ1S9uWJb0c9m2kXw",
+        interval=60_000,
+        groups=(Group("billing", SLOT - 700, billing), Group("suche\t", SLOT, (GroupPosition(3, 47, "host-7"),))),
+    )
+
+
 JSON_OBJECTS: dict[str, msgspec.Struct] = {
     ARCHIVE: ArchiveInfo(archive_id="archive-1", cluster_id="MkU3OEVBNTcwNTJENDM2Qg", layout="topic"),
     TOPIC: TopicInfo(topic="orders", topic_id="q7nLzvZ1S9uWJb0c9m2kXw", incarnation=1),
@@ -121,6 +134,15 @@ def test_data_is_written_byte_for_byte() -> None:
     index, data = chunk()
     assert data == stored(DATA)
     assert objects.encode(index) == stored(INDEX)
+
+
+@same_zlib
+def test_groups_are_written_byte_for_byte() -> None:
+    assert groups.encode(consumer_groups()) == stored(GROUPS)
+
+
+def test_groups_are_read() -> None:
+    assert groups.decode(stored(GROUPS), GROUPS, SLOT) == consumer_groups()
 
 
 @pytest.mark.parametrize("name", JSON_OBJECTS)

@@ -6,8 +6,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from index_format.blocks import BlockBuilder, Compressor, RawBlock, ZlibCompressor, block_crc32
+from index_format.blocks import BlockBuilder, Compressor, RawBlock, ZlibCompressor
 from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject
+from index_format.groups import ConsumerGroups, Group, GroupPosition
 from index_format.marker import ChunkEntry, Marker
 from index_format.record_formats import record_format
 from index_format.records import TIMESTAMP_TYPES, Headers, Record, batch_from_records
@@ -113,21 +114,9 @@ def chunk_of(
     compressor = compressor or ZlibCompressor(6)
     entries: list[BlockEntry] = []
     data = b""
-    for raw, summary in cut(rows, format_name, block_bytes):
-        member = compressor.compress(raw)
-        entries.append(
-            BlockEntry(
-                len(raw),
-                summary.num_records,
-                len(member),
-                len(data),
-                summary.first_offset,
-                summary.last_offset,
-                summary.min_timestamp,
-                summary.max_timestamp,
-                block_crc32(raw),
-            )
-        )
+    for block in cut(rows, format_name, block_bytes):
+        member = compressor.compress(block.raw)
+        entries.append(block.entry(len(data), len(member)))
         data += member
     return index_of(
         entries, data, record_format=format_name, timestamp_type=TIMESTAMP_TYPES[rows[0].timestamp_type], **fields
@@ -208,3 +197,12 @@ def marker_of(**fields: Any) -> Marker:
         "nonce": "nonce-0",
     }
     return Marker(**(values | fields))
+
+
+def group(group_id: str, *partitions: int, asked_at: int = 39_300, offset: int = 41) -> Group:
+    return Group(group_id, asked_at, tuple(GroupPosition(number, offset + number, "") for number in partitions))
+
+
+def groups_of(*groups: Group, **changes: Any) -> ConsumerGroups:
+    fields = {"archive_id": "archive-1", "topic": "orders", "topic_id": None, "interval": 60_000, "groups": groups}
+    return ConsumerGroups(**fields | changes)

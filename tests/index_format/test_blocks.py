@@ -11,6 +11,7 @@ from index_format.blocks import (
     COMPRESSORS,
     GZIP_HEADER,
     BlockBuilder,
+    BlockSummary,
     Compressor,
     IsalCompressor,
     RawBlock,
@@ -153,7 +154,7 @@ def test_open_bytes_are_those_that_wait() -> None:
     assert builder.open_bytes == 4
     assert len(list(builder.add(batch_from_records(texts(b"0123456", b"", first=1))))) == 1
     assert builder.open_bytes == 9
-    assert builder.finish() == (b"0123456\n\n", (2, 1, 2, 1000, 1000))
+    assert builder.finish() == RawBlock(b"0123456\n\n", BlockSummary(2, 1, 2, 1000, 1000))
     assert builder.open_bytes == 0
 
 

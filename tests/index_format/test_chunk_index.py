@@ -56,6 +56,9 @@ def test_indexes_of_real_chunks_come_back(rows: list[Record]) -> None:
     ("path", "value"),
     [
         ("chunks", []),
+        ("erased", [{"from": 2, "to": 2}]),
+        ("erased", [{"from": 1, "to": 2}, {"from": 2, "to": 3}]),
+        ("erased", [{"from": 0, "to": 1000}]),
         ("chunks.0.byte_offset", 1),
         ("chunks.1.byte_offset", 99),
         ("chunks.1.byte_offset", 101),

@@ -13,15 +13,24 @@ from index_format.keys import (
     Conflict,
     ObjectKey,
     ObjectKind,
+    Rewritten,
     SeedLayoutKeys,
     TopicFolder,
     TopicLayoutKeys,
     ancestor_marker_partition,
     archive_key,
+    catalog_level,
     catalog_name,
     check_topic,
+    configs_home,
     data_suffix,
+    dated_key,
+    floor_name,
+    groups_home,
     is_catalog_name,
+    parse_dated_key,
+    parse_floor_key,
+    parse_groups_key,
     parse_key,
     parse_topic_folder,
     topic_home,
@@ -360,3 +369,56 @@ def test_the_ancestors_markers_tell_of_partitions(key: str, topic: str, partitio
     assert ancestor_marker_partition(key, topic) == partition
     if partition is not None:
         assert SeedLayoutKeys(TopicFolder(topic, 1), partition).ancestor_marker == key
+
+
+@given(st.sampled_from(sorted(LAYOUTS)), folders, offsets, offsets)
+def test_names_by_times_come_back_in_their_order(layout: str, folder: TopicFolder, at_ms: int, other_ms: int) -> None:
+    for home in (groups_home(layout, folder), configs_home(layout, folder)):
+        key = dated_key(home, at_ms)
+        assert parse_dated_key(home, key) == at_ms
+        assert (key < dated_key(home, other_ms)) == (at_ms < other_ms)
+        assert parse_key(layout, key) is None
+        assert parse_groups_key(layout, key) == ((folder, at_ms) if home == groups_home(layout, folder) else None)
+        assert topic_of(key) == folder.topic
+
+
+def test_names_by_times() -> None:
+    home = groups_home("seed", TopicFolder("orders", 2))
+    assert dated_key(home, 1_760_000_040_000) == "_blockgz/topic=orders~2/_groups/00000001760000040000.json"
+    for name in ("1.json", "0" * 21 + ".json", "9" * 20 + ".json", "0" * 20 + ".gz", "a/" + "0" * 20 + ".json"):
+        assert parse_dated_key(home, home + name) is None, name
+    for key in ("topic=../_groups/", "topic=orders~1/_groups/", "_blockgz/topic=a/_groups/", "x/topic=a/_groups/"):
+        assert parse_groups_key("topic", f"{key}{0:020d}.json") is None, key
+    assert parse_groups_key("seed", dated_key(groups_home("topic", TopicFolder("a")), 1)) is None
+    assert parse_dated_key(home, dated_key(configs_home("seed", TopicFolder("orders", 2)), 1)) is None
+
+
+TOKEN = "5f0d342e1140c4e54e518f89ef4d4d59"
+
+
+def test_names_of_a_rewrite_come_back() -> None:
+    keys = TopicLayoutKeys(TopicFolder("orders"), 3)
+    mark = Rewritten(TOKEN, 12)
+    data = keys.data_name(ChunkStart(17, 17, 0), ".gz", mark)
+    assert data == f"00000000000000000017~r{TOKEN}-12.gz" == keys.check_name(data, 17, ".gz")
+    assert parse_key("topic", keys.home + data) == ObjectKey(
+        keys.home + data, ObjectKind.DATA, keys.folder, 3, 17, 0, (keys.home + data)[:-3], TOKEN
+    )
+    catalog = catalog_name(2, 17, mark)
+    assert is_catalog_name(catalog, 2, 17) and catalog_level(catalog) == 2
+    found = parse_key("topic", keys.home + catalog)
+    assert found is not None and found.token == TOKEN
+    for wrong in (data.replace("-12", "-012"), data.replace(TOKEN, TOKEN[1:]), data.replace(TOKEN, TOKEN.upper())):
+        with pytest.raises(MalformedObject):
+            keys.check_name(wrong, 17, ".gz")
+
+
+def test_floors_come_back() -> None:
+    for layout, kind in LAYOUTS.items():
+        keys = kind(TopicFolder("orders", 2), 3)
+        key = keys.home + floor_name(20)
+        assert key.endswith("/_pruned/00000000000000000020")
+        assert parse_floor_key(layout, key) == (TopicFolder("orders", 2), 3, 20)
+        assert parse_key(layout, key) is None
+        for wrong in (key[:-1], f"{key}.json", keys.home + floor_name(2**63), key.replace("~2", "~1")):
+            assert parse_floor_key(layout, wrong) is None

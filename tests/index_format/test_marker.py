@@ -237,6 +237,12 @@ del GOOD["crc32"]
         {"successor": ""},
         {"topic": "a\x00b"},
         {"writer": None},
+        {"version": 2},
+        {"maintenance": {}},
+        {"version": 2, "maintenance": {"pruned_before": 41}},
+        {"version": 2, "maintenance": {"pruned_before": 1}},
+        {"version": 2, "maintenance": {"retired": [{"references": [], "token": "x"}]}},
+        {"version": 2, "maintenance": {"rewriting": {"token": "x"}}},
     ],
     ids=lambda fields: str(fields)[:50],
 )

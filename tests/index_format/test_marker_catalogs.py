@@ -327,3 +327,24 @@ def test_a_broken_catalog_under_a_true_hash(old: bytes, new: bytes) -> None:
 def test_a_reference_spans_offsets() -> None:
     with pytest.raises(ValueError, match="spans no offset"):
         replace(REFERENCE_1, next_offset=0)
+
+
+def test_gaps_may_reach_beyond_the_chunks_of_a_catalog() -> None:
+    catalog = ChunkCatalog(level=1, entries=(chunk_entry(10, 20),), gaps=(Gap(5, 10, "erased"), Gap(20, 30, "erased")))
+    body = encode(catalog)
+    wide = reference_to(catalog, catalog_name(1, 5), body, (5, 30))
+    assert decode_catalog(body, wide, 1) == catalog
+    with pytest.raises(MalformedObject, match="not what its reference says"):
+        decode_catalog(body, replace(wide, start_offset=11), 1)
+
+
+def test_a_catalog_may_be_erased_whole() -> None:
+    catalog = ChunkCatalog(level=1, entries=(), gaps=(Gap(5, 30, "erased"),))
+    body = encode(catalog)
+    erased = reference_to(catalog, catalog_name(1, 5), body, (5, 30))
+    assert decode_catalog(body, erased, 1) == catalog
+    assert (erased.num_records, erased.num_chunks, erased.min_timestamp, erased.max_timestamp) == (0, 0, -1, -1)
+    above = ReferenceCatalog(level=2, entries=(erased, reference(1, 30, 100)))
+    assert reference_to(above, catalog_name(2, 5), encode(above)).min_timestamp == reference(1, 30, 100).min_timestamp
+    with pytest.raises(ValueError, match="neither chunks nor gaps"):
+        ChunkCatalog(level=1, entries=())

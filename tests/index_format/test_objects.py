@@ -12,10 +12,11 @@ import pytest
 from index_format import objects
 from index_format.chunk_index import ChunkIndex
 from index_format.errors import BlockgzError, FormatError, MalformedObject, TooLarge, UnsupportedVersion
+from index_format.groups import ConsumerGroups
 from index_format.identity import ArchiveInfo, TopicConfig, TopicInfo
 from index_format.marker import ChunkCatalog, Marker, ReferenceCatalog, encode
 from index_format.objects import Sealed
-from tests.index_format.builders import MAX_INT64, block_at, chunk_entry, index_of, marker_of
+from tests.index_format.builders import MAX_INT64, block_at, chunk_entry, group, groups_of, index_of, marker_of
 
 INFO = TopicInfo(topic="orders", topic_id=None, incarnation=1)
 EXAMPLES: list[msgspec.Struct] = [
@@ -24,6 +25,7 @@ EXAMPLES: list[msgspec.Struct] = [
     TopicConfig(
         topic="orders", topic_id="id", partitions=4, replication_factor=3, config={"a": "b"}, defaults={"c": "d"}
     ),
+    groups_of(group("billing", 0, 3)),
     index_of([block_at(0), block_at(1)], bytes(200)),
     marker_of(),
     ChunkCatalog(level=1, entries=(chunk_entry(0, 5),)),
@@ -68,7 +70,7 @@ SEALED = [each for each in EXAMPLES if isinstance(each, Sealed)]
 
 
 def test_what_nothing_else_vouches_for_is_sealed() -> None:
-    assert {type(value) for value in SEALED} == {ArchiveInfo, TopicInfo, TopicConfig, Marker}
+    assert {type(value) for value in SEALED} == {ArchiveInfo, TopicInfo, TopicConfig, ConsumerGroups, Marker}
     body = objects.encode(INFO)
     assert (
         body
