@@ -39,6 +39,7 @@ class LogEvent(StrEnum):
     DROPPED = "dropped"
     GAP = "gap"
     GROUP_UNKNOWN = "group_unknown"
+    GROUPS_UNKNOWN = "groups_unknown"
     INVENTORY_BEHIND = "inventory_behind"
     INVENTORY_REBUILT = "inventory_rebuilt"
     LISTENING = "listening"

@@ -17,10 +17,10 @@ class TopicSelection:
         """Raises UsageError for a regular expression that does not compile, BadName for an impossible name."""
         self.names = frozenset(check_topic(pattern) for pattern in patterns if not is_pattern(pattern))
         """The topics that are named in full."""
-        self._matchers = [_matcher(pattern) for pattern in patterns if is_pattern(pattern)]
+        self._matchers = [matcher(pattern) for pattern in patterns if is_pattern(pattern)]
         self.is_of_names = not self._matchers
         """Whether nothing but named topics can be meant."""
-        self._excluded = [_matcher(pattern) for pattern in excluded]
+        self._excluded = [matcher(pattern) for pattern in excluded]
 
     def __call__(self, topics: Iterable[str]) -> list[str]:
         """The selected ones of the cluster's topics, in order of their names."""
@@ -42,7 +42,7 @@ def matching(pattern: str, topics: Sequence[str]) -> list[str]:
 
     Raises UsageError for a regular expression that does not compile, NotInArchive where nothing matches.
     """
-    matches = _matcher(pattern)
+    matches = matcher(pattern)
     found = [topic for topic in topics if not topic.startswith("__") and matches(topic)]
     if not found:
         raise NotInArchive(
@@ -53,7 +53,8 @@ def matching(pattern: str, topics: Sequence[str]) -> list[str]:
     return found
 
 
-def _matcher(pattern: str) -> Callable[[str], object]:
+def matcher(pattern: str) -> Callable[[str], object]:
+    """Says whether a whole name is meant by a name, a glob or `~regex`; raises UsageError for what does not compile."""
     if not pattern.startswith("~"):
         return lambda topic: fnmatchcase(topic, pattern)
     try:

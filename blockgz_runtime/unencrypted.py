@@ -1,20 +1,12 @@
 """Connections to other hosts on which records and credentials can be read and changed by whoever is between."""
 
 from collections.abc import Mapping
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
+from blockgz_runtime.own_host import is_loopback
+
 IN_THE_CLEAR = ("plaintext", "sasl_plaintext")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a name or an address means this machine."""
-    name = host.lower().removesuffix(".")
-    try:
-        return name == "localhost" or name.endswith(".localhost") or ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def unencrypted_brokers(properties: Mapping[str, Any]) -> str | None:

@@ -29,6 +29,7 @@ from blockgz_runtime.program.terminal import unescaped
 from index_format.errors import MASK, BlockgzError
 
 RECORDS = 20_000
+PAGE = "127.0.0.1:0"
 PREVIEW_LINES = 6
 COMMAND_SECONDS = 300
 SPARE_MS = 60_000
@@ -40,11 +41,17 @@ class DemoMismatch(BlockgzError):
 
 
 @click.command(
-    epilog=closing("archiver demo", "archiver demo --keep ./demo-archive", "archiver demo -b localhost:9092")
+    epilog=closing(
+        "archiver demo",
+        "archiver demo --serve",
+        "archiver demo --keep ./demo-archive",
+        "archiver demo -b localhost:9092",
+    )
 )
 @kafka_options("A cluster to use instead of the one in this process.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Leave the archive in this new folder.")
-def demo(*, kafka: dict[str, str], keep: Path | None) -> None:
+@click.option("--serve", is_flag=True, help="End with the page of replayer serve on the archive, until Ctrl-C.")
+def demo(*, kafka: dict[str, str], keep: Path | None, serve: bool) -> None:
     """Archive a topic, look up records, replay to a point in time, and prove that the copy is equal.
 
     Nothing has to be installed: the broker runs inside this process, and the archive is a folder. With -b, the topics
@@ -57,7 +64,10 @@ def demo(*, kafka: dict[str, str], keep: Path | None) -> None:
         environment = _own_environment(Path(scratch))
         is_given = "bootstrap.servers" in kafka
         with own_topics(kafka, uuid.uuid4().hex[:8]) if is_given else mock_cluster() as cluster:
-            _Demo(cluster, folder, environment).tell()
+            shown = _Demo(cluster, folder, environment)
+            shown.tell()
+            if serve:
+                shown.serve()
 
 
 def _own_environment(scratch: Path) -> dict[str, str]:
@@ -101,6 +111,17 @@ class _Demo:
         self._screen.print()
         self._screen.print(table)
 
+    def serve(self) -> None:
+        """Serves the page until somebody ends it."""
+        words = ["serve", *self._archive, *self._connection, "--allow-replay", "--http", PAGE]
+        self._screen.print(Text(f"\n$ {shlex.join(('replayer', *map(_without_secret, words)))}", style="cyan"))
+        page = subprocess.Popen([sys.executable, "-m", "replayer", *words], env=self._environment)
+        try:
+            page.wait()
+        except KeyboardInterrupt:
+            page.terminate()
+            page.wait()
+
     def _step(self, title: str, action: Callable[[], str]) -> None:
         self._screen.print(f"\n{len(self._steps) + 1}. {title[0].upper()}{title[1:]}", style="bold", markup=False)
         started = time.monotonic()
@@ -118,7 +139,7 @@ class _Demo:
 
     def _archive_topic(self) -> str:
         topic = self._cluster.topic
-        options = ["--once", "--block-bytes", "64KiB", "--json"]
+        options = ["--once", "--block-bytes", "64KiB", "--groups", "none", "--json"]
         result = self._run_json("archiver", "run", topic, *self._connection, *self._archive, *options)
         stored = sum(partition["stored_bytes"] for partition in result["partitions"])
         self._expect("archived records", result["records"], RECORDS)

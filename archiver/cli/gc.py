@@ -48,7 +48,8 @@ def gc(
 ) -> int:
     """Delete what dead writers left behind: orphaned objects, temporary files and unfinished uploads.
 
-    Safe at any time, even while archivers run. TOPIC is a name, a glob or ~regex; the default is the whole archive.
+    Also thins tables of consumer groups: one an hour stays after a day, one a day after 30 days. Safe at any time, even
+    while archivers run. TOPIC is a name, a glob or ~regex; the default is the whole archive.
     Prints the plan and asks first.
     """
     if grace < SHORTEST_GRACE_SECONDS:
@@ -95,6 +96,15 @@ def result_object(
         {"kind": each.kind, "key": each.key, "bytes": each.size, "modified_ms": round(each.modified * 1000)}
         for each in plan.leftovers
     ]
+    tables = [
+        {
+            "topic": str(table.folder),
+            "key": table.listed.key,
+            "bytes": table.listed.size,
+            "modified_ms": round(table.listed.modified * 1000),
+        }
+        for table in plan.tables
+    ]
     return {
         "archive": archive,
         "dry_run": dry_run,
@@ -102,6 +112,7 @@ def result_object(
         "bytes": plan.bytes,
         "deleted": result.deleted if result else 0,
         "garbage": garbage,
+        "group_tables": tables,
         "leftovers": leftovers,
         "spared": spared,
         "problems": [{"where": where, "error": error.what, "why": error.why} for where, error in problems],
@@ -125,6 +136,9 @@ def _print_plan(plan: SweepPlan) -> None:
         kind = (str(found.name.folder), found.name.partition, found.name.kind.value)
         counts[kind] += 1
         sizes[kind] += found.listed.size
+    for table in plan.tables:
+        counts[str(table.folder), None, "group table"] += 1
+        sizes[str(table.folder), None, "group table"] += table.listed.size
     for leftover in plan.leftovers:
         counts[None, None, leftover.kind] += 1
         sizes[None, None, leftover.kind] += leftover.size or 0

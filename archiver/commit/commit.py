@@ -4,8 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from archiver.commit.objects import Held, store_once, swap_marker
-from archiver.commit.operations import CompareAndSwap, CourtesyFailed, Get, NewToken, Protocol
+from msgspec.structs import replace
+
+from archiver.commit.objects import Held, store_once, swap_own_marker
+from archiver.commit.operations import CompareAndSwap, CourtesyFailed, Get, NewToken, Now, Protocol
 from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.errors import AccessDenied, StoreError
 from blockgz_runtime.store.writer import Body, FileBody, StoredObject
@@ -128,12 +130,16 @@ def commit_stored(identity: PartitionIdentity, held: Held, chunk: StoredChunk) -
         names_are_shared=_shares_names(keys),
     )
     entry = markers.entry_of(index, keys.index_name(chunk.start, index_conflict), body)
-    folded = yield from fold_tail(keys, marker)
     nonce: str = yield NewToken()
-    committed = markers.appended(
-        folded, entry, chunk.gaps, nonce=nonce, leader_epoch=chunk.leader_epoch, tail_hash=chunk.tail_hash
-    )
-    result = yield from swap_marker(keys.marker, committed, held.etag)
+    stored = StoredCatalogs()
+
+    def append(based_on: Marker) -> Protocol[Marker]:
+        folded = yield from fold_tail(keys, based_on, stored)
+        at = yield from recording_time(based_on)
+        epoch, tail_hash = chunk.leader_epoch, chunk.tail_hash
+        return markers.appended(folded, entry, chunk.gaps, nonce=nonce, leader_epoch=epoch, tail_hash=tail_hash, at=at)
+
+    result = yield from swap_own_marker(keys.marker, held, append)
     if isinstance(keys, SeedLayoutKeys):
         sidecar_key = identity.key_prefix + keys.ancestor_index_name(chunk.start, chunk.conflict)
         yield from _follow_with_ancestor_marker(keys, sidecar_key)
@@ -150,15 +156,38 @@ def commit_progress(
 ) -> Protocol[Held]:
     """Move the marker over offsets that hold no record to archive; nothing else is written."""
     nonce: str = yield NewToken()
-    epoch = held.marker.leader_epoch
-    moved = markers.advanced(held.marker, next_offset, nonce=nonce, leader_epoch=epoch, gaps=gaps)
-    return (yield from swap_marker(identity.keys.marker, moved, held.etag))
+    keys, stored = identity.keys, StoredCatalogs()
+
+    def advance(based_on: Marker) -> Protocol[Marker]:
+        # In version 1 only an append folds, whose chunk needs the space.
+        marker = (yield from fold_tail(keys, based_on, stored)) if based_on.maintenance else based_on
+        at = yield from recording_time(based_on)
+        epoch = marker.leader_epoch
+        return markers.advanced(marker, next_offset, nonce=nonce, leader_epoch=epoch, gaps=gaps, at=at)
+
+    return (yield from swap_own_marker(keys.marker, held, advance))
+
+
+def commit_fold(keys: PartitionKeys, held: Held) -> Protocol[Held]:
+    """Fold what a maintainer asked to be folded early, and nothing else."""
+    nonce: str = yield NewToken()
+    stored = StoredCatalogs()
+
+    def fold(based_on: Marker) -> Protocol[Marker]:
+        return replace((yield from fold_tail(keys, based_on, stored)), nonce=nonce)
+
+    return (yield from swap_own_marker(keys.marker, held, fold))
+
+
+def recording_time(marker: Marker) -> Protocol[int | None]:
+    """What a gap that is recorded now says of the time; None in version 1, which does not tell."""
+    return (yield Now()) if marker.maintenance else None
 
 
 def index_of(identity: PartitionIdentity, marker: Marker, chunk: StoredChunk) -> ChunkIndex:
     """The index of a chunk that follows that marker."""
     blocks = chunk.blocks
-    newest_end = marker.tail[-1].next_offset if marker.tail else 0
+    newest_end = marker.spans[-1].next_offset if marker.spans else 0
     gaps_since_chunk = (gap for gap in marker.gaps if gap.start >= newest_end)
     return ChunkIndex(
         archive_id=identity.archive_id,
@@ -184,28 +213,35 @@ def index_of(identity: PartitionIdentity, marker: Marker, chunk: StoredChunk) ->
     )
 
 
-def fold_tail(keys: PartitionKeys, marker: Marker) -> Protocol[Marker]:
+StoredCatalogs = dict[tuple[int, int, bytes], str]
+"""The names of catalogs that this swap has stored already, by level, position and body: a repeated one may use them."""
+
+
+def fold_tail(keys: PartitionKeys, marker: Marker, stored: StoredCatalogs) -> Protocol[Marker]:
     """The marker with space in its tail; catalogs that this takes are stored before the marker that references them."""
     folded, pending = markers.folded(marker)
-    return (yield from store_catalogs(keys, folded, pending))
+    return (yield from store_catalogs(keys, folded, pending, stored))
 
 
-def store_catalogs(keys: PartitionKeys, marker: Marker, catalogs: Sequence[markers.PendingCatalog]) -> Protocol[Marker]:
+def store_catalogs(
+    keys: PartitionKeys, marker: Marker, catalogs: Sequence[markers.PendingCatalog], stored: StoredCatalogs
+) -> Protocol[Marker]:
     """The marker with the names that its new catalogs got."""
     for catalog in catalogs:
-        marker = yield from _store_catalog(keys, marker, catalog)
+        if catalog[:3] not in stored:
+            stored[catalog[:3]] = yield from _store_catalog(keys, marker.epoch, catalog)
+        marker = markers.with_catalog_name(marker, catalog, stored[catalog[:3]])
     return marker
 
 
-def _store_catalog(keys: PartitionKeys, marker: Marker, catalog: markers.PendingCatalog) -> Protocol[Marker]:
-    """The marker with the name that the catalog got."""
+def _store_catalog(keys: PartitionKeys, epoch: int, catalog: markers.PendingCatalog) -> Protocol[str]:
+    """The name that the catalog got."""
 
     def key_of(conflict: Conflict | None) -> str:
         return keys.home + catalog_name(catalog.level, catalog.position, conflict)
 
-    conflict = yield from store_once([(key_of, catalog.body)], marker.epoch)
-    name = catalog_name(catalog.level, catalog.position, conflict)
-    return markers.with_catalog_name(marker, catalog, name) if conflict else marker
+    conflict = yield from store_once([(key_of, catalog.body)], epoch)
+    return catalog_name(catalog.level, catalog.position, conflict)
 
 
 def _follow_with_ancestor_marker(keys: SeedLayoutKeys, sidecar_key: str) -> Protocol[None]:

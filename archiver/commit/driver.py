@@ -1,5 +1,6 @@
 """Running a protocol against a real store and a real log."""
 
+import time
 import uuid
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
@@ -97,6 +98,8 @@ class Driver:
                 return self.wait(attempt, error or cause)
             case op.NewToken():
                 return str(uuid.uuid4())
+            case op.Now():
+                return round(time.time() * 1000)
             case op.StillAssigned():
                 return self._still_assigned()
             case op.CourtesyFailed(key, cause):

@@ -41,7 +41,7 @@ def _insert(identity: PartitionIdentity, chunk: StoredChunk, writer: str) -> Pro
     entry = markers.entry_of(index, keys.index_name(chunk.start, conflict), body)
     nonce: str = yield NewToken()
     longer, pending = markers.inserted(marker, entry, chunk.gaps, nonce=nonce, tail_hash=chunk.tail_hash)
-    longer = yield from store_catalogs(keys, longer, pending)
+    longer = yield from store_catalogs(keys, longer, pending, {})
     return (yield from swap_marker(keys.marker, longer, held.etag))
 
 

@@ -90,9 +90,47 @@ def swap_marker(key: str, marker: Marker, expected: ContentTag | None) -> Protoc
     """Replace version `expected` of the marker: the commit point.
 
     The marker's nonce must be new: it tells an own swap whose answer was lost from another writer's. Raises Fenced
-    where another writer's marker stands there, StoreError where an existing marker vanished, StoreUnfit where the store
-    keeps refusing its own etag.
+    where another marker stands there, StoreError where an existing marker vanished, StoreUnfit where the store keeps
+    refusing its own etag.
     """
+    found = yield from try_swap(key, marker, expected)
+    if found.marker.nonce != marker.nonce:
+        raise _fenced(key, found.marker)
+    return found
+
+
+def swap_own_marker(key: str, held: Held, change: Callable[[Marker], Protocol[Marker]]) -> Protocol[Held]:
+    """Replace a marker that this writer holds by what `change` makes of it: one new nonce, whatever it is based on.
+
+    Where maintainers changed their part of it meanwhile, it is changed again from there. Raises Fenced where another
+    writer claimed the partition, and what `swap_marker` raises.
+    """
+    mine = held.marker
+    while True:
+        marker = yield from change(markers.rebased(mine, held.marker))
+        found = yield from try_swap(key, marker, held.etag)
+        if found.marker.nonce == marker.nonce:
+            return found
+        if (found.marker.epoch, found.marker.writer) != (mine.epoch, mine.writer):
+            raise _fenced(key, found.marker)
+        held = found
+
+
+def _fenced(key: str, found: Marker) -> Fenced:
+    return Fenced(
+        f"another writer took over {key}",
+        why=f"writer {found.writer} of group {found.group_id!r} holds epoch {found.epoch}",
+        remedy="run only one deployment per archive; this writer drops its open chunk, and nothing is lost",
+    )
+
+
+def try_swap(key: str, marker: Marker, expected: ContentTag | None) -> Protocol[Held]:
+    """Replace version `expected` of the marker; what stands there then: the new marker, or what somebody else wrote.
+
+    The new marker is known by its nonce, whoever changed the maintainers' part of it since. Raises StoreError and
+    StoreUnfit: see `swap_marker`.
+    """
+    marker = markers.revised(marker)
     body = markers.encode(marker)
     tries = refusals = 0
     while True:
@@ -106,8 +144,6 @@ def swap_marker(key: str, marker: Marker, expected: ContentTag | None) -> Protoc
             failure = passing(error)
             cause = error.what
         current = yield from read_marker(key)
-        if current is not None and current.marker.nonce == marker.nonce:
-            return current
         if current is None and expected is not None:
             raise StoreError(
                 f"the marker {key} vanished",
@@ -115,12 +151,7 @@ def swap_marker(key: str, marker: Marker, expected: ContentTag | None) -> Protoc
                 remedy="find out who deleted it, and restore it; it is never created again in an existing archive",
             )
         if current is not None and current.etag != expected:
-            raise Fenced(
-                f"another writer took over {key}",
-                why=f"writer {current.marker.writer} of group {current.marker.group_id!r} holds epoch "
-                f"{current.marker.epoch}",
-                remedy="run only one deployment per archive; this writer drops its open chunk, and nothing is lost",
-            )
+            return current
         if refusals >= MAX_REFUSALS:
             raise StoreUnfit(
                 f"the store refused {refusals} swaps of {key} from the ETag that it reported itself",

@@ -63,6 +63,11 @@ class NewToken:
 
 
 @dataclass(frozen=True)
+class Now:
+    """Answer: the time, in ms since 1970."""
+
+
+@dataclass(frozen=True)
 class StillAssigned:
     """Answer: whether the partition may be claimed, being still this process's."""
 
@@ -129,6 +134,7 @@ Operation = (
     | CompareAndSwap
     | Wait
     | NewToken
+    | Now
     | StillAssigned
     | CourtesyFailed
     | ReadLogBounds

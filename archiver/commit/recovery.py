@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from archiver.commit.commit import PartitionIdentity
-from archiver.commit.objects import Held, read_marker, swap_marker, until_swapped
+from archiver.commit.commit import PartitionIdentity, commit_fold, recording_time
+from archiver.commit.objects import Held, read_marker, swap_marker, swap_own_marker, until_swapped
 from archiver.commit.operations import (
     NOW,
     ConfirmTopic,
@@ -136,6 +136,8 @@ def _take_over_once(identity: PartitionIdentity, writer: str, policy: TakeoverPo
             why="retention deleted them from the log first",
             remedy="run with --on-gap record to record the gap and archive the rest",
         )
+    if gap is not None and held is not None:
+        (gap,) = markers.recorded_at([gap], (yield from recording_time(held.marker)))
     nonce: str = yield NewToken()
     claim = _claim(identity, held, writer, nonce, gap)
     claimed = yield from swap_marker(identity.keys.marker, claim, held.etag if held else None)
@@ -172,10 +174,35 @@ def reclaim(identity: PartitionIdentity, writer: str) -> Protocol[Held]:
     held = yield from read_marker(identity.keys.marker)
     if held is None or held.marker.writer != writer:
         raise Fenced(f"another writer took over {identity.keys.marker}")
-    group, level = held.marker.group_id, held.marker.isolation_level
     nonce: str = yield NewToken()
-    claim = markers.claimed(held.marker, writer=writer, nonce=nonce, group_id=group, isolation_level=level)
-    return (yield from swap_marker(identity.keys.marker, claim, held.etag))
+
+    def claim(based_on: Marker) -> Protocol[Marker]:
+        yield from ()
+        return _claimed_as_it_is(based_on, writer, nonce)
+
+    return (yield from swap_own_marker(identity.keys.marker, held, claim))
+
+
+def claim_and_fold(keys: PartitionKeys, writer: str) -> Protocol[Held | None]:
+    """Fold what a maintainer asked for where nobody writes: the partition is claimed, closed folders included.
+
+    The log is not looked at. None without a marker; raises Fenced where a writer is at work after all: it folds then.
+    """
+    held = yield from until_swapped(lambda: _claim_to_fold(keys, writer))
+    return None if held is None else (yield from commit_fold(keys, held))
+
+
+def _claim_to_fold(keys: PartitionKeys, writer: str) -> Protocol[Held | None]:
+    held = yield from read_marker(keys.marker)
+    if held is None:
+        return None
+    nonce: str = yield NewToken()
+    return (yield from swap_marker(keys.marker, _claimed_as_it_is(held.marker, writer, nonce), held.etag))
+
+
+def _claimed_as_it_is(marker: Marker, writer: str, nonce: str) -> Marker:
+    group, level = marker.group_id, marker.isolation_level
+    return markers.claimed(marker, writer=writer, nonce=nonce, group_id=group, isolation_level=level)
 
 
 def read_own(identity: PartitionIdentity, policy: TakeoverPolicy) -> Protocol[Held | None]:
@@ -199,7 +226,7 @@ def why_diverged(identity: PartitionIdentity, marker: Marker) -> Protocol[Diverg
         _compare_tail(identity, marker, newest)
         yield from _check_holes(identity, marker, bounds)
     except UnreadableRecord:
-        return _another_record(identity, marker.tail[-1].last_offset)
+        return _another_record(identity, marker.newest_offset or 0)
     except Diverged as error:
         return error
     return None
@@ -302,9 +329,9 @@ class Vanished(NamedTuple):
 
 def _newest_archived(marker: Marker | None, bounds: LogBounds) -> Protocol[Record | Vanished | None]:
     """The record in the log at the newest archived offset; None where there is nothing to compare."""
-    if marker is None or not marker.tail or marker.tail_hash is None:
+    offset = marker.newest_offset if marker is not None else None
+    if offset is None or marker is None or marker.tail_hash is None:
         return None
-    offset = marker.tail[-1].last_offset
     if not bounds.low <= offset < bounds.high:
         return None
     record: Record | None = yield from retrying(ReadLogRecord(offset))
@@ -321,10 +348,12 @@ def _check_holes(identity: PartitionIdentity, marker: Marker, bounds: LogBounds)
 
     A log that lost only such offsets as held no record, and was written again since, agrees in all that is archived.
     """
-    end = marker.next_offset
-    if end is None or not marker.tail:
+    end, newest = marker.next_offset, marker.newest_offset
+    if end is None or newest is None:
         return
-    start = max(marker.tail[-1].last_offset + 1, bounds.low, *(gap.end for gap in marker.gaps))
+    # Where the tail was folded whole, the catalog has the gaps inside the newest chunk.
+    passed = newest + 1 if marker.tail else max([newest + 1, *(span.next_offset for span in marker.spans)])
+    start = max(passed, bounds.low, *(gap.end for gap in marker.gaps))
     if start >= end:
         return
     found: int | None = yield from retrying(FindLogRecord(start))
@@ -351,8 +380,7 @@ def _name_successor_once(old: PartitionKeys, successor: str, writer: str) -> Pro
 def close_folder(old: PartitionKeys, held: Held, successor: str, writer: str) -> Protocol[None]:
     """Swap that version of the marker for the last time, to name its successor; raises Fenced where it is another."""
     nonce: str = yield NewToken()
-    group, level = held.marker.group_id, held.marker.isolation_level
-    claim = markers.claimed(held.marker, writer=writer, nonce=nonce, group_id=group, isolation_level=level)
+    claim = _claimed_as_it_is(held.marker, writer, nonce)
     yield from swap_marker(old.marker, replace(claim, successor=successor), held.etag)
 
 

@@ -2,6 +2,7 @@
 
 import sys
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,9 +23,12 @@ from index_format.keys import ChunkStart
 from index_format.record_formats import RecordFormat, record_format
 from index_format.records import TIMESTAMP_TYPES, record_at, record_hash
 
-ENTRY_FIELDS = len(BlockEntry.__struct_fields__)
-ENTRY_BYTES = 8 * ENTRY_FIELDS
-"""What a finished block of an open chunk takes in memory."""
+NUMBERS = BlockEntry.__struct_fields__[:-1]
+"""The fields of an entry that are numbers: all but the key filter."""
+ENTRY_BYTES = 8 * len(NUMBERS)
+"""What a finished block of an open chunk takes in memory, beside its key filter."""
+MAX_KEY_FILTERS = 4 * 1024 * 1024
+"""Bytes of key filters after which the later blocks of a chunk have none: its index is read as a whole."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class ChunkSettings:
     block_bytes: int
     limits: RollLimits
     bad_records_are_skipped: bool = False
+    key_filter_bits: int | None = None
 
     @classmethod
     def of(cls, config: RunConfig) -> "ChunkSettings":
@@ -48,7 +53,8 @@ class ChunkSettings:
         )
         compressor = COMPRESSORS[config.compression_library](config.compression_level)
         skips = config.on_bad_record != "stop"
-        return cls(record_format(config.record_format), compressor, config.block_bytes, limits, skips)
+        encoding = record_format(config.record_format)
+        return cls(encoding, compressor, config.block_bytes, limits, skips, config.key_filter)
 
 
 class RecordMark(NamedTuple):
@@ -89,6 +95,9 @@ class ChunkBuilder:
         self._builder: BlockBuilder | None = None
         self._blocks = array("q")
         """The entries of finished blocks, flat: as objects they would take six times as much."""
+        self._key_filters: list[bytes] = []
+        """Those of the first of these blocks."""
+        self._key_filter_bytes = 0
         self._gaps: list[Gap] = []
         self._ends_in_gap = False
         """Whether the newest offset of all was skipped."""
@@ -113,11 +122,16 @@ class ChunkBuilder:
             compressed_bytes=self._buffer.size,
             encoded_bytes=self._encoded_bytes + self.open_block_bytes,
             num_records=self._num_records,
-            num_blocks=len(self._blocks) // ENTRY_FIELDS,
+            num_blocks=len(self._blocks) // len(NUMBERS),
             num_gaps=len(self._gaps),
             opened_at=self._opened_at,
             last_record_at=self._last_record_at,
         )
+
+    @property
+    def open_index_bytes(self) -> int:
+        """Bytes in memory that say what the finished blocks hold."""
+        return self.facts.num_blocks * ENTRY_BYTES + self._key_filter_bytes
 
     @property
     def open_block_bytes(self) -> int:
@@ -168,7 +182,10 @@ class ChunkBuilder:
             return
         if self._builder is None:
             self._timestamp_type = batch.column("timestamp_type")[0].as_py()
-            self._builder = BlockBuilder(self._format, self._timestamp_type, self._settings.block_bytes)
+            settings = self._settings
+            self._builder = BlockBuilder(
+                self._format, self._timestamp_type, settings.block_bytes, settings.key_filter_bits
+            )
         offsets, timestamps = batch.column("offset"), batch.column("timestamp")
         if not self._builder.open_bytes:
             self._open_first = (offsets[0].as_py(), timestamps[0].as_py())
@@ -235,15 +252,18 @@ class ChunkBuilder:
             body=self._buffer.finish(),
             start=ChunkStart(self._start_offset, first_offset, first_timestamp),
             next_offset=next_offset,
-            blocks=tuple(
-                BlockEntry(*self._blocks[start : start + ENTRY_FIELDS])
-                for start in range(0, len(self._blocks), ENTRY_FIELDS)
-            ),
+            blocks=tuple(self._entries()),
             gaps=tuple(self._gaps),
             timestamp_type=TIMESTAMP_TYPES[self._timestamp_type],
             leader_epoch=last.leader_epoch,
             tail_hash=last.tail_hash,
         )
+
+    def _entries(self) -> Iterator[BlockEntry]:
+        filters = iter(self._key_filters)
+        for at in range(0, len(self._blocks), len(NUMBERS)):
+            numbers = dict(zip(NUMBERS, self._blocks[at : at + len(NUMBERS)], strict=True))
+            yield BlockEntry(**numbers, key_filter=next(filters, msgspec.UNSET))
 
     def discard(self) -> None:
         self._buffer.discard()
@@ -265,7 +285,12 @@ class ChunkBuilder:
             except BufferFull as error:
                 self._full = error
                 return
-            self._blocks.extend(msgspec.structs.astuple(msgspec.structs.replace(entry, byte_offset=at)))
+            *numbers, keys = msgspec.structs.astuple(msgspec.structs.replace(entry, byte_offset=at))
+            has_room = len(self._key_filters) == self.facts.num_blocks and self._key_filter_bytes < MAX_KEY_FILTERS
+            if has_room and keys is not msgspec.UNSET:
+                self._key_filters.append(keys)
+                self._key_filter_bytes += len(keys)
+            self._blocks.extend(numbers)
             self._encoded_bytes += entry.byte_length_uncompressed
             self._written_to = last
             del self._waiting[0]

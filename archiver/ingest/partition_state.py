@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from archiver.commit.commit import FinishedChunk
 from archiver.commit.objects import RestingMarker
 from archiver.errors import Diverged
-from archiver.ingest.chunk_builder import ENTRY_BYTES, ChunkBuilder
+from archiver.ingest.chunk_builder import ChunkBuilder
 from archiver.ingest.kafka_source import EndReached, Fetched, PartitionFailed, Unreadable, name_of
 from archiver.ingest.roll_policy import OpenChunkFacts, RollLimits, RollReason, roll_reason
 from blockgz_runtime.errors import BufferFull
@@ -179,7 +179,7 @@ class ArchivingState:
     @property
     def open_index_bytes(self) -> int:
         """Bytes in memory that say what the open chunk's finished blocks hold."""
-        return self.chunk.facts.num_blocks * ENTRY_BYTES if self.chunk else 0
+        return self.chunk.open_index_bytes if self.chunk else 0
 
     @property
     def chunks(self) -> tuple[ChunkBuilder, ...]:

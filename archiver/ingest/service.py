@@ -18,6 +18,8 @@ from archiver.commit.claim_list import ClaimList
 from archiver.commit.operations import LogBounds
 from archiver.errors import MemberRefused
 from archiver.failures import Next, Situation, what_next
+from archiver.groups.keeping import GroupKeeper, KeepingContext
+from archiver.groups.tables import GroupTables
 from archiver.ingest.assignment import WHOLE, Assignment, Drain, DrainShare, GroupMember
 from archiver.ingest.backpressure import Budgets, Fetching, MemoryPlan
 from archiver.ingest.buffer import BufferFolder
@@ -29,7 +31,7 @@ from archiver.ingest.kafka_cluster import KafkaCluster, Watermarks
 from archiver.ingest.kafka_log import BoundsOrFailure, PartitionLog, RecordReader
 from archiver.ingest.kafka_settings import cluster_settings, consumer_settings
 from archiver.ingest.kafka_source import POLL_SECONDS, EndReached, Fetched, KafkaSource, Partition
-from archiver.ingest.ownership import ArchivingContext, Ownership, PartitionReport
+from archiver.ingest.ownership import ArchivingContext, Ownership, PartitionReport, PartitionState
 from archiver.ingest.topics import (
     MissingTopics,
     TopicConfigs,
@@ -44,12 +46,13 @@ from archiver.monitor.snapshot import ServiceSnapshot, partition_snapshots, prog
 from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.elastic_pool import ElasticPool
 from blockgz_runtime.errors import AccessDenied
+from blockgz_runtime.kafka.cluster_groups import ClusterGroups
 from blockgz_runtime.process import give_back
 from blockgz_runtime.store.customer_key import fingerprint_of
 from blockgz_runtime.store.probe import probe
 from blockgz_runtime.store.retry import StoreBackoff, retry_while_busy
 from blockgz_runtime.store.writer import ToolStore
-from blockgz_runtime.topic_patterns import TopicSelection
+from blockgz_runtime.topic_patterns import TopicSelection, matcher
 from index_format.errors import BlockgzError
 from index_format.identity import ArchiveInfo
 
@@ -62,6 +65,7 @@ TICK_SECONDS = 0.5
 PAUSE_SECONDS = 0.005
 GIVE_BACK_SECONDS = 10.0
 SHOWN_TOPICS = 5
+HELD = (PartitionState.ARCHIVING, PartitionState.DONE)
 TRIES_OF_ONCE = 30
 POLL_SECONDS_OF_ONCE = 0.01
 """A run that comes to an end is not to wait for records that nobody wants."""
@@ -121,6 +125,7 @@ class ArchiverService:
         self._num_partitions = 0
         self._ownership: Ownership | None = None
         self._ids: TopicIds | None = None
+        self._groups: GroupKeeper | None = None
         self._assignment: Assignment | None = None
         self._ticked_at = self._stepped_at = self._gave_back_at = clock()
 
@@ -152,6 +157,9 @@ class ArchiverService:
             buffer_budget=self._config.buffer_bytes,
             buffer_bytes=self._buffer.used_bytes,
             watermarks_age_seconds=self._watermarks.age_seconds,
+            groups_age_seconds=self._groups.age_seconds if self._groups else None,
+            group_tables=self._groups.stored if self._groups else 0,
+            group_failures=self._groups.failures if self._groups else 0,
             progress_seconds=progress_bound,
             partitions=partition_snapshots(
                 views,
@@ -202,6 +210,9 @@ class ArchiverService:
         assignment = self._assignment = self._assignment_of(ownership, topics)
         watch = IdWatch(ids, lambda: ownership.in_hand)
         watch.start()
+        groups = self._groups = self._keeper(archive, directory, ownership)
+        if groups is not None and not self._config.once:
+            groups.start()
         try:
             assignment.start()
             while not (self._stopping.is_set() or assignment.is_over):
@@ -213,6 +224,8 @@ class ArchiverService:
                     if what_next(denial, ownership.situation) is Next.STOP:
                         raise
                     log.warning(LogEvent.DENIED, cause=denial.what, why=denial.why)
+            if groups is not None and self._config.once:
+                groups.keep_once(self._stopping.is_set)
         except Exception as error:
             self.failure = error  # known while the flush goes on, which may not end in time
             raise
@@ -325,6 +338,28 @@ class ArchiverService:
             wait=self._stopping.wait,
         )
 
+    def _keeper(self, archive: ArchiveInfo, directory: TopicDirectory, ownership: Ownership) -> GroupKeeper | None:
+        patterns = self._config.groups
+        if patterns is None:
+            return None
+        matchers = [matcher(pattern) for pattern in patterns]
+        interval_ms = max(1, round(self._config.groups_interval * 1000))
+
+        def topics() -> set[str]:
+            first = (view for view in ownership.views() if view.report.partition[1] == 0)
+            return {view.report.partition[0] for view in first if view.state in HELD}
+
+        context = KeepingContext(
+            cluster=ClusterGroups(cluster_settings(self._config), self._cluster.admin),
+            tables=GroupTables(self._store, archive, interval_ms, directory.locate),
+            own_group=self._config.group,
+            is_selected=lambda group_id: any(matches(group_id) for matches in matchers),
+            topics=topics,
+            partitions=self._cluster.topics,
+            interval_seconds=self._config.groups_interval,
+        )
+        return GroupKeeper(context, self._clock)
+
     def _context(self, archive: ArchiveInfo, topics: TopicDirectory) -> ArchivingContext:
         return ArchivingContext(
             config=self._config,
@@ -370,6 +405,8 @@ class ArchiverService:
         self._abandoned.set()
         self._store.abandon_uploads()
         self._watermarks.close()
+        if self._groups is not None:
+            self._groups.close()
         self._fetching.close()
         if self._dead_letters is not None:
             self._dead_letters.close()

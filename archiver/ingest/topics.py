@@ -3,6 +3,7 @@
 import math
 import threading
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 
@@ -19,7 +20,7 @@ from blockgz_runtime.topic_patterns import TopicSelection
 from index_format import objects
 from index_format.errors import BlockgzError
 from index_format.identity import ArchiveInfo, TopicConfig
-from index_format.keys import TOPIC_CONFIG_OBJECT, TopicFolder, topic_home
+from index_format.keys import TOPIC_CONFIG_OBJECT, TopicFolder, configs_home, dated_key, topic_home
 
 
 def selected_topics(selection: TopicSelection, known: Collection[str]) -> list[str]:
@@ -143,7 +144,7 @@ class TopicConfigs:
         seen = TopicConfig(topic=topic, topic_id=topic_id, **description._asdict())
         if self._kept.get(topic) == seen:
             return
-        if keep_topic_config(self._store, topic_home(self._layout, folder) + TOPIC_CONFIG_OBJECT, seen):
+        if keep_topic_config(self._store, self._layout, folder, seen, seen_at=round(time.time() * 1000)):
             log.info(LogEvent.TOPIC_CONFIG_KEPT, topic=str(folder), partitions=description.partitions)
         self._kept[topic] = seen
 
@@ -167,19 +168,25 @@ class TopicConfigSchedule:
             self._keeping = self._executor.submit(self._configs.keep, due)
 
 
-def keep_topic_config(store: Store, key: str, seen: TopicConfig) -> bool:
-    """Store what was seen unless it is stored already; what is not told now stays as it was told before.
+def keep_topic_config(store: Store, layout: str, folder: TopicFolder, seen: TopicConfig, *, seen_at: int) -> bool:
+    """Store what was seen at that time, in ms, and a dated copy of it, unless it is stored already.
 
-    False where nothing was written: it stood there, or another process wrote at the same time what it saw.
+    What is not told now stays as it was told before. False where nothing was swapped: it stood there, or another
+    process wrote at the same time what it saw.
     """
+    key = topic_home(layout, folder) + TOPIC_CONFIG_OBJECT
     found = store.get(key)
-    if found is None:
-        return store.compare_and_swap(key, objects.encode(seen), None) is not None
-    before = objects.decode(found.body, TopicConfig, key)
-    if seen.config is None and before.topic_id == seen.topic_id:
-        seen = replace(seen, config=before.config, defaults=before.defaults)
+    if found is not None:
+        before = objects.decode(found.body, TopicConfig, key)
+        if seen.config is None and before.topic_id == seen.topic_id:
+            seen = replace(seen, config=before.config, defaults=before.defaults)
     body = objects.encode(seen)
-    return body != found.body and store.compare_and_swap(key, body, found.etag) is not None
+    if found is not None and body == found.body:
+        return False
+    # The copy comes first: a process that dies in between stores it once more, and no version is without one.
+    copy = objects.encode(replace(seen, seen_at=seen_at))
+    store.put_if_absent(dated_key(configs_home(layout, folder), seen_at), copy, str(uuid.uuid4()))
+    return store.compare_and_swap(key, body, found.etag if found is not None else None) is not None
 
 
 FRESH_SECONDS = 5.0

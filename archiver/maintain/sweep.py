@@ -18,6 +18,7 @@ from archiver.maintain.garbage import (
     may_meet_a_gap,
     spared,
 )
+from archiver.maintain.old_tables import GroupTableObject, find_superfluous, group_table
 from archiver.maintain.orphans import held_offsets
 from blockgz_runtime.errors import NoSuchTopic
 from blockgz_runtime.store.writer import PROBE_FOLDER, Leftover, ToolStore
@@ -61,16 +62,19 @@ class SweepPlan:
     problems: tuple[Problem, ...]
     spared: tuple[Found, ...] = ()
     """What no marker leads to, and may hold records that a gap lists as lost."""
+    tables: tuple[GroupTableObject, ...] = ()
+    """Tables of consumer groups that are thinned out."""
 
     @property
     def count(self) -> int:
         """Objects, files and uploads."""
-        return len(self.garbage) + len(self.leftovers)
+        return len(self.garbage) + len(self.leftovers) + len(self.tables)
 
     @property
     def bytes(self) -> int:
         """What that frees, as far as the store tells."""
-        return sum(found.listed.size for found in self.garbage) + sum(each.size or 0 for each in self.leftovers)
+        listed = [*(found.listed for found in self.garbage), *(table.listed for table in self.tables)]
+        return sum(each.size for each in listed) + sum(each.size or 0 for each in self.leftovers)
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,8 @@ def plan_sweep(store: ToolStore, patterns: Sequence[str], grace: float) -> Sweep
     kept: list[Found] = []
     problems: list[Problem] = []
     topics: set[str] = set()
-    for name, chains_of, found in _partitions(store, layout, selection):
+    tables: list[GroupTableObject] = []
+    for name, chains_of, found in _partitions(store, layout, selection, tables):
         topics.add(name[0])
         try:
             dead, may_be_needed = _garbage_of(store, chains_of(), found, now=now, grace=grace)
@@ -111,7 +116,8 @@ def plan_sweep(store: ToolStore, patterns: Sequence[str], grace: float) -> Sweep
     except BlockgzError as error:
         problems.append(Problem("leftovers", error))
     _check_names(selection, topics, store)
-    return SweepPlan(tuple(garbage), tuple(leftovers), tuple(problems), tuple(kept))
+    superfluous = find_superfluous(tables, now=now, grace=grace)
+    return SweepPlan(tuple(garbage), tuple(leftovers), tuple(problems), tuple(kept), tuple(superfluous))
 
 
 def sweep(store: ToolStore, plan: SweepPlan, on_deleted: Callable[[int], None]) -> SweepResult:
@@ -127,6 +133,9 @@ def sweep(store: ToolStore, plan: SweepPlan, on_deleted: Callable[[int], None]) 
             ]
             problems += _problems(keys, pool.map(_outcome, [partial(store.delete, key) for key in keys]), on_deleted)
             num_attempted += len(keys)
+        keys = [table.listed.key for table in plan.tables]
+        problems += _problems(keys, pool.map(_outcome, [partial(store.delete, key) for key in keys]), on_deleted)
+        num_attempted += len(keys)
         keys = [leftover.key for leftover in plan.leftovers]
         outcomes = pool.map(_outcome, [partial(store.discard, leftover) for leftover in plan.leftovers])
         problems += _problems(keys, outcomes, on_deleted)
@@ -162,19 +171,19 @@ PartitionName = tuple[str, int]
 
 
 def _partitions(
-    store: ToolStore, layout: str, selection: TopicSelection | None
+    store: ToolStore, layout: str, selection: TopicSelection | None, tables: list[GroupTableObject]
 ) -> Iterator[tuple[PartitionName, ChainsOf, list[Found]]]:
-    """The objects of each partition, listed; its chains are to be read only then."""
+    """The objects of each partition, listed; its chains are to be read only then. Adds to `tables` those it meets."""
     if layout == "seed":
         # Any folder of dates may hold chunks of any partition.
         shared: dict[PartitionName, list[Found]] = {}
-        for found in _objects(store, layout, "", selection):
+        for found in _objects(store, layout, "", selection, tables):
             shared.setdefault((found.name.folder.topic, found.name.partition), []).append(found)
         for name, objects_of in shared.items():
             yield name, partial(_read_chains, store, layout, _incarnations(store, layout, name[0]), name[1]), objects_of
         return
     for prefix in _topic_prefixes(selection):
-        listing = _objects(store, layout, prefix, selection)
+        listing = _objects(store, layout, prefix, selection, tables)
         for (folder, partition), group in groupby(listing, lambda found: (found.name.folder, found.name.partition)):
             objects_of = list(group)
             yield (str(folder), partition), partial(_read_chains, store, layout, [folder], partition), objects_of
@@ -187,11 +196,19 @@ def _topic_prefixes(selection: TopicSelection | None) -> list[str]:
     return [f"topic={name}{end}" for name in sorted(selection.names) for end in "/~"]
 
 
-def _objects(store: ToolStore, layout: str, prefix: str, selection: TopicSelection | None) -> Iterator[Found]:
+def _objects(
+    store: ToolStore, layout: str, prefix: str, selection: TopicSelection | None, tables: list[GroupTableObject]
+) -> Iterator[Found]:
     for listed in store.list(prefix):
         name = parse_key(layout, listed.key)
-        if name is not None and (selection is None or selection([name.folder.topic])):
+        table = group_table(layout, listed) if name is None else None
+        folder = name.folder if name is not None else table.folder if table is not None else None
+        if folder is None or (selection is not None and not selection([folder.topic])):
+            continue
+        if name is not None:
             yield Found(name, listed)
+        elif table is not None:
+            tables.append(table)
 
 
 def _incarnations(store: ToolStore, layout: str, topic: str) -> list[TopicFolder]:

@@ -36,6 +36,7 @@ class ServiceMetric(NamedTuple):
     fields: dict[str, str]
     """Value of the label -> field of ServiceSnapshot."""
     label: str | None = None
+    family: type[GaugeMetricFamily] | type[CounterMetricFamily] = Gauge
 
 
 PARTITION_METRICS = tuple(
@@ -100,6 +101,16 @@ SERVICE_METRICS = (
     ServiceMetric("buffer_budget_bytes", "Budget of the local buffer folder", {"": "buffer_budget"}),
     ServiceMetric("buffer_bytes", "Bytes of open chunks in the local buffer folder", {"": "buffer_bytes"}),
     ServiceMetric("watermarks_age_seconds", "Time since the log's bounds were read", {"": "watermarks_age_seconds"}),
+    ServiceMetric(
+        "groups_age_seconds", "Time since the tables of consumer groups were up to date", {"": "groups_age_seconds"}
+    ),
+    ServiceMetric("group_tables", "Tables of consumer groups stored", {"": "group_tables"}, family=Counter),
+    ServiceMetric(
+        "group_failures",
+        "Times consumer groups could not all be asked or stored",
+        {"": "group_failures"},
+        family=Counter,
+    ),
 )
 
 
@@ -137,8 +148,8 @@ def make_registry(take_snapshot: Callable[[], ServiceSnapshot]) -> CollectorRegi
     return registry
 
 
-def _family(metric: ServiceMetric, snapshot: ServiceSnapshot) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(PREFIX + metric.name, metric.help, labels=(metric.label,) if metric.label else ())
+def _family(metric: ServiceMetric, snapshot: ServiceSnapshot) -> GaugeMetricFamily | CounterMetricFamily:
+    family = metric.family(PREFIX + metric.name, metric.help, labels=(metric.label,) if metric.label else ())
     for label, field in metric.fields.items():
         value = getattr(snapshot, field)
         if value is not None:

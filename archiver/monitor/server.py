@@ -23,7 +23,7 @@ from archiver.logs import LogEvent, log
 from archiver.monitor.metrics import make_registry
 from archiver.monitor.snapshot import UNOWNED, ServiceSnapshot
 from blockgz_runtime.errors import UsageError
-from blockgz_runtime.unencrypted import is_loopback
+from blockgz_runtime.own_host import is_own_name
 
 PATHS = ("/metrics", "/healthz", "/readyz", "/status")
 REQUEST_SECONDS = 10.0
@@ -172,20 +172,6 @@ def _listen(address: str, respond: Callable[[str, str], Response]) -> ThreadingH
             why=getattr(error, "strerror", None) or str(error),
             remedy="use HOST:PORT with an address of this machine and a free port",
         ) from error
-
-
-def is_own_name(bound: str, asked: str | None) -> bool:
-    """Whether a request may be meant for a server that is bound to this host; `asked` is its header Host.
-
-    A page of some web site can give its own name the address 127.0.0.1, and have a browser ask for it.
-    """
-    if asked is None or not is_loopback(bound):
-        return True
-    try:
-        name = urlsplit(f"//{asked}").hostname or ""
-    except ValueError:
-        return False
-    return name == bound.lower() or is_loopback(name)
 
 
 class _BoundedHead(io.BufferedReader):

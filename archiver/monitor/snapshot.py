@@ -112,6 +112,12 @@ class ServiceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     buffer_budget: int
     buffer_bytes: int
     watermarks_age_seconds: float | None
+    groups_age_seconds: float | None = None
+    """Time since the tables of consumer groups were up to date; None where none are kept."""
+    group_tables: int = 0
+    """Tables of consumer groups that were stored."""
+    group_failures: int = 0
+    """Rounds of asking for consumer groups and storing their tables that failed, or of which a part failed."""
     progress_seconds: float
     """A partition that makes no progress for so long is stuck."""
     partitions: tuple[PartitionSnapshot, ...]

@@ -31,6 +31,7 @@ SPARK_NAMES = {
     "gzipLevel": "gzip_level",
     "zstdLevel": "zstd_level",
     "blockBytes": "block_bytes",
+    "keyFilter": "key_filter",
     "chunkBytes": "chunk_bytes",
     "chunkRecords": "chunk_records",
     "chunkSpan": "chunk_span",

@@ -28,8 +28,9 @@ from blockgz_runtime.errors import UsageError
 from blockgz_runtime.kafka.secrets import is_secret
 from blockgz_runtime.store.address import LocalAddress, parse_address
 from blockgz_runtime.store.s3_settings import CHECKED, S3Settings, check_setting, conflicts
-from blockgz_runtime.topic_patterns import TopicSelection
+from blockgz_runtime.topic_patterns import TopicSelection, matcher
 from blockgz_runtime.units import parse_duration, parse_size
+from index_format.chunk_index import MAX_KEY_FILTER_BITS
 from index_format.identity import FORMER_GROUP, ArchiveInfo
 from index_format.keys import check_topic
 
@@ -64,6 +65,13 @@ Patterns = Annotated[tuple[str, ...], BeforeValidator(_names, json_schema_input_
 OptionalSeconds = Annotated[Seconds | None, BeforeValidator(parse_none, json_schema_input_type=float | str | None)]
 OptionalCount = Annotated[
     Annotated[int, Field(ge=1)] | None, BeforeValidator(parse_none, json_schema_input_type=int | str | None)
+]
+OptionalKeyBits = Annotated[
+    Annotated[int, Field(ge=1, le=MAX_KEY_FILTER_BITS)] | None,
+    BeforeValidator(parse_none, json_schema_input_type=int | str | None),
+]
+OptionalPatterns = Annotated[
+    Patterns | None, BeforeValidator(parse_none, json_schema_input_type=list[str] | str | None)
 ]
 HostAndPort = Annotated[str, AfterValidator(_host_and_port)]
 
@@ -163,6 +171,8 @@ class RunConfig(BaseModel):
     """Close a chunk after this long without a record, unless it is tiny."""
     chunk_span: OptionalSeconds = None
     """Close a chunk before its records' timestamps span this much."""
+    key_filter: OptionalKeyBits = None
+    """Bits per key, such as 10, for a filter of each block's keys: a search by key reads few others."""
     codec: Literal["gzip", "zstd"] = "gzip"
     """Compression of blocks: every tool reads gzip; zstd is smaller."""
     gzip_library: Literal["isal", "zlib"] = "isal"
@@ -191,6 +201,10 @@ class RunConfig(BaseModel):
     """Claim partitions even if another group archives them, or if another archive used this group."""
     topic_refresh: Seconds = Field(30, gt=0)
     """How often to look for new and deleted topics."""
+    groups: OptionalPatterns = ("*",)
+    """Consumer groups whose offsets are kept for each topic: names, globs or ~regex, or none."""
+    groups_interval: Annotated[Seconds, Field(le=3600)] = 60
+    """How often the cluster is asked for the offsets of consumer groups."""
     workers: int = Field(1, ge=1, le=256)
     """Number of processes that share the partitions. Each has its own --memory, and the next port for --http."""
     http: HostAndPort | None = None
@@ -211,6 +225,16 @@ class RunConfig(BaseModel):
     def _check_patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         try:
             TopicSelection(value)
+        except UsageError as error:
+            raise ValueError(f"{error.what}: {error.why}") from error
+        return value
+
+    @field_validator("groups")
+    @classmethod
+    def _check_groups(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        try:
+            for pattern in value or ():
+                matcher(pattern)
         except UsageError as error:
             raise ValueError(f"{error.what}: {error.why}") from error
         return value

@@ -35,9 +35,10 @@ EXAMPLES = {
     "gzip_level": "1",
     "buffer_dir": "/var/lib/blockgz/buffer",
     "dlq_topic": "orders-dead",
+    "groups": "['*']",
     "http": "127.0.0.1:9404",
 }
-"""Values for fields without a default that could be written."""
+"""Values for fields without a default that could be written, or whose default is not written so in YAML."""
 
 
 def yaml_template() -> str:
@@ -53,7 +54,7 @@ def yaml_template() -> str:
         if info.is_required():
             lines.append(f"{field}: {EXAMPLES[field]}")
         elif default_text(field):
-            lines.append(f"#{field}: {default_text(field)}")
+            lines.append(f"#{field}: {EXAMPLES.get(field, default_text(field))}")
         else:
             lines += ["# Not set by default. Example:", f"#{field}: {EXAMPLES[field]}"]
     return "\n".join(lines) + "\n"

@@ -14,17 +14,21 @@ GROUPS = {
         *("routing", "timestamps", "strip_headers", "add_headers", "provenance", "tombstones"),
         *("chain", "on_transform_error", "compression"),
     ),
-    "Target topic": ("create_topic", "topic_config", "append", "into_source", "retention", "undo_retention"),
+    "Target topic": (
+        *("create_topic", "topic_config", "append", "into_source", "retention", "undo_retention"),
+        *("replication_factor", "reset_extra", "ignored"),
+    ),
+    "Consumer groups": ("globs", "no_groups", "rename", "approximate"),
     "Jobs": ("resume", "job", "jobs", "partial", "patience", "rate", "speed"),
     "Output": ("as_json", "form", "template", "as_envelope", "raw", "stats"),
     "Reports": ("paths", "sign_key", "since_report", "key"),
     "Chunks and blocks": (
-        *("chunk_bytes", "chunk_records", "chunk_interval", "chunk_idle", "chunk_span", "block_bytes"),
+        *("chunk_bytes", "chunk_records", "chunk_interval", "chunk_idle", "chunk_span", "block_bytes", "key_filter"),
         *("layout", "record_format", "codec", "gzip_library", "gzip_level", "zstd_level"),
     ),
     "Reading from Kafka": (
         *("isolation_level", "group_id", "group_protocol", "group_instance_id", "topic_refresh"),
-        *("on_gap", "on_bad_record", "dlq_topic"),
+        *("on_gap", "on_bad_record", "dlq_topic", "groups", "groups_interval"),
     ),
     "Process": (
         *("workers", "memory", "buffer_dir", "buffer_bytes", "grace", "http", "log_format"),

@@ -212,8 +212,11 @@ def _print(lines: Sequence[str]) -> None:
         click.echo(masked_urls(traceback.format_exc()), nl=False, err=True)
 
 
-def confirm(question: str, *, undone: str, is_agreed: bool) -> None:
-    """Asks unless `is_agreed`; raises click.Abort at a no, UsageError with what is `undone` where nobody can answer."""
+def confirm(question: str, *, undone: str, is_agreed: bool, typed: str | None = None) -> None:
+    """Asks unless `is_agreed`; raises click.Abort at a no, UsageError with what is `undone` where nobody can answer.
+
+    With `typed`, that word is the only yes.
+    """
     if is_agreed:
         return
     if not sys.stdin.isatty():
@@ -222,7 +225,10 @@ def confirm(question: str, *, undone: str, is_agreed: bool) -> None:
             why="there is no terminal to ask on, and --yes is not set",
             remedy="add --yes, or --dry-run to see only the plan",
         )
-    click.confirm(question, abort=True, err=True)
+    if typed is None:
+        click.confirm(question, abort=True, err=True)
+    elif click.prompt(f"{question} Type {typed} to agree", err=True) != typed:
+        raise click.Abort
 
 
 def closing(*examples: str) -> str:

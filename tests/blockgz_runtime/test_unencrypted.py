@@ -8,7 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from archiver.cli import main as archiver
-from blockgz_runtime.unencrypted import is_loopback, unencrypted_brokers, unencrypted_endpoint
+from blockgz_runtime.own_host import is_loopback
+from blockgz_runtime.unencrypted import unencrypted_brokers, unencrypted_endpoint
 from replayer.cli import main as replayer
 
 

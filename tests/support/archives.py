@@ -8,13 +8,14 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from index_format import objects
-from index_format.blocks import BlockBuilder, IsalCompressor, RawBlock, member_crc32
+from index_format.blocks import BlockBuilder, IsalCompressor, RawBlock
 from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Gap, ancestor_index
-from index_format.identity import ArchiveInfo, TopicInfo
+from index_format.identity import ArchiveInfo, TopicConfig, TopicInfo
 from index_format.inventory import Incarnation, Inventory, united
 from index_format.keys import (
     INDEX_SUFFIX,
     LAYOUTS,
+    TOPIC_CONFIG_OBJECT,
     ChunkStart,
     Conflict,
     PartitionKeys,
@@ -93,6 +94,22 @@ class ArchiveWriter:
         return writer
 
 
+def put_topic_config(
+    archive: ArchiveWriter, topic: str, partitions: int, config: dict[str, str], incarnation: int = 1
+) -> None:
+    """Stores what a topic was like, with no default of its cluster."""
+    seen = TopicConfig(
+        topic=topic,
+        topic_id=f"id-{incarnation}",
+        partitions=partitions,
+        replication_factor=1,
+        config=config,
+        defaults={},
+    )
+    home = topic_home(archive.layout, TopicFolder(topic, incarnation))
+    archive.put(home + TOPIC_CONFIG_OBJECT, objects.encode(seen))
+
+
 @dataclass
 class PartitionWriter:
     """Commits chunks to one partition."""
@@ -104,6 +121,7 @@ class PartitionWriter:
     records: list[Record] = field(default_factory=list)
     """Everything committed so far."""
     indexes: list[ChunkIndex] = field(default_factory=list)
+    key_filter_bits: int | None = None
 
     def __post_init__(self) -> None:
         self.marker = Marker(
@@ -233,21 +251,9 @@ class PartitionWriter:
     ) -> tuple[ChunkIndex, bytes]:
         blocks: list[BlockEntry] = []
         data = b""
-        for raw, summary in self._blocks(chunk, block_bytes):
-            member = COMPRESSOR.compress(raw)
-            blocks.append(
-                BlockEntry(
-                    byte_length_uncompressed=len(raw),
-                    num_records=summary.num_records,
-                    byte_length=len(member),
-                    byte_offset=len(data),
-                    first_record_offset=summary.first_offset,
-                    last_record_offset=summary.last_offset,
-                    min_timestamp=summary.min_timestamp,
-                    max_timestamp=summary.max_timestamp,
-                    crc32=member_crc32(member),
-                )
-            )
+        for block in self._blocks(chunk, block_bytes):
+            member = COMPRESSOR.compress(block.raw)
+            blocks.append(block.entry(len(data), len(member)))
             data += member
         index = ChunkIndex(
             archive_id=ARCHIVE_ID,
@@ -274,7 +280,7 @@ class PartitionWriter:
         return index, data
 
     def _blocks(self, chunk: Sequence[Record], block_bytes: int) -> Iterator[RawBlock]:
-        builder = BlockBuilder(record_format(self.record_format), CREATE_TIME, block_bytes)
+        builder = BlockBuilder(record_format(self.record_format), CREATE_TIME, block_bytes, self.key_filter_bits)
         yield from builder.add(batch_from_records(chunk))
         last = builder.finish()
         assert last is not None

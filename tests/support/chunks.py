@@ -50,7 +50,7 @@ def finished_chunk(format_name: str, records: tuple[Record, ...], start: int, ne
     """The chunk of those records, its bytes in memory."""
     blocks: list[BlockEntry] = []
     data = b""
-    for raw, summary in _raw_blocks(format_name, records):
+    for raw, summary, _ in _raw_blocks(format_name, records):
         member = COMPRESSOR.compress(raw)
         blocks.append(
             BlockEntry(

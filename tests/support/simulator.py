@@ -82,9 +82,14 @@ def collector() -> Run:
                 yield Delete(key)
 
 
+def is_write(operation: Step | None) -> bool:
+    """Whether it changes the store."""
+    return isinstance(operation, (*WRITES, Overwrite, Delete))
+
+
 def fates_of(operation: Step) -> tuple[Fate, ...]:
     """What may go wrong with an operation."""
-    if isinstance(operation, (*WRITES, Overwrite, Delete)):
+    if is_write(operation):
         return FATES_OF_WRITES
     if isinstance(operation, (*READS, *LOG_READS)):
         return (*CRASHES, Fate.NOT_APPLIED)
@@ -183,6 +188,8 @@ class Actor:
                 return None
             case op.NewToken():
                 return str(uuid.UUID(int=self._tokens.getrandbits(128)))
+            case op.Now():
+                return round(self._store.now * 1000)
             case op.StillAssigned():
                 return True
             case op.ReadLogBounds(at_least):

@@ -14,6 +14,7 @@ def service(
     heartbeat_age: float = 0.5,
     paused: bool = False,
     watermarks_age: float | None = None,
+    groups_age: float | None = None,
 ) -> ServiceSnapshot:
     return ServiceSnapshot(
         version="1.2.3",
@@ -28,6 +29,9 @@ def service(
         buffer_budget=2000,
         buffer_bytes=30,
         watermarks_age_seconds=watermarks_age,
+        groups_age_seconds=groups_age,
+        group_tables=40,
+        group_failures=2,
         progress_seconds=900.0,
         partitions=partitions,
     )

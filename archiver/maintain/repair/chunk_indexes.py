@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from itertools import product
 from typing import TypeVar
 
 from archiver.commit.archive import archive_info
@@ -22,8 +23,17 @@ from blockgz_runtime.store.writer import ListedObject, StoredObject, ToolStore
 from index_format import objects
 from index_format.ancestor.index import decode_old_index
 from index_format.ancestor.members import Scanned
-from index_format.chunk_index import UNVERIFIED, BlockEntry, ChunkIndex, DataObject, Gap, ancestor_index
+from index_format.chunk_index import (
+    MAX_KEY_FILTER_BITS,
+    UNVERIFIED,
+    BlockEntry,
+    ChunkIndex,
+    DataObject,
+    Gap,
+    ancestor_index,
+)
 from index_format.errors import BlockgzError, CorruptBlock, FormatError, MalformedObject
+from index_format.key_filter import probes_of
 from index_format.keys import (
     INDEX_SUFFIX,
     SEED_INDEX_SUFFIX,
@@ -40,6 +50,8 @@ REQUESTS_AT_ONCE = 8
 MOST_NEXT_OFFSETS = 64
 MOST_FILLED = 4
 """So many chunks may have taken the place of one gap."""
+USUAL_KEY_FILTERS = (10, 8, 12)
+"""Bits a key."""
 GAP_REASONS = ("retention", "skipped", UNVERIFIED)
 ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
 
@@ -164,11 +176,12 @@ def _committed(
     likely_pasts, other_pasts = _pasts(chain, entry, before)
     reach = range(entry.last_offset + 1, entry.next_offset)
     formats = {index.record_format for index in beside}
-    for key, listed in place.data_at.get(number, ()):
+    for (key, listed), bits in product(place.data_at.get(number, ()), _key_filter_bits(beside)):
         if listed.size != entry.bytes:
             continue
+        times = (entry.min_timestamp, entry.max_timestamp)
         try:
-            blocks, form = _blocks(place, key, listed.size, formats, (entry.min_timestamp, entry.max_timestamp))
+            blocks, form = _blocks(place, key, listed.size, formats, times, bits)
         except FormatError as error:
             failure = error
             continue
@@ -192,6 +205,17 @@ def _committed(
             remedy="restore the index from a copy; until then, read the records from the data object with zcat",
         )
     raise failure
+
+
+def _key_filter_bits(beside: Sequence[ChunkIndex]) -> Sequence[int | None]:
+    """How many bits a key the filters of a chunk may have, by those of its neighbours, or as documented."""
+    if not beside:
+        return [None, *USUAL_KEY_FILTERS]
+    filters = {index.blocks[0].key_filter for index in beside}
+    bits = [
+        bits for bits in range(1, MAX_KEY_FILTER_BITS + 1) for each in filters if each and each[0] == probes_of(bits)
+    ]
+    return _likely(bits, [None])
 
 
 def _pasts(chain: Chain, entry: ChunkEntry, before: Sequence[ChunkEntry]) -> tuple[list[Past], list[Past]]:
@@ -256,14 +280,19 @@ def _sidecars(place: ListedPartition) -> RepairPlan:
 
 
 def _blocks(
-    place: ListedPartition, key: ObjectKey, size: int, formats: set[str], timestamps: tuple[int, int] | None
+    place: ListedPartition,
+    key: ObjectKey,
+    size: int,
+    formats: set[str],
+    timestamps: tuple[int, int] | None,
+    key_filter_bits: int | None = None,
 ) -> tuple[tuple[BlockEntry, ...], str]:
     """The blocks of a data object and their record format; raises a FormatError."""
     others = sorted(formats - {"arrow"})
     usual = others[0] if others else "text" if place.target.keys.layout == "seed" else "json"
     form = "arrow" if ".arrows." in key.key else usual
     if form != "text":
-        return blocks_of(place.scan(key, size), form), form
+        return blocks_of(place.scan(key, size), form, key_filter_bits), form
     sidecar = place.store.get(key.stem + INDEX_SUFFIX)
     if sidecar is None:
         raise CorruptBlock(

@@ -67,7 +67,7 @@ def store_marker(
         index = chunk.index
         if marker.next_offset is None or marker.next_offset < index.start_offset:
             marker = markers.advanced(marker, index.start_offset, nonce=nonce, leader_epoch=None, gaps=gaps_before)
-        marker = yield from fold_tail(keys, marker)
+        marker = yield from fold_tail(keys, marker, {})
         marker = markers.appended(
             marker,
             markers.entry_of(index, chunk.name, chunk.body),

@@ -337,7 +337,7 @@ def test_a_marker_that_vanishes_is_never_created_anew(store: MemoryStore) -> Non
         (b"{", MalformedObject),
         (b"[]", MalformedObject),
         (b'{"format":"block-gzip","version":1}', MalformedObject),
-        (b'{"format":"block-gzip-marker","version":2}', UnsupportedVersion),
+        (b'{"format":"block-gzip-marker","version":3}', UnsupportedVersion),
         (b'{"format":"block-gzip-marker","version":1,"epoch":1}', MalformedObject),
     ],
 )

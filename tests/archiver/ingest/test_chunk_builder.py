@@ -10,16 +10,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from archiver.commit.commit import FinishedChunk
 from archiver.errors import UnencodableRecord
 from archiver.ingest.buffer import BufferFile, BufferFolder
-from archiver.ingest.chunk_builder import ChunkBuilder, ChunkSettings
+from archiver.ingest.chunk_builder import ENTRY_BYTES, ChunkBuilder, ChunkSettings
 from archiver.ingest.roll_policy import RollLimits
 from blockgz_runtime.errors import BufferFull
 from index_format.blocks import IsalCompressor
 from index_format.chunk_index import Gap
+from index_format.key_filter import hashes_of, key_filter
 from index_format.keys import ChunkStart
 from index_format.record_formats import record_format
 from index_format.records import Record, batch_from_records, record_hash
@@ -274,3 +276,28 @@ def test_a_full_chunk_is_not_finished(buffer: BufferFolder) -> None:
         chunk.finish(2)
     assert chunk.cut(buffer.new_file()) is None, "nothing is in the buffer"
     assert chunk.open_block_bytes > 0
+
+
+@pytest.mark.parametrize("bits", [None, 10])
+def test_blocks_have_key_filters_where_they_are_asked_for(builder: Builder, bits: int | None) -> None:
+    chunk = builder(key_filter_bits=bits)
+    rows = [record(offset, bytes(100), b"key-%d" % (offset // 3)) for offset in range(12, 40)]
+    for start in range(0, len(rows), 5):
+        add(chunk, rows[start : start + 5])
+    finished = chunk.finish(40)
+    assert len(finished.blocks) > 3
+    for block in finished.blocks:
+        inside = range(block.first_record_offset, block.last_record_offset + 1)
+        keys = hashes_of({b"key-%d" % (offset // 3) for offset in inside})
+        assert block.key_filter == (key_filter(keys, bits) if bits else msgspec.UNSET)
+
+
+def test_key_filters_of_a_chunk_are_bounded(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("archiver.ingest.chunk_builder.MAX_KEY_FILTERS", 20)
+    chunk = builder(key_filter_bits=32)
+    add(chunk, [record(offset, bytes(100), b"%d" % offset) for offset in range(12, 40)])
+    finished = chunk.finish(40)
+    sizes = [len(block.key_filter) if isinstance(block.key_filter, bytes) else 0 for block in finished.blocks]
+    assert sizes[0] and not any(sizes[sizes.index(0) :])
+    assert sum(sizes) <= 20 + max(sizes)
+    assert chunk.open_index_bytes == ENTRY_BYTES * len(sizes) + sum(sizes)

@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec import UNSET
+from msgspec.structs import replace
+
 from archiver.ingest.kafka_cluster import KafkaCluster, TopicDescription
 from archiver.ingest.topics import TopicConfigs, keep_topic_config
 from blockgz_runtime.errors import BrokerUnreachable, StoreUnavailable
@@ -33,20 +36,41 @@ def seen(partitions: int = 4, config: dict[str, str] | None = None, topic_id: st
     )
 
 
+def keep(store: LocalStore, config: TopicConfig, seen_at: int = 1_000) -> bool:
+    return keep_topic_config(store, "topic", TopicFolder("orders"), config, seen_at=seen_at)
+
+
+def dated(store: LocalStore) -> list[tuple[int, TopicConfig]]:
+    keys = sorted(each.key for each in store.list("topic=orders/_configs/"))
+    found = [store.get(key) for key in keys]
+    configs = [objects.decode(each.body, TopicConfig, KEY) for each in found if each is not None]
+    assert [int(key.rpartition("/")[2][:20]) for key in keys] == [each.seen_at for each in configs]
+    return [(each.seen_at, replace(each, seen_at=UNSET)) for each in configs if each.seen_at is not UNSET]
+
+
 def test_what_was_seen_last_is_kept(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    assert keep_topic_config(store, KEY, seen(config={}))
-    assert not keep_topic_config(store, KEY, seen(config={})), "nothing changed"
-    assert keep_topic_config(store, KEY, seen(6, {"cleanup.policy": "compact"}))
+    assert keep(store, seen(config={}))
+    assert not keep(store, seen(config={})), "nothing changed"
+    assert keep(store, seen(6, {"cleanup.policy": "compact"}))
     assert stored(store) == seen(6, {"cleanup.policy": "compact"})
+
+
+def test_every_version_is_kept_with_its_date(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    for seen_at, partitions in [(1, 4), (2, 4), (3, 6), (4, 6), (5, 4)]:
+        keep(store, seen(partitions, {}), seen_at)
+    keep(store, seen(8, None), 6)
+    assert dated(store) == [(1, seen(4, {})), (3, seen(6, {})), (5, seen(4, {})), (6, seen(8, {}))]
+    assert stored(store) == seen(8, {})
 
 
 def test_what_is_not_reported_any_more_stays(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    keep_topic_config(store, KEY, seen(4, {"cleanup.policy": "compact"}))
-    assert keep_topic_config(store, KEY, seen(6, None))
+    keep(store, seen(4, {"cleanup.policy": "compact"}))
+    assert keep(store, seen(6, None))
     assert stored(store) == seen(6, {"cleanup.policy": "compact"})
-    assert keep_topic_config(store, KEY, seen(6, None, topic_id="id-2")), "another topic has another configuration"
+    assert keep(store, seen(6, None, topic_id="id-2")), "another topic has another configuration"
     assert stored(store).config is None
 
 
@@ -57,7 +81,7 @@ def test_another_process_may_win(tmp_path: Path) -> None:
             return super().compare_and_swap(key, body, expected)
 
     store = Raced(tmp_path)
-    assert not keep_topic_config(store, KEY, seen(4, {}))
+    assert not keep(store, seen(4, {}))
     assert stored(store) == seen(8, {})
 
 
@@ -80,9 +104,9 @@ def test_trouble_stops_nothing_and_is_tried_again(tmp_path: Path) -> None:
     configs.keep(["orders", "gone"])
     assert store.get(KEY) is None
     configs.keep(["orders", "gone"])
-    assert stored(store) == TopicConfig(
-        topic="orders", topic_id="id-1", partitions=4, replication_factor=1, config={}, defaults={}
-    )
+    expected = TopicConfig(topic="orders", topic_id="id-1", partitions=4, replication_factor=1, config={}, defaults={})
+    assert stored(store) == expected
+    assert [config for _, config in dated(store)] == [expected]
 
 
 def test_a_damaged_one_is_left_alone(tmp_path: Path) -> None:

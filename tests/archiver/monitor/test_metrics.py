@@ -68,6 +68,8 @@ def test_values_come_from_one_snapshot_at_the_time_of_the_scrape() -> None:
     assert samples["blockgz_stopped_partitions",] == 1
     assert samples["blockgz_memory_bytes", "open_blocks"] == 20
     assert ("blockgz_watermarks_age_seconds",) not in samples
+    assert ("blockgz_groups_age_seconds",) not in samples
+    assert (samples["blockgz_group_tables_total",], samples["blockgz_group_failures_total",]) == (40, 2)
 
 
 def test_a_service_is_live_and_ready() -> None:

@@ -20,9 +20,12 @@ from archiver.cli import main as archiver
 from blockgz_runtime.errors import UnresolvedReference, UsageError
 from blockgz_runtime.kafka.secrets import look_up_secrets
 from blockgz_runtime.kafka.settings import client_settings, make_client
+from blockgz_runtime.store.local import LocalStore
 from index_format.errors import MASK
 from replayer.cli import main as replayer
-from tests.support.archives import ArchiveWriter, records
+from replayer.replay.jobs.folder import JobFolder
+from tests.replayer.replay.jobs.test_log import request
+from tests.support.archives import ArchiveWriter, put_topic_config, records
 from tests.support.sasl_broker import SaslBroker
 
 SECRET = "hunter2-that-nobody-sees"
@@ -40,6 +43,8 @@ class Call:
 
 
 ARCHIVE = ("-a", "./archive")
+JOB = ("--job", "j", "--jobs", "./jobs", *ARCHIVE)
+POSITIONS = ("--positions", "positions.csv")
 CALLS = {
     "archiver config show": Call(("orders", *ARCHIVE), 0, asks_broker=False, exit_code_when_lost=0),
     "archiver demo": Call(()),
@@ -49,8 +54,18 @@ CALLS = {
     # Needs Spark: its client is Java's, and its settings are looked at in tests/archiver/spark/test_job.py.
     "archiver spark": Call(("orders", *ARCHIVE, "--checkpoint", "checkpoint"), -1, asks_broker=False),
     "archiver status": Call((*ARCHIVE, "--json")),
+    "replayer drill": Call((*ARCHIVE, "--yes", "--json")),
+    "replayer groups apply": Call((*JOB, *POSITIONS, "--dry-run", "--json")),
+    "replayer groups plan": Call((*JOB, *POSITIONS, "--json")),
+    "replayer groups rollback": Call((*JOB, "--dry-run")),
     "replayer replay": Call(("orders", *ARCHIVE, "--to-topic", "copy", "--dry-run", "--json")),
+    "replayer restore": Call((*ARCHIVE, "--at", "2026-01-01", "--dry-run", "--json")),
+    # It serves until it is ended, and makes its clients when they are needed.
+    "replayer serve": Call((*ARCHIVE, "--http", "127.0.0.1:0"), -1, asks_broker=False),
     "replayer spark replay": Call(("orders", *ARCHIVE, "--to-topic", "copy", "--dry-run", "--json")),
+    "replayer topics apply": Call(("orders", *ARCHIVE, "--dry-run", "--json")),
+    "replayer topics diff": Call(("orders", *ARCHIVE, "--json")),
+    "replayer undo": Call(("--job", "j", "--jobs", "./jobs", "--dry-run", "--json")),
     "replayer verify": Call(("orders", *ARCHIVE, "--against-topic", "copy", "--json")),
 }
 
@@ -77,9 +92,18 @@ def test_every_command_that_takes_settings_of_kafka_is_tried() -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("secrets")
-    ArchiveWriter(path / "archive").partition("orders", 0).commit(records(range(10)))
+    archive = ArchiveWriter(path / "archive")
+    archive.partition("orders", 0).commit(records(range(10)))
+    put_topic_config(archive, "orders", 1, {})
+    JobFolder(LocalStore(path / "jobs"), "j").create(request(created=True, target_topic_id="id"))
     (path / "password").write_text(SECRET + "\n")
+    (path / "positions.csv").write_text("group,orders,0,3\n")
     return path
+
+
+@pytest.fixture(autouse=True)
+def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
 
 @pytest.fixture

@@ -90,7 +90,7 @@ def test_a_store_that_hangs_is_not_waited_for(archive: str, monkeypatch: pytest.
 
 
 def test_commands_and_options() -> None:
-    assert completed(replayer, "re") == ["replay"]
+    assert completed(replayer, "repl") == ["replay"]
     assert "--archive" in completed(replayer, "cat", "--arch")
 
 

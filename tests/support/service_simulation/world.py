@@ -41,7 +41,8 @@ KEPT_LINES = 20000
 
 @lru_cache(maxsize=1)
 def base_config() -> RunConfig:
-    return RunConfig(archive="./archive", bootstrap_servers="simulated:9092", topics=("t*",))
+    """Without consumer groups: they are asked for by threads of their own, apart from archiving."""
+    return RunConfig(archive="./archive", bootstrap_servers="simulated:9092", topics=("t*",), groups=None)
 
 
 @dataclass

@@ -66,9 +66,10 @@ def verified(root: Path) -> dict[str, Any]:
     return result
 
 
-def partition_of(root: Path, **settings: Any) -> PartitionWriter:
+def partition_of(root: Path, key_filter_bits: int | None = None, **settings: Any) -> PartitionWriter:
     """Chunks with all that a chain may have: gaps before and inside, progress, conflict names."""
     partition = ArchiveWriter(root).partition("orders", 3, **settings)
+    partition.key_filter_bits = key_filter_bits
     partition.commit(records(range(10, 40)))
     partition.advance(45)
     partition.commit(records([*range(45, 60), *range(62, 70)]), next_offset=75)
@@ -93,6 +94,17 @@ def test_an_index_is_rebuilt_byte_for_byte(tmp_path: Path, form: str, damage: st
     assert [step["done"] for step in result["steps"]] == [True] * 4
     assert contents(tmp_path) == whole
     assert repaired("index", tmp_path, "orders")["steps"] == []
+
+
+@pytest.mark.parametrize(("bits", "lost"), [(10, 4), (7, 1)])
+def test_key_filters_are_rebuilt_too(tmp_path: Path, bits: int, lost: int) -> None:
+    """By those of the chunks beside it; where none is left, those that the documentation names."""
+    partition_of(tmp_path, bits)
+    whole = contents(tmp_path)
+    for path in sorted(tmp_path.rglob("*.index.json"))[:lost]:
+        path.unlink()
+    assert len(repaired("index", tmp_path, "orders")["steps"]) == lost
+    assert contents(tmp_path) == whole
 
 
 def test_one_chunk_by_its_key(tmp_path: Path) -> None:

@@ -1,0 +1,120 @@
+import random
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from archiver.cli import main as archiver
+from archiver.maintain.old_tables import DAY_MS, HOUR_MS, MONTH_MS, GroupTableObject, find_superfluous, group_table
+from archiver.maintain.sweep import plan_sweep, sweep
+from blockgz_runtime.store.local import LocalStore
+from blockgz_runtime.store.writer import ListedObject
+from index_format.keys import TopicFolder, configs_home, dated_key, groups_home
+from replayer.cli import main as replayer
+from tests.support.archives import ArchiveWriter, records
+
+PROGRAMS = {"archiver": archiver, "replayer": replayer}
+NOW_MS = 400 * DAY_MS
+GRACE = 3600.0
+
+
+def table(slot: int, topic: str = "orders", modified_ms: int | None = None) -> GroupTableObject:
+    folder = TopicFolder(topic)
+    modified = (slot if modified_ms is None else modified_ms) / 1000
+    found = group_table("topic", ListedObject(dated_key(groups_home("topic", folder), slot), 10, modified))
+    assert found == (folder, slot, found.listed if found else None)
+    return found
+
+
+def kept(slots: list[int], now_ms: int = NOW_MS) -> list[int]:
+    gone = {each.slot for each in find_superfluous([table(slot) for slot in slots], now=now_ms / 1000, grace=GRACE)}
+    return sorted(set(slots) - gone)
+
+
+def test_old_tables_are_thinned() -> None:
+    last_day = list(range(NOW_MS - DAY_MS + 60_000, NOW_MS, 60_000))
+    hourly = [NOW_MS - 2 * DAY_MS + minute * 60_000 for minute in range(120)]
+    daily = [NOW_MS - MONTH_MS - 2 * DAY_MS + hour * HOUR_MS for hour in range(48)]
+    assert kept([*last_day, *hourly, *daily]) == [
+        daily[23],
+        daily[47],
+        hourly[59],
+        hourly[119],
+        *last_day,
+    ]
+
+
+def test_the_newest_stays_however_old_it_is() -> None:
+    assert kept([5]) == [5]
+    assert kept([5, 6, 7]) == [7]
+    assert kept([NOW_MS + 60_000, NOW_MS]) == [NOW_MS, NOW_MS + 60_000]
+
+
+def test_what_is_thinned_once_is_what_would_be_thinned_later() -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    slots = sorted(rng.sample(range(NOW_MS - 60 * DAY_MS, NOW_MS), 500))
+    left = slots
+    for now_ms in range(NOW_MS, NOW_MS + 90 * DAY_MS, 7 * HOUR_MS):
+        left = kept(left, now_ms)
+        assert left[-1] == slots[-1]
+    assert left == kept(slots, NOW_MS + 90 * DAY_MS)
+
+
+def test_topics_have_tables_of_their_own_and_the_grace_counts() -> None:
+    tables = [table(5), table(6), table(5, "bills"), table(7, modified_ms=NOW_MS - 1000), table(8)]
+    found = find_superfluous(tables, now=NOW_MS / 1000, grace=GRACE)
+    assert [(each.folder.topic, each.slot) for each in found] == [("orders", 5), ("orders", 6)]
+
+
+def told(root: Path, *command: str) -> tuple[str, str, int]:
+    result = CliRunner().invoke(PROGRAMS[command[0]], [*command[1:], "-a", str(root)])
+    return re.sub(r"[0-9.]+ (m?s)\b", r"\1", result.stdout), result.stderr, result.exit_code
+
+
+@pytest.mark.parametrize("layout", ["topic", "seed"])
+def test_other_tools_pass_over_tables_and_configurations(layout: str, tmp_path: Path) -> None:
+    writer = ArchiveWriter(tmp_path, layout)
+    writer.partition("orders", 0, record_format="text").commit(records(range(3)))
+    commands = [
+        ("replayer", "ls"),
+        ("replayer", "describe", "orders"),
+        ("replayer", "verify", "--deep"),
+        ("replayer", "coverage"),
+        ("archiver", "status"),
+        ("archiver", "repair", "index", "orders", "--dry-run"),
+        ("archiver", "repair", "marker", "orders", "--dry-run"),
+        ("archiver", "repair", "salvage", "orders:0", "--dry-run"),
+        ("archiver", "repair", "inventory", "--dry-run"),
+        ("archiver", "gc", "--dry-run"),
+    ]
+    before = [told(tmp_path, *command) for command in commands]
+    assert {code for _, _, code in before} <= {0, 4}, before
+    writer.put(dated_key(groups_home(layout, TopicFolder("orders")), 5), b"table")
+    writer.put(dated_key(configs_home(layout, TopicFolder("orders")), 5), b"config")
+    assert [told(tmp_path, *command) for command in commands] == before
+
+
+@pytest.mark.parametrize("layout", ["topic", "seed"])
+def test_a_sweep_thins_tables_and_leaves_configurations(
+    layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = ArchiveWriter(tmp_path, layout)
+    for topic in ("orders", "bills"):
+        writer.partition(topic, 0, record_format="text").commit(records(range(3)))
+        for at_ms in (5, 6, 7):
+            writer.put(dated_key(groups_home(layout, TopicFolder(topic)), at_ms), b"table")
+            writer.put(dated_key(configs_home(layout, TopicFolder(topic)), at_ms), b"config")
+    store = LocalStore(tmp_path)
+    later = store.clock() + 2 * GRACE
+    monkeypatch.setattr(store, "clock", lambda: later)
+    before = {listed.key for listed in store.list("")}
+    plan = plan_sweep(store, ["orders"], GRACE)
+    assert (plan.count, plan.bytes, plan.problems) == (2, 10, ())
+    assert sweep(store, plan, lambda _: None).deleted == 2
+    gone = {dated_key(groups_home(layout, TopicFolder("orders")), at_ms) for at_ms in (5, 6)}
+    assert {listed.key for listed in store.list("")} == before - gone
+    assert plan_sweep(store, [], 3 * GRACE).count == 0
+    assert plan_sweep(store, [], GRACE).count == 2
