@@ -1,0 +1,222 @@
+"""`replayer serve`."""
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from blockgz_runtime.errors import UsageError
+from blockgz_runtime.kafka.secrets import look_up_secrets
+from blockgz_runtime.kafka.settings import client_settings
+from blockgz_runtime.process import ended_soon_after_signals, share_heaps
+from blockgz_runtime.program.kafka_options import kafka_options
+from blockgz_runtime.program.main import closing
+from blockgz_runtime.program.options import Option, OptionSet
+from replayer.cli.options.archive_options import archive_options
+from replayer.cli.options.options import jobs_option
+from replayer.place import ArchivePlace
+from replayer.serve.app import make_app
+from replayer.serve.settings import Access, ServeSettings, parse_network, read_token
+
+MOST_CONNECTIONS = 200
+END_SECONDS = 3
+HEAD_BYTES = 32 * 1024
+REQUEST_SECONDS = 10.0
+"""A connection over which no whole request came in so long, or up to twice of it, is closed."""
+
+
+def _access(**given: Any) -> tuple[Access, int]:
+    host, port = _host_and_port(given.pop("http"))
+    return Access(host, **given), port
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"--http {address[:80]} is not an address", remedy="write HOST:PORT, such as 127.0.0.1:8080")
+    return host.strip("[]"), int(port)
+
+
+access_options = OptionSet(
+    "access",
+    _access,
+    Option("--http", metavar="HOST:PORT", default="127.0.0.1:8080", help="Where to listen; port 0 is any free port."),
+    Option(
+        "--token-file",
+        "token",
+        parse=read_token,
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Ask for the token in this file; needed on other addresses than loopback ones.",
+    ),
+    Option("--user-header", metavar="NAME", help="The header in which a proxy in front names the user."),
+    Option(
+        "--trusted-proxy",
+        "trusted_proxies",
+        multiple=True,
+        parse=lambda texts: tuple(map(parse_network, texts)),
+        metavar="ADDRESS",
+        help="Address or network of that proxy; may be repeated.",
+    ),
+    Option(
+        "--allowed-host",
+        "allowed_hosts",
+        multiple=True,
+        parse=lambda names: frozenset(name.lower() for name in names),
+        metavar="NAME",
+        help="Name by which browsers ask for the page; may be repeated.",
+    ),
+)
+"""Passes `access: tuple[Access, int]`, the port last."""
+
+REPORTS = Option(
+    "--reports",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Folder of verification reports: shown, and written by verifications of the page.",
+)
+REPORT_KEY = Option(
+    "--key",
+    "report_key",
+    type=click.Path(path_type=Path),
+    envvar="BLOCKGZ_REPORT_KEY",
+    metavar="PEM",
+    help="The public key of who signed the reports.",
+)
+SIGN_KEY = Option(
+    "--sign-key", type=click.Path(path_type=Path), metavar="PEM", help="Key that signs reports made by the page."
+)
+
+
+@click.command(
+    "serve",
+    epilog=closing(
+        "replayer serve -a ./archive",
+        "replayer serve -a s3://bucket/prefix -b localhost:9092 --allow-replay",
+        "replayer serve -a s3://bucket/prefix --http 0.0.0.0:8080 --token-file /run/secrets/token",
+        "replayer serve -a ./archive --archiver http://localhost:9464 --reports ./reports",
+    ),
+)
+@access_options
+@Option("--allow-replay", is_flag=True, help="Allow replays; without it, the page only reads.")
+@Option(
+    "--archiver",
+    "archivers",
+    multiple=True,
+    metavar="URL",
+    help="An archiver's --http address, such as http://localhost:9464, to show its lag; may be repeated.",
+)
+@REPORTS
+@REPORT_KEY
+@SIGN_KEY
+@jobs_option
+@kafka_options()
+@archive_options
+def command(access: tuple[Access, int], kafka: dict[str, str], archive: ArchivePlace, **given: Any) -> None:
+    """Show an archive as a web page, with an API under it.
+
+    Topics, coverage, records, searches, verifications, replays and archivers. Read-only without --allow-replay. On a
+    loopback address, everybody on this machine may use it; elsewhere it needs a token, or a proxy that names the users.
+    A replay is a process of its own, which goes on when the page ends.
+    """
+    _check_archivers(given["archivers"])
+    if kafka.get("bootstrap.servers"):
+        look_up_secrets(
+            client_settings(kafka, "page"), os.environ
+        )  # what is wrong is told now, not by the first replay
+    share_heaps()
+    settings = ServeSettings(archive.absolute(), access[0], kafka, **given)
+    listening = _listen(access[0].host, access[1])
+    asyncio.run(_serve(settings, listening))
+
+
+def _check_archivers(urls: tuple[str, ...]) -> None:
+    for url in urls:
+        if not url.startswith(("http://", "https://")):
+            raise UsageError(f"--archiver {url[:80]} is not a URL", remedy="write http://HOST:9464")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=128
+        )
+    except (OSError, OverflowError) as error:
+        raise UsageError(
+            f"--http {host}:{port} cannot be opened",
+            why=getattr(error, "strerror", None) or str(error),
+            remedy="use HOST:PORT with an address of this machine and a free port",
+        ) from error
+
+
+class _Server(uvicorn.Server):
+    """Ends in order at SIGTERM and SIGINT, which a service is ended by."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        for number in numbers:
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            # A read of a folder that hangs cannot be ended, nor waited for.
+            with ended_soon_after_signals(dict.fromkeys(numbers, 0), 2 * END_SECONDS):
+                yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+
+class _Connection(H11Protocol):
+    """A connection that cannot be held without asking for something: there are few of them."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._look_again()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _look_again(self) -> None:
+        self._timer = self.loop.call_later(REQUEST_SECONDS, self._look, self.cycle, self._is_waiting)
+
+    def _look(self, before: object, was_waiting: bool) -> None:
+        if was_waiting and self._is_waiting and self.cycle is before:
+            self.transport.close()
+        else:
+            self._look_again()
+
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether a request has to come, or the rest of one."""
+        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+
+
+async def _serve(settings: ServeSettings, listening: socket.socket) -> None:
+    config = uvicorn.Config(
+        make_app(settings),
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        lifespan="on",
+        http=_Connection,
+        ws="none",
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_graceful_shutdown=END_SECONDS,
+        h11_max_incomplete_event_size=HEAD_BYTES,
+    )
+    host, port = listening.getsockname()[:2]
+    click.echo(f"serving {settings.place.address} on http://{f'[{host}]' if ':' in host else host}:{port}", err=True)
+    gc.freeze()
+    await _Server(config).serve([listening])

@@ -1,0 +1,276 @@
+"""The API of what takes long: replays, proofs, verifications and searches; and of reports and archivers."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import msgspec
+from fastapi import APIRouter, Request
+from fastapi.responses import Response, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from blockgz_runtime.errors import NotInArchive, StoreUnavailable, UsageError
+from index_format.errors import BlockgzError
+from replayer.read.positions import parse_position
+from replayer.read.record_filter import RecordFilter
+from replayer.read.request import SelectionRequest
+from replayer.read.selection import Positions
+from replayer.read.topics import parse_topic
+from replayer.replay.pace import parse_rate
+from replayer.serve.api.archive_routes import conditions
+from replayer.serve.errors import failure_of
+from replayer.serve.replay_form import ReplayForm, Text, Texts
+from replayer.serve.replays import LOOK_SECONDS
+from replayer.serve.replays import OVER as REPLAY_OVER
+from replayer.serve.searching import Search, planned_search, search
+from replayer.serve.service import Service, Serving, User, now_ms, unless_gone
+from replayer.serve.tasks import Task, events, steer
+from replayer.serve.verifying import DEPTHS, verify
+
+routes = APIRouter(tags=["jobs"])
+STEERING = ("pause", "resume", "cancel")
+
+
+class _Asked(BaseModel):
+    model_config = ConfigDict(extra="forbid", str_strip_whitespace=True)
+
+
+class SearchForm(_Asked):
+    """Records of a topic between two positions, with one of the keys, all headers, and a value that matches."""
+
+    topic: Text = Field(min_length=1)
+    start: Text = Field("earliest", alias="from")
+    to: Text = "latest"
+    key: Texts = []
+    header: Texts = []
+    grep: Text | None = None
+
+
+class ReplayJob(_Asked):
+    """A replay; `confirm` is the name of its target."""
+
+    kind: Literal["replay"]
+    replay: ReplayForm
+    confirm: Text
+
+
+class ProveJob(_Asked):
+    """The proof that a replay job wrote what it should have."""
+
+    kind: Literal["prove"]
+    job: Text
+
+
+class VerifyJob(_Asked):
+    """A verification of topics, all if none is named; `sample` is the share of chunks that is checked."""
+
+    kind: Literal["verify"]
+    topics: Texts = []
+    depth: Literal["structure", "blocks", "records"] = "blocks"
+    sample: float = Field(1.0, gt=0, le=1)
+
+
+class SearchJob(_Asked):
+    """A search."""
+
+    kind: Literal["search"]
+    search: SearchForm
+
+
+AnyJob = Annotated[ReplayJob | ProveJob | VerifyJob | SearchJob, Field(discriminator="kind")]
+
+
+class Rate(_Asked):
+    """`5000/s`, `20MB/s`, or null for no limit."""
+
+    rate: Text | None
+
+
+@routes.post("/plans/replay")
+async def plan_replay(form: ReplayForm, service: Serving, request: Request) -> dict[str, Any]:
+    """What a replay would do, or why it is refused; nothing is written."""
+    return await unless_gone(request, service.replays.plan(form))
+
+
+@routes.post("/plans/search")
+async def plan_search(form: SearchForm, service: Serving, request: Request) -> dict[str, Any]:
+    """What a search has to read."""
+    return (await unless_gone(request, planned(service, form))).document
+
+
+async def planned(service: Service, form: SearchForm) -> Search:
+    """The search of a form; raises UsageError, or what the archive raises."""
+    sought, now = conditions(form.key, form.header, form.grep), now_ms()
+    if not sought:
+        raise UsageError("there is nothing to search for", remedy="give a key, a header or a pattern")
+    positions = Positions(parse_position(form.start, now), parse_position(form.to, now))
+    selection = SelectionRequest(positions, filter=RecordFilter(None, None, sought), now=now)
+    return await planned_search(service.view.archive, parse_topic(form.topic), selection)
+
+
+@routes.get("/jobs")
+async def list_jobs(service: Serving) -> dict[str, Any]:
+    """All jobs, the newest first; those other than replays end with the server."""
+    return {"jobs": await all_jobs(service)}
+
+
+async def all_jobs(service: Service) -> list[dict[str, Any]]:
+    """Replay jobs and tasks, the newest first."""
+    found = [*(task.document for task in service.tasks), *await service.replays.all()]
+    return sorted(found, key=lambda job: job["created_at_ms"] or 0, reverse=True)
+
+
+@routes.post("/jobs", status_code=201)
+async def create_job(job: AnyJob, service: Serving, user: User) -> dict[str, Any]:
+    """Begins a job. A replay needs the server's --allow-replay."""
+    return await get_job(await begin(job, service, user), service)
+
+
+async def begin(job: AnyJob, service: Service, user: str) -> str:
+    """Begins a job; its name."""
+    match job:
+        case ReplayJob():
+            return await service.replays.begin(job.replay, job.confirm, user)
+        case ProveJob():
+            return (await begin_proof(job.job, service, user)).id
+        case VerifyJob():
+            return begin_verification(job, service, user).id
+        case SearchJob():
+            return (await begin_search(job.search, service, user)).id
+
+
+async def begin_search(form: SearchForm, service: Service, user: str) -> Task:
+    """Begins a search."""
+    sought = await planned(service, form)
+    words = ", ".join([*form.key, *form.header, *([form.grep] if form.grep else [])])
+    title = f"{words} in {form.topic}"
+    return service.tasks.begin("search", title, user, partial(search, sought=sought), can_pause=True)
+
+
+def begin_verification(job: VerifyJob, service: Service, user: str) -> Task:
+    """Begins a verification; raises UsageError for what names no topic."""
+    wanted = [parse_topic(topic) for topic in job.topics]
+    work = partial(
+        verify,
+        archive=service.view.archive,
+        settings=service.settings,
+        wanted=wanted,
+        depth=DEPTHS[job.depth],
+        share=job.sample,
+    )
+    title = f"{', '.join(job.topics) or 'all topics'}, {job.depth}, {100 * job.sample:.4g} % of the chunks"
+    return service.tasks.begin("verify", title, user, work)
+
+
+async def begin_proof(name: str, service: Service, user: str) -> Task:
+    """Begins the proof of a replay job; raises NotInArchive or UsageError."""
+    if not service.has_brokers:
+        raise UsageError("nothing can be proved", why="the server was started without -b", remedy="start it with -b")
+    job = await service.replays.get(name)
+    if "prove" not in job["actions"]:
+        raise UsageError(f"job {name} cannot be proved now", why=f"it is {job['state']}", remedy="wait until it ended")
+    return service.tasks.begin("prove", f"job {name}", user, partial(_prove, service=service, name=name))
+
+
+async def _prove(task: Task, service: Service, name: str) -> None:
+    # Here, because it needs a Kafka client, which most servers never make.
+    from replayer.replay.proof.job_proof import proof_document, prove_job  # noqa: PLC0415
+
+    @contextmanager
+    def watched(total: int) -> Iterator[Callable[[int], None]]:
+        task.all, task.unit = total, "records"
+        yield task.advance
+
+    kept, folder = await asyncio.to_thread(service.replays.kept, name)
+    proof = await prove_job(kept, folder, service.view.archive, service.settings.kafka, watched)
+    task.result = proof_document(proof)
+
+
+@routes.get("/jobs/{name}")
+async def get_job(name: str, service: Serving) -> dict[str, Any]:
+    """One job."""
+    if name in service.tasks:
+        return service.tasks.get(name).document
+    return await service.replays.get(name)
+
+
+@routes.post("/jobs/{name}/rate")
+async def limit_job(name: str, rate: Rate, service: Serving) -> dict[str, Any]:
+    """Changes the rate of a running replay."""
+    if rate.rate is not None:
+        parse_rate(rate.rate)
+    await service.replays.limit(name, rate.rate)
+    return await get_job(name, service)
+
+
+@routes.post("/jobs/{name}/{action}")
+async def steer_job(name: str, action: str, service: Serving) -> dict[str, Any]:
+    """`pause`, `resume` or `cancel`. A replay that ended before it was complete is resumed where it stopped."""
+    await steered(name, action, service)
+    return await get_job(name, service)
+
+
+async def steered(name: str, action: str, service: Service) -> None:
+    """Steers a job; raises UsageError or NotInArchive."""
+    if action not in STEERING:
+        raise NotInArchive(f"there is no action {action[:40]!r}", remedy=f"use one of {', '.join(STEERING)}")
+    if name in service.tasks:
+        steer(service.tasks.get(name), action)
+    elif action == "resume":
+        await service.replays.resume(name)
+    else:
+        await service.replays.steer(name, action)
+
+
+@routes.get("/jobs/{name}/events", response_class=StreamingResponse)
+async def watch_job(name: str, service: Serving) -> StreamingResponse:
+    """The job at once and after each change, as server-sent events, until it is over."""
+    known = await get_job(name, service)
+
+    async def changes() -> AsyncIterator[bytes]:
+        found = events(service.tasks.get(name)) if name in service.tasks else _replay_events(service, known)
+        async for document in found:
+            yield b"data: " + msgspec.json.encode(document) + b"\n\n"
+
+    return service.streamed(changes(), "text/event-stream")
+
+
+async def _replay_events(service: Service, known: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    """A store that does not answer is told as a failure of the job as it was; a job that was removed ends it."""
+    while True:
+        yield known
+        if known["state"] in REPLAY_OVER:
+            return
+        await asyncio.sleep(LOOK_SECONDS)
+        try:
+            known = await service.replays.watched(known["id"])
+        except StoreUnavailable as error:
+            known = known | {"failure": failure_of(error)}
+        except BlockgzError:
+            return
+
+
+@routes.get("/reports", tags=["reports"])
+async def list_reports(service: Serving) -> dict[str, Any]:
+    """Verification reports in the server's folder, the newest first."""
+    found = await asyncio.to_thread(service.reports.all)
+    return {"reports": [each.document for each in found]}
+
+
+@routes.get("/reports/{name}", tags=["reports"])
+async def get_report(name: str, service: Serving) -> Response:
+    """One report as it was written."""
+    return Response(await asyncio.to_thread(service.reports.body, name), media_type="application/json")
+
+
+@routes.get("/archivers", tags=["archivers"])
+async def list_archivers(service: Serving) -> dict[str, Any]:
+    """What the archivers tell that the server was told of."""
+    found = []
+    for each in await service.archivers.all():
+        partitions = [{**msgspec.to_builtins(p), "objection": p.objection} for p in each.partitions]
+        found.append({**asdict(each), "partitions": partitions})
+    return {"archivers": found}

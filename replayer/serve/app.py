@@ -1,0 +1,108 @@
+"""The application: routes under their guard, with one service behind them."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.staticfiles import StaticFiles
+
+from index_format.errors import BlockgzError
+from replayer.serve.api import archive_routes, job_routes
+from replayer.serve.errors import told
+from replayer.serve.guard import MAX_BODY_BYTES, Guard, Logins
+from replayer.serve.pages import archive_pages, job_pages, login_pages
+from replayer.serve.pages.rendering import error_page
+from replayer.serve.service import running_service
+from replayer.serve.settings import ServeSettings
+
+API = "/api/v1"
+DESCRIPTION = (
+    "What `replayer serve` shows and does. Errors are `{error, why, do}`. Long answers are JSON lines, or server-sent "
+    "events; a client that goes away ends the work it asked for."
+)
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": text,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Failure"}}},
+    }
+    for status, text in {
+        400: "what was asked for cannot be used as given",
+        401: "no valid token or user",
+        403: "from another site",
+        404: "not in the archive, or no such job",
+        405: "no such method",
+        409: "another writer or run owns it",
+        410: "damage: it cannot be read any more",
+        413: "the body is too large",
+        415: "the body is not JSON",
+        421: "the header Host names another server",
+        429: "too many wrong tokens",
+        502: "the store or the cluster refuses",
+        503: "the store or the cluster does not answer",
+    }.items()
+}
+
+
+def make_app(settings: ServeSettings) -> FastAPI:
+    """The application for one archive."""
+    logins = Logins(settings.access.token)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
+        async with running_service(settings) as service:
+            yield {"service": service, "logins": logins}
+
+    app = FastAPI(
+        title="blockgz",
+        version=version("blockgz"),
+        description=DESCRIPTION,
+        openapi_url=f"{API}/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        max_body_size=MAX_BODY_BYTES,
+    )
+    for routes in (archive_routes.routes, job_routes.routes):
+        app.include_router(routes, prefix=API, responses=ERRORS)
+    for routes in (archive_pages.routes, job_pages.routes, login_pages.routes):
+        app.include_router(routes, include_in_schema=False)
+    app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"))
+    for kind in (BlockgzError, RequestValidationError, ValidationError, HTTPException):
+        app.add_exception_handler(kind, _answer)
+    app.add_middleware(Guard, settings.access, logins, _answer)
+    app.openapi = _with_failures(app.openapi)  # type: ignore[method-assign]
+    return app
+
+
+def _answer(request: Request, error: Exception) -> Response:
+    status, failure = told(error)
+    headers = getattr(error, "headers", None)
+    if request.url.path.startswith("/api/") or "text/html" not in request.headers.get("accept", ""):
+        return JSONResponse(failure, status_code=status, headers=headers)
+    return error_page(request, status, failure)
+
+
+def _with_failures(make: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+    """The schema with that of errors, in the place of FastAPI's own."""
+
+    def made() -> dict[str, Any]:
+        schema = make()
+        schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+        text = {"type": "string"}
+        schemas["Failure"] = {"type": "object", "properties": dict.fromkeys(("error", "why", "do"), text)}
+        for path in schema["paths"].values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)
+        for name in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(name, None)
+        return schema
+
+    return made

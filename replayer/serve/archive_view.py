@@ -1,0 +1,227 @@
+"""What the page knows of an archive: its topics as of the last look, and their coverage.
+
+Pages are answered from what is known. What is older than a few seconds is looked at again behind them: markers all, and
+catalogs where a marker changed. An archive that nobody looks at costs nothing.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from blockgz_runtime.errors import NotInArchive
+from index_format.errors import BlockgzError
+from replayer.coverage.partition_coverage import PartitionCoverage, partition_coverage
+from replayer.read.archive import Archive, SurveyedTopic
+from replayer.read.inventory import MissingPartition, compare
+from replayer.read.listing import topic_document
+from replayer.read.partition import ArchivedPartition
+from replayer.read.prefetch import prefetched, streamed
+
+FRESH_SECONDS = 10.0
+"""What is younger is not looked at again."""
+SHARE_OF_TIME = 0.1
+"""A look that took long makes the next one wait, so that looks take at most this share of the time."""
+REMEMBERED_CHUNKS = 2_000_000
+"""In all coverages together, 48 bytes each."""
+PARTITIONS_AT_ONCE = 8
+TOPICS_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Survey:
+    """All topics as they were at `taken_at` (seconds since the epoch)."""
+
+    topics: dict[str, SurveyedTopic]
+    documents: dict[str, dict[str, Any]]
+    """By name, what a listing says of each."""
+    missing: tuple[MissingPartition, ...]
+    taken_at: float
+
+
+@dataclass
+class Look:
+    """A look that may still be under way; `done` of `all` partitions, None while that is unknown."""
+
+    task: asyncio.Task[Any] | None = None
+    done: int = 0
+    all: int | None = None
+    error: BlockgzError | None = None
+    ended_at: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for another one."""
+        if self.task is not None and not self.task.done():
+            return False
+        return time.monotonic() - self.ended_at >= max(FRESH_SECONDS, self.seconds / SHARE_OF_TIME)
+
+    def begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Does the work behind the pages; an error is kept for the next page."""
+
+        async def watched() -> None:
+            began = time.monotonic()
+            try:
+                await work()
+                self.error = None
+            except BlockgzError as error:
+                self.error = error
+            finally:
+                self.ended_at = time.monotonic()
+                self.seconds = self.ended_at - began
+
+        self.done, self.all = 0, None
+        self.task = asyncio.create_task(watched())
+
+    async def wait(self, seconds: float | None) -> None:
+        """Waits for the look under way, so long at most."""
+        if self.task is not None:
+            await asyncio.wait({self.task}, timeout=seconds)
+
+    async def close(self) -> None:
+        """Ends what is under way."""
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait({self.task})
+
+
+@dataclass
+class _KnownTopic:
+    """The coverage of a topic's partitions, each with the partition as it was."""
+
+    look: Look = field(default_factory=Look)
+    partitions: dict[int, tuple[ArchivedPartition, PartitionCoverage]] = field(default_factory=dict)
+    survey: SurveyedTopic | None = None
+    """What the coverage belongs to; None before it is complete."""
+
+    @property
+    def num_chunks(self) -> int:
+        return sum(len(coverage.chunks.records) for _, coverage in self.partitions.values())
+
+
+class ArchiveView:
+    """One archive behind all pages."""
+
+    def __init__(self, archive: Archive) -> None:
+        self.archive = archive
+        self.look = Look()
+        self._survey: Survey | None = None
+        self._topics: OrderedDict[str, _KnownTopic] = OrderedDict()
+
+    async def survey(self, seconds: float | None = None) -> Survey | None:
+        """All topics, from the last look; the first is waited for, so many seconds at most: None then.
+
+        Raises what the first look raised.
+        """
+        if self.look.is_due:
+            self.look.begin(self._take_survey)
+        if self._survey is None:
+            await self.look.wait(seconds)
+        if self._survey is None and self.look.error is not None:
+            raise self.look.error
+        return self._survey
+
+    @property
+    def archive_id(self) -> str | None:
+        """The archive's id, as its partitions give it; None before the first look."""
+        topics = self._survey.topics.values() if self._survey else ()
+        return next((each.marker.archive_id for topic in topics for each in topic.partitions), None)
+
+    async def topic(self, name: str) -> SurveyedTopic:
+        """A topic as of the last look, or its incarnation (`orders~1`) read now; raises as `Archive.survey_topic`."""
+        survey = await self.survey()
+        found = survey.topics.get(name) if survey else None
+        return found if found is not None else await self.archive.survey_topic(name)
+
+    async def coverage(self, name: str, seconds: float | None = None) -> tuple[list[PartitionCoverage], Look] | Look:
+        """The coverage of a topic's partitions in order; the look under way where it is not known in so many seconds.
+
+        What is known is given while a newer one is made. Raises as `topic`.
+        """
+        survey = await self.topic(name)
+        known = self._topics.setdefault(name, _KnownTopic())
+        self._topics.move_to_end(name)
+        if known.survey is not survey and known.look.is_due:
+            known.look.begin(lambda: self._take_coverage(known, survey))
+        if known.survey is None:
+            await known.look.wait(seconds)
+        if known.survey is None:
+            if known.look.error is not None:
+                raise known.look.error
+            return known.look
+        numbers = sorted(each.partition for each in known.survey.partitions)
+        return [known.partitions[number][1] for number in numbers], known.look
+
+    async def close(self) -> None:
+        """Ends all looks."""
+        for look in (self.look, *(known.look for known in self._topics.values())):
+            await look.close()
+
+    async def _take_survey(self) -> None:
+        archive = await self.archive.pinned()
+        names = await archive.topics()
+        missing = (await compare(archive)).missing
+        self.look.all = len(names)
+        before = self._survey.topics if self._survey else {}
+
+        async def take(name: str) -> SurveyedTopic | None:
+            try:
+                return _reused(await archive.survey_topic(name), before.get(name))
+            except NotInArchive:  # it has been removed since
+                return None
+            finally:
+                self.look.done += 1
+
+        taken = prefetched(streamed(names), take, cost=lambda _: 1, budget=TOPICS_AT_ONCE)
+        found = zip(names, [survey async for survey in taken], strict=True)
+        topics = {name: survey for name, survey in found if survey is not None}
+        documents = {name: topic_document(name, survey) for name, survey in topics.items()}
+        self._survey = Survey(topics, documents, missing, time.time())
+
+    async def _take_coverage(self, known: _KnownTopic, survey: SurveyedTopic) -> None:
+        known.look.all = len(survey.partitions)
+        limit = asyncio.Semaphore(PARTITIONS_AT_ONCE)
+
+        async def take(partition: ArchivedPartition) -> tuple[int, tuple[ArchivedPartition, PartitionCoverage]]:
+            number = partition.partition
+            held = known.partitions.get(number)
+            async with limit:
+                if held is None or held[0] is not partition:
+                    held = partition, await partition_coverage(partition)
+                    partition.forget()
+            known.look.done += 1
+            return number, held
+
+        known.partitions = dict(await asyncio.gather(*map(take, survey.partitions)))
+        known.survey = survey
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drops the coverages that were unused longest, until few enough chunks are held."""
+        held = sum(known.num_chunks for known in self._topics.values())
+        while held > REMEMBERED_CHUNKS and len(self._topics) > 1:
+            _, dropped = self._topics.popitem(last=False)
+            held -= dropped.num_chunks
+
+
+def _reused(found: SurveyedTopic, before: SurveyedTopic | None) -> SurveyedTopic:
+    """What was found, with the former objects, whose coverage may be known, where the marker is the same."""
+    if before is None:
+        return found
+    former = {each.partition: each for each in before.partitions}
+    partitions = tuple(_same(each, former.get(each.partition)) for each in found.partitions)
+    if found.damaged == before.damaged and _are_same(partitions, before.partitions):
+        return before
+    return SurveyedTopic(partitions, found.damaged)
+
+
+def _same(found: ArchivedPartition, former: ArchivedPartition | None) -> ArchivedPartition:
+    is_same = former is not None and former.marker == found.marker and former.folders == found.folders
+    return former if former is not None and is_same else found
+
+
+def _are_same(partitions: Sequence[ArchivedPartition], others: Sequence[ArchivedPartition]) -> bool:
+    return len(partitions) == len(others) and all(a is b for a, b in zip(partitions, others, strict=True))

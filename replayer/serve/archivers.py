@@ -1,0 +1,115 @@
+"""What running archivers tell of themselves: lag, headroom, and partitions that stand still."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import aiohttp
+import msgspec
+
+ASK_SECONDS = 3.0
+FRESH_SECONDS = 5.0
+MAX_STATUS_BYTES = 64 * 1024 * 1024
+
+
+class ArchivedNow(msgspec.Struct, frozen=True):
+    """A partition, as an archiver's `/status` tells of it."""
+
+    topic: str
+    partition: int
+    state: str
+    failure: str | None = None
+    trouble: str | None = None
+    stuck: str | None = None
+    durable_offset: int | None = None
+    lag_records: int | None = None
+    lag_seconds: float | None = None
+    retention_headroom: int | None = None
+    paused_seconds: float | None = None
+
+    @property
+    def objection(self) -> str | None:
+        """Why nothing is archived; None where that is as it should be."""
+        if self.state in ("released", "gone"):
+            return None
+        if self.failure or self.stuck:
+            return self.failure or self.stuck
+        if self.paused_seconds is not None:
+            return f"paused for {self.paused_seconds:.0f} s"
+        return self.trouble if self.state != "archiving" else None
+
+
+class _Status(msgspec.Struct, frozen=True):
+    version: str
+    archive: str
+    paused: bool
+    partitions: tuple[ArchivedNow, ...]
+
+
+@dataclass(frozen=True)
+class Archiver:
+    """One process, or why it does not answer."""
+
+    url: str
+    error: str | None = None
+    version: str = ""
+    archive: str = ""
+    paused: bool = False
+    partitions: tuple[ArchivedNow, ...] = ()
+
+
+@dataclass
+class Archivers:
+    """Asked when a page needs them, the last answers kept for a few seconds."""
+
+    urls: Sequence[str]
+    _known: tuple[Archiver, ...] = ()
+    _asked_at: float = float("-inf")
+    _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def all(self) -> tuple[Archiver, ...]:
+        """In the order of their addresses."""
+        async with self._asking:
+            if self.urls and time.monotonic() - self._asked_at > FRESH_SECONDS:
+                timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
+                async with aiohttp.ClientSession(timeout=timeout) as session:
+                    self._known = tuple(await asyncio.gather(*(_asked(session, url) for url in self.urls)))
+                self._asked_at = time.monotonic()
+        return self._known
+
+    async def of_topics(self) -> dict[str, dict[str, int | float | None]]:
+        """By topic the sums of its lag, the greatest age, and the least headroom."""
+        topics: dict[str, list[ArchivedNow]] = {}
+        for archiver in await self.all():
+            for each in archiver.partitions:
+                if each.state not in ("released", "gone"):
+                    topics.setdefault(each.topic, []).append(each)
+        return {topic: _together(partitions) for topic, partitions in topics.items()}
+
+
+def _together(partitions: Sequence[ArchivedNow]) -> dict[str, int | float | None]:
+    lags = [each.lag_records for each in partitions if each.lag_records is not None]
+    ages = [each.lag_seconds for each in partitions if each.lag_seconds is not None]
+    headrooms = [each.retention_headroom for each in partitions if each.retention_headroom is not None]
+    return {
+        "lag_records": sum(lags) if lags else None,
+        "lag_seconds": max(ages, default=None),
+        "retention_headroom": min(headrooms, default=None),
+        "objections": sum(each.objection is not None for each in partitions),
+    }
+
+
+async def _asked(session: aiohttp.ClientSession, url: str) -> Archiver:
+    try:
+        async with session.get(f"{url.rstrip('/')}/status", allow_redirects=False) as answer:
+            answer.raise_for_status()
+            body = bytearray()
+            async for part in answer.content.iter_any():
+                body += part
+                if len(body) > MAX_STATUS_BYTES:
+                    raise ValueError(f"its status has more than {MAX_STATUS_BYTES} bytes")
+            status = msgspec.json.decode(body, type=_Status)
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        return Archiver(url, str(error) or f"no answer for {ASK_SECONDS:g} s")
+    return Archiver(url, None, status.version, status.archive, status.paused, status.partitions)

@@ -1,0 +1,65 @@
+"""Errors as answers: what happened, why, and what to do, with the status that each exit code means."""
+
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+
+from blockgz_runtime.errors import (
+    FAILED,
+    PARTLY_FAILED,
+    USAGE,
+    BrokerUnreachable,
+    PartitionUnavailable,
+    StoreUnavailable,
+    exit_code,
+)
+from index_format.errors import BlockgzError, masked_urls
+
+STATUS_OF_CODE = {USAGE: 400, PARTLY_FAILED: 410, 4: 404, 10: 503, 11: 409, 12: 502, FAILED: 502}
+"""By exit code; 410: damage, what was asked for cannot be read any more."""
+MOST_PROBLEMS = 5
+
+Failure = dict[str, Any]
+
+
+def status_of(error: BlockgzError) -> int:
+    """The HTTP status of an error."""
+    if isinstance(error, StoreUnavailable | BrokerUnreachable | PartitionUnavailable):
+        return 503
+    return STATUS_OF_CODE.get(exit_code(error), 502)
+
+
+def failure_of(error: BlockgzError) -> Failure:
+    """The body of an answer: passwords in URLs are masked."""
+    told = {"error": error.what, "why": error.why, "do": error.remedy}
+    return {name: masked_urls(" ".join((text or "").split())) for name, text in told.items()}
+
+
+def told(error: Exception) -> tuple[int, Failure]:
+    """The status and the body of any error; what is a bug is logged, without what records hold."""
+    match error:
+        case BlockgzError():
+            return status_of(error), failure_of(error)
+        case RequestValidationError():
+            return 400, _invalid(error.errors(), 1)
+        case ValidationError():
+            return 400, _invalid(error.errors(), 0)
+        case HTTPException():
+            return error.status_code, {"error": str(error.detail), "why": "", "do": "see /api"}
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    print(f"a request failed by a bug: {type(error).__name__}\n{frames}", file=sys.stderr, flush=True)
+    return 500, {"error": f"the request failed: {type(error).__name__}", "why": "this is a bug", "do": "report it"}
+
+
+def _invalid(found: Sequence[Any], skipped: int) -> Failure:
+    """What is wrong where; of each place so many names are left out."""
+    problems = [
+        f"{'.'.join(str(part) for part in each['loc'][skipped:]) or 'the body'}: {each['msg']}"
+        for each in found[:MOST_PROBLEMS]
+    ]
+    return {"error": "the request is not valid", "why": "; ".join(problems), "do": "see /api"}

@@ -1,0 +1,194 @@
+"""Pages of what is archived: topics, coverage, records."""
+
+import shlex
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import PlainTextResponse
+from starlette.responses import RedirectResponse, Response
+
+from index_format.chunk_index import Gap
+from index_format.keys import parse_topic_folder
+from index_format.records import TIMESTAMP_TYPES, Record
+from replayer.coverage.partition_coverage import PartitionCoverage, Scale, axis_of, timed_gaps
+from replayer.coverage.picture import CoverageRow, svg
+from replayer.read.paging import Missing
+from replayer.serve.api.archive_routes import look_up, narrowed, open_page
+from replayer.serve.content import shown
+from replayer.serve.costs import cost_text, counted
+from replayer.serve.errors import failure_of
+from replayer.serve.pages.rendering import PAGE_SECONDS, page, progress_page
+from replayer.serve.service import Service, Serving, unless_gone
+
+routes = APIRouter()
+TOPICS_ON_A_PAGE = 100
+PARTITIONS_ON_A_PAGE = 25
+RECORDS_ON_A_PAGE = 50
+MOST_HEADERS = 100
+SLICES = 150
+Number = Annotated[int, Query(ge=1, le=100_000)]
+Place = Annotated[int | None, Query(ge=0, lt=2**62)]
+
+
+@routes.get("/healthz")
+async def health() -> Response:
+    """Whether the server answers."""
+    return PlainTextResponse("ok\n")
+
+
+@routes.get("/")
+async def overview(
+    request: Request, service: Serving, q: Annotated[str, Query(max_length=249)] = "", number: Number = 1
+) -> Response:
+    """All topics."""
+    survey = await service.view.survey(PAGE_SECONDS)
+    if survey is None:
+        return progress_page(request, "Topics", service.view.look)
+    named = [each for name, each in survey.documents.items() if q.lower() in name.lower()]
+    start = (number - 1) * TOPICS_ON_A_PAGE
+    reports = service.reports.of_archive(service.view.archive_id)
+    everything = survey.documents.values()
+    trouble = service.view.look.error
+    return page(
+        request,
+        "overview.html",
+        topics=named[start : start + TOPICS_ON_A_PAGE],
+        named=len(named),
+        totals={
+            "topics": len(everything),
+            "partitions": sum(len(each["partitions"]) for each in everything),
+            "records": sum(each["records"] for each in everything),
+            "bytes": sum(each["bytes"] for each in everything),
+            "newest": max((each["max_timestamp_ms"] or 0 for each in everything), default=0) or None,
+        },
+        missing=survey.missing,
+        taken_at=int(survey.taken_at * 1000),
+        trouble=failure_of(trouble) if trouble else None,
+        lags=await service.archivers.of_topics(),
+        silent=[each.url for each in await service.archivers.all() if each.error],
+        report=next(iter(reports), None),
+        q=q,
+        number=number,
+        pages=max(1, -(-len(named) // TOPICS_ON_A_PAGE)),
+    )
+
+
+@routes.get("/topics/{topic}")
+async def topic_page(
+    topic: str,
+    request: Request,
+    service: Serving,
+    scale: Scale = "time",
+    start: Annotated[int | None, Query(alias="from", ge=0, lt=2**62)] = None,
+    end: Annotated[int | None, Query(alias="to", ge=0, lt=2**62)] = None,
+    number: Number = 1,
+) -> Response:
+    """The coverage of a topic's partitions as a picture, and what there is of each."""
+    parse_topic_folder(topic)
+    found = await service.view.coverage(topic, PAGE_SECONDS)
+    if not isinstance(found, tuple):
+        return progress_page(request, topic, found)
+    survey = await service.view.topic(topic)
+    incarnations = await service.view.archive.incarnations(parse_topic_folder(topic).topic)
+    begin = (number - 1) * PARTITIONS_ON_A_PAGE
+    shown_ones = found[0][begin : begin + PARTITIONS_ON_A_PAGE]
+    rows = [CoverageRow(topic, with_lost(each, topic, service)) for each in shown_ones]
+    axis = narrowed(axis_of(shown_ones, SLICES, scale), start, end)
+    return page(
+        request,
+        "topic.html",
+        topic=topic,
+        rows=rows,
+        picture=svg(rows, axis, style=False) if axis is not None else None,
+        scale=scale,
+        is_narrowed=start is not None or end is not None,
+        damaged=survey.damaged,
+        incarnations=[f"{each.topic}~{each.incarnation}" for each in incarnations] if len(incarnations) > 1 else [],
+        partitions=len(found[0]),
+        records=sum(each.records for each in found[0]),
+        number=number,
+        pages=max(1, -(-len(found[0]) // PARTITIONS_ON_A_PAGE)),
+        command=shlex.join(["replayer", "coverage", topic, "-a", service.view.archive.reader.address]),
+    )
+
+
+def with_lost(coverage: PartitionCoverage, topic: str, service: Service) -> PartitionCoverage:
+    """The coverage with what the newest verification called lost."""
+    lost = [
+        Gap(each.start, each.end, each.reason)
+        for each in service.reports.lost(service.view.archive_id, topic)
+        if each.partition == coverage.partition and each.start < each.end
+    ]
+    if not lost:
+        return coverage
+    damage = (*coverage.damage, *timed_gaps(lost, coverage.timed))
+    return PartitionCoverage(
+        coverage.partition,
+        coverage.start_offset,
+        coverage.next_offset,
+        coverage.chunks,
+        coverage.gaps,
+        damage,
+        coverage.errors,
+    )
+
+
+@routes.get("/topics/{topic}/{partition}")
+async def records_page(
+    topic: str,
+    partition: int,
+    request: Request,
+    service: Serving,
+    at: Annotated[str, Query(max_length=80)] = "latest",
+    before: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
+) -> Response:
+    """Records from a position on, or before an offset."""
+    at = at.strip() or "latest"
+    with counted() as costs:
+        found = await unless_gone(request, open_page(service, topic, partition, at, before, RECORDS_ON_A_PAGE))
+    cost = cost_text(costs, found.opened_bytes)
+    address = service.view.archive.reader.address
+    where = f"{topic}:{partition}"
+    command = ["replayer", "cat", where, "--from", str(found.start), "--to", str(found.end), "-a", address]
+    return page(
+        request,
+        "records.html",
+        topic=topic,
+        partition=partition,
+        found=found,
+        items=[(isinstance(item, Missing), item) for item in found.items],
+        at=at if before is None else "",
+        cost=cost,
+        command=shlex.join(command),
+    )
+
+
+@routes.get("/topics/{topic}/{partition}/{position}")
+async def record_page(topic: str, partition: int, position: str, request: Request, service: Serving) -> Response:
+    """One record, in every form."""
+    with counted() as costs:
+        found = await look_up(service, topic, partition, position)
+    record: Record = found.record
+    if position != str(record.offset):
+        return RedirectResponse(f"/topics/{topic}/{partition}/{record.offset}", status_code=303)
+    address = service.view.archive.reader.address
+    return page(
+        request,
+        "record.html",
+        topic=topic,
+        partition=partition,
+        record=record,
+        timestamp_type=TIMESTAMP_TYPES[record.timestamp_type],
+        key=shown(record.key),
+        value=shown(record.value),
+        headers=[(name, shown(value)) for name, value in record.headers[:MOST_HEADERS]],
+        more_headers=max(0, len(record.headers) - MOST_HEADERS),
+        cost=cost_text(costs, found.chunk_bytes),
+        command=shlex.join(["replayer", "get", f"{topic}:{partition}:{record.offset}", "-a", address]),
+    )
+
+
+@routes.get("/api")
+async def api_page(request: Request) -> Response:
+    """What the API offers."""
+    return page(request, "api.html", schema=request.app.openapi())

@@ -1,0 +1,120 @@
+"""Pages made from templates: what all of them show, and forms that only a page of this server may send."""
+
+import hashlib
+import hmac
+import secrets
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, Response
+
+from blockgz_runtime.errors import UsageError
+from blockgz_runtime.program.tables import bytes_text, time_text, timestamp_text
+from blockgz_runtime.program.terminal import printable
+from replayer.serve.archive_view import Look
+from replayer.serve.content import preview_of
+from replayer.serve.errors import Failure
+from replayer.serve.service import Service
+
+PAGE_SECONDS = 0.25
+"""A page that is not known by then shows how far it is."""
+_FORM_KEY = secrets.token_bytes(32)
+"""Of this process: forms of an earlier one are refused, and made again by loading the page."""
+
+_templates = Environment(
+    loader=FileSystemLoader(Path(__file__).parent.parent / "templates"),
+    autoescape=select_autoescape(default=True),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+def count_text(number: int | None) -> str:
+    """`1,234`, or a dash."""
+    return "-" if number is None else f"{number:,}"
+
+
+def span_text(seconds: float | None) -> str:
+    """`40 s`, `12 min`, `3.5 h` or `4.2 days`, or a dash."""
+    if seconds is None:
+        return "-"
+    for unit, length in (("days", 172_800.0), ("h", 7200.0), ("min", 120.0)):
+        if seconds >= length:
+            return f"{seconds / {'days': 86_400, 'h': 3600, 'min': 60}[unit]:,.1f} {unit}"
+    return f"{seconds:,.0f} s"
+
+
+_templates.filters |= {
+    "bytes": lambda number: "-" if number is None else bytes_text(number),
+    "count": count_text,
+    "time": time_text,
+    "exact_time": lambda timestamp: "-" if timestamp is None or timestamp < 0 else timestamp_text(timestamp),
+    "span": span_text,
+    "printable": printable,
+    "preview": preview_of,
+}
+
+
+def page(request: Request, template: str, status_code: int = 200, **facts: Any) -> Response:
+    """A page of a template, with what every page shows."""
+    service: Service = request.state.service
+    shared = {
+        "archive": service.view.archive.reader.address,
+        "settings": service.settings,
+        "has_brokers": service.has_brokers,
+        "path": request.url.path,
+        "csrf": form_token(request),
+        "user": request.scope.get("user_name"),
+    }
+    return HTMLResponse(_templates.get_template(template).render(shared | facts), status_code=status_code)
+
+
+def error_page(request: Request, status: int, failure: Failure) -> Response:
+    """What happened, why, and what to do."""
+    return page(request, "error.html", status, failure=failure, status=status)
+
+
+def progress_page(request: Request, title: str, look: Look) -> Response:
+    """What is shown while an archive is looked at for the first time; it loads itself again."""
+    return page(request, "looking.html", title=title, look=look)
+
+
+def form_token(request: Request) -> str:
+    """What a form of this server brings back."""
+    user = str(request.scope.get("user_name", ""))
+    return hmac.new(_FORM_KEY, user.encode(), hashlib.sha256).hexdigest()
+
+
+async def _sent_form(request: Request) -> dict[str, list[str]]:
+    """The fields of a form; raises UsageError for one that no page of this server made."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise HTTPException(415, "the body is not a form of this page")
+    fields: dict[str, list[str]] = {}
+    for name, value in (await request.form()).multi_items():
+        fields.setdefault(name, []).append(str(value))
+    if not hmac.compare_digest(fields.pop("csrf", [""])[0].encode(), form_token(request).encode()):
+        raise UsageError(
+            "the form cannot be used",
+            why="it was made before the server was started, or by another page",
+            remedy="load the page again, and repeat it",
+        )
+    return fields
+
+
+SentForm = Annotated[dict[str, list[str]], Depends(_sent_form)]
+"""The parameter of a route that takes a form."""
+
+
+def first(fields: dict[str, list[str]], name: str, default: str = "") -> str:
+    """The value of a field, without blanks around it."""
+    return fields.get(name, [default])[0].strip()
+
+
+def lines_of(fields: dict[str, list[str]], name: str) -> list[str]:
+    """The lines of a field that are not empty."""
+    return [line for line in first(fields, name).splitlines() if line.strip()]

@@ -1,0 +1,426 @@
+"""Replay jobs of the page: planned, begun, steered and watched as processes of their own, by the folders of the jobs.
+
+A job is the command `replayer replay`, detached from the page. It is known by the lock and the objects of its folder,
+so a page that was restarted finds it again.
+"""
+
+import asyncio
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from pathlib import Path
+from threading import Thread
+from typing import Any, TypeVar
+
+import msgspec
+
+from blockgz_runtime.atomic_file import make_private_folder
+from blockgz_runtime.elastic_pool import ElasticPool
+from blockgz_runtime.errors import FAILED, NotInArchive, StoreBusy, UsageError
+from blockgz_runtime.kafka.loading_code import LOADS_CODE
+from blockgz_runtime.store.opening import open_store
+from blockgz_runtime.store.writer import ToolStore
+from index_format.errors import BlockgzError, FormatError
+from index_format.objects import Sealed, Timestamp, decode, encode, stored
+from replayer.errors import ReplayRefused
+from replayer.replay.job import Job, is_job_name
+from replayer.replay.jobs.control import JobProgress, change_control, read_progress
+from replayer.replay.jobs.folder import JobFolder, JobRequest, job_names, jobs_place
+from replayer.replay.jobs.lock import is_running
+from replayer.replay.jobs.log import this_process
+from replayer.replay.jobs.summary import JobState, job_signs, job_state, summary_of
+from replayer.replay.stages import wall_clock as now_ms
+from replayer.replay.target_topic import state_folder
+from replayer.serve.errors import failure_of
+from replayer.serve.replay_form import ReplayForm, form_of
+from replayer.serve.settings import ServeSettings
+
+T = TypeVar("T")
+
+PLAN_SECONDS = 120.0
+MOST_PLANS = 4
+BEGIN_SECONDS = 30.0
+LOOK_SECONDS = 1.0
+LOOKS_AT_ONCE = 8
+LOG_BYTES = 4096
+KNOWN_SECONDS = 15.0
+OVER = frozenset({"complete", "ended", "failed", "interrupted", "undone"})
+
+
+@stored
+class JobLaunch(Sealed, frozen=True, kw_only=True):
+    """How the page began a job: what was asked for, as the API takes it, and who asked; `{job}/launch.json`."""
+
+    format: str = "blockgz-replay-launch"
+    version: int = 1
+    form: dict[str, Any]
+    user: str
+    begun_at: Timestamp
+
+
+class CommandFailed(BlockgzError):
+    """What a command said on stderr before it ended, with its exit code."""
+
+    def __init__(self, code: int, text: str) -> None:
+        lines = dict(line.split(":", 1) for line in text.splitlines() if line.startswith(("error:", "why:", "do:")))
+        words = {name: line.strip() for name, line in lines.items()}
+        super().__init__(
+            words.get("error", f"the command ended with exit code {code}"),
+            why=words.get("why", ""),
+            remedy=words.get("do", ""),
+        )
+        self.exit_code = code
+
+
+class Replays:
+    """The jobs in one place; calls of the store are made in threads of their own, for which no other page waits."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        self._settings = settings
+        self._begun: list[tuple[str, subprocess.Popen[bytes]]] = []
+        """Jobs and their processes of this page; for each a thread waits, so that none is left as a zombie."""
+        self._threads = ElasticPool(LOOKS_AT_ONCE, "jobs")
+        self._looks: dict[str, tuple[float, asyncio.Future[dict[str, Any]]]] = {}
+        """By name the newest look for those who watch, and when it began."""
+        self._plans = 0
+        """Processes that plan."""
+        self._known: dict[str, tuple[float, dict[str, Any] | None]] = {}
+        """By name what was found last, and when."""
+
+    async def plan(self, form: ReplayForm) -> dict[str, Any]:
+        """What the replay would do, as `replayer replay --dry-run --json` says; raises CommandFailed or StoreBusy."""
+        self._refuse_without_brokers()
+        if self._plans >= MOST_PLANS:
+            raise StoreBusy(f"{self._plans} replays are being planned", remedy="try again when one of them is")
+        self._plans += 1
+        try:
+            return await self._planned(form)
+        finally:
+            self._plans -= 1
+
+    async def _planned(self, form: ReplayForm) -> dict[str, Any]:
+        process = await asyncio.create_subprocess_exec(
+            *self._command(form, "--dry-run"),
+            env=self._environment(),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            out, err = await asyncio.wait_for(process.communicate(), PLAN_SECONDS)
+        except TimeoutError:
+            raise CommandFailed(FAILED, f"error: the plan took more than {PLAN_SECONDS:g} s") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode:
+            raise CommandFailed(process.returncode, err.decode(errors="replace"))
+        plan: dict[str, Any] = msgspec.json.decode(out)["plan"]
+        return plan
+
+    async def begin(self, form: ReplayForm, confirmed: str, user: str) -> str:
+        """Begins a job, and waits until it reports; its name. `confirmed` is the target's name, typed by a person.
+
+        Raises UsageError, and CommandFailed where the command refuses.
+        """
+        self._refuse_read_only()
+        self._refuse_without_brokers()
+        if confirmed != form.named_target:
+            raise UsageError(
+                "the replay is not confirmed",
+                why=f"{confirmed[:80]!r} is not the name of its target",
+                remedy=f"type {form.named_target}",
+            )
+        name = Job(form.job or new_name(form), "", "").name
+        named = form.model_copy(update={"job": name})
+        launch = JobLaunch(form=named.model_dump(by_alias=True), user=user, begun_at=now_ms())
+        if not await self._in_thread(self._add, name, launch):
+            raise UsageError(f"there is a job {name}", why="its folder exists", remedy="choose another name")
+        await self._run(name, named)
+        return name
+
+    async def resume(self, name: str) -> None:
+        """Lets a paused job go on, or runs one that ended before it was complete again with --resume."""
+        job = await self.get(name)
+        self._refuse_read_only()
+        if job["state"] == "paused":
+            await self._change(name, state="run")
+            return
+        if "resume" not in job["actions"]:
+            raise UsageError(f"job {name} cannot be resumed", why=f"it is {job['state']}")
+        launch = await self._in_thread(self._launch, name)
+        if launch is None:
+            raise UsageError(
+                f"job {name} cannot be resumed here",
+                why="it was not begun by this page",
+                remedy="repeat its command with --resume",
+            )
+        await self._run(name, form_of(launch.form), "--resume")
+
+    async def steer(self, name: str, action: str) -> None:
+        """`pause` or `cancel`; raises UsageError where the job is not running."""
+        job = await self.get(name)
+        self._refuse_read_only()
+        if action not in job["actions"]:
+            raise UsageError(f"job {name} cannot be told to {action}", why=f"it is {job['state']}")
+        await self._change(name, state=action)
+
+    async def limit(self, name: str, rate: str | None) -> None:
+        """Changes the rate of a running job, None for no limit; raises UsageError."""
+        job = await self.get(name)
+        self._refuse_read_only()
+        if "rate" not in job["actions"]:
+            raise UsageError(f"the rate of job {name} cannot be changed", why=f"it is {job['state']}")
+        await self._change(name, rate=rate)
+
+    async def all(self) -> list[dict[str, Any]]:
+        """Every job, the newest first."""
+        names = await self._in_thread(self._names)
+        found = await asyncio.gather(*(self._in_thread(self._listed, name) for name in names))
+        return sorted((each for each in found if each), key=lambda each: each["created_at_ms"] or 0, reverse=True)
+
+    async def get(self, name: str) -> dict[str, Any]:
+        """One job; raises NotInArchive."""
+        found = await self._in_thread(self._document, name) if is_job_name(name) else None
+        if found is None:
+            raise NotInArchive(f"there is no job {name[:80]}", why="no folder has that name", remedy="see /jobs")
+        return found
+
+    async def watched(self, name: str) -> dict[str, Any]:
+        """The same, as of a moment ago: one look a second serves all who watch a job."""
+        began, look = self._looks.get(name, (0.0, None))
+        if look is None or (look.done() and time.monotonic() - began >= LOOK_SECONDS):
+            look = asyncio.ensure_future(self.get(name))
+            look.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            self._looks[name] = time.monotonic(), look
+        return await asyncio.shield(look)
+
+    def kept(self, name: str) -> tuple[JobRequest, JobFolder]:
+        """What a job was begun with, and its folder; raises NotInArchive."""
+        folder = JobFolder(self._store, name)
+        request = folder.request()
+        if request is None:
+            raise NotInArchive(f"job {name[:80]} has not begun", why="nothing of it was written yet")
+        return request, folder
+
+    def log_tail(self, name: str) -> str:
+        """The last lines of what a job said on stderr, where this machine has them."""
+        try:
+            with _log_file(name).open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
+                return log.read().decode(errors="replace")
+        except OSError:
+            return ""
+
+    async def _run(self, name: str, form: ReplayForm, *more: str) -> None:
+        """Starts the process, and waits until it reports or ends."""
+        self._known.pop(name, None)
+        before = await self._in_thread(self._progress, name)
+        with _opened_log(name) as log:
+            process = subprocess.Popen(
+                self._command(form, "--control", "--yes", *more),
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        Thread(target=process.wait, daemon=True).start()
+        self._begun = [*((job, begun) for job, begun in self._begun if begun.poll() is None), (name, process)]
+        deadline = time.monotonic() + BEGIN_SECONDS
+        while time.monotonic() < deadline:
+            progress = await self._in_thread(self._progress, name)
+            if progress is not None and (before is None or progress.run != before.run):
+                return
+            if process.poll() is not None:
+                if process.returncode:
+                    raise CommandFailed(process.returncode, self.log_tail(name))
+                return
+            await asyncio.sleep(0.1)
+
+    async def _in_thread(self, call: Callable[..., T], *given: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(call, *given))
+
+    async def _change(self, name: str, **changes: Any) -> None:
+        await self._in_thread(lambda: change_control(self._store, name, **changes))
+
+    def _listed(self, name: str) -> dict[str, Any] | None:
+        """The same for a list: one that is over is not looked at again for a while."""
+        looked_at, known = self._known.get(name, (0.0, None))
+        if known is None or known["state"] not in OVER or time.monotonic() - looked_at > KNOWN_SECONDS:
+            self._known[name] = time.monotonic(), (known := self._document(name))
+        return known
+
+    def _document(self, name: str) -> dict[str, Any] | None:
+        """A job as the API gives it; None where the folder holds none."""
+        store, folder, locks = self._store, JobFolder(self._store, name), state_folder() / "jobs"
+        launch, progress, summary, request, failure = self._launch(name), None, None, None, None
+        state: JobState | None = None
+        try:
+            request = folder.request()
+            signs = job_signs(store, name, locks)
+            progress, state = signs.reported, job_state(signs, this_process(), now_ms())
+            summary = summary_of(folder) if request is not None and progress is None else None
+        except (ReplayRefused, FormatError) as error:  # it is damaged; that a store does not answer says nothing of it
+            failure = failure_of(error)
+            with suppress(ReplayRefused):
+                state = "running" if is_running(locks, name) else None
+        if request is None and launch is None and progress is None and failure is None:
+            return None
+        is_starting = failure is None and self._is_starting(name, progress)
+        if is_starting:
+            state = "planning"
+        elif state is None:
+            state = "complete" if summary is not None and summary.complete else "ended"
+        if progress is not None and progress.failure is not None and state == "failed":
+            failure = {"error": progress.failure.error, "why": progress.failure.why, "do": progress.failure.do}
+        done = progress.records if progress else summary.records if summary else 0
+        return {
+            "id": name,
+            "kind": "replay",
+            "title": _title(request, launch, name),
+            "source": request.folder if request else None,
+            "target": request.target if request else None,
+            "transactional": request.transactional if request else None,
+            "user": launch.user if launch else None,
+            "created_at_ms": launch.begun_at if launch else request.begun_at if request else None,
+            "state": state,
+            "progress": {"done": done, "all": progress.total if progress else None, "unit": "records"},
+            "records_before": progress.records_before if progress else 0,
+            "bytes": progress.bytes if progress else None,
+            "seconds": progress.seconds if progress else None,
+            "rate": progress.rate if progress else None,
+            "updated_at_ms": progress.updated_at if progress else None,
+            "lanes": [
+                {"partition": lane.lane, "written": lane.written, "done": lane.done, "all": lane.all}
+                for lane in (progress.lanes if progress else ())
+            ],
+            "failure": failure,
+            "actions": self._actions(
+                state,
+                is_begun=request is not None,
+                has_launch=launch is not None,
+                steerable=progress is not None and not is_starting,
+            ),
+        }
+
+    def _is_starting(self, name: str, progress: JobProgress | None) -> bool:
+        """Whether a process of this page runs the job and has not reported yet; it would forget what it is told now."""
+        running = {job: process for job, process in self._begun if process.poll() is None}
+        if name not in running:
+            return False
+        return progress is None or progress.attempt_host.rpartition(":")[2] != str(running[name].pid)
+
+    def _actions(self, state: str, *, is_begun: bool, has_launch: bool, steerable: bool) -> list[str]:
+        """What can be done with a job now, by somebody of this page."""
+        settings = self._settings
+        if state == "undone":
+            return []
+        actions = ["prove"] if state in OVER and is_begun and settings.kafka.get("bootstrap.servers") else []
+        if not settings.allow_replay or state == "complete":
+            return actions
+        if state in ("running", "planning", "paused") and steerable:
+            return ["resume" if state == "paused" else "pause", "rate", "cancel"]
+        return ["resume", *actions] if state in OVER and has_launch else actions
+
+    def _names(self) -> list[str]:
+        return job_names(self._store)
+
+    def _add(self, name: str, launch: JobLaunch) -> bool:
+        return self._store.put_if_absent(f"{name}/launch.json", encode(launch), name)
+
+    def _launch(self, name: str) -> JobLaunch | None:
+        key = f"{name}/launch.json"
+        found = self._store.get(key)
+        with suppress(BlockgzError):
+            return decode(found.body, JobLaunch, key) if found else None
+        return None
+
+    def _progress(self, name: str) -> JobProgress | None:
+        with suppress(BlockgzError):
+            return read_progress(self._store, name)
+        return None
+
+    @cached_property
+    def _store(self) -> ToolStore:
+        return open_store(jobs_place(self._settings.jobs), self._settings.place.s3)
+
+    def _refuse_read_only(self) -> None:
+        if not self._settings.allow_replay:
+            raise UsageError(
+                "this page only reads",
+                why="it was started without --allow-replay",
+                remedy="start it with --allow-replay",
+            )
+
+    def _refuse_without_brokers(self) -> None:
+        if not self._settings.kafka.get("bootstrap.servers"):
+            raise UsageError(
+                "this page knows no Kafka cluster", why="it was started without -b", remedy="start it with -b HOST:PORT"
+            )
+
+    def _command(self, form: ReplayForm, *options: str) -> list[str]:
+        """The command of a form; what loads code can only be passed on as it was given, in arguments."""
+        loading = [f"-X{name}={value}" for name, value in self._settings.kafka.items() if name in LOADS_CODE]
+        job = [f"--job={form.job}"] if form.job else []
+        words = [*loading, *form.arguments, *job, "--json", *options, "--", form.topic]
+        return [sys.executable, "-m", "replayer", "replay", *words]
+
+    def _environment(self) -> dict[str, str]:
+        """The page's own, with everything that says where archive, jobs and brokers are: none of it in arguments."""
+        return os.environ | environment_of(self._settings)
+
+
+def new_name(form: ReplayForm) -> str:
+    """A name for the job of a form."""
+    return f"{re.sub('[^A-Za-z0-9._-]', '-', form.named_target)[:60]}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+
+
+def environment_of(settings: ServeSettings) -> dict[str, str]:
+    """The variables by which a command gets the archive, the jobs and the cluster of a page."""
+    place = settings.place
+    given: dict[str, Any] = {
+        "archive": place.address,
+        "max_block_bytes": place.max_block_bytes,
+        "jobs": settings.jobs,
+        "bootstrap_server": settings.kafka.get("bootstrap.servers"),
+        **asdict(place.s3),
+    }
+    if place.old_format is not None:
+        delimiter = "".join(f"\\x{byte:02x}" for byte in place.old_format.delimiter)
+        given |= {"old_format": place.old_format.name, "key_delimiter": delimiter}
+    harmless = {
+        name: value for name, value in settings.kafka.items() if name not in LOADS_CODE and name != "bootstrap.servers"
+    }
+    variables = {f"BLOCKGZ_{name.upper()}": str(value) for name, value in given.items() if value is not None}
+    return variables | {"BLOCKGZ_KAFKA_PROPERTIES": shlex.join(f"{name}={value}" for name, value in harmless.items())}
+
+
+def _title(request: JobRequest | None, launch: JobLaunch | None, name: str) -> str:
+    if request is not None:
+        return f"{request.folder} to {request.target}"
+    return f"{launch.form.get('topic')} to {launch.form.get('to_topic')}" if launch is not None else name
+
+
+def _log_file(name: str) -> Path:
+    return state_folder() / "jobs" / f".{name}.log"
+
+
+def _opened_log(name: str) -> Any:
+    path = _log_file(name)
+    try:
+        make_private_folder(path.parent)
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+    except OSError as error:
+        raise UsageError(
+            f"the log of job {name} cannot be written", why=str(error), remedy="make $XDG_STATE_HOME writable"
+        ) from error

@@ -1,0 +1,99 @@
+"""What the page is started with."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from pathlib import Path
+
+from blockgz_runtime.errors import UsageError
+from blockgz_runtime.own_host import is_loopback
+from replayer.place import ArchivePlace
+
+Network = IPv4Network | IPv6Network
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may ask: everybody on this machine, who knows the token, or whom a trusted proxy names."""
+
+    host: str
+    """That the server is bound to."""
+    token: str | None = field(default=None, repr=False)
+    user_header: str | None = None
+    """The header in which a proxy names the user."""
+    trusted_proxies: tuple[Network, ...] = ()
+    """Only from these addresses the header is believed."""
+    allowed_hosts: frozenset[str] = frozenset()
+    """Names by which the page is asked for, beside those of this machine; any where there are none."""
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for a server that everybody in the network could use."""
+        if not is_loopback(self.host) and self.token is None and self.user_header is None:
+            raise UsageError(
+                f"the page cannot be served on {self.host} for everybody",
+                why="other machines reach that address, and neither a token nor a proxy that names users is given",
+                remedy="add --token-file FILE, or --user-header NAME --trusted-proxy ADDRESS, or use 127.0.0.1",
+            )
+        if self.user_header is not None and not self.trusted_proxies:
+            raise UsageError(
+                f"--user-header {self.user_header} cannot be believed from everybody",
+                why="anybody can send that header",
+                remedy="add --trusted-proxy with the address of the proxy",
+            )
+
+    def is_trusted_proxy(self, address: str) -> bool:
+        """Whether a header of a connection from this address is believed."""
+        try:
+            found = ip_address(address)
+        except ValueError:
+            return False
+        return any(found in network for network in self.trusted_proxies)
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """The archive, and what may be done with it."""
+
+    place: ArchivePlace
+    access: Access
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    """librdkafka's settings, as they were given; without brokers nothing can be replayed or compared."""
+    jobs: str | None = None
+    """The address of the folders of replay jobs."""
+    allow_replay: bool = False
+    archivers: tuple[str, ...] = ()
+    """Addresses of archivers, as `http://host:9464`."""
+    reports: Path | None = None
+    """The folder of verification reports."""
+    report_key: Path | None = None
+    """The public key of their signatures."""
+    sign_key: Path | None = None
+    """The private key that signs those made here."""
+
+
+def parse_network(text: str) -> Network:
+    """`10.0.0.1` or `10.0.0.0/8`; raises UsageError."""
+    try:
+        return ip_network(text)
+    except ValueError as error:
+        raise UsageError(
+            f"{text[:80]!r} is not an address of a proxy", why=str(error), remedy="write 10.0.0.1 or 10.0.0.0/8"
+        ) from error
+
+
+def read_token(path: Path) -> str:
+    """The token in a file; raises UsageError for one that is easily guessed."""
+    try:
+        token = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the token in {path} cannot be read", why=str(error)) from error
+    if len(token) < LEAST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise UsageError(
+            f"the token in {path} cannot be used",
+            why=f"it is not at least {LEAST_TOKEN} printable ASCII characters without blanks",
+            remedy="make one: openssl rand -hex 32 > FILE",
+        )
+    return token
+
+
+LEAST_TOKEN = 16

@@ -1,0 +1,173 @@
+"""Work that the page's own process does, such as a search: begun, watched and cancelled; forgotten with the process."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from blockgz_runtime.errors import NotInArchive, UsageError
+from index_format.errors import BlockgzError
+from replayer.serve.errors import Failure, failure_of, told
+
+MOST_RUNNING = 4
+MOST_REMEMBERED = 200
+OVER = frozenset({"complete", "failed", "cancelled"})
+EVENT_SECONDS = 0.5
+"""At least so long between two events of one task."""
+SILENCE_SECONDS = 15.0
+"""An event comes at least so often, so that a connection that is gone is noticed."""
+
+
+@dataclass
+class Task:
+    """One piece of work; `done` of `all` in `unit`, all of it None while that is unknown."""
+
+    id: str
+    kind: str
+    title: str
+    user: str
+    created_at: float = field(default_factory=time.time)
+    state: str = "running"
+    done: int = 0
+    all: int | None = None
+    unit: str = "bytes"
+    result: dict[str, Any] | None = None
+    """As far as it is known."""
+    failure: Failure | None = None
+    can_pause: bool = False
+
+    def __post_init__(self) -> None:
+        self.may_go_on = asyncio.Event()
+        self.may_go_on.set()
+        self.work: asyncio.Task[None] | None = None
+        self.next_change = asyncio.Event()
+
+    def changed(self) -> None:
+        """Tells those who watch, each of whom waits for the change after what it has seen."""
+        told, self.next_change = self.next_change, asyncio.Event()
+        told.set()
+
+    def advance(self, count: int) -> None:
+        """So much more is done."""
+        self.done += count
+        self.changed()
+
+    def ended(self) -> None:
+        """Its work is over; work that was cancelled before its first step could not say so."""
+        if self.state not in OVER:
+            self.state = "cancelled"
+            self.changed()
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """As the API gives it."""
+        actions = [] if self.state in OVER else ["cancel"]
+        if self.can_pause and self.state in ("running", "paused"):
+            actions.append("resume" if self.state == "paused" else "pause")
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "title": self.title,
+            "user": self.user,
+            "created_at_ms": int(self.created_at * 1000),
+            "state": self.state,
+            "progress": {"done": self.done, "all": self.all, "unit": self.unit},
+            "result": self.result,
+            "failure": self.failure,
+            "actions": actions,
+        }
+
+
+Work = Callable[[Task], Coroutine[Any, Any, None]]
+
+
+class Tasks:
+    """All tasks of this process, the newest last."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, Task] = {}
+
+    def __iter__(self) -> Any:
+        return iter(self._tasks.values())
+
+    def begin(self, kind: str, title: str, user: str, work: Work, *, can_pause: bool = False) -> Task:
+        """Does the work behind the pages; raises UsageError where too much is under way."""
+        running = [task for task in self._tasks.values() if task.state not in OVER]
+        if len(running) >= MOST_RUNNING:
+            raise UsageError(
+                f"{len(running)} tasks are running",
+                why="this server does no more at once",
+                remedy="wait for one of them, or cancel it",
+            )
+        task = Task(f"{kind}-{uuid.uuid4().hex[:12]}", kind, title, user, can_pause=can_pause)
+        task.work = asyncio.create_task(_watched(task, work))
+        task.work.add_done_callback(lambda _: task.ended())
+        self._tasks[task.id] = task
+        for old in [each.id for each in self._tasks.values() if each.state in OVER][: -MOST_REMEMBERED or None]:
+            del self._tasks[old]
+        return task
+
+    def get(self, name: str) -> Task:
+        """Raises NotInArchive."""
+        if name not in self._tasks:
+            raise NotInArchive(
+                f"there is no task {name[:80]}", why="it has another name, or ended with an earlier server"
+            )
+        return self._tasks[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tasks
+
+    async def close(self) -> None:
+        """Ends all."""
+        works = [task.work for task in self._tasks.values() if task.work is not None and not task.work.done()]
+        for work in works:
+            work.cancel()
+        if works:
+            await asyncio.wait(works)
+
+
+def steer(task: Task, action: str) -> None:
+    """`pause`, `resume` or `cancel`; raises UsageError where that cannot be."""
+    if action not in task.document["actions"]:
+        raise UsageError(f"{task.title} cannot be {_PAST.get(action, action)}", why=f"it is {task.state}")
+    if action == "cancel":
+        assert task.work is not None
+        task.work.cancel()
+    elif action == "pause":
+        task.may_go_on.clear()
+        task.state = "paused"
+    else:
+        task.may_go_on.set()
+        task.state = "running"
+    task.changed()
+
+
+_PAST = {"pause": "paused", "resume": "resumed", "cancel": "cancelled"}
+
+
+async def events(task: Task) -> AsyncIterator[dict[str, Any]]:
+    """What the task is like, at once and after each change, until it is over."""
+    while True:
+        change, document = task.next_change, task.document
+        yield document
+        if document["state"] in OVER:
+            return
+        await asyncio.sleep(EVENT_SECONDS)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(change.wait(), SILENCE_SECONDS)
+
+
+async def _watched(task: Task, work: Work) -> None:
+    try:
+        await work(task)
+        task.state = "complete"
+    except BlockgzError as error:
+        task.state, task.failure = "failed", failure_of(error)
+    except Exception as error:  # a bug: told and logged, as in a request
+        task.state, (_, task.failure) = "failed", told(error)
+    finally:
+        task.changed()

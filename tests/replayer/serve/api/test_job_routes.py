@@ -1,0 +1,152 @@
+"""The API of what takes long; system_test/test_page.py has replays with a broker."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from replayer.serve import service
+from tests.support.archives import ArchiveWriter, records
+from tests.support.page_client import page_client, settings_of
+
+JOBS = "/api/v1/jobs"
+
+
+@pytest.fixture
+def asking(tmp_path: Path) -> Iterator[TestClient]:
+    writer = ArchiveWriter(tmp_path)
+    for number in range(3):
+        writer.partition("orders", number).commit(records(range(500)))
+    settings = settings_of(tmp_path, kafka={"bootstrap.servers": "127.0.0.1:1"}, jobs=str(tmp_path / "jobs"))
+    with page_client(settings) as client:
+        yield client
+
+
+def events(asking: TestClient, name: str) -> list[dict[str, Any]]:
+    with asking.stream("GET", f"{JOBS}/{name}/events") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        return [json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: ")]
+
+
+def test_a_search_says_what_it_reads_and_tells_what_it_finds(asking: TestClient, tmp_path: Path) -> None:
+    form = {"topic": "orders:0,2", "from": "10", "grep": "value of 4[246]1"}
+    plan = asking.post("/api/v1/plans/search", json=form).json()
+    assert (plan["records"], plan["requests"] > 0, plan["bytes"] > 0) == (980, True, True)
+    created = asking.post(JOBS, json={"kind": "search", "search": form})
+    assert created.status_code == 201
+    done = events(asking, created.json()["id"])[-1]
+    assert (done["state"], done["progress"]) == ("complete", {"done": 980, "all": 980, "unit": "records"})
+    assert [(each["partition"], each["offset"]) for each in done["result"]["found"]] == [
+        (partition, offset) for partition in (0, 2) for offset in (421, 441, 461)
+    ]
+    assert done["result"]["found"][0]["value"].startswith("value of 421")
+    assert [job["id"] for job in asking.get(JOBS).json()["jobs"]] == [done["id"]]
+
+
+def test_a_search_goes_around_damage_and_tells_of_it(asking: TestClient, tmp_path: Path) -> None:
+    next((tmp_path / "topic=orders" / "partition=00001").glob("*.index.json")).unlink()
+    created = asking.post(JOBS, json={"kind": "search", "search": {"topic": "orders", "key": ["1"]}}).json()
+    done = events(asking, created["id"])[-1]
+    assert [each["partition"] for each in done["result"]["found"]] == [0, 2]
+    assert [(each["partition"], each["from"], each["to"]) for each in done["result"]["skipped"]] == [(1, 0, 500)]
+
+
+def test_a_search_that_ends_early_tells_what_it_could_not_read(asking: TestClient, tmp_path: Path) -> None:
+    partition = ArchiveWriter(tmp_path).partition("large", 0)
+    for start in range(0, 1500, 100):
+        partition.commit(records(range(start, start + 100)))
+    next((tmp_path / "topic=large" / "partition=00000").glob("*00200.index.json")).unlink()
+    created = asking.post(JOBS, json={"kind": "search", "search": {"topic": "large", "grep": "."}}).json()
+    done = events(asking, created["id"])[-1]
+    assert (len(done["result"]["found"]), done["result"]["has_more"]) == (1000, True)
+    assert [(each["from"], each["to"]) for each in done["result"]["skipped"]] == [(200, 300)]
+
+
+def test_a_search_that_finds_much_ends(asking: TestClient) -> None:
+    created = asking.post(JOBS, json={"kind": "search", "search": {"topic": "orders", "grep": "."}}).json()
+    done = events(asking, created["id"])[-1]
+    assert (len(done["result"]["found"]), done["result"]["has_more"]) == (1000, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "word"),
+    [
+        (JOBS, {"kind": "search", "search": {"topic": "orders"}}, 400, "nothing to search for"),
+        (JOBS, {"kind": "search", "search": {"topic": "none", "key": ["1"]}}, 404, "not in the archive"),
+        (JOBS, {"kind": "search", "search": {"topic": "orders", "grep": "("}}, 400, ""),
+        (JOBS, {"kind": "explode"}, 400, "not valid"),
+        (JOBS, {"kind": "prove", "job": "none"}, 404, "no job"),
+        (JOBS, {"kind": "prove", "job": "../x"}, 404, "no job"),
+        (
+            JOBS,
+            {"kind": "replay", "replay": {"topic": "orders", "to_topic": "copy"}, "confirm": "copy"},
+            400,
+            "this page only reads",
+        ),
+        (JOBS, {"kind": "replay", "replay": {"topic": "orders", "to_topic": "c", "X": "a=b"}, "confirm": ""}, 400, "X"),
+        ("/api/v1/plans/replay", {"topic": "orders", "to_topic": "c", "positions": "/etc/passwd"}, 400, "positions"),
+        ("/api/v1/plans/replay", {"topic": "orders", "to_topic": "c", "transforms": "/etc/passwd"}, 400, "transforms"),
+        ("/api/v1/plans/replay", {"topic": "--help", "to_topic": "copy"}, 404, ""),
+        ("/api/v1/plans/replay", {"topic": "none", "to_topic": "copy"}, 404, "not in the archive"),
+        ("/api/v1/plans/replay", {"topic": "orders", "to_topic": "orders"}, 400, ""),
+        ("/api/v1/plans/replay", {"topic": "orders", "to_topic": "copy", "from": "soon"}, 400, "not a position"),
+        (f"{JOBS}/none/pause", None, 404, "no job"),
+        (f"{JOBS}/none/explode", None, 404, "no action"),
+        (f"{JOBS}/none/rate", {"rate": "fast"}, 400, "not a rate"),
+        (f"{JOBS}/none/rate", {"rate": None}, 404, "no job"),
+    ],
+)
+def test_what_cannot_be_done_says_why(
+    asking: TestClient, path: str, body: dict[str, Any] | None, status: int, word: str
+) -> None:
+    answer = asking.post(path, json=body) if body is not None else asking.post(path)
+    assert answer.status_code == status, answer.text
+    assert set(answer.json()) == {"error", "why", "do"}
+    assert word in " ".join(answer.json().values())
+
+
+@pytest.mark.parametrize("job", ["..", "../../etc", "a/b", "a b", "x" * 200])
+def test_a_job_is_named_so_that_it_stays_in_its_folder(tmp_path: Path, job: str) -> None:
+    ArchiveWriter(tmp_path / "a").partition("orders", 0).commit(records(range(5)))
+    jobs = tmp_path / "jobs"
+    settings = settings_of(tmp_path / "a", kafka={"bootstrap.servers": "h:1"}, jobs=str(jobs), allow_replay=True)
+    with page_client(settings) as asking:
+        form = {"topic": "none", "to_topic": "../../copy", "job": job}
+        begun = asking.post(JOBS, json={"kind": "replay", "replay": form, "confirm": "../../copy"})
+        assert begun.status_code in (400, 404), begun.text
+    assert {path.name for path in tmp_path.iterdir()} <= {"a", "jobs"}
+    assert {path.name for path in jobs.glob("*")} == set()
+
+
+def test_a_form_that_is_sent_twice_begins_one_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    ArchiveWriter(tmp_path / "a").partition("orders", 0).commit(records(range(5)))
+    settings = settings_of(
+        tmp_path / "a", kafka={"bootstrap.servers": "h:1"}, jobs=str(tmp_path / "jobs"), allow_replay=True
+    )
+    asked = {"kind": "replay", "confirm": "c", "replay": {"topic": "none", "to_topic": "c", "job": "once"}}
+    with page_client(settings) as asking:
+        first, second = (asking.post(JOBS, json=asked) for _ in range(2))
+        assert "there is a job once" in second.json()["error"]
+        found = asking.get(f"{JOBS}/once").json()
+        assert (first.status_code, found["state"], found["actions"]) == (201, "failed", ["resume"])
+        assert "none is not in the archive" in found["failure"]["error"]
+        assert [job["id"] for job in asking.get(JOBS).json()["jobs"]] == ["once"]
+        again = asking.post(f"{JOBS}/once/resume").json()
+        assert again["state"] == "failed"
+        assert asking.post(f"{JOBS}/once/pause").status_code == 400
+
+
+def test_streams_leave_room_for_pages(asking: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "MOST_STREAMS", 0)
+    refused = asking.get("/api/v1/topics/orders/partitions/0/records")
+    assert (refused.status_code, refused.json()["do"]) == (503, "close some of them, and try again")
+    assert asking.get("/api/v1/topics/orders/partitions/0/page").status_code == 200
+
+
+def test_archivers_and_reports_are_empty_lists(asking: TestClient) -> None:
+    assert asking.get("/api/v1/archivers").json() == {"archivers": []}
+    assert asking.get("/api/v1/reports").json() == {"reports": []}

@@ -1,0 +1,274 @@
+"""Pages as browsers get them; system_test/test_page.py has a real one."""
+
+import random
+import re
+import time
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from starlette.testclient import TestClient
+
+from index_format.chunk_index import Gap
+from index_format.records import Record
+from replayer.serve import archive_view
+from tests.support.archives import ArchiveWriter, records
+from tests.support.page_client import BROWSER, URL, form_token, get_page, page_client, send_form, settings_of
+
+SCRIPT = b"<script>alert(1)</script>"
+OVERRIDE = "\u202e\u2066abc".encode()
+LINK = b'"><img src=x onerror=alert(1)>'
+ESCAPE = b"\x1b]8;;http://evil.example\x07\x9b31m"
+HOSTILE = (SCRIPT, OVERRIDE, LINK, ESCAPE, b"\xff\xfe\x00", b"'; DROP TABLE", b"{{7*7}}{% raise %}", b"x" * 3_000_000)
+
+
+class Markup(HTMLParser):
+    """What a browser would act on."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.scripts: list[str | None] = []
+        self.handlers: list[str] = []
+        self.links: list[str] = []
+        self.tags: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        given = dict(attrs)
+        if tag == "script":
+            self.scripts.append(given.get("src"))
+        self.handlers += [name for name in given if name.startswith("on") or name == "style"]
+        self.links += [given[name] or "" for name in ("href", "src", "action") if name in given]
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> ArchiveWriter:
+    return ArchiveWriter(tmp_path)
+
+
+@pytest.fixture
+def asking(tmp_path: Path, writer: ArchiveWriter) -> Iterator[TestClient]:
+    with page_client(settings_of(tmp_path)) as client:
+        yield client
+
+
+def check(text: str) -> Markup:
+    """The page runs nothing but its own module, and holds nothing that a browser obeys."""
+    markup = Markup(text)
+    assert markup.scripts == ["/static/page.js"]
+    assert markup.handlers == []
+    assert "img" not in markup.tags and "style" not in markup.tags
+    assert all(link.startswith(("/", "?", "#")) for link in markup.links), markup.links
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]", text)
+    return markup
+
+
+def test_hostile_records_are_shown_harmlessly(asking: TestClient, writer: ArchiveWriter) -> None:
+    written = [
+        Record(number, 1_760_000_000_000, 0, content, content, ((f"h{number}" + SCRIPT.decode(), content), ("n", None)))
+        for number, content in enumerate(HOSTILE)
+    ]
+    writer.partition("hostile", 0).commit(written)
+    listing = get_page(asking, "/topics/hostile/0?at=earliest")
+    check(listing)
+    assert "&lt;script&gt;alert(1)" in listing
+    for number in range(len(HOSTILE)):
+        text = get_page(asking, f"/topics/hostile/0/{number}")
+        check(text)
+        assert len(text) < 1_000_000
+    assert "{{7*7}}" in get_page(asking, "/topics/hostile/0/6")
+
+
+@pytest.mark.parametrize("given", ["<script>alert(1)</script>", '"><b onclick=x>', "\u202eabc", "{{7*7}}", "%00"])
+def test_what_a_request_brings_is_shown_harmlessly(asking: TestClient, writer: ArchiveWriter, given: str) -> None:
+    writer.partition("orders", 0).commit(records(range(3)))
+    for path in ("/", "/search", "/replay", "/topics/orders/0", "/login"):
+        for name in ("q", "topic", "grep", "at", "next", "from"):
+            answer = asking.get(path, params={name: given}, headers=BROWSER)
+            assert answer.status_code in (200, 400, 404), answer.text
+            if "Reading the archive" not in answer.text:
+                assert set(Markup(answer.text).scripts) <= {"/static/page.js"}
+                assert not Markup(answer.text).handlers
+
+
+def test_the_overview(asking: TestClient, writer: ArchiveWriter) -> None:
+    for number in range(250):
+        writer.partition(f"topic-{number:03}", 0).commit(records(range(2)))
+    first = get_page(asking, "/")
+    check(first)
+    assert (first.count('href="/topics/'), "page 1 of 3" in first) == (100, True)
+    assert "topic-249" in get_page(asking, "/?number=3")
+    found = get_page(asking, "/?q=PIC-24")
+    assert found.count('href="/topics/') == 10
+    assert "No topic has" in get_page(asking, "/?q=nothing")
+
+
+def test_a_partition_that_is_gone_is_told(asking: TestClient, writer: ArchiveWriter, tmp_path: Path) -> None:
+    for number in range(2):
+        writer.partition("orders", number).commit(records(range(2)))
+    (tmp_path / "topic=orders" / "partition=00001").rename(tmp_path / "elsewhere")
+    assert "1 partitions are missing" in get_page(asking, "/")
+
+
+def test_coverage_records_and_one_record(asking: TestClient, writer: ArchiveWriter) -> None:
+    partition = writer.partition("orders", 0)
+    partition.commit(records(range(60)))
+    partition.commit(records(range(100, 160)), gaps=[Gap(60, 90, "retention")])
+    for scale in ("time", "offset"):
+        text = get_page(asking, f"/topics/orders?scale={scale}")
+        check(text)
+        assert f'data-scale="{scale}"' in text and "gap: offsets [60..90) (retention)" in text
+    narrowed = get_page(asking, "/topics/orders?scale=offset&from=100&to=120")
+    assert 'data-start="100" data-end="120"' in narrowed and "all of it" in narrowed
+    newest = get_page(asking, "/topics/orders/0")
+    assert 'href="?before=110"' in newest and "the end" in newest
+    before = get_page(asking, "/topics/orders/0?before=110")
+    check(before)
+    assert "gap: retention" in before and "hole: no record" in before and ">60..89<" in before
+    assert re.search(r"[\d.]+ k?B?(bytes)? of [\d.]+ kB, \d+ requests", before)
+    one = get_page(asking, "/topics/orders/0/100")
+    assert "replayer get orders:0:100 -a file://" in one and "value of 100" in one
+    moved = asking.get("/topics/orders/0/latest", headers=BROWSER)
+    assert (moved.status_code, moved.headers["location"]) == (303, "/topics/orders/0/159")
+    hole = get_page(asking, "/topics/orders/0/95", 404)
+    check(hole)
+    assert "the log held no record there" in hole
+
+
+def test_a_topic_that_was_created_again(asking: TestClient, writer: ArchiveWriter) -> None:
+    older = writer.partition("orders", 0)
+    older.commit(records(range(5)))
+    older.hand_over("orders~2")
+    writer.partition("orders", 0, incarnation=2).commit(records(range(3)))
+    newest = get_page(asking, "/topics/orders")
+    check(newest)
+    assert "3 records in 1" in newest and 'href="/topics/orders~1"' in newest
+    assert "5 records in 1" in get_page(asking, "/topics/orders~1")
+    assert "/topics/orders~1/0/4" in get_page(asking, "/topics/orders~1/0")
+
+
+def test_json_is_a_tree(asking: TestClient, writer: ArchiveWriter) -> None:
+    value = b'{"id":1,"items":[{"name":"<b>"}],"big":12345678901234567890}'
+    writer.partition("orders", 0).commit([Record(0, 1, 0, None, value, ())])
+    text = get_page(asking, "/topics/orders/0/0")
+    check(text)
+    assert "array of 1" in text and "12345678901234567890" in text and "&lt;b&gt;" in text
+
+
+def test_a_record_with_half_a_character_or_many_headers_is_shown(asking: TestClient, writer: ArchiveWriter) -> None:
+    many = tuple((f"name-{number}", b"x") for number in range(5000))
+    half = Record(0, 1_760_000_000_000, 0, b"k", b'{"\\ud800":"\\udfff"}', ())
+    writer.partition("orders", 0).commit([half, Record(1, 1_760_000_000_000, 0, b"k", b"v", many)])
+    assert "\\ud800" in get_page(asking, "/topics/orders/0/0")
+    crowded = get_page(asking, "/topics/orders/0/1")
+    assert ("name-99 " in crowded, "name-100 " in crowded, "4,900 more headers" in crowded) == (True, False, True)
+
+
+def test_an_archive_that_went_away_is_told(
+    asking: TestClient, writer: ArchiveWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.partition("orders", 0).commit(records(range(2)))
+    assert "cannot be read now" not in get_page(asking, "/")
+    monkeypatch.setattr(archive_view, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(archive_view, "SHARE_OF_TIME", 1e9)
+    for path in tmp_path.iterdir():
+        path.rename(tmp_path.parent / f"gone-{tmp_path.name}-{path.name}")
+    give_up = time.monotonic() + 10
+    while "cannot be read now" not in (text := get_page(asking, "/")):
+        assert time.monotonic() < give_up
+    assert "/topics/orders" in text
+
+
+def test_archivers_that_do_not_answer_are_told(tmp_path: Path, writer: ArchiveWriter) -> None:
+    writer.partition("orders", 0).commit(records(range(2)))
+    with page_client(settings_of(tmp_path, archivers=("http://127.0.0.1:1",))) as asking:
+        assert "1 of 1 archivers do not answer" in get_page(asking, "/")
+
+
+@pytest.mark.parametrize("charset", ["utf-8", "unicode_escape", "punycode", "undefined"])
+def test_only_a_form_is_taken_for_one(asking: TestClient, charset: str) -> None:
+    body = b'--B\r\nContent-Disposition: form-data; name="csrf"\r\n\r\n\\ud800\r\n--B--\r\n'
+    sent = {"content-type": f"multipart/form-data; boundary=B; charset={charset}"}
+    assert asking.post("/verify", content=body, headers=sent).status_code == 415
+
+
+def test_every_page_opens_and_refuses_what_it_must(asking: TestClient, writer: ArchiveWriter) -> None:
+    writer.partition("orders", 0).commit(records(range(3)))
+    for path in ("/", "/search", "/replay", "/jobs", "/verify", "/archivers", "/api", "/login"):
+        check(get_page(asking, path))
+    assert "start it with -b" in get_page(asking, "/replay")
+    assert asking.post("/replay/plan", data={"topic": "orders"}, headers=BROWSER).status_code == 400
+    refused = send_form(asking, "/replay/plan", topic="orders", to_topic="copy")
+    assert refused.status_code == 400 and "this page knows no Kafka cluster" in refused.text
+    begun = send_form(asking, "/replay/begin", asked='{"topic":"orders","to_topic":"copy"}', confirm="copy")
+    assert begun.status_code == 400 and "this page only reads" in begun.text
+    assert send_form(asking, "/replay/begin", asked="{", confirm="copy").status_code == 400
+    assert send_form(asking, "/jobs/none/cancel").status_code == 404
+    assert send_form(asking, "/jobs/none/explode").status_code == 404
+    assert send_form(asking, "/verify", sample="none").status_code == 400
+
+
+def test_a_search_is_planned_then_begun(asking: TestClient, writer: ArchiveWriter) -> None:
+    writer.partition("orders", 0).commit(records(range(100)))
+    planned = get_page(asking, "/search?topic=orders&grep=value+of+5")
+    check(planned)
+    assert "100 records" in planned
+    begun = send_form(asking, "/search", topic="orders", grep="value of 5", key="", header="", **{"from": "", "to": ""})
+    assert begun.status_code == 303
+    check(get_page(asking, begun.headers["location"]))
+
+
+WORDS = ("", "0", "-1", "latest", "-5", "9" * 30, "@1760000000", "-1h", "\u202e", "<script>", "..", "a b", "orders")
+WORDS += ("orders~1", "orders:0,2-4", "(", "\x00", "x" * 3000, "'", "{{7}}", "time", "offset", "none")
+ASKED = (
+    "/topics/{}",
+    "/topics/orders?scale={}&from={}&to={}&number={}",
+    "/topics/{}/{}",
+    "/topics/orders/{}?at={}&before={}",
+)
+ASKED += (
+    "/topics/orders/0/{}",
+    "/search?topic={}&from={}&to={}&key={}&grep={}&header={}",
+    "/jobs/{}",
+    "/verify/{}",
+    "/?q={}",
+)
+SENT = ("/search", "/verify", "/replay/begin", "/jobs/{}/{}", "/jobs/{}/rate", "/jobs/{}/prove", "/login")
+FIELDS = (
+    "topic",
+    "from",
+    "to",
+    "key",
+    "header",
+    "grep",
+    "asked",
+    "confirm",
+    "rate",
+    "sample",
+    "depth",
+    "topics",
+    "next",
+)
+
+
+def test_requests_by_chance_meet_no_bug(asking: TestClient, writer: ArchiveWriter) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    writer.partition("orders", 0).commit(records(range(100)))
+    csrf = form_token(asking)
+
+    def path_of(paths: tuple[str, ...]) -> str:
+        path = rng.choice(paths)
+        return path.format(*(quote(rng.choice(WORDS), safe="") for _ in range(path.count("{}"))))
+
+    for _ in range(300):
+        if rng.random() < 0.7:
+            answer = asking.get(path_of(ASKED), headers=BROWSER if rng.random() < 0.8 else {})
+        else:
+            fields = {name: rng.choice(WORDS) for name in rng.sample(FIELDS, 6)}
+            answer = asking.post(path_of(SENT), data={"csrf": csrf, **fields}, headers=BROWSER | {"origin": URL})
+        assert answer.status_code < 500, f"{answer.request.method} {answer.request.url}: {answer.text[-500:]}"

@@ -1,0 +1,149 @@
+"""What the page remembers of an archive."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from blockgz_runtime.errors import NoArchiveThere, NotInArchive
+from blockgz_runtime.store.address import LocalAddress
+from blockgz_runtime.store.local import LocalReader
+from blockgz_runtime.store.reader import CountingReader
+from replayer.read.archive import Archive
+from replayer.serve import archive_view
+from replayer.serve.archive_view import ArchiveView
+from tests.support.archives import ArchiveWriter, records
+
+
+@pytest.fixture(autouse=True)
+def _always_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive_view, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(archive_view, "SHARE_OF_TIME", 1e9)
+
+
+def looked(root: Path, use: Callable[[ArchiveView, CountingReader], Awaitable[None]]) -> None:
+    async def run() -> None:
+        reader = CountingReader(LocalReader(LocalAddress(str(root))))
+        view = ArchiveView(Archive(reader))
+        try:
+            await use(view, reader)
+        finally:
+            await view.close()
+
+    asyncio.run(run())
+
+
+async def settled(view: ArchiveView) -> None:
+    await view.look.wait(None)
+    for known in view._topics.values():
+        await known.look.wait(None)
+
+
+def test_what_is_known_is_given_while_it_is_looked_at_again(tmp_path: Path) -> None:
+    partition = ArchiveWriter(tmp_path).partition("orders", 0)
+    partition.commit(records(range(10)))
+
+    async def use(view: ArchiveView, _: CountingReader) -> None:
+        first = await view.survey()
+        assert first is not None
+        assert first.documents["orders"]["records"] == 10
+        partition.commit(records(range(10, 15)))
+        assert await view.survey() is first, "what was known is given at once"
+        await settled(view)
+        second = await view.survey()
+        assert second is not None
+        assert second.documents["orders"]["records"] == 15
+
+    looked(tmp_path, use)
+
+
+def test_only_what_changed_is_read_again(tmp_path: Path) -> None:
+    writer = ArchiveWriter(tmp_path)
+    written = [writer.partition("orders", number) for number in range(3)]
+    for partition in written:
+        for start in range(130):
+            partition.commit(records([start]))
+
+    async def use(view: ArchiveView, reader: CountingReader) -> None:
+        found = await view.coverage("orders")
+        assert isinstance(found, tuple)
+        assert [each.records for each in found[0]] == [130] * 3
+        await settled(view)
+        written[1].commit(records([130]))
+        await view.survey()
+        await settled(view)
+        before = reader.requests
+        await view.coverage("orders")
+        await settled(view)
+        assert [each.records for each in (await view.coverage("orders"))[0]] == [130, 131, 130]  # type: ignore[index]
+        # The catalogs of one partition, and markers for the surveys that follow each question.
+        assert 0 < reader.requests - before < 30
+
+    looked(tmp_path, use)
+
+
+def test_a_first_look_that_takes_long_tells_how_far_it_is(tmp_path: Path) -> None:
+    writer = ArchiveWriter(tmp_path)
+    for number in range(20):
+        writer.partition(f"topic-{number}", 0).commit(records([1]))
+
+    async def use(view: ArchiveView, _: CountingReader) -> None:
+        assert await view.survey(0.0) is None
+        assert view.look.done < 20
+        await settled(view)
+        assert (view.look.done, view.look.all) == (20, 20)
+        survey = await view.survey(0.0)
+        assert survey is not None and len(survey.topics) == 20
+        assert not isinstance(await view.coverage("topic-1", 0.0), tuple)
+        await settled(view)
+        assert isinstance(await view.coverage("topic-1", 0.0), tuple)
+
+    looked(tmp_path, use)
+
+
+def test_errors_are_told_and_tried_again(tmp_path: Path) -> None:
+    async def use(view: ArchiveView, _: CountingReader) -> None:
+        with pytest.raises(NoArchiveThere):
+            await view.survey()
+        ArchiveWriter(tmp_path).partition("orders", 0).commit(records([1]))
+        await view.survey()
+        with pytest.raises(NotInArchive):
+            await view.coverage("payments")
+
+    looked(tmp_path, use)
+
+
+def test_a_damaged_partition_is_told_beside_the_others(tmp_path: Path) -> None:
+    writer = ArchiveWriter(tmp_path)
+    written = [writer.partition("orders", number) for number in range(3)]
+    for partition in written:
+        partition.commit(records([1]))
+    (tmp_path / written[1].keys.marker).write_bytes(b"torn")
+
+    async def use(view: ArchiveView, _: CountingReader) -> None:
+        survey = await view.survey()
+        assert survey is not None
+        assert [each["partition"] for each in survey.documents["orders"]["damaged"]] == [1]
+        found = await view.coverage("orders")
+        assert isinstance(found, tuple)
+        assert [each.partition for each in found[0]] == [0, 2]
+
+    looked(tmp_path, use)
+
+
+def test_few_coverages_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive_view, "REMEMBERED_CHUNKS", 25)
+    writer = ArchiveWriter(tmp_path)
+    for number in range(6):
+        partition = writer.partition(f"topic-{number}", 0)
+        for start in range(10):
+            partition.commit(records([start]))
+
+    async def use(view: ArchiveView, _: CountingReader) -> None:
+        for number in range(6):
+            await view.coverage(f"topic-{number}")
+        await settled(view)
+        assert list(view._topics) == ["topic-4", "topic-5"]
+
+    looked(tmp_path, use)

@@ -1,0 +1,245 @@
+"""Replay jobs of the page; system_test/test_page.py runs them."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockgz_runtime.errors import NotInArchive, StoreBusy, StoreUnavailable, UsageError, exit_code
+from blockgz_runtime.store.address import LocalAddress, S3Address
+from blockgz_runtime.store.opening import open_store
+from blockgz_runtime.store.s3_settings import S3Settings
+from index_format.ancestor.payloads import OldFormat
+from replayer.cli.replay import command as replay_command
+from replayer.place import ArchivePlace
+from replayer.replay.jobs.control import JobProgress, ProgressFile, ReportedState
+from replayer.replay.jobs.folder import JobFolder, JobUndone
+from replayer.replay.jobs.lock import held
+from replayer.serve import replays
+from replayer.serve.replay_form import ReplayForm, form_of
+from replayer.serve.replays import MOST_PLANS, CommandFailed, JobLaunch, Replays, environment_of
+from replayer.serve.settings import Access, ServeSettings
+from tests.support.memory_store import MemoryStore
+
+FORM: dict[str, Any] = {"topic": "orders:0,2", "to_topic": "{topic}-copy"}
+
+
+def test_a_form_is_options_of_the_command() -> None:
+    form = ReplayForm.model_validate(
+        {**FORM, "from": "-10", "add_header": ["--yes", "a=b c"], "transactional": True, "rate": "", "job": "j"}
+    )
+    assert form.named_target == "orders-copy"
+    assert form.arguments == [
+        "--to-topic={topic}-copy",
+        "--from=-10",
+        "--add-header=--yes",
+        "--add-header=a=b c",
+        "--transactional",
+    ]
+
+
+def test_every_field_is_an_option() -> None:
+    """The command's options, but for those that read files, or agree, or say where things are."""
+    options = {str(name).removeprefix("--").replace("-", "_") for param in replay_command.params for name in param.opts}
+    fields = {field.alias or name for name, field in ReplayForm.model_fields.items()}
+    assert fields - {"topic"} <= options
+    kept_back = options - fields
+    assert {"positions", "transforms", "yes", "into_source", "X", "b", "bootstrap_server", "archive"} <= kept_back | {
+        each.lstrip("_") for each in kept_back
+    }
+
+
+def test_a_folder_that_others_write_to_is_believed_no_more_than_a_request() -> None:
+    form = ReplayForm.model_validate(FORM)
+    launch = JobLaunch(form=form.model_dump(by_alias=True), user="ada", begun_at=1)
+    assert form_of(launch.form) == form
+    for more in ({"X": "plugin.library.paths=/tmp/x"}, {"topic": "a b"}, {"to_topic": None}):
+        with pytest.raises(UsageError, match="cannot be asked for"):
+            form_of({**FORM, **more})
+    with pytest.raises(UsageError, match="cannot be asked for"):
+        form_of("{")
+
+
+def test_a_command_gets_nothing_secret_in_its_arguments() -> None:
+    settings = ServeSettings(
+        ArchivePlace(
+            S3Address("bucket", "prefix"),
+            S3Settings(region="eu-1", customer_key="${env:KEY}"),
+            old_format=OldFormat("delimited", b"\t|"),
+        ),
+        Access("127.0.0.1"),
+        {"bootstrap.servers": "b:9092", "sasl.password": "se cret", "plugin.library.paths": "lib"},
+        jobs="s3://bucket/jobs",
+    )
+    found = environment_of(settings)
+    assert found["BLOCKGZ_ARCHIVE"] == "s3://bucket/prefix"
+    assert (found["BLOCKGZ_REGION"], found["BLOCKGZ_CUSTOMER_KEY"]) == ("eu-1", "${env:KEY}")
+    assert (found["BLOCKGZ_JOBS"], found["BLOCKGZ_BOOTSTRAP_SERVER"]) == ("s3://bucket/jobs", "b:9092")
+    assert found["BLOCKGZ_KAFKA_PROPERTIES"] == "'sasl.password=se cret'"
+    assert "BLOCKGZ_PROFILE" not in found
+    assert OldFormat.of_options(found["BLOCKGZ_OLD_FORMAT"], found["BLOCKGZ_KEY_DELIMITER"]).delimiter == b"\t|"
+    words = Replays(settings)._command(ReplayForm.model_validate(FORM), "--dry-run")
+    assert "-Xplugin.library.paths=lib" in words
+    assert not any("cret" in word for word in words)
+    assert words[-2:] == ["--", "orders:0,2"]
+
+
+def test_what_a_command_says_is_told() -> None:
+    failed = CommandFailed(4, "connecting\nerror: it is gone\nwhy:   so it is\ndo:    look: elsewhere\n")
+    assert (failed.what, failed.why, failed.remedy, exit_code(failed)) == (
+        "it is gone",
+        "so it is",
+        "look: elsewhere",
+        4,
+    )
+    assert CommandFailed(-9, "Killed").what == "the command ended with exit code -9"
+
+
+def test_a_log_that_is_not_there_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert Replays(ServeSettings(ArchivePlace(S3Address("b", "")), Access("127.0.0.1"))).log_tail("none") == ""
+
+
+def page_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Replays:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    place = ArchivePlace(LocalAddress(str(tmp_path / "archive")))
+    more = {"allow_replay": True, "kafka": {"bootstrap.servers": "h:1"}, "jobs": str(tmp_path / "jobs"), **more}
+    return Replays(ServeSettings(place, Access("127.0.0.1"), **more))
+
+
+def report(tmp_path: Path, state: ReportedState, process: str) -> None:
+    progress = JobProgress(
+        run="r",
+        state=state,
+        records=5,
+        total=10,
+        bytes=500,
+        seconds=1.5,
+        rate=None,
+        records_before=0,
+        updated_at=1,
+        attempt_host=process,
+    )
+    assert ProgressFile(open_store(str(tmp_path / "jobs"), S3Settings()), "j", "r").write(progress)
+
+
+def test_a_job_that_starts_is_not_told_as_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = page_of(tmp_path, monkeypatch)
+    report(tmp_path, "failed", "here:1")
+    assert asyncio.run(page.get("j"))["state"] == "failed"
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    page._begun.append(("j", process))
+    page._known.clear()
+    try:
+        starting = asyncio.run(page.get("j"))
+        assert (starting["state"], starting["actions"]) == ("planning", [])
+        assert [each["state"] for each in asyncio.run(page.all())] == ["planning"]
+        report(tmp_path, "complete", f"here:{process.pid}")
+        assert asyncio.run(page.get("j"))["state"] == "complete"
+    finally:
+        process.communicate()
+
+
+def test_nothing_can_be_done_with_a_job_that_was_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = page_of(tmp_path, monkeypatch)
+    report(tmp_path, "complete", "here:1")
+    undone = JobUndone(target="t", target_topic_id="id", records=5, host="here:2", undone_at=1)
+    JobFolder(open_store(str(tmp_path / "jobs"), S3Settings()), "j").add_undone(undone)
+    job = asyncio.run(page.get("j"))
+    assert (job["state"], job["actions"]) == ("undone", [])
+
+
+def test_a_job_whose_report_is_damaged_runs_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = page_of(tmp_path, monkeypatch)
+    report(tmp_path, "running", "here:1")
+    (tmp_path / "jobs" / "j" / "progress.json").write_text("{")
+    with held(tmp_path / "blockgz" / "jobs", "j"):
+        job = asyncio.run(page.get("j"))
+    assert (job["state"], "damaged" in job["failure"]["error"]) == ("running", True)
+    assert asyncio.run(page.get("j"))["state"] == "ended"
+
+
+def test_a_store_that_does_not_answer_says_nothing_of_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent(MemoryStore):
+        def get(self, key: str) -> Any:
+            if key.endswith("launch.json"):
+                return None
+            raise StoreUnavailable("it does not answer")
+
+    page = page_of(tmp_path, monkeypatch)
+    page.__dict__["_store"] = Silent()
+    with pytest.raises(StoreUnavailable):
+        asyncio.run(page.get("j"))
+
+
+def test_many_who_watch_a_job_cost_one_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = page_of(tmp_path, monkeypatch)
+    report(tmp_path, "running", "here:1")
+    looks = []
+    look = page._document
+    monkeypatch.setattr(page, "_document", lambda name: looks.append(name) or look(name))
+
+    async def run() -> None:
+        found = await asyncio.gather(*(page.watched("j") for _ in range(20)))
+        assert {each["state"] for each in found} == {"interrupted"}
+        assert (await page.watched("j"), looks) == (found[0], ["j"])
+        monkeypatch.setattr(replays, "LOOK_SECONDS", 0.0)
+        await page.watched("j")
+        assert looks == ["j", "j"]
+        with pytest.raises(NotInArchive):
+            await page.watched("none")
+
+    asyncio.run(run())
+
+
+def test_a_store_of_jobs_that_hangs_holds_up_no_other_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on = threading.Event()
+
+    class Hanging(MemoryStore):
+        def get(self, key: str) -> Any:
+            goes_on.wait()
+            return super().get(key)
+
+    page = page_of(tmp_path, monkeypatch)
+    page.__dict__["_store"] = Hanging()
+
+    async def run() -> None:
+        waiting = [asyncio.ensure_future(page.get(f"j{number}")) for number in range(40)]
+        await asyncio.sleep(0)
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: 17), 10) == 17
+        goes_on.set()
+        await asyncio.wait(waiting)
+
+    asyncio.run(run())
+
+
+def test_plans_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = page_of(tmp_path, monkeypatch)
+    begun = []
+
+    async def endless(form: ReplayForm) -> dict[str, Any]:
+        begun.append(form)
+        return await asyncio.Event().wait() or {}
+
+    async def run() -> None:
+        monkeypatch.setattr(page, "_planned", endless)
+        form = ReplayForm.model_validate(FORM)
+        plans = [asyncio.ensure_future(page.plan(form)) for _ in range(MOST_PLANS)]
+        while len(begun) < MOST_PLANS:
+            await asyncio.sleep(0)
+        with pytest.raises(StoreBusy, match="are being planned"):
+            await page.plan(form)
+        for plan in plans:
+            plan.cancel()
+        await asyncio.wait(plans)
+        plans = [asyncio.ensure_future(page.plan(form))]
+        while len(begun) <= MOST_PLANS:
+            await asyncio.sleep(0)
+        plans[0].cancel()
+        await asyncio.wait(plans)
+
+    asyncio.run(run())
