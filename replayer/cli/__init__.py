@@ -42,13 +42,33 @@ COMMANDS = {
         "replayer.cli.export:command",
         "Write records to a Parquet, CSV, JSON lines or Arrow file.",
     ),
+    "topics": Place(
+        "replayer.cli.topics:command",
+        "Compare topics with what the archive says of them, or make them so.",
+    ),
     "replay": Place(
         "replayer.cli.replay:command",
         "Write archived records to a topic, unchanged and in order.",
     ),
+    "restore": Place(
+        "replayer.cli.restore:command",
+        "Restore topics to a cluster, all as of one time, and let their consumers continue.",
+    ),
     "jobs": Place(
         "replayer.cli.jobs:command",
-        "List the folders of replay jobs, or remove one.",
+        "List the folders of replay jobs, steer one, or remove one.",
+    ),
+    "undo": Place(
+        "replayer.cli.undo:command",
+        "Delete the topic that a replay created.",
+    ),
+    "drill": Place(
+        "replayer.cli.drill:command",
+        "Try a restore: restore a share of the partitions, prove it, and delete it again.",
+    ),
+    "groups": Place(
+        "replayer.cli.groups:command",
+        "Show where consumer groups stood, and let them continue in a copy.",
     ),
     "verify": Place(
         "replayer.cli.verify:command",
@@ -57,6 +77,10 @@ COMMANDS = {
     "verify-report": Place(
         "replayer.cli.report:verify_report",
         "Check the signature of a report made by `verify --report --sign-key`.",
+    ),
+    "serve": Place(
+        "replayer.cli.serve:command",
+        "Show an archive as a web page, with an API under it.",
     ),
     "spark": Place(
         "replayer.cli.spark:command",

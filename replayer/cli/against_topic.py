@@ -14,7 +14,7 @@ from blockgz_runtime.program.progress import record_progress
 from blockgz_runtime.program.tables import print_table
 from index_format.records import Record
 from replayer.cli.options.archive_options import open_archive
-from replayer.cli.report import ReportOptions, naming_what_is_left
+from replayer.cli.report import naming_what_is_left
 from replayer.place import ArchivePlace
 from replayer.read.request import SKIPS, DamagePolicies
 from replayer.read.selection import Positions, Reading, Selection
@@ -24,6 +24,7 @@ from replayer.verify.against_topic import compare_with_topic
 from replayer.verify.comparison import Progress
 from replayer.verify.findings import ComparisonReport, Relation, Verdict
 from replayer.verify.report import comparison_document, record_document
+from replayer.verify.report_files import ReportFiles
 
 SHOWN_CHARACTERS = 200
 
@@ -34,7 +35,7 @@ def verify_against(
     positions: Positions,
     kafka: dict[str, str],
     archive: ArchivePlace,
-    report_to: ReportOptions,
+    report_to: ReportFiles,
     *,
     as_json: bool,
 ) -> int:

@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
-from typing import Any
 
 import click
 import msgspec
@@ -15,14 +13,15 @@ from blockgz_runtime.program.tables import print_table
 from replayer.cli.options.archive_options import open_archive
 from replayer.cli.options.job_options import open_jobs
 from replayer.place import ArchivePlace
-from replayer.replay.proof.job_proof import JobProof, kept_job, prove_job
+from replayer.replay.proof.job_proof import JobProof, proof_document, prove_job
+from replayer.replay.recorded_job import kept_job
 
 
 def verify_job(name: str, jobs: str | None, kafka: dict[str, str], archive: ArchivePlace, *, as_json: bool) -> int:
     """Proves the job, prints what was found, and gives the exit code."""
     proof = asyncio.run(_prove(name, jobs, kafka, archive, as_json=as_json))
     if as_json:
-        click.echo(msgspec.json.encode(_document(proof)))
+        click.echo(msgspec.json.encode(proof_document(proof)))
     else:
         _print(proof)
     return PARTLY_FAILED if proof.verdict == "FAILURE" else 0
@@ -39,22 +38,6 @@ async def _prove(
     kept, folder = kept_job(name, open_jobs(jobs, options))
     async with open_archive(options) as archive:
         return await prove_job(kept, folder, archive, kafka, watched)
-
-
-def _document(proof: JobProof) -> dict[str, Any]:
-    request = proof.request
-    sums = ("records", "differing", "missing", "foreign", "sent_twice")
-    return {
-        "verdict": proof.verdict,
-        "job": request.job,
-        "source": request.folder,
-        "target": request.target,
-        "transactional": request.transactional,
-        "complete": proof.complete,
-        **{name: sum(getattr(lane, name) for lane in proof.lanes) for name in sums},
-        "warnings": proof.warnings,
-        "lanes": [asdict(lane) for lane in proof.lanes],
-    }
 
 
 def _print(proof: JobProof) -> None:

@@ -1,41 +1,59 @@
 """`replayer jobs`."""
 
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
 import msgspec
 
-from blockgz_runtime.errors import PARTLY_FAILED, NoArchiveThere, UsageError
+from blockgz_runtime.errors import PARTLY_FAILED, UsageError
 from blockgz_runtime.program.archive_options import s3_options
 from blockgz_runtime.program.main import closing, confirm, print_failure
 from blockgz_runtime.program.tables import print_table, time_text
-from blockgz_runtime.store.opening import open_existing_store
 from blockgz_runtime.store.s3_settings import S3Settings
 from blockgz_runtime.store.writer import ToolStore
+from replayer.cli.options.job_options import existing_jobs, jobs_with
 from replayer.cli.options.options import jobs_option, json_option
 from replayer.errors import ReplayRefused
-from replayer.replay.jobs.folder import JobFolder, job_names, jobs_place
+from replayer.replay.jobs.control import WantedState, change_control
+from replayer.replay.jobs.folder import JobFolder, job_names
 from replayer.replay.jobs.lock import held
-from replayer.replay.jobs.summary import JobSummary, summary_of
+from replayer.replay.jobs.log import this_process
+from replayer.replay.jobs.summary import ALIVE, JobState, JobSummary, job_signs, job_state, summary_of
+from replayer.replay.stages import wall_clock
 from replayer.replay.target_topic import state_folder
 
-COLUMNS = ("JOB", "SOURCE", "TARGET", "BEGUN", "RUNS", "RECORDS", "TRANSACTIONAL", "COMPLETE")
+COLUMNS = ("JOB", "SOURCE", "TARGET", "STATE", "BEGUN", "RUNS", "RECORDS", "TRANSACTIONAL", "COMPLETE")
 DROPPABLE = ("TRANSACTIONAL", "RUNS", "BEGUN", "RECORDS", "SOURCE")
+STEERING: Mapping[str, WantedState] = {"pause": "pause", "resume": "run", "cancel": "cancel"}
+"""The commands that a running job takes, and the state that each asks for; `rate` is another one."""
 
 
 @click.command(
     "jobs",
     epilog=closing(
-        "replayer jobs", "replayer jobs rm restore-1 --yes", "replayer jobs --jobs s3://bucket/replay-jobs --json"
+        "replayer jobs",
+        "replayer jobs pause restore-1",
+        "replayer jobs rate restore-1 20MB/s",
+        "replayer jobs rm restore-1 --yes",
+        "replayer jobs --jobs s3://bucket/replay-jobs --json",
     ),
 )
-@click.argument("action", metavar="[rm NAME]", nargs=-1)
+@click.argument("action", metavar="[pause|resume|cancel|rm NAME | rate NAME N/s|none]", nargs=-1)
 @jobs_option
 @click.option("--yes", is_flag=True, help="With rm: do not ask.")
 @json_option
 @s3_options
 def command(action: tuple[str, ...], jobs: str | None, yes: bool, as_json: bool, s3: S3Settings) -> int:
-    """List the folders of replay jobs, or remove one.
+    """List the folders of replay jobs, steer one, or remove one.
+
+    A job that was started with replayer replay --control can be paused, resumed, cancelled and given another rate, as
+    --rate takes it, or none. It does so within seconds. A cancelled job commits, then ends; --resume continues it.
+
+    STATE is planning, running, paused, ending, complete, ended (before it was complete), failed, interrupted (it no
+    longer runs, and did not say so) or undone (replayer undo deleted its topic). Without --control it is known only
+    while the job runs on this machine.
 
     RECORDS counts the valid records in the job's run map. Whether a job with --transactional is complete is known only
     to the cluster; replayer verify --job shows it.
@@ -44,37 +62,38 @@ def command(action: tuple[str, ...], jobs: str | None, yes: bool, as_json: bool,
     on this machine is not removed.
     """
     if not action:
-        return _list(_opened(jobs, s3), as_json=as_json)
-    if action[0] != "rm" or len(action) != 2:
-        raise click.UsageError("jobs takes no arguments, or rm and the name of a job")
+        return _list(existing_jobs(jobs, s3), as_json=as_json)
+    if len(action) != (3 if action[0] == "rate" else 2) or action[0] not in ("rm", "rate", *STEERING):
+        raise click.UsageError("jobs takes no arguments, rm|pause|resume|cancel and a job, or rate, a job and N/s|none")
     if as_json:
         raise click.UsageError("--json applies only to the list of jobs")
-    _remove(_opened(jobs, s3), action[1], yes=yes)
+    store = jobs_with(action[1], jobs, s3)
+    if action[0] == "rm":
+        _remove(store, action[1], yes=yes)
+    else:
+        _steer(store, *action)
     return 0
 
 
-def _opened(jobs: str | None, s3: S3Settings) -> ToolStore | None:
-    """The folder of jobs; None where the default one is not there yet."""
-    try:
-        return open_existing_store(jobs_place(jobs), s3)
-    except NoArchiveThere as error:
-        if jobs is None:
-            return None
-        raise UsageError(f"there are no jobs at {jobs}", why=error.why, remedy="check --jobs") from error
+class _Listed(NamedTuple):
+    job: JobSummary
+    state: JobState | None
 
 
 def _list(store: ToolStore | None, *, as_json: bool) -> int:
     code = 0
-    listed: list[JobSummary] = []
-    for folder in [JobFolder(store, name) for name in job_names(store)] if store else ():
+    listed: list[_Listed] = []
+    for name in job_names(store) if store else ():
+        assert store is not None
         try:
-            found = summary_of(folder)
+            found, state = summary_of(JobFolder(store, name)), _state_of(store, name)
         except ReplayRefused as error:
             print_failure(error)
             code = PARTLY_FAILED
             continue
         if found is not None:
-            listed.append(found)
+            told = state == "undone" or state in ALIVE
+            listed.append(_Listed(found, "complete" if found.complete and not told else state))
     if as_json:
         click.echo(msgspec.json.encode({"jobs": [_json(each) for each in listed]}))
     else:
@@ -82,11 +101,21 @@ def _list(store: ToolStore | None, *, as_json: bool) -> int:
     return code
 
 
-def _json(job: JobSummary) -> dict[str, Any]:
+def _state_of(store: ToolStore, name: str) -> JobState | None:
+    return job_state(job_signs(store, name, _locks()), this_process(), wall_clock())
+
+
+def _locks() -> Path:
+    return state_folder() / "jobs"
+
+
+def _json(listed: _Listed) -> dict[str, Any]:
+    job, state = listed
     return {
         "job": job.request.job,
         "source": job.request.folder,
         "target": job.request.target,
+        "state": state,
         "begun_at_ms": job.request.begun_at,
         "runs": job.attempts,
         "records": job.records,
@@ -95,18 +124,40 @@ def _json(job: JobSummary) -> dict[str, Any]:
     }
 
 
-def _row(job: JobSummary) -> tuple[str | int, ...]:
+def _row(listed: _Listed) -> tuple[str | int | None, ...]:
+    job, state = listed
     words = {True: "yes", False: "no", None: "-"}
     request = job.request
-    names = (request.job, request.folder, request.target, time_text(request.begun_at))
+    names = (request.job, request.folder, request.target, state, time_text(request.begun_at))
     return (*names, job.attempts, job.records, words[request.transactional], words[job.complete])
 
 
-def _remove(store: ToolStore | None, name: str, *, yes: bool) -> None:
-    if store is None or name not in job_names(store):
-        raise UsageError(f"there is no job {name[:120]!r}", why="no folder has that name", remedy="see replayer jobs")
+def _remove(store: ToolStore, name: str, *, yes: bool) -> None:
     folder = JobFolder(store, name)
     confirm(f"Remove {folder.address}?", undone=f"{folder.address} was not removed", is_agreed=yes)
-    with held(state_folder() / "jobs", name):
+    with held(_locks(), name):
         folder.remove()
     click.echo(f"{folder.address} is removed", err=True)
+
+
+def _steer(store: ToolStore, command: str, name: str, rate: str = "none") -> None:
+    """Writes down what the job's run is to do; raises UsageError where no run would do it."""
+    signs = job_signs(store, name, _locks())
+    state = job_state(signs, this_process(), wall_clock())
+    if signs.reported is None:
+        raise UsageError(
+            f"job {name} takes no commands",
+            why="its newest run was not started with --control",
+            remedy="start it with replayer replay --control, and with --resume if it has begun",
+        )
+    if state not in ALIVE:
+        raise UsageError(
+            f"job {name} is not running",
+            why=f"its newest run is {state}",
+            remedy="unless it is complete, replayer replay --resume --control continues it",
+        )
+    if command == "rate":
+        change_control(store, name, rate=None if rate == "none" else rate)
+    else:
+        change_control(store, name, state=STEERING[command])
+    click.echo(f"job {name} will do so within seconds: see replayer jobs", err=True)

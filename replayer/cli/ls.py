@@ -2,11 +2,9 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import click
-import msgspec
 
 from blockgz_runtime.errors import PARTLY_FAILED, exit_code
 from blockgz_runtime.program.main import closing, print_failure
@@ -17,7 +15,7 @@ from replayer.place import ArchivePlace
 from replayer.read.archive import DamagedPartition, SurveyedTopic
 from replayer.read.damage import Damaged
 from replayer.read.inventory import MissingPartition, compare
-from replayer.read.partition import ArchivedPartition, summarize
+from replayer.read.listing import damaged_document, known, partition_document, topic_document
 from replayer.read.topics import TopicPartitions, parse_topic
 
 FIGURES = ("RECORDS", "CHUNKS", "SIZE", "OFFSETS", "FROM", "TO")
@@ -33,7 +31,7 @@ def ls(form: str, archive: ArchivePlace) -> int:
     3. The same goes for a partition that is in the archive's inventory but not in the archive.
     """
     found, missing = asyncio.run(_surveys(archive))
-    listing = [_listed(name, survey) for name, survey in found]
+    listing = [topic_document(name, survey) for name, survey in found]
     whole = {"archive": str(archive.address), "topics": listing, "missing": [each._asdict() for each in missing]}
     print_rows(form, whole, listing)
     if form == "table":
@@ -45,35 +43,16 @@ def ls(form: str, archive: ArchivePlace) -> int:
 
 async def _surveys(options: ArchivePlace) -> tuple[list[tuple[str, SurveyedTopic]], Sequence[MissingPartition]]:
     async with open_archive(options) as archive:
-        found = [(name, await archive.survey_topic(name)) for name in await archive.topics()]
-        return found, (await compare(archive)).missing
-
-
-def _listed(name: str, survey: SurveyedTopic) -> dict[str, Any]:
-    """What there is of one topic, and the sums and bounds over its partitions."""
-    partitions = [summarize(each) for each in survey.partitions]
-    return {
-        "topic": name,
-        "records": sum(each.records for each in partitions),
-        "chunks": sum(each.chunks for each in partitions),
-        "bytes": sum(each.bytes for each in partitions),
-        "min_timestamp_ms": _known(min, [each.min_timestamp_ms for each in partitions]),
-        "max_timestamp_ms": _known(max, [each.max_timestamp_ms for each in partitions]),
-        "partitions": msgspec.to_builtins(partitions),
-        "damaged": damaged_json(survey.damaged),
-    }
-
-
-def _known(bound: Any, numbers: Sequence[int | None]) -> int | None:
-    known: int | None = bound((each for each in numbers if each is not None), default=None)
-    return known
+        pinned = await archive.pinned()
+        found = [(name, await pinned.survey_topic(name)) for name in await pinned.topics()]
+        return found, (await compare(pinned)).missing
 
 
 def _topic_row(topic: dict[str, Any]) -> tuple[str | int, ...]:
     partitions = topic["partitions"]
     offsets = {
-        "start_offset": _known(min, [each["start_offset"] for each in partitions]),
-        "next_offset": _known(max, [each["next_offset"] for each in partitions]),
+        "start_offset": known(min, [each["start_offset"] for each in partitions]),
+        "next_offset": known(max, [each["next_offset"] for each in partitions]),
     }
     return (topic["topic"], len(partitions) + len(topic["damaged"]), *_figures(topic | offsets))
 
@@ -103,10 +82,6 @@ def print_missing(missing: Sequence[MissingPartition]) -> int:
     return PARTLY_FAILED if missing else 0
 
 
-def damaged_json(damaged: Sequence[DamagedPartition]) -> list[dict[str, Any]]:
-    return [{"partition": each.partition, "error": each.error.reason} for each in damaged]
-
-
 @click.command(
     "describe",
     epilog=closing("replayer describe orders -a ./archive", "replayer describe orders:3 --json -a ./archive"),
@@ -124,7 +99,7 @@ def describe(topic: str, form: str, archive: ArchivePlace) -> int:
     partitions, damaged, missing = asyncio.run(_describe(archive, wanted))
     if partitions or not damaged:
         whole = {"archive": str(archive.address), "topic": wanted.topic, "partitions": partitions}
-        lost = {"damaged": damaged_json(damaged), "missing": [each._asdict() for each in missing]}
+        lost = {"damaged": damaged_document(damaged), "missing": [each._asdict() for each in missing]}
         print_rows(form, whole | lost, partitions)
         if form == "table":
             _print_partitions(partitions)
@@ -155,27 +130,7 @@ async def _describe(
         damaged = list(found)
         for partition in partitions:
             try:
-                descriptions.append(await _description(partition))
+                descriptions.append(await partition_document(partition))
             except Damaged as error:
                 damaged.append(DamagedPartition(partition.partition, error))
     return descriptions, damaged, missing
-
-
-async def _description(partition: ArchivedPartition) -> dict[str, Any]:
-    marker = partition.marker
-    return asdict(summarize(partition)) | {
-        "gaps": msgspec.to_builtins(await partition.gaps()),
-        "layout": partition.keys.layout,
-        "folder": str(partition.keys.folder),
-        "marker": partition.keys.marker,
-        "last_chunk_index": marker.last_chunk_index,
-        "catalogs": [len(level) for level in marker.catalogs],
-        "archive_id": marker.archive_id,
-        "topic_id": marker.topic_id,
-        "group_id": marker.group_id,
-        "epoch": marker.epoch,
-        "writer": marker.writer,
-        "leader_epoch": marker.leader_epoch,
-        "successor": marker.successor,
-        "continues": msgspec.to_builtins(marker.continues) if marker.continues else None,
-    }

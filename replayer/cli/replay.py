@@ -2,18 +2,15 @@
 
 import asyncio
 import gc
-import signal
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
 
 import click
 import msgspec
 
-from blockgz_runtime.errors import FAILED, PARTLY_FAILED, BrokerUnreachable, PartitionUnavailable
+from blockgz_runtime.errors import PARTLY_FAILED, BrokerUnreachable, PartitionUnavailable
 from blockgz_runtime.process import share_heaps
 from blockgz_runtime.program.kafka_options import kafka_options
 from blockgz_runtime.program.main import closing, ended_code, print_failure
-from blockgz_runtime.program.progress import RecordProgress, record_progress
 from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.job_options import open_jobs
 from replayer.cli.options.options import json_option
@@ -24,12 +21,12 @@ from replayer.cli.replay_output import (
     print_left_out,
     print_result,
     proof_command,
-    result_json,
     skipped_json,
 )
+from replayer.cli.replay_steering import Steering, controlled
 from replayer.errors import DeliveryFailed
 from replayer.place import ArchivePlace
-from replayer.replay.pace import Commands
+from replayer.replay.documents import result_json
 from replayer.replay.replaying import BegunReplay, planned_replay, undone_retention
 from replayer.replay.result import ReplayResult
 
@@ -56,7 +53,8 @@ def command(options: ReplayOptions, as_json: bool, kafka: dict[str, str], archiv
     interrupted and resumed with --resume. Without it, the producer is idempotent, but after a crash everything sent
     since the last checkpoint is sent again.
 
-    SIGUSR1 pauses, SIGUSR2 resumes. SIGTERM and Ctrl-C commit, then exit.
+    SIGUSR1 pauses, SIGUSR2 resumes. SIGTERM and Ctrl-C commit, then exit. With --control, replayer jobs does the same
+    from anywhere.
     """
     share_heaps()
     gc.freeze()
@@ -68,14 +66,19 @@ async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, s
     if request.shape.undo_retention:
         click.echo(await undone_retention(request, properties))
         return 0
+    steering = Steering(request.pace, options.rate)
     async with AsyncExitStack() as stack:
+        if options.control:
+            stack.enter_context(controlled(open_jobs(request.jobs, address), options, steering))
         archive = await stack.enter_async_context(open_archive(address))
         jobs = open_jobs(request.jobs, address)
         planned = await stack.enter_async_context(planned_replay(request, archive, properties, jobs))
+        if options.control:
+            planned = planned.kept_alone()
         if not agreed(planned.plan, options, as_json=as_json, seconds=round(planned.seconds, 3)):
             return 0
         async with planned.begun() as begun:
-            result, signals = await _run(begun, as_json)
+            result = await _run(begun, steering, as_json)
             note = await begun.settled(result)
             if note is not None:
                 click.echo(note, err=True)
@@ -89,15 +92,13 @@ async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, s
         print_left_out(left_out)
         click.echo(f"to prove it: {proof}", err=True)
     incomplete = print_skipped(planned.damage) or (PARTLY_FAILED if left_out.unfit or planned.ground.missing else 0)
-    return ended_code(incomplete, signals, is_done=result.complete)
+    return ended_code(incomplete, steering.signals, is_done=result.complete)
 
 
-async def _run(begun: BegunReplay, as_json: bool) -> tuple[ReplayResult, set[int]]:
-    """What was done, and the signals that asked it to end."""
-    commands, records = Commands(), begun.planned.plan.records
-    with record_progress("replaying", records, as_json=as_json) as advance, steered(commands, advance) as steering:
+async def _run(begun: BegunReplay, steering: Steering, as_json: bool) -> ReplayResult:
+    with steering.running(begun.planned.plan, as_json=as_json) as progress:
         try:
-            result = await begun.run(commands, advance)
+            steering.result = await begun.run(steering.commands, progress)
         except asyncio.CancelledError as error:
             click.echo("\n".join(error.__notes__), err=True)
             raise steering.ended() from error
@@ -106,62 +107,4 @@ async def _run(begun: BegunReplay, as_json: bool) -> tuple[ReplayResult, set[int
                 raise
             print_failure(error)
             raise steering.ended() from error
-    return result, steering.signals
-
-
-class Steering:
-    """What signals asked for; `signals` are those that asked to end."""
-
-    def __init__(self, commands: Commands, progress: RecordProgress) -> None:
-        self._commands, self._progress = commands, progress
-        self._work = asyncio.current_task()
-        self.signals: set[int] = set()
-
-    def pause(self) -> None:
-        self._commands.pause()
-        self._progress.state("paused")
-
-    def resume(self) -> None:
-        self._commands.resume()
-        self._progress.state("replaying")
-
-    def terminate(self) -> None:
-        """SIGTERM; a second one does not wait for the commit."""
-        self._end(signal.SIGTERM)
-
-    def interrupt(self) -> None:
-        """SIGINT, as SIGTERM."""
-        if not self._commands.ending:
-            click.echo("stopping after the next commit; interrupt again to stop at once", err=True)
-        self._end(signal.SIGINT)
-
-    def ended(self) -> click.exceptions.Exit:
-        """What ends a replay that is not complete."""
-        return click.exceptions.Exit(ended_code(FAILED, self.signals, is_done=False))
-
-    def _end(self, number: int) -> None:
-        self.signals.add(number)
-        if self._commands.ending and self._work is not None:
-            self._work.cancel()
-        self._commands.end()
-        self._progress.state("ending")
-
-
-@contextmanager
-def steered(commands: Commands, progress: RecordProgress) -> Iterator[Steering]:
-    """While this lasts, signals to the process steer the replay of the current task."""
-    steering = Steering(commands, progress)
-    loop = asyncio.get_running_loop()
-    handlers = {
-        signal.SIGUSR1: steering.pause,
-        signal.SIGUSR2: steering.resume,
-        signal.SIGTERM: steering.terminate,
-        signal.SIGINT: steering.interrupt,
-    }
-    for number, handler in handlers.items():
-        loop.add_signal_handler(number, handler)
-    try:
-        yield steering
-    finally:
-        for number in handlers:
-            loop.remove_signal_handler(number)
+    return steering.result

@@ -1,28 +1,21 @@
 """What a verification found: printed, kept as signed files (`--report`, `--sign-key`), and `replayer verify-report`."""
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
 import click
 import msgspec
 
-from blockgz_runtime.atomic_file import write_private
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError
 from blockgz_runtime.program.main import closing, listed, noting_what_is_left
 from blockgz_runtime.program.tables import print_table, timestamp_text
-from index_format.errors import BlockgzError, MalformedObject
+from index_format.errors import MalformedObject
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.earlier import EarlierReport, parse_report
 from replayer.verify.findings import ArchiveReport, EarlierFindings, Verdict
-from replayer.verify.report import Document, page, verification_document
-
-SIGNATURE_SUFFIX = ".sig"
-FORMAT = "blockgz-report"
+from replayer.verify.report import verification_document
+from replayer.verify.report_files import FORMAT, ReportFiles, is_signed_by, signature_of
 
 
 def naming_what_is_left(names: Sequence[str], num_done: Callable[[], int]) -> AbstractContextManager[None]:
@@ -35,66 +28,7 @@ def naming_what_is_left(names: Sequence[str], num_done: Callable[[], int]) -> Ab
     return noting_what_is_left(note)
 
 
-@dataclass(frozen=True)
-class ReportOptions:
-    """Where reports go, the key that signs them, and whether they leave out what records hold."""
-
-    paths: tuple[Path, ...]
-    sign_key: Path | None
-    without_content: bool = False
-
-    def __post_init__(self) -> None:
-        """Raises UsageError for what could not be written after hours of verifying."""
-        for path in self.paths:
-            if path.suffix not in (".json", ".html"):
-                raise UsageError(
-                    f"{path} is not a report",
-                    why="its name determines the format",
-                    remedy="use a name that ends in .json or .html",
-                )
-            if not path.absolute().parent.is_dir():
-                raise UsageError(f"{path} cannot be written", why="the folder does not exist", remedy="create it first")
-            if path.is_dir() or not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-                why = "it is a folder" if path.is_dir() else "its mode forbids it"
-                raise UsageError(f"{path} cannot be written", why=why, remedy="name another file")
-        if self.sign_key is not None:
-            if not self.paths:
-                raise UsageError("--sign-key has nothing to sign", remedy="add --report FILE")
-            _signature(self.sign_key, b"")
-
-    def write(self, document: Document) -> None:
-        """Writes each report, and its signature beside it; raises BlockgzError."""
-        whole = {
-            "format": FORMAT,
-            "version": 1,
-            "created": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-            "program": f"blockgz {version('blockgz')}",
-            **document,
-        }
-        for path in self.paths:
-            as_json = msgspec.json.format(msgspec.json.encode(whole)) + b"\n"
-            body = page(whole).encode() if path.suffix == ".html" else as_json
-            try:
-                write_private(path, body)
-                if self.sign_key is not None:
-                    write_private(path.with_name(path.name + SIGNATURE_SUFFIX), _signature(self.sign_key, body))
-            except OSError as error:
-                raise BlockgzError(
-                    f"the report {error.filename or path} could not be written",
-                    why=error.strerror or str(error),
-                    remedy="the findings are on stdout",
-                ) from error
-
-
-def _signature(key: Path, body: bytes) -> bytes:
-    """Raises UsageError for a file that is no key."""
-    # Here, because the cryptography of a signature takes long to load, and few reports are signed.
-    from replayer.verify.signing import private_key  # noqa: PLC0415
-
-    return private_key(key).sign(body)
-
-
-def conclude(report: ArchiveReport, archive: str, depth: Depth, report_to: ReportOptions, *, as_json: bool) -> int:
+def conclude(report: ArchiveReport, archive: str, depth: Depth, report_to: ReportFiles, *, as_json: bool) -> int:
     """Prints the report and writes it where that was asked for; the exit code that it means."""
     document = verification_document(report, archive, depth)
     if as_json:
@@ -221,11 +155,7 @@ def earlier_report(since_report: Path | None, key: Path | None) -> EarlierReport
 
 
 def _is_signed(body: bytes, report: Path, key: Path, signature: Path | None = None) -> bool:
-    # Here, as in `_signature`.
-    from replayer.verify.signing import is_signed, public_key  # noqa: PLC0415
-
-    beside = report.with_name(report.name + SIGNATURE_SUFFIX)
-    return is_signed(body, _content(signature or beside), public_key(key))
+    return is_signed_by(body, _content(signature or signature_of(report)), key)
 
 
 def _findings(body: bytes) -> str:

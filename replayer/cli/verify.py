@@ -19,7 +19,7 @@ from replayer.cli.options.archive_options import archive_options, open_archive
 from replayer.cli.options.options import jobs_option, json_option
 from replayer.cli.options.selection_options import range_options
 from replayer.cli.options.verify_options import choice_options, earlier_options, expect_option, report_options
-from replayer.cli.report import ReportOptions, conclude, naming_what_is_left
+from replayer.cli.report import conclude, naming_what_is_left
 from replayer.place import ArchivePlace
 from replayer.read.selection import Positions
 from replayer.read.topics import TopicPartitions, parse_topic
@@ -27,6 +27,7 @@ from replayer.verify.chunk_checks import ChunkChoice, Depth
 from replayer.verify.chunk_checks import Progress as OnProgress
 from replayer.verify.earlier import EarlierReport
 from replayer.verify.findings import ArchiveReport
+from replayer.verify.report_files import ReportFiles
 from replayer.verify.verifying import VerifyWork, verify_archive
 
 
@@ -74,7 +75,7 @@ def command(
     choice: ChunkChoice,
     earlier: EarlierReport | None,
     positions: Positions,
-    report_to: ReportOptions,
+    report_to: ReportFiles,
     as_json: bool,
     kafka: dict[str, str],
     archive: ArchivePlace,

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Collection, Iterable, Mapping
+from copy import copy
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -10,6 +11,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    NewPartitions,
     ResourceType,
 )
 from confluent_kafka.admin import NewTopic as ClientNewTopic  # type: ignore[attr-defined]
@@ -34,7 +36,15 @@ from blockgz_runtime.kafka.connection import (
 from blockgz_runtime.kafka.settings import client_settings, make_client
 from replayer.errors import ReplayRefused
 from replayer.kafka import CLIENT_ID
-from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicConfig, TopicFacts, Watermarks, parse_config
+from replayer.kafka.topic_facts import (
+    ConfigChange,
+    NewTopic,
+    TopicConfig,
+    TopicFacts,
+    TopicSettings,
+    Watermarks,
+    parse_config,
+)
 
 CHANGE_SECONDS = 30.0
 ASK_AGAIN_SECONDS = 0.1
@@ -61,24 +71,52 @@ class TopicChanges:
         Raises ReplayRefused for what the cluster does not accept, AccessDenied or BrokerUnreachable.
         """
         wanted = ClientNewTopic(
-            topic.name, num_partitions=topic.partitions, replication_factor=CLUSTER_DEFAULT, config=dict(topic.config)
+            topic.name,
+            num_partitions=topic.partitions,
+            replication_factor=CLUSTER_DEFAULT if topic.replication_factor is None else topic.replication_factor,
+            config=dict(topic.config),
         )
         (answer,) = self._admin.create_topics(
             [wanted], operation_timeout=CHANGE_SECONDS, request_timeout=CHANGE_SECONDS
         ).values()
         self._result(answer, f"topic {topic.name!r} cannot be created", "choose its settings with --topic-config")
+        self._wait_led(topic.name, topic.partitions)
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """Raises the number of a topic's partitions to `partitions`; waits and raises as `create` does."""
+        (answer,) = self._admin.create_partitions(
+            [NewPartitions(topic, partitions)], operation_timeout=CHANGE_SECONDS, request_timeout=CHANGE_SECONDS
+        ).values()
+        self._result(answer, f"topic {topic!r} gets no more partitions", "check the ACLs: Alter on the topic")
+        self._wait_led(topic, partitions)
+
+    def delete(self, topic: str, topic_id: str) -> None:
+        """Deletes the topic of that name, and waits until it is gone, which has this id.
+
+        Raises ReplayRefused, AccessDenied or BrokerUnreachable.
+        """
+        (answer,) = self._admin.delete_topics(
+            [topic], operation_timeout=CHANGE_SECONDS, request_timeout=CHANGE_SECONDS
+        ).values()
+        self._result(answer, f"topic {topic!r} cannot be deleted", "check the ACLs: Delete on the topic")
         deadline = time.monotonic() + CHANGE_SECONDS
-        while not self._led(topic):
-            if time.monotonic() > deadline:
-                raise kafka_failure(KafkaError(KafkaError._TIMED_OUT), f"topic {topic.name!r} gets no leaders")
+        while topic_ids(self._admin, [topic]).ids.get(topic) == topic_id and time.monotonic() < deadline:
             time.sleep(ASK_AGAIN_SECONDS)
 
-    def own_config(self, topic: str) -> dict[str, str]:
+    def own_config(self, topic: str) -> Mapping[str, str]:
         """What is set for the topic itself; raises ReplayRefused, AccessDenied or BrokerUnreachable."""
+        return self.settings(topic).own
+
+    def settings(self, topic: str) -> TopicSettings:
+        """The whole configuration of a topic; raises ReplayRefused, AccessDenied or BrokerUnreachable."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         (answer,) = self._admin.describe_configs([resource], request_timeout=BROKER_DEADLINE_SECONDS).values()
         entries = self._result(answer, f"the configuration of topic {topic!r} cannot be read", "check the topic's name")
-        return {e.name: e.value for e in entries.values() if e.source in OF_THE_TOPIC and e.value is not None}
+        own, inherited = dict[str, str](), dict[str, str]()
+        for entry in entries.values():
+            if entry.value is not None:
+                (own if entry.source in OF_THE_TOPIC else inherited)[entry.name] = entry.value
+        return TopicSettings(own, inherited)
 
     def alter(self, topic: str, change: ConfigChange) -> None:
         """Sets and removes settings of a topic; raises ReplayRefused, AccessDenied or BrokerUnreachable."""
@@ -89,9 +127,17 @@ class TopicChanges:
         (answer,) = self._admin.incremental_alter_configs([resource], request_timeout=CHANGE_SECONDS).values()
         self._result(answer, f"the configuration of topic {topic!r} cannot be changed", "check the ACLs: AlterConfigs")
 
-    def _led(self, topic: NewTopic) -> bool:
-        found = self._admin.list_topics(topic.name, timeout=BROKER_DEADLINE_SECONDS).topics[topic.name]
-        return len(found.partitions) == topic.partitions and all(each.leader >= 0 for each in found.partitions.values())
+    def _wait_led(self, topic: str, partitions: int) -> None:
+        """Waits until the topic has so many partitions, each with a leader."""
+        deadline = time.monotonic() + CHANGE_SECONDS
+        while not self._led(topic, partitions):
+            if time.monotonic() > deadline:
+                raise kafka_failure(KafkaError(KafkaError._TIMED_OUT), f"topic {topic!r} gets no leaders")
+            time.sleep(ASK_AGAIN_SECONDS)
+
+    def _led(self, topic: str, partitions: int) -> bool:
+        found = self._admin.list_topics(topic, timeout=BROKER_DEADLINE_SECONDS).topics[topic]
+        return len(found.partitions) == partitions and all(each.leader >= 0 for each in found.partitions.values())
 
     def _result(self, answer: Any, what: str, remedy: str) -> Any:
         try:
@@ -109,10 +155,17 @@ class KafkaAdmin:
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         """Raises UsageError, BrokerUnreachable or AccessDenied."""
-        connection_errors = ConnectionErrors()
-        settings = {**client_settings(properties, CLIENT_ID), "error_cb": connection_errors}
+        self._address = properties["bootstrap.servers"]
+        self._connection_errors = ConnectionErrors()
+        settings = {**client_settings(properties, CLIENT_ID), "error_cb": self._connection_errors}
         self._admin: AdminClient = make_client(AdminClient, settings)
-        self._metadata: Any = cluster_metadata(self._admin, connection_errors, properties["bootstrap.servers"])
+        self._metadata: Any = cluster_metadata(self._admin, self._connection_errors, self._address)
+
+    def again(self) -> "KafkaAdmin":
+        """The same client, with the topics that there are now; raises BrokerUnreachable or AccessDenied."""
+        same = copy(self)
+        same._metadata = cluster_metadata(self._admin, self._connection_errors, self._address)
+        return same
 
     @property
     def cluster_id(self) -> str | None:
@@ -143,6 +196,10 @@ class KafkaAdmin:
             topic_id(self._admin, name) if tells else None,
             self._config(name) if tells else None,
         )
+
+    def replication_factor(self, name: str) -> int:
+        """How many replicas the partitions of a topic have that exists, at the least."""
+        return min(len(each.replicas) for each in self._metadata.topics[name].partitions.values())
 
     def topic_ids(self, names: Collection[str]) -> TopicIdAnswers:
         """What the cluster says of these topics now."""

@@ -47,16 +47,24 @@ class TopicFacts:
 
 @dataclass(frozen=True)
 class NewTopic:
-    """A topic to be made; its replication factor is the cluster's default."""
+    """A topic to be made; without a replication factor it gets the cluster's default."""
 
     name: str
     partitions: int
     config: Mapping[str, str]
+    replication_factor: int | None = None
 
     @property
     def facts(self) -> TopicFacts:
         """What will be known of it once it is there."""
         return TopicFacts(self.name, self.partitions, None, parse_config(self.config))
+
+
+class TopicSettings(NamedTuple):
+    """Names and values of a topic's configuration: set for the topic itself, and in effect beyond that."""
+
+    own: Mapping[str, str]
+    inherited: Mapping[str, str]
 
 
 class ConfigChange(msgspec.Struct, frozen=True):

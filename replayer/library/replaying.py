@@ -14,7 +14,8 @@ from replayer.read.request import SKIPS, STOPS, DamagePolicies
 from replayer.replay.jobs.folder import jobs_place
 from replayer.replay.pace import Commands, make_pace
 from replayer.replay.plan import ReplayPlan
-from replayer.replay.proof.job_proof import JobProof, kept_job, prove_job
+from replayer.replay.proof.job_proof import JobProof, prove_job
+from replayer.replay.recorded_job import kept_job
 from replayer.replay.replaying import planned_replay
 from replayer.replay.request import ReplayRequest, Shape, named_target
 from replayer.replay.result import ReplayResult

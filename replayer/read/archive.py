@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from copy import copy
 from typing import NamedTuple, Protocol
 
 from blockgz_runtime.errors import AccessDenied, NoArchiveThere, NotInArchive, ObjectMissing
@@ -83,11 +84,22 @@ class Archive:
         self._finding = asyncio.Lock()
         self.other: OtherArchive | None = None
         """The archive of another kind that was found."""
+        self._pinned: dict[str, list[TopicFolder]] | None = None
+        """By topic its folders, where they were listed once for all."""
 
     @property
     def layout(self) -> str:
         """The archive's layout, once something of it has been found; the default one before."""
         return self._layouts[0]
+
+    async def pinned(self) -> "Archive":
+        """The same archive with the topics that it has now: for who goes through all of them. Raises NoArchiveThere."""
+        folders = await self.find()
+        same = copy(self)
+        same._pinned = {}
+        for folder in folders:
+            same._pinned.setdefault(folder.topic, []).append(folder)
+        return same
 
     async def topics(self) -> tuple[str, ...]:
         """The names of all archived topics, without older incarnations; raises NoArchiveThere."""
@@ -101,6 +113,8 @@ class Archive:
 
     async def incarnations(self, topic: str) -> tuple[TopicFolder, ...]:
         """The archived incarnations of a plain topic name, oldest first; raises NotInArchive or NoArchiveThere."""
+        if self._pinned is not None and topic in self._pinned:
+            return tuple(sorted(self._pinned[topic]))
         folders = await self.find()
         mine = sorted(folder for folder in folders if folder.topic == topic)
         if not mine:
@@ -125,6 +139,14 @@ class Archive:
         Where some partitions went on in folders behind it, because their log was truncated, the first of these.
         """
         return (await self._folders_of(topic))[0]
+
+    async def whole_topic(self, folder: str) -> str:
+        """What means a topic that begins in that folder: its plain name, where it may go on in later folders.
+
+        Raises as `folder_of`.
+        """
+        first = parse_topic_folder(folder)
+        return first.topic if await self.folder_of(first.topic) == first else folder
 
     async def _folders_of(self, topic: str) -> Sequence[TopicFolder]:
         folder = parse_topic_folder(topic)
@@ -261,6 +283,8 @@ class Archive:
 
         Raises NoArchiveThere.
         """
+        if self._pinned is not None:
+            return tuple(folder for folders in self._pinned.values() for folder in folders)
         if self.other is not None:
             return self.other.folders()
         for layout in self._layouts:

@@ -11,6 +11,9 @@ from index_format.inventory import Inventory, parse
 from index_format.keys import TopicFolder, archive_key, inventory_key, parse_topic_folder
 from replayer.read.archive import Archive
 from replayer.read.damage import Damage, Damaged
+from replayer.read.prefetch import prefetched, streamed
+
+CONCURRENT_LISTINGS = 16
 
 Wanted = tuple[str, Sequence[int] | None]
 """A topic (`orders`, or `orders~2` for one incarnation) and its partitions; None for all of them."""
@@ -100,8 +103,9 @@ async def compare(archive: Archive, wanted: Sequence[Wanted] = ()) -> Compared:
         return Compared(None, True, lost if await _is_declared(archive) else None)
     except Damaged as error:
         return Compared(None, True, Damage(key, error.reason))
-    folders = await archive.find()
-    held = {each: await archive.partitions_in(each) for each in folders if _may_be_meant(each, wanted)}
+    meant = [each for each in await archive.find() if _may_be_meant(each, wanted)]
+    listed = prefetched(streamed(meant), archive.partitions_in, cost=lambda _: 1, budget=CONCURRENT_LISTINGS)
+    held = dict(zip(meant, [numbers async for numbers in listed], strict=True))
     return Compared(inventory, True, None, missing_partitions(inventory, held, wanted))
 
 

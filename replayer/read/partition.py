@@ -257,6 +257,11 @@ class ArchivedPartition:
             self._chunks.popitem(last=False)
         return chunk
 
+    def forget(self) -> None:
+        """Drops the catalogs and indexes that are remembered: for whoever keeps many partitions."""
+        self._catalogs.clear()
+        self._chunks.clear()
+
     async def chunk_at_or_after(self, offset: int) -> ChunkEntry | None:
         """The first chunk that ends above `offset`."""
         return await self._descend(lambda spans: span_at_or_after(spans, offset))

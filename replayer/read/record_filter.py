@@ -3,12 +3,15 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import pyarrow as pa
 
 from blockgz_runtime.errors import UsageError
 from index_format import arrow_functions as pc
+from index_format.chunk_index import BlockEntry
+from index_format.key_filter import Hashes, hashes_of, may_hold
 from index_format.seek import TimeBounded
 
 MAX_PATTERN = 10_000
@@ -81,6 +84,16 @@ class KeyIn:
 
     def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
         return pc.is_in(batch.column("key"), pa.array(self.keys, pa.binary()))
+
+    def may_be_in(self, block: BlockEntry) -> bool:
+        """Whether the block may hold such a record: false only where its key filter rules all of the keys out."""
+        if None in self.keys or not isinstance(block.key_filter, bytes):
+            return True
+        return may_hold(block.key_filter, self._hashes)
+
+    @cached_property
+    def _hashes(self) -> Hashes:
+        return hashes_of(key for key in self.keys if key is not None)
 
 
 @dataclass(frozen=True)
@@ -167,7 +180,11 @@ class RecordFilter:
     def may_match(self, span: TimeBounded) -> bool:
         """Whether a block, chunk or catalog may hold a record that is meant; what may not need not be read."""
         after = self.since is None or span.max_timestamp >= self.since
-        return after and (self.until is None or span.min_timestamp < self.until)
+        if not after or (self.until is not None and span.min_timestamp >= self.until):
+            return False
+        if not isinstance(span, BlockEntry):
+            return True
+        return all(condition.may_be_in(span) for condition in self.conditions if isinstance(condition, KeyIn))
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The records of the batch that are meant, in order."""

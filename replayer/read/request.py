@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from index_format.keys import parse_topic_folder
 from replayer.read.archive import Archive
+from replayer.read.blocks import READ_AHEAD, ReadAhead
 from replayer.read.damage import STOP, DamagePolicy, LostRange, SkipDamage
 from replayer.read.offset_file import parse_offset_file
 from replayer.read.partition import ArchivedPartition
@@ -72,7 +73,11 @@ class SelectedBatch(NamedTuple):
 
 
 async def selected_batches(
-    chosen: Iterable[Selection], record_filter: RecordFilter, limit: int | None, damage: "DamagePolicies"
+    chosen: Iterable[Selection],
+    record_filter: RecordFilter,
+    limit: int | None,
+    damage: "DamagePolicies",
+    ahead: ReadAhead = READ_AHEAD,
 ) -> AsyncGenerator[SelectedBatch]:
     """At most `limit` records that are meant, partition after partition.
 
@@ -82,7 +87,7 @@ async def selected_batches(
     for each in chosen:
         if left == 0:
             return
-        async with aclosing(selected(each, record_filter, damage.of(each.partition))) as batches:
+        async with aclosing(selected(each, record_filter, damage.of(each.partition), ahead)) as batches:
             async for batch in batches:
                 part = batch if left is None else batch.slice(0, left)
                 left = None if left is None else left - part.num_rows

@@ -92,14 +92,13 @@ async def selected(
 ) -> AsyncGenerator[pa.RecordBatch]:
     """The records that are meant as non-empty batches, in offset order; close it (`aclosing`) when you stop early.
 
-    Blocks without such a record, as far as their timestamps tell, are not read. Raises as `scan` does, and UsageError
-    where records are asked for by timestamps that the archive does not have.
+    Blocks without such a record, as far as their timestamps and key filters tell, are not read. Raises as `scan` does,
+    and UsageError where records are asked for by timestamps that the archive does not have.
     """
     partition, offsets = selection
-    wanted = None
+    wanted = None if record_filter.passes_all else record_filter.may_match
     if record_filter.by_time:
         await _check_timestamps(partition)
-        wanted = record_filter.may_match
     async with aclosing(scan(partition, *offsets, wanted, on_damage=on_damage, ahead=ahead)) as batches:
         async for batch in batches:
             part = record_filter.apply(batch)

@@ -60,8 +60,8 @@ def shape_asked(asked: Mapping[str, Any], job: str) -> tuple[Shape, RecordFilter
         return shape, _filter(asked["filter"])
     except (KeyError, TypeError, ValueError) as error:
         raise ReplayRefused(
-            f"job {job} cannot be proved",
-            why=f"its folder does not say what happens to records: {error or type(error).__name__}",
+            f"what job {job} did to records is not known",
+            why=f"its folder does not say it: {error or type(error).__name__}",
             remedy="use the version that started it, or compare with verify --against-topic",
         ) from error
 

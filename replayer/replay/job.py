@@ -26,6 +26,16 @@ def is_job_name(name: str) -> bool:
     return re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name) is not None and name.strip(".") != ""
 
 
+def check_job_name(name: str) -> None:
+    """Raises UsageError for what no job can be called."""
+    if not is_job_name(name):
+        raise UsageError(
+            f"{name[:120]!r} is not a job name",
+            why="it becomes part of names in Kafka and of file names",
+            remedy="use up to 100 letters, digits, dots, dashes and underscores",
+        )
+
+
 @dataclass(frozen=True)
 class Job:
     """What names a job in the cluster; `selection` is the hash of everything that was asked for."""
@@ -36,12 +46,7 @@ class Job:
 
     def __post_init__(self) -> None:
         """Raises UsageError."""
-        if not is_job_name(self.name):
-            raise UsageError(
-                f"{self.name[:120]!r} is not a job name",
-                why="it becomes part of names in Kafka and of file names",
-                remedy="use up to 100 letters, digits, dots, dashes and underscores",
-            )
+        check_job_name(self.name)
 
     @property
     def group_id(self) -> str:
@@ -84,16 +89,39 @@ def first_positions(
     job: Job, ranges: Mapping[int, OffsetRange], histories: Mapping[int, str], pipeline: Pipeline
 ) -> dict[int, LanePosition]:
     """Where each lane stands before the first record; `ranges` and `histories` are those of each source partition."""
-    feeding: dict[int, list[int]] = {}
-    for source in sorted(ranges):
-        for lane in pipeline.targets(source):
-            feeding.setdefault(lane, []).append(source)
     positions = {}
-    for lane, sources in sorted(feeding.items()):
+    for lane, sources in sorted(pipeline.feeding(ranges).items()):
         history = hashlib.sha256("\n".join(histories[source] for source in sources).encode()).hexdigest()
         progress = {source: SourceProgress(ranges[source].start, *ranges[source]) for source in sources}
         positions[lane] = LanePosition(job.selection, history[:HASH_DIGITS], 0, progress)
     return positions
+
+
+def followed_positions(job: Job, selections: Sequence[Selection], pipeline: Pipeline) -> dict[int, LanePosition]:
+    """As `first_positions`, of a job that follows its archive up to where these end.
+
+    Its history is the incarnation alone: chunks come, and old ones may be merged or pruned meanwhile.
+    """
+    ranges = {each.partition.partition: each.offsets for each in selections}
+    histories = {
+        each.partition.partition: f"{each.partition.marker.archive_id} {each.partition.keys.folder}"
+        for each in selections
+    }
+    return first_positions(job, ranges, histories, pipeline)
+
+
+def followed(selections: Sequence[Selection], recorded: Mapping[int, LanePosition]) -> list[Selection]:
+    """The selections of a job that follows its archive: from where it began, up to where they end now."""
+    starts = {source: each.start for position in recorded.values() for source, each in position.sources.items()}
+    return [
+        each._replace(offsets=OffsetRange(starts.get(each.partition.partition, each.offsets.start), each.offsets.end))
+        for each in selections
+    ]
+
+
+def continued(recorded: Mapping[int, LanePosition], first: Mapping[int, LanePosition]) -> dict[int, LanePosition]:
+    """The recorded positions of a job that follows its archive, up to where its ranges end now."""
+    return {lane: position.up_to(first[lane]) if lane in first else position for lane, position in recorded.items()}
 
 
 def pinned(selections: Sequence[Selection], recorded: Mapping[int, LanePosition]) -> list[Selection]:

@@ -67,6 +67,15 @@ class LanePosition:
         moved = {number: progress._replace(next=nexts[number]) for number, progress in self.sources.items()}
         return replace(self, written=self.written + records, sources=moved)
 
+    def up_to(self, wanted: "LanePosition") -> "LanePosition":
+        """The position with the ends of another one of the same job, where these lie higher."""
+        ends = {number: progress.end for number, progress in wanted.sources.items()}
+        moved = {
+            number: progress._replace(end=max(progress.end, ends.get(number, 0)))
+            for number, progress in self.sources.items()
+        }
+        return replace(self, sources=moved)
+
     def encoded(self) -> str:
         """The position as the JSON that is stored with a committed offset."""
         sources = {str(number): tuple(progress) for number, progress in sorted(self.sources.items())}

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
@@ -13,10 +13,11 @@ import pyarrow.compute as pc
 
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.units import SIZES
+from replayer.replay.ledger import LanePosition
 
 
 class Commands:
-    """Asked between portions; `pause`, `resume` and `end` are called in the thread of the event loop."""
+    """Asked between portions; `pause`, `resume`, `end` and `wake` are called in the thread of the event loop."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
@@ -24,6 +25,8 @@ class Commands:
         self._paused_at: float | None = None
         self.ending = False
         """Commit what was sent, and end."""
+        self.committed: Mapping[int, LanePosition] = {}
+        """Where the lanes stand, as the run last committed them; replaced, never changed."""
 
     @property
     def paused(self) -> bool:
@@ -45,15 +48,19 @@ class Commands:
         self.ending = True
         self._changed.set()
 
+    def wake(self) -> None:
+        """Has the run ask its pace again, which was changed."""
+        self._changed.set()
+
     def elapsed(self) -> float:
         """Seconds since the start, pauses left out."""
         return (self._paused_at or time.monotonic()) - self._began
 
     async def wait(self, seconds: float | None) -> None:
-        """Waits so long, or less if something changes meanwhile; None waits for that alone."""
-        self._changed.clear()
+        """Waits so long, or less if something changed since the last wait; None waits for that alone."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), seconds)
+        self._changed.clear()
 
 
 TICK_SECONDS = 0.05
@@ -90,7 +97,7 @@ class Pace(Protocol):
 
 
 class RecordRate:
-    """So many records a second; they go once a tick's worth has come together."""
+    """So many records a second, from the first time it is asked; they go once a tick's worth has come together."""
 
     by_time = False
 
@@ -98,10 +105,12 @@ class RecordRate:
         self._a_second = a_second
         self._portion = max(a_second * TICK_SECONDS, 1.0)
         self._most = max(a_second * CREDIT_SECONDS, self._portion)
-        self._left = self._seen = 0.0
+        self._left = 0.0
+        self._seen: float | None = None
 
     def due(self, batch: pa.RecordBatch, elapsed: float) -> Due:
-        self._left = min(self._left + (elapsed - self._seen) * self._a_second, self._most)
+        passed = 0.0 if self._seen is None else elapsed - self._seen
+        self._left = min(self._left + passed * self._a_second, self._most)
         self._seen = elapsed
         if self._left < self._portion:
             return Due(0, max((self._portion - self._left) / self._a_second, LEAST_WAIT_SECONDS))
@@ -128,6 +137,31 @@ class ByteRate(RecordRate):
 
     def _rows(self, batch: pa.RecordBatch) -> int:
         return max(1, int(np.searchsorted(np.cumsum(record_bytes(batch)), self._left, side="right")))
+
+
+class SharedRate:
+    """One rate of several replays together, each of which asks it: what may go is taken at once, by a clock of its own.
+
+    All ask in one thread, and send all that may go.
+    """
+
+    by_time = False
+
+    def __init__(self, rate: Pace, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate, self._clock = rate, clock
+
+    def due(self, batch: pa.RecordBatch, elapsed: float) -> Due:  # noqa: ARG002
+        now = self._clock()
+        due = self._rate.due(batch, now)
+        if due.rows:
+            self._rate.sent(due.rows, int(record_bytes(batch)[: due.rows].sum()), now)
+        return due
+
+    def sent(self, records: int, num_bytes: int, elapsed: float) -> None:
+        """Was taken when it became due."""
+
+    def seconds(self, records: int, num_bytes: int, span_ms: int) -> float:
+        return self._rate.seconds(records, num_bytes, span_ms)
 
 
 class OriginalSpacing:
@@ -161,11 +195,16 @@ class OriginalSpacing:
 
 
 class Slowest:
-    """Several paces at once; as fast as they can with none."""
+    """A speed and a rate at once, or one of them; as fast as they can with none."""
 
-    def __init__(self, paces: Sequence[Pace] = ()) -> None:
-        self._paces = paces
-        self.by_time = any(pace.by_time for pace in paces)
+    def __init__(self, speed: Pace | None = None, rate: Pace | None = None) -> None:
+        self._speed = speed
+        self.by_time = speed is not None and speed.by_time
+        self.limit(rate)
+
+    def limit(self, rate: Pace | None) -> None:
+        """From now on this rate, and the same speed."""
+        self._paces: Sequence[Pace] = [pace for pace in (self._speed, rate) if pace is not None]
 
     def due(self, batch: pa.RecordBatch, elapsed: float) -> Due:
         answers = [Due(batch.num_rows), *(pace.due(batch, elapsed) for pace in self._paces)]
@@ -211,7 +250,7 @@ def parse_speed(text: str) -> Pace:
     return OriginalSpacing(factor)
 
 
-def make_pace(rate: str | None, speed: str | None) -> Pace:
+def make_pace(rate: str | None, speed: str | None) -> Slowest:
     """The pace that the options ask for; raises UsageError."""
-    asked = [parse(text) for parse, text in ((parse_rate, rate), (parse_speed, speed)) if text is not None]
-    return Slowest(asked)
+    limit = parse_rate(rate) if rate is not None else None
+    return Slowest(parse_speed(speed) if speed is not None else None, limit)

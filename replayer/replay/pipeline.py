@@ -11,7 +11,7 @@ the lowest position of any lane. All of exactly-once rests on three promises of 
 What a stage drops counts as done: the position moves past it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -91,6 +91,14 @@ class Pipeline:
 
     def targets(self, partition: int) -> Sequence[int]:
         return self.router.targets(partition)
+
+    def feeding(self, partitions: Iterable[int]) -> dict[int, list[int]]:
+        """By target partition, which of these source partitions may go there, in order."""
+        found: dict[int, list[int]] = {}
+        for source in sorted(partitions):
+            for lane in self.targets(source):
+                found.setdefault(lane, []).append(source)
+        return found
 
     def __call__(self, batch: ScannedBatch) -> Sequence[RoutedBatch]:
         """What becomes of a batch: pieces with records, at most one a target."""

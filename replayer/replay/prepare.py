@@ -24,7 +24,17 @@ from replayer.read.positions import OffsetRange
 from replayer.read.request import DamagePolicies
 from replayer.read.selection import Reading, Selection
 from replayer.replay.asked import asked_of
-from replayer.replay.job import Job, chain_hash, first_positions, make_job, pinned, refuse_other_job
+from replayer.replay.job import (
+    Job,
+    chain_hash,
+    continued,
+    first_positions,
+    followed,
+    followed_positions,
+    make_job,
+    pinned,
+    refuse_other_job,
+)
 from replayer.replay.jobs.folder import JobFolder, JobRequest
 from replayer.replay.jobs.lock import held, shared
 from replayer.replay.jobs.log import FolderLog
@@ -92,9 +102,11 @@ class KnownJob:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PreparedJob(KnownJob):
-    """One that this process does."""
+    """One that this process does; `created` says whether an earlier run of it made the target."""
+
+    created: bool
 
     alone: Callable[[], AbstractContextManager[None]]
     """Keeps the job, and where the cluster does not do it by transactions other runs of it away, on this machine."""
@@ -116,7 +128,7 @@ async def prepared_job(
     `properties` are librdkafka's, `jobs` holds the folders of jobs. Raises ReplayRefused where what is recorded of the
     job belongs to another selection or another history, or its folder is missing, and TargetChanged.
     """
-    request = await asyncio.to_thread(_of_the_same_incarnation, request, jobs)
+    request = await _of_the_same_incarnation(request, archive, jobs)
     selections, job = await asked_job(request, archive, target.pipeline)
     if request.job is None and not request.transactional:
         job = await asyncio.to_thread(_numbered, job, jobs, resume=request.resume)
@@ -124,8 +136,9 @@ async def prepared_job(
     kept = await asyncio.to_thread(folder.request)
     fresh = _asked_of_folder(request, job, selections, target)
     if kept is not None:
+        await asyncio.to_thread(refuse_undone, folder)
         refuse_other_folder(kept, fresh, target.facts if target.creates is None else None, folder.address)
-        selections = _as_begun(kept, selections)
+        selections = selections if request.follows else _as_begun(kept, selections)
     positions: CommittedPositions[LanePosition] | None = None
     try:
         if request.transactional:
@@ -140,11 +153,20 @@ async def prepared_job(
         if positions is not None:
             refuse_long_metadata(known.work.first)
         begun = partial(_begun, request, folder, kept or fresh, positions, properties)
-        alone = partial(shared if request.transactional else held, state_folder() / "jobs", job.name)
-        yield PreparedJob(**vars(known), alone=alone, begun=partial(begun, job, known.work))
+        yield PreparedJob(
+            **vars(known),
+            created=kept is not None and kept.created is True,
+            alone=partial(job_alone, request, job.name),
+            begun=partial(begun, job, known.work),
+        )
     finally:
         if positions is not None:
             await asyncio.to_thread(positions.close)
+
+
+def job_alone(request: ReplayRequest, name: str) -> AbstractContextManager[None]:
+    """Keeps the job of that name to this run on this machine, as PreparedJob says."""
+    return (shared if request.transactional else held)(state_folder() / "jobs", name)
 
 
 def _begun(
@@ -169,35 +191,46 @@ def _begun(
         folder.create(kept)
     else:
         refuse_changed_target(kept, facts)
-    limit = facts.config.max_message_bytes if facts and facts.config else None
     keeping = Keeping(FolderLog(folder), TopicPin(admin, job.target, kept.target_topic_id), request.patience)
+    return job_sink(request, folder, kept, positions, properties, job, facts), keeping
+
+
+def job_sink(
+    request: ReplayRequest,
+    folder: JobFolder,
+    kept: JobRequest,
+    positions: CommittedPositions[LanePosition] | None,
+    properties: Mapping[str, str],
+    job: Job,
+    facts: TopicFacts | None,
+) -> RecordSink:
+    """Where the records of a job go whose target is `facts`; with transactions the cluster has its `positions`."""
+    limit = facts.config.max_message_bytes if facts and facts.config else None
     if positions is not None:
-        sink: RecordSink = TransactionalSink(properties, job, positions, limit, producers=kept.producers)
-    else:
-        timeout_ms = int(max(request.patience, LEAST_TIMEOUT_SECONDS) * 1000)
-        sink = KafkaSink(
-            properties, job.target, folder.positions, limit, timeout_ms=timeout_ms, producers=kept.producers
-        )
-    return sink, keeping
+        return TransactionalSink(properties, job, positions, limit, producers=kept.producers)
+    timeout_ms = int(max(request.patience, LEAST_TIMEOUT_SECONDS) * 1000)
+    return KafkaSink(properties, job.target, folder.positions, limit, timeout_ms=timeout_ms, producers=kept.producers)
 
 
-def _of_the_same_incarnation(request: ReplayRequest, jobs: Store) -> ReplayRequest:
+async def _of_the_same_incarnation(request: ReplayRequest, archive: Archive, jobs: Store) -> ReplayRequest:
     """What is resumed reads the incarnation that it began with, whatever was archived since."""
-    if not request.resume or request.job is None:
+    if not request.resume or request.job is None or request.follows:
         return request
-    kept = JobFolder(jobs, request.job).request()
+    kept = await asyncio.to_thread(JobFolder(jobs, request.job).request)
     if kept is None or parse_topic_folder(kept.folder).topic != request.topic.topic:
         return request
-    return replace(request, topic=replace(request.topic, topic=kept.folder))
+    return replace(request, topic=replace(request.topic, topic=await archive.whole_topic(kept.folder)))
 
 
 def _numbered(job: Job, jobs: Store, *, resume: bool) -> Job:
-    """The newest job of that name; one that is complete is done again as the next one, unless it is to be resumed."""
+    """The newest job of that name; one that is complete or undone is done again as the next one, unless resumed."""
     newest, number = job, 2
     while JobFolder(jobs, (following := replace(job, name=f"{job.name}-{number}")).name).request() is not None:
         newest, number = following, number + 1
-    positions = JobFolder(jobs, newest.name).positions.read()
-    if positions and not resume and all(position.complete for position in positions.values()):
+    folder = JobFolder(jobs, newest.name)
+    positions = folder.positions.read()
+    is_complete = bool(positions) and all(position.complete for position in positions.values())
+    if not resume and (is_complete or folder.undone() is not None):
         return following
     return newest
 
@@ -206,7 +239,7 @@ def _asked_of_folder(
     request: ReplayRequest, job: Job, selections: Sequence[Selection], target: ShapedTarget
 ) -> JobRequest:
     partition = selections[0].partition
-    folder = partition.folders[0][0].folder
+    folder = partition.keys.folder if request.follows else partition.folders[0][0].folder
     return JobRequest(
         job=job.name,
         selection=job.selection,
@@ -220,6 +253,8 @@ def _asked_of_folder(
         begun_at=wall_clock(),
         ranges={},
         asked=asked_of(request, target.pipeline, target.facts.num_partitions if target.facts else 0),
+        created=target.creates is not None,
+        follows=request.follows or msgspec.UNSET,
     )
 
 
@@ -245,6 +280,17 @@ def refuse_other_folder(kept: JobRequest, asked: JobRequest, facts: TopicFacts |
             + ", ".join(told.get(name, f"{name} {getattr(kept, name)}") for name in other),
             remedy="repeat the first command with --resume, start another job with --job NAME, or forget the first one "
             f"with replayer jobs rm {kept.job} ({address})",
+        )
+
+
+def refuse_undone(folder: JobFolder) -> None:
+    """Raises ReplayRefused where the job was taken back."""
+    undone = folder.undone()
+    if undone is not None:
+        raise ReplayRefused(
+            f"job {folder.job} was undone",
+            why=f"replayer undo deleted topic {undone.target}, with {undone.records} records of the job",
+            remedy=f"start another job with --job NAME, or remove this one with replayer jobs rm {folder.job}",
         )
 
 
@@ -328,15 +374,27 @@ async def known_job(
     Raises ReplayRefused where what is recorded is another job's.
     """
     planning = Reading(request.selection.filter, DamagePolicies(request.on_damage).of)
-    selections = pinned(selections, recorded)
-    histories = {
-        each.partition.partition: await chain_hash(*each, planning.on_damage(each.partition)) for each in selections
-    }
-    ranges = {each.partition.partition: each.offsets for each in selections}
-    first = first_positions(job, ranges, histories, pipeline)
+    if request.follows:
+        selections = followed(selections, recorded)
+        first = followed_positions(job, selections, pipeline)
+        recorded = continued(recorded, first)
+    else:
+        selections = pinned(selections, recorded)
+        histories = {
+            each.partition.partition: await chain_hash(*each, planning.on_damage(each.partition)) for each in selections
+        }
+        ranges = {each.partition.partition: each.offsets for each in selections}
+        first = first_positions(job, ranges, histories, pipeline)
     refuse_other_job(recorded, first)
     reading = planning if damage is None else planning._replace(on_damage=damage.of)
-    return KnownJob(job, pipeline, ReplayWork(selections, first, reading), recorded, planning, request.transactional)
+    return KnownJob(
+        job,
+        pipeline,
+        ReplayWork(selections, first, reading, request.follows),
+        recorded,
+        planning,
+        request.transactional,
+    )
 
 
 def _as_sent(source: SourcePartition, shape: Shape, now_ms: int) -> SourcePartition:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -50,7 +50,9 @@ class Groundwork:
     async def plan(self, known: KnownJob, *notes: str) -> ReplayPlan:
         """The plan of a job, with more notes; raises NoSuchTopic or ReplayRefused."""
         preflight = with_missing(await ask_before(self.request, known, self.target, self.admin), self.missing)
-        return make_plan(replace(preflight, notes=(*preflight.notes, *notes)))
+        can_undo = self.target.creates is not None or (isinstance(known, PreparedJob) and known.created)
+        last = () if can_undo else (f"{self.target.name} exists: what is written to it cannot be taken back",)
+        return make_plan(replace(preflight, notes=(*preflight.notes, *notes, *last)))
 
     async def make_ready(self) -> None:
         """Makes the target topic, and holds its retention, as was asked for."""
@@ -61,16 +63,20 @@ class Groundwork:
         return await asyncio.to_thread(set_back, self.target.name, self.admin, self.properties)
 
 
-async def groundwork(request: ReplayRequest, archive: Archive, properties: Mapping[str, str]) -> Groundwork:
-    """Asks archive and cluster. Raises ReplayRefused where the archive lacks a part, or the routing does not fit.
+async def groundwork(
+    request: ReplayRequest, archive: Archive, properties: Mapping[str, str], admin: KafkaAdmin | None = None
+) -> Groundwork:
+    """Asks archive and cluster, through `admin` if there is one already.
 
-    What the archive alone can refuse comes first: a client of the cluster asks for tokens as soon as it is made.
+    Raises ReplayRefused where the archive lacks a part, or the routing does not fit. What the archive alone can refuse
+    comes first: a client of the cluster asks for tokens as soon as it is made.
     """
     topic = request.topic.topic
     refuse_source(TargetRequest(parse_topic_folder(topic).topic, request.target, request.into_source))
     await archive.partitions(topic)
     missing = await missing_sources(request, archive)
-    admin = await asyncio.to_thread(KafkaAdmin, properties)
+    if admin is None:
+        admin = await asyncio.to_thread(KafkaAdmin, properties)
     return Groundwork(request, properties, admin, missing, await shaped_target(request, archive, admin))
 
 
@@ -115,6 +121,10 @@ class PlannedReplay:
         """How long it takes at the least, by the pace that was asked for."""
         return self.ground.request.pace.seconds(self.plan.records, self.plan.bytes, self.plan.span_ms)
 
+    def kept_alone(self) -> "PlannedReplay":
+        """The same for a caller that keeps the job alone already, as `job_alone` does."""
+        return replace(self, job=replace(self.job, alone=nullcontext))
+
     @asynccontextmanager
     async def begun(self) -> AsyncIterator[BegunReplay]:
         """Makes the target ready and takes the job; raises JobTakenOver, TargetChanged or ReplayRefused."""
@@ -123,21 +133,26 @@ class PlannedReplay:
             await ground.make_ready()
             fresh = ground.admin
             if ground.target.creates:
-                fresh = await asyncio.to_thread(KafkaAdmin, ground.properties)
+                fresh = await asyncio.to_thread(ground.admin.again)
             allow_open_files(FILES + PRODUCERS * (FILES_OF_A_PRODUCER + ground.admin.num_brokers))
             yield BegunReplay(self, *await asyncio.to_thread(self.job.begun, fresh))
 
 
 @asynccontextmanager
 async def planned_replay(
-    request: ReplayRequest, archive: Archive, properties: Mapping[str, str], jobs: Store
+    request: ReplayRequest,
+    archive: Archive,
+    properties: Mapping[str, str],
+    jobs: Store,
+    admin: KafkaAdmin | None = None,
 ) -> AsyncIterator[PlannedReplay]:
     """What a request would do; `properties` are librdkafka's, `jobs` holds the folders of jobs. Nothing is written.
 
-    Raises ReplayRefused, NoSuchTopic, NotInArchive, TargetChanged, or what archive and cluster raise.
+    `admin` is asked, if there is one already. Raises ReplayRefused, NoSuchTopic, NotInArchive, TargetChanged, or what
+    archive and cluster raise.
     """
     producing = request.producing(properties)
-    ground = await groundwork(request, archive, properties)
+    ground = await groundwork(request, archive, properties, admin)
     damage = DamagePolicies(request.on_damage)
     async with prepared_job(request, archive, ground.target, producing, jobs, damage) as job:
         yield PlannedReplay(ground, job, await ground.plan(job), damage)

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from index_format.keys import parse_topic_folder
+from replayer.kafka.topic_facts import NewTopic
 from replayer.read.request import STOPS, SelectionRequest
 from replayer.read.topics import TopicPartitions
-from replayer.replay.pace import Pace, Slowest
+from replayer.replay.pace import Slowest
 from replayer.replay.routing import RoutingRequest
 from replayer.replay.seams import PATIENCE_SECONDS
 from replayer.replay.sinks.compression import Compression
@@ -29,6 +30,8 @@ class Shape:
     on_transform_error: Literal["fail", "skip"] = "fail"
     create_topic: bool = False
     topic_config: Mapping[str, str] = field(default_factory=dict)
+    new_topic: NewTopic | None = None
+    """What `create_topic` makes, where that is said in full."""
     append: bool = False
     retention: Literal["refuse", "hold"] = "refuse"
     undo_retention: bool = False
@@ -51,10 +54,12 @@ class ReplayRequest:
     transactional: bool = False
     partial: bool = False
     resume: bool = False
+    follows: bool = False
+    """The job has no end: what is resumed goes on with what was archived since."""
     job: str | None = None
     jobs: str | None = None
     patience: float = PATIENCE_SECONDS
-    pace: Pace = field(default_factory=Slowest)
+    pace: Slowest = field(default_factory=Slowest)
     compression: Compression | None = None
 
     def producing(self, properties: Mapping[str, str]) -> Mapping[str, str]:

@@ -17,7 +17,7 @@ from replayer.errors import CommitLost, Fenced, JobTakenOver, TargetChanged
 from replayer.read.blocks import ReadAhead
 from replayer.read.positions import OffsetRange
 from replayer.read.selection import Reading, Selection, selected
-from replayer.replay.job import refuse_other_job
+from replayer.replay.job import continued, refuse_other_job
 from replayer.replay.ledger import LanePosition, Ledger
 from replayer.replay.pace import Commands, Pace
 from replayer.replay.pipeline import Pipeline, ScannedBatch
@@ -67,6 +67,8 @@ class ReplayWork(NamedTuple):
     selections: Sequence[Selection]
     first: Mapping[int, LanePosition]
     reading: Reading = Reading()
+    follows: bool = False
+    """Whether the ends of the job moved since its positions were recorded."""
 
 
 async def run_replay(
@@ -240,6 +242,8 @@ class _RunningReplay:
         self._sound = False
         await self._by_sink(log.claim)
         recorded = await self._by_sink(self.sink.begin, sorted(first))
+        if self.work.follows:
+            recorded = continued(recorded, first)
         refuse_other_job(recorded, first)
         self._refuse_foreign_progress(recorded)
         self._learn_what_stands(recorded)
@@ -438,6 +442,7 @@ class _RunningReplay:
             await self._by_sink(self.sink.commit, mark.positions)
         self._attempted, self._attempted_runs = _Mark({}, {}), ()
         self._ledger.committed(mark.positions)
+        self.control.committed = dict(self._ledger.last)
         self._counts.committed(mark.counts)
         self._deliver(runs)
         self._sound = True

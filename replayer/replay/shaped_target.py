@@ -23,7 +23,8 @@ from replayer.replay.stages import (
     StripHeaders,
     TransformStage,
 )
-from replayer.replay.target_topic import new_topic, plan_hold, retention_file, still_means, while_held
+from replayer.replay.target_topic import plan_hold, retention_file, still_means, while_held
+from replayer.topics.archived_topic import MIN_INSYNC, creation_note, new_topic, partition_count
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,11 @@ async def shaped_target(request: ReplayRequest, archive: Archive, admin: KafkaAd
 
 
 async def _planned(shape: Shape, archive: Archive, topic: str, target: str) -> NewTopic:
+    if shape.new_topic is not None:
+        return shape.new_topic
     archived = await archive.topic_config(topic)
-    numbers = await archive.partitions(topic)
-    source_partitions = max([archived.partitions if archived else 0, *(number + 1 for number in numbers)])
-    return new_topic(target, shape.routing.partitions_for(source_partitions), archived, shape.topic_config)
+    wanted = shape.routing.partitions_for(partition_count(archived, await archive.partitions(topic)))
+    return new_topic(target, wanted, archived, shape.topic_config, without={MIN_INSYNC})
 
 
 def make_stages(shape: Shape, topic: str, target: str, left_out: LeftOut) -> Iterator[Stage]:
@@ -95,8 +97,7 @@ def _notes(
     if request.on_damage == SKIPS:
         yield "damaged blocks are skipped, and listed at the end"
     if creates is not None:
-        settings = ", ".join(f"{name}={value}" for name, value in creates.config.items())
-        yield f"topic {creates.name} is created with {creates.partitions} partitions and {settings}"
+        yield creation_note(creates)
     if holds and facts is not None and facts.config is not None:
         limits = {"retention.ms": facts.config.retention_ms, "retention.bytes": facts.config.retention_bytes}
         again = " and ".join(f"{name}={value}" for name, value in limits.items() if value is not None)

@@ -1,4 +1,4 @@
-"""What a target topic is made like, and what is changed about one for the time of a replay, and set back afterwards."""
+"""What is changed about a target topic for the time of a replay, and set back afterwards."""
 
 import hashlib
 import os
@@ -10,49 +10,11 @@ import msgspec
 
 from blockgz_runtime.atomic_file import make_private_folder, replace_file
 from blockgz_runtime.errors import NoSuchTopic, UsageError
-from index_format.identity import TopicConfig as ArchivedTopic
 from replayer.errors import ReplayRefused
 from replayer.kafka.admin import KafkaAdmin, TopicChanges
-from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicFacts
+from replayer.kafka.topic_facts import ConfigChange, TopicFacts
 
-DECISIVE: Mapping[str, str] = {
-    "cleanup.policy": "delete",
-    "max.message.bytes": "1048588",
-    "message.timestamp.type": "CreateTime",
-    "retention.bytes": "-1",
-    "retention.ms": "604800000",
-}
-"""Settings that decide which records a topic keeps, and as what; with Kafka's defaults, for an archive without any.
-
-A new topic gets them even where the source had them from its cluster: the target's cluster may have others.
-"""
-NOT_TAKEN_OVER = frozenset(
-    {
-        "follower.replication.throttled.replicas",
-        "leader.replication.throttled.replicas",
-        "local.retention.bytes",
-        "local.retention.ms",
-        "message.downconversion.enable",
-        "message.format.version",
-        "message.timestamp.difference.max.ms",
-        "min.insync.replicas",
-        "remote.log.copy.disable",
-        "remote.log.delete.on.disable",
-        "remote.storage.enable",
-        "unclean.leader.election.enable",
-    }
-)
-"""Settings that belong to the source's cluster, its replicas or its version of Kafka, not to the records."""
 HELD: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1"}
-
-
-def new_topic(name: str, partitions: int, archived: ArchivedTopic | None, chosen: Mapping[str, str]) -> NewTopic:
-    """A topic like the archived one, apart from what was chosen; None where the archive does not tell."""
-    own = dict(archived.config or {}) if archived else {}
-    defaults = dict(archived.defaults or {}) if archived else {}
-    taken = {key: value for key, value in own.items() if key not in NOT_TAKEN_OVER and not key.startswith("confluent.")}
-    decisive = {key: defaults.get(key, value) for key, value in DECISIVE.items()}
-    return NewTopic(name, partitions, dict(sorted({**decisive, **taken, **chosen}.items())))
 
 
 def parse_topic_config(text: str) -> tuple[str, str]:

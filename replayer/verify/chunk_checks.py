@@ -14,6 +14,7 @@ from blockgz_runtime.errors import ObjectMissing
 from index_format.canonical import RecordsDigest
 from index_format.chunk_index import Gap
 from index_format.errors import CorruptBlock
+from index_format.key_filter import column_hashes, holds_all
 from index_format.marker import ChunkEntry
 from index_format.records import record_hash, record_view
 from replayer.read.blocks import (
@@ -252,6 +253,12 @@ class _ChunkChecks:
             raise CorruptBlock(
                 f"block {block.number} of {block.chunk.data_key} has other timestamps than its index says",
                 why="seeks by time would miss records",
+            )
+        keys = block.entry.key_filter
+        if isinstance(keys, bytes) and not all(holds_all(keys, column_hashes(part.column("key"))) for part in parts):
+            raise CorruptBlock(
+                f"block {block.number} of {block.chunk.data_key} holds keys that its filter does not have",
+                why="searches by key would miss records",
             )
         return CheckedBlock(block, parts)
 

@@ -4,6 +4,7 @@ import re
 
 import click
 
+from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.options import Option, OptionSet, Parsed
 from blockgz_runtime.units import MILLISECONDS
 
@@ -20,6 +21,12 @@ def _interval(text: str) -> float:
 
 json_option = Option("--json", "as_json", is_flag=True, help="Print JSON.")
 """Passes `as_json: bool`."""
+
+dry_run_option = Option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
+"""Passes `dry_run: bool`."""
+
+yes_option = Option("--yes", is_flag=True, help="Do not ask.")
+"""Passes `yes: bool`."""
 
 limit_option = Option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="Stop after N records.")
 """`limit: int | None`."""
@@ -52,3 +59,21 @@ def _form(form: str | None, as_json: bool) -> str:
     if as_json and form not in (None, "json"):
         raise click.UsageError("--json is --format json: use one of them")
     return "json" if as_json else form or "table"
+
+
+def rename_rule(option: str, text: str) -> tuple[re.Pattern[str], str]:
+    """`REGEX=NAME` of an option that gives new names; raises UsageError."""
+    pattern, separator, name = text.partition("=")
+    try:
+        if not separator or not pattern or not name:
+            raise ValueError("it is not REGEX=NAME")
+        compiled = re.compile(pattern)
+        compiled.sub(name, "")
+        re.compile(pattern + "|").sub(name, "")
+    except (ValueError, re.error, IndexError) as error:
+        raise UsageError(
+            f"{option} {text[:80]!r} renames nothing",
+            why=str(error),
+            remedy=r"write a regular expression and a name, such as '(.*)=restored-\1'",
+        ) from error
+    return compiled, name

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import click
 
 from blockgz_runtime.program.options import DURATION, Argument, Option, OptionSet, choice_option
-from replayer.cli.options.options import jobs_option
+from replayer.cli.options.options import dry_run_option, jobs_option, yes_option
 from replayer.cli.options.selection_options import damage_option, record_options
 from replayer.read.topics import TopicPartitions, parse_topic
 from replayer.replay.pace import make_pace
@@ -20,11 +20,16 @@ from replayer.transforms.documents import read_transforms
 
 
 class ReplayOptions(NamedTuple):
-    """What is asked for, and whether it is done without a question, or not at all."""
+    """What is asked for, and whether it is done without a question, or not at all.
+
+    `rate` is that of the request's pace, as it was given; with `control` the job's folder steers the replay.
+    """
 
     request: ReplayRequest
     dry_run: bool
     yes: bool
+    rate: str | None = None
+    control: bool = False
 
 
 def _shape(**fields: Any) -> Shape:
@@ -121,15 +126,21 @@ def _replay(
     yes: bool,
     rate: str | None = None,
     speed: str | None = None,
+    control: bool = False,
     **fields: Any,
 ) -> ReplayOptions:
     shape: Shape = fields["shape"]
     if shape.undo_retention and (dry_run or fields["resume"]):
         raise click.UsageError("--undo-retention replays nothing: remove --resume and --dry-run")
+    if control and (dry_run or shape.undo_retention):
+        raise click.UsageError("--control steers a running replay: remove --dry-run and --undo-retention")
+    if control and fields["job"] is None:
+        raise click.UsageError("--control requires --job NAME: the name says which folder to look at")
     target = named_target(to_topic, topic, shape.chain)
     if target is None:
         raise click.UsageError("--to-topic, which says where the records go, is missing")
-    return ReplayOptions(ReplayRequest(topic, target, pace=make_pace(rate, speed), **fields), dry_run, yes)
+    request = ReplayRequest(topic, target, pace=make_pace(rate, speed), **fields)
+    return ReplayOptions(request, dry_run, yes, rate, control)
 
 
 _SHARED = (
@@ -166,8 +177,8 @@ _SHARED = (
         metavar="CODEC[:LEVEL]",
         help="Compression of batches: lz4 (default), zstd, snappy, gzip or none; optionally a level: zstd:3.",
     ),
-    Option("--dry-run", is_flag=True, help="Print the plan and write nothing."),
-    Option("--yes", is_flag=True, help="Do not ask."),
+    dry_run_option,
+    yes_option,
 )
 
 shared_replay_options = OptionSet("options", _replay, *_SHARED)
@@ -191,5 +202,10 @@ replay_options = OptionSet(
         help="Maximum rate: records (5000/s), or bytes of keys and values (20MB/s).",
     ),
     Option("--speed", metavar="Nx", help="Follow the timestamps: 1x in real time, 10x ten times as fast."),
+    Option(
+        "--control",
+        is_flag=True,
+        help="Report progress to the job's folder, and take commands from it: see replayer jobs.",
+    ),
 )
 """Passes `options: ReplayOptions`."""

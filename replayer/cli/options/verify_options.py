@@ -9,12 +9,13 @@ import click
 
 from blockgz_runtime.program.options import Option, OptionSet, Parsed
 from index_format.keys import parse_topic_folder
-from replayer.cli.report import ReportOptions, earlier_report
+from replayer.cli.report import earlier_report
 from replayer.read.positions import parse_time
 from replayer.verify.chunk_checks import ChunkChoice
+from replayer.verify.report_files import ReportFiles
 
 
-def _share(text: str) -> float:
+def parse_share(text: str) -> float:
     """A percentage above 0 and at most 100, as a share of 1."""
     match = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)%", text, re.ASCII)
     share = float(match[1]) / 100 if match else 0.0
@@ -39,7 +40,7 @@ choice_options = OptionSet(
     ),
     Option(
         "--sample",
-        type=Parsed("share", _share),
+        type=Parsed("share", parse_share),
         default="100%",
         metavar="PERCENT",
         help="Check only a random share of each partition's chunks, such as 5%; at least one chunk.",
@@ -66,7 +67,7 @@ expect_option = Option(
 
 report_options = OptionSet(
     "report_to",
-    ReportOptions,
+    ReportFiles,
     Option(
         "--report",
         "paths",
@@ -88,7 +89,7 @@ report_options = OptionSet(
         help="Leave keys, values and headers out of what is printed and out of the reports.",
     ),
 )
-"""Passes `report_to: ReportOptions`."""
+"""Passes `report_to: ReportFiles`."""
 
 earlier_options = OptionSet(
     "earlier",

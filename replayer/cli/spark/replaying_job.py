@@ -13,9 +13,10 @@ from blockgz_runtime.program.tables import print_table, range_text
 from blockgz_runtime.spark.session import session
 from replayer.cli.options.archive_options import open_archive
 from replayer.cli.options.replay_options import ReplayOptions
-from replayer.cli.replay_output import agreed, plan_json, print_left_out
+from replayer.cli.replay_output import agreed, print_left_out
 from replayer.cli.spark.job_options import SessionOptions
 from replayer.place import ArchivePlace
+from replayer.replay.documents import plan_json
 from replayer.replay.plan import ReplayPlan
 from replayer.replay.replaying import undone_retention
 from replayer.spark.jobs.planning import planned_lanes

@@ -12,7 +12,7 @@ from blockgz_runtime.program.tables import bytes_text
 from replayer.cli.options.archive_options import archive_options
 from replayer.cli.options.options import json_option
 from replayer.cli.options.verify_options import choice_options, earlier_options, expect_option, report_options
-from replayer.cli.report import ReportOptions, conclude
+from replayer.cli.report import conclude
 from replayer.cli.spark.job_options import (
     Cutting,
     SessionOptions,
@@ -25,6 +25,7 @@ from replayer.cli.spark.stage_progress import stage_progress
 from replayer.place import ArchivePlace
 from replayer.verify.chunk_checks import ChunkChoice, Depth
 from replayer.verify.earlier import EarlierReport
+from replayer.verify.report_files import ReportFiles
 
 
 @click.command(
@@ -55,7 +56,7 @@ def command(
     expected: tuple[str, ...],
     choice: ChunkChoice,
     earlier: EarlierReport | None,
-    report_to: ReportOptions,
+    report_to: ReportFiles,
     cutting: Cutting,
     dry_run: bool,
     spark: SessionOptions,

@@ -1,7 +1,8 @@
 """The folder of a replay job: what was asked, who ran it, and the run map. docs/jobs.md specifies it.
 
-Below `{job}/` in a store: `request.json`, `attempts/{n}.json`, `runs/{n}-{k}.json` and, without transactions,
-`positions.json`. Nothing but the positions is ever written twice.
+Below `{job}/` in a store: `request.json`, `attempts/{n}.json`, `runs/{n}-{k}.json`, without transactions
+`positions.json`, and `undone.json` once its target was deleted on request. Nothing but the positions is ever written
+twice. What steers a run is in `control`, beside this.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +27,8 @@ class JobRequest(Sealed, frozen=True, kw_only=True):
     """What a job was begun with; all runs of it keep to that.
 
     `folder` is the incarnation of the source topic, `ranges` the offsets of its partitions, `asked` the options that
-    decide what becomes of a record, as they were given.
+    decide what becomes of a record, as they were given. `created` says whether the job made its target; requests of
+    earlier versions do not. With `follows`, the ends of the ranges move with the archive: its positions have them.
     """
 
     format: str = "blockgz-replay-job"
@@ -43,6 +45,26 @@ class JobRequest(Sealed, frozen=True, kw_only=True):
     begun_at: int
     ranges: dict[int, tuple[Offset, Offset]]
     asked: dict[str, Any]
+    created: bool | msgspec.UnsetType = msgspec.UNSET
+    follows: bool | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def isolation_level(self) -> str:
+        """What a reader of the target's records needs: without transactions, no record waits for a decision."""
+        return "read_committed" if self.transactional else "read_uncommitted"
+
+
+@stored
+class JobUndone(Sealed, frozen=True, kw_only=True):
+    """That the job's target was deleted on request, with so many records of the job; `undone_at` in ms."""
+
+    format: str = "blockgz-replay-undone"
+    version: int = 1
+    target: str
+    target_topic_id: str
+    records: Count
+    host: str
+    undone_at: int
 
 
 @stored
@@ -126,6 +148,14 @@ class JobFolder:
                     remedy="let it finish, or start another job with --job NAME",
                 )
 
+    def undone(self) -> JobUndone | None:
+        """That the job was taken back, None where it was not; raises ReplayRefused for a damaged object."""
+        return self._read(f"{self.job}/undone.json", JobUndone)
+
+    def add_undone(self, undone: JobUndone) -> None:
+        """Writes down that the job was taken back; of several times the first one stays."""
+        self._store.put_if_absent(f"{self.job}/undone.json", encode(undone), undone.host)
+
     def newest_attempt(self) -> int:
         """The number of the newest run, 0 before the first."""
         return max(self._numbers("attempts/"), default=0)
@@ -134,6 +164,10 @@ class JobFolder:
         """Whether the attempt is the first one of its number."""
         key = f"{self.job}/attempts/{attempt.number:06d}.json"
         return self._store.put_if_absent(key, encode(attempt), attempt.id) or self._read(key, Attempt) == attempt
+
+    def attempt(self, number: int) -> Attempt | None:
+        """The run of that number; raises ReplayRefused for a damaged one."""
+        return self._read(f"{self.job}/attempts/{number:06d}.json", Attempt)
 
     def has_attempt(self, number: int) -> bool:
         """Whether a run of that number began."""

@@ -39,8 +39,7 @@ class FolderLog:
                 raise self._taken_over()
             return
         number = self._folder.newest_attempt() + 1
-        host = f"{socket.gethostname()}:{os.getpid()}"
-        attempt = Attempt(number=number, id=uuid.uuid4().hex, host=host, begun_at=_now_ms())
+        attempt = Attempt(number=number, id=uuid.uuid4().hex, host=this_process(), begun_at=_now_ms())
         if not self._folder.add_attempt(attempt):
             raise self._taken_over()
         self._attempt = attempt
@@ -146,6 +145,11 @@ class FolderLog:
             why=f"the folder of job {self._folder.job}, {self._folder.address}, has its run",
             remedy="let it finish; if there is none, run this again with --resume",
         )
+
+
+def this_process() -> str:
+    """The machine's name and the process's number, for people."""
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def _now_ms() -> int:

@@ -16,8 +16,8 @@ from replayer.read.damage import SkipDamage
 from replayer.read.positions import OffsetRange
 from replayer.read.record_filter import RecordFilter
 from replayer.read.selection import Selection, selected
+from replayer.replay.jobs.lane_maps import LaneMap
 from replayer.replay.pipeline import Pipeline, ScannedBatch
-from replayer.replay.proof.lane_maps import LaneMap
 from replayer.replay.run_map import Run
 from replayer.replay.stages import sendable
 
@@ -37,7 +37,10 @@ class Asked(NamedTuple):
 
 @dataclass
 class LaneProof:
-    """What was found of a lane; `faults` say what is wrong, at most MOST_NAMED of them, the counts are of all."""
+    """What was found of a lane; `faults` say what is wrong, at most MOST_NAMED of them, the counts are of all.
+
+    `not_compared` are records that were only counted.
+    """
 
     lane: int
     records: int = 0
@@ -47,6 +50,7 @@ class LaneProof:
     missing: int = 0
     foreign: int = 0
     sent_twice: int = 0
+    not_compared: int = 0
     faults: list[str] = field(default_factory=list)
     faulty: bool = False
 
@@ -54,6 +58,13 @@ class LaneProof:
         self.faulty = True
         if len(self.faults) < MOST_NAMED:
             self.faults.append(text)
+
+    def add(self, part: "LaneProof") -> None:
+        """Adds what was found of a part of the lane."""
+        for name in ("records", "runs", "differing", "missing", "foreign", "sent_twice"):
+            setattr(self, name, getattr(self, name) + getattr(part, name))
+        for text in part.faults:
+            self.fault(text)
 
 
 class SourceOfLane:

@@ -32,36 +32,45 @@ class CommittedPositions(Generic[P]):
         self._target = job.target
         self._decode = decode
         self._connection_errors = ConnectionErrors()
-        settings = {
+        self._settings = {
             **client_settings(properties, CLIENT_ID),
             "group.id": job.group_id,
             "enable.auto.commit": False,
             "error_cb": self._connection_errors,
         }
-        self._read_committed: Consumer = make_client(Consumer, {**settings, "isolation.level": "read_committed"})
-        self._read_uncommitted: Consumer = make_client(Consumer, {**settings, "isolation.level": "read_uncommitted"})
+        self._clients: dict[str, Consumer] = {}
+        # Settings that are refused are refused here.
+        self._client("read_uncommitted")
+
+    def _client(self, isolation_level: str) -> Consumer:
+        if isolation_level not in self._clients:
+            settings = {**self._settings, "isolation.level": isolation_level}
+            self._clients[isolation_level] = make_client(Consumer, settings)
+        return self._clients[isolation_level]
 
     @property
     def group_metadata(self) -> Any:
         """What a producer needs to commit for the group."""
-        return self._read_committed.consumer_group_metadata()
+        return self._client("read_committed").consumer_group_metadata()
 
     def read(self, lanes: Iterable[int]) -> dict[int, P]:
         """What is committed now; a transaction under way may still move it.
 
         Raises ReplayRefused, AccessDenied or BrokerUnreachable.
         """
-        return self._read(self._read_uncommitted, lanes)
+        return self._read("read_uncommitted", lanes)
 
     def settled(self, lanes: Iterable[int]) -> dict[int, P]:
         """The same once no transaction is under way for these lanes."""
-        return self._read(self._read_committed, lanes)
+        return self._read("read_committed", lanes)
 
     def write(self, positions: Mapping[int, P]) -> None:
         """Commits these positions, with no transaction about them; raises as `read` does."""
         wanted = [TopicPartition(self._target, lane, each.written, each.encoded()) for lane, each in positions.items()]
         if wanted:
-            self._answers(lambda: self._read_uncommitted.commit(offsets=wanted, asynchronous=False), "written")
+            self._answers(
+                lambda: self._client("read_uncommitted").commit(offsets=wanted, asynchronous=False), "written"
+            )
 
     def close(self) -> None:
         """Leaves; nothing can be read afterwards."""
@@ -69,13 +78,14 @@ class CommittedPositions(Generic[P]):
             Calls().make(self._leave, CLOSE_SECONDS)
 
     def _leave(self) -> None:
-        self._read_committed.close()
-        self._read_uncommitted.close()
+        for client in self._clients.values():
+            client.close()
 
-    def _read(self, consumer: Consumer, lanes: Iterable[int]) -> dict[int, P]:
+    def _read(self, isolation_level: str, lanes: Iterable[int]) -> dict[int, P]:
         wanted = [TopicPartition(self._target, lane) for lane in lanes]
         if not wanted:
             return {}
+        consumer = self._client(isolation_level)
         answers = self._answers(lambda: consumer.committed(wanted, timeout=READ_SECONDS), "read")
         # Only a position that this program wrote has metadata: another's offset is refused by its empty text.
         return {each.partition: self._decode(each.offset, each.metadata or "") for each in answers if each.offset >= 0}

@@ -1,18 +1,24 @@
-"""`replayer jobs` and `replayer jobs rm`."""
+"""`replayer jobs`, `replayer jobs rm` and those that steer a job."""
 
 import json
+import re
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from blockgz_runtime.store.local import LocalStore
 from replayer.cli import main
-from replayer.replay.jobs.folder import JobFolder, LaneBegin, Segment
+from replayer.replay.jobs.control import JobControl, ProgressFile, change_control, read_control, reset_control
+from replayer.replay.jobs.folder import Attempt, JobFolder, LaneBegin, Segment
 from replayer.replay.jobs.lock import held, shared
-from tests.replayer.replay.jobs.test_log import request
+from replayer.replay.jobs.log import this_process
+from replayer.replay.stages import wall_clock
+from tests.replayer.replay.jobs.test_control import progress
+from tests.replayer.replay.jobs.test_log import position, request
 
 
 @pytest.fixture
@@ -97,3 +103,143 @@ def test_two_runs_of_a_job_with_transactions_may_meet(place: Path) -> None:
             pass
         assert (place / ".a.lock").exists()
     assert not (place / ".a.lock").exists()
+
+
+def report(place: Path, name: str, **changes: Any) -> None:
+    """As a run of this process does just now."""
+    fields = {"updated_at": wall_clock(), "attempt_host": this_process(), **changes}
+    ProgressFile(LocalStore(place), name, "x").write(progress(**fields))
+
+
+def ran(place: Path, name: str, begun_at: int, host: str = "there:2") -> None:
+    JobFolder(LocalStore(place), name).add_attempt(Attempt(number=1, id="x", host=host, begun_at=begun_at))
+
+
+def state(place: Path) -> str | None:
+    (told,) = json.loads(jobs("--json").stdout)["jobs"]
+    assert f" {told['state'] or '-'} " in jobs().stdout
+    return str(told["state"]) if told["state"] else None
+
+
+@pytest.mark.parametrize("lock", [held, shared])
+def test_without_progress_only_the_lock_tells_a_state(
+    place: Path, lock: Callable[[Path, str], AbstractContextManager[None]]
+) -> None:
+    make(place, "a")
+    assert state(place) is None
+    with lock(place, "a"):
+        assert state(place) == "running"
+
+
+@pytest.mark.parametrize(
+    ("changes", "running", "expected"),
+    [
+        ({"state": "paused"}, True, "paused"),
+        ({"state": "planning"}, True, "planning"),
+        ({"state": "paused"}, False, "interrupted"),
+        ({"state": "complete"}, False, "complete"),
+        ({"state": "ended"}, False, "ended"),
+        ({"state": "failed"}, False, "failed"),
+        ({"state": "failed"}, True, "failed"),
+        ({"attempt_host": "elsewhere:1"}, False, "running"),
+        ({"attempt_host": "elsewhere:1", "updated_at": wall_clock() - 3_600_000}, False, "interrupted"),
+    ],
+)
+def test_what_a_run_reports_is_its_state_as_long_as_it_runs(
+    place: Path, changes: dict[str, Any], running: bool, expected: str
+) -> None:
+    make(place, "a")
+    report(place, "a", **changes)
+    with held(place, "a") if running else nullcontext():
+        assert state(place) == expected
+
+
+def test_a_later_run_that_reports_nothing_has_no_state_of_an_earlier_one(place: Path) -> None:
+    make(place, "a")
+    report(place, "a", state="ended", updated_at=1000)
+    ran(place, "a", begun_at=2000)
+    assert state(place) is None
+    with held(place, "a"):
+        assert state(place) == "running"
+        told = jobs("pause", "a")
+    assert told.exit_code == 2
+    assert "newest run was not started with --control" in told.stderr.replace("its ", "")
+
+
+def test_a_run_that_has_just_begun_reports_still(place: Path) -> None:
+    make(place, "a")
+    report(place, "a", updated_at=1000)
+    ran(place, "a", begun_at=2000, host=this_process())
+    with held(place, "a"):
+        assert state(place) == "running"
+        assert jobs("pause", "a").exit_code == 0
+
+
+def test_what_the_positions_call_complete_is(place: Path) -> None:
+    """Though another run of it was refused."""
+    folder = make(place, "a")
+    folder.positions.read()
+    folder.positions.write({0: position(1000)})
+    body = (place / "a" / "request.json").read_bytes().replace(b'"transactional":true', b'"transactional":false')
+    (place / "a" / "request.json").write_bytes(body[: body.rindex(b',"crc32"')] + b"}")
+    report(place, "a", state="failed")
+    assert state(place) == "complete"
+
+
+def test_a_running_job_is_steered(place: Path) -> None:
+    make(place, "a")
+    store = LocalStore(place)
+    reset_control(store, "a", "7/s")
+    report(place, "a")
+    with held(place, "a"):
+        for words, expected in (
+            (("pause", "a"), JobControl(state="pause", rate="7/s", changes=1)),
+            (("rate", "a", "20MB/s"), JobControl(state="pause", rate="20MB/s", changes=2)),
+            (("rate", "a", "none"), JobControl(state="pause", changes=3)),
+            (("resume", "a"), JobControl(changes=4)),
+            (("cancel", "a"), JobControl(state="cancel", changes=5)),
+        ):
+            result = jobs(*words)
+            assert result.exit_code == 0, result.stderr
+            assert read_control(store, "a") == expected
+        refused = jobs("rate", "a", "fast")
+    assert (refused.exit_code, "5000/s or 20MB/s" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (None, "takes no commands.*was not started with --control.*replayer replay --control"),
+        ({}, "is not running.*interrupted.*--resume --control"),
+        ({"state": "complete"}, "is not running.*complete"),
+    ],
+)
+def test_what_does_not_run_takes_no_commands(place: Path, changes: dict[str, Any] | None, told: str) -> None:
+    make(place, "a")
+    if changes is not None:
+        report(place, "a", **changes)
+    for words in (("pause", "a"), ("resume", "a"), ("cancel", "a"), ("rate", "a", "5/s")):
+        result = jobs(*words)
+        assert result.exit_code == 2
+        assert re.search(told, result.stderr.replace("\n", " ")), result.stderr
+    assert read_control(LocalStore(place), "a") is None
+    assert "there is no job 'b'" in jobs("pause", "b").stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("pause",), ("rate", "a"), ("rate", "a", "5/s", "x"), ("pause", "a", "b"), ("stop", "a"), ("a",)]
+)
+def test_mistyped_commands(place: Path, words: tuple[str, ...]) -> None:
+    result = jobs(*words)
+    assert result.exit_code == 2
+    assert "rm|pause|resume|cancel and a job, or rate" in " ".join(result.stderr.split())
+
+
+def test_what_steers_a_job_is_removed_with_it(place: Path) -> None:
+    make(place, "a")
+    report(place, "a")
+    change_control(LocalStore(place), "a", state="run")
+    report(place, "planned-only", state="failed")
+    for name in ("a", "planned-only"):
+        assert jobs("rm", name, "--yes").exit_code == 0
+    assert [path.name for path in place.iterdir()] == []

@@ -154,7 +154,8 @@ def test_everything_at_once(target: Target, tmp_path: Path) -> None:
     tombstones = sum(row.value is None for row in source(1))
     told = json.loads(result.stdout)
     assert told["left_out"] == {"dropped": 0, "routed_elsewhere": 0, "unfit": 12 - 1 - tombstones}
-    assert len(told["plan"]["notes"]) == 8
+    assert len(told["plan"]["notes"]) == 9
+    assert "cannot be taken back" in told["plan"]["notes"][8]
 
 
 def test_a_record_that_a_transform_cannot_handle_ends_the_replay(target: Target, tmp_path: Path) -> None:

@@ -149,3 +149,10 @@ def test_no_more_is_asked_for_than_there_is(
     monkeypatch.setattr(reader, "_consumer", Asked())
     assert sum(batch.num_rows for batch in reader.read("short", 0, 0, 4)) == 4
     assert max(asked) == 4
+
+
+def test_a_topic_that_is_made_later_is_known_again(cluster: MockCluster, properties: dict[str, str]) -> None:
+    admin = KafkaAdmin(properties)
+    cluster.create_topic("later", 3)
+    assert admin.topic("later") is None
+    assert admin.again().topic("later") == TopicFacts("later", 3, None, None)

@@ -123,8 +123,24 @@ def test_all_that_a_replay_can_be_asked_for_can_be_given() -> None:
     """The library has every option of the command, but those of its process."""
     fields = {*ReplayRequest.__dataclass_fields__, *Shape.__dataclass_fields__}
     renamed = {"chain": "transforms", "pace": "rate"}
-    above = {"topic", "target", "selection", "shape", "undo_retention", "on_damage"}
+    above = {"topic", "target", "selection", "shape", "undo_retention", "on_damage", "new_topic", "follows"}
     assert {renamed.get(name, name) for name in fields - above} <= ReplayChoice.__annotations__.keys()
+
+
+def test_a_copy_of_a_topic_whose_log_was_truncated_is_proved_and_resumed(
+    writer: ArchiveWriter, archive: replayer.Archive, cluster: MockCluster, copy: str
+) -> None:
+    older = writer.partition("lines", 0)
+    older.commit(records(range(10)))
+    older.commit(records(range(10, 20)))
+    writer.partition("lines", 1).commit(records(range(5)))
+    older.truncated(10).commit(records(range(10, 50), value_bytes=30))
+    kafka = cluster.bootstrap_servers
+    done = archive.replay("lines", copy, kafka=kafka, job="truncated")
+    assert done.result.records == 55
+    proof = archive.verify_job("truncated", kafka=kafka)
+    assert (proof.verdict, [lane.faults for lane in proof.lanes]) == ("OK", [[], []])
+    assert archive.replay("lines", copy, kafka=kafka, job="truncated", resume=True).result.complete
 
 
 def test_an_unknown_argument_is_named() -> None:

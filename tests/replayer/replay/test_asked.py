@@ -54,5 +54,5 @@ def test_what_is_kept_makes_the_same_pipeline_and_filter(shape: Shape) -> None:
 
 @pytest.mark.parametrize("kept", [{}, {"pipeline": "keep"}])
 def test_a_folder_that_does_not_tell_is_refused(kept: dict[str, str]) -> None:
-    with pytest.raises(ReplayRefused, match="job j cannot be proved"):
+    with pytest.raises(ReplayRefused, match="what job j did to records is not known"):
         shape_asked(kept, "j")

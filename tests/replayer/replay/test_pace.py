@@ -1,10 +1,23 @@
 """Paces, with the time as an argument."""
 
+import asyncio
+from collections.abc import Callable
+
 import pytest
 
 from blockgz_runtime.errors import UsageError
 from index_format.records import batch_from_records
-from replayer.replay.pace import CREDIT_SECONDS, TICK_SECONDS, Pace, make_pace, parse_rate, parse_speed
+from replayer.replay.pace import (
+    CREDIT_SECONDS,
+    TICK_SECONDS,
+    Commands,
+    Pace,
+    SharedRate,
+    make_pace,
+    parse_rate,
+    parse_speed,
+    record_bytes,
+)
 from tests.support.archives import records
 
 
@@ -47,6 +60,22 @@ def test_a_stall_is_not_made_up_for_without_end() -> None:
     batch = batch_from_records(records(range(1000)))
     pace.due(batch, 0.0)
     assert pace.due(batch, 3600.0).rows == 100 * CREDIT_SECONDS
+
+
+@pytest.mark.parametrize("rate", ["1000/s", "10kB/s"])
+def test_replays_that_share_a_rate_get_no_more_together(rate: str) -> None:
+    now = 0.0
+    shared = SharedRate(parse_rate(rate), lambda: now)
+    batch = batch_from_records(records(range(100)))
+    most = 1000 if rate == "1000/s" else 10_000 / record_bytes(batch).mean()
+    gone = 0
+    for tick in range(1001):
+        now = tick / 100
+        for replay in range(8):
+            due = shared.due(batch, 5.0 * replay)
+            shared.sent(due.rows, due.rows, 5.0 * replay)
+            gone += due.rows
+    assert 9 * most < gone < 11 * most + 100
 
 
 @pytest.mark.parametrize(("speed", "seconds"), [("1x", 9.0), ("10x", 0.9), ("0.5x", 18.0)])
@@ -97,3 +126,36 @@ def test_lanes_share_one_rate() -> None:
             pace.sent(due.rows, 0, tick * TICK_SECONDS)
             sent += due.rows
     assert sent == pytest.approx(1000 * 40 * TICK_SECONDS, rel=0.05)
+
+
+def test_another_rate_begins_with_nothing_to_catch_up_with() -> None:
+    pace = make_pace("1/s", None)
+    batch = batch_from_records(records(range(100_000)))
+    pace.due(batch, 0.0)
+    pace.limit(parse_rate("1000/s"))
+    assert pace.due(batch, 500.0).rows == 0
+    assert pace.due(batch, 500.5).rows == 500
+    pace.limit(None)
+    assert pace.due(batch, 500.5).rows == 100_000
+
+
+def test_the_speed_stays_when_the_rate_changes() -> None:
+    times = [1000 * number for number in range(10)]
+    pace = make_pace("1/s", "10x")
+    pace.limit(None)
+    assert pace.by_time
+    assert seconds_for(pace, 10, times) == pytest.approx(0.9, abs=0.2)
+
+
+@pytest.mark.parametrize("told", [Commands.resume, Commands.end, Commands.wake])
+def test_what_was_told_before_the_wait_ends_it(told: Callable[[Commands], None]) -> None:
+    """A commit may lie between the look at `paused` and the wait."""
+
+    async def waited() -> bool:
+        commands = Commands()
+        commands.pause()
+        await commands.wait(0.0)
+        told(commands)
+        return await asyncio.wait_for(commands.wait(None), 10) is None
+
+    assert asyncio.run(waited())

@@ -1,68 +1,20 @@
-"""What a new target is made like, and the retention that is held and set back."""
+"""The retention of a target that is held and set back."""
 
 from pathlib import Path
 
 import pytest
 
 from blockgz_runtime.errors import UsageError
-from index_format.identity import TopicConfig as ArchivedTopic
 from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import ConfigChange, TopicFacts, parse_config
 from replayer.replay.target_topic import (
     RetentionFile,
-    new_topic,
     parse_topic_config,
     plan_hold,
     plan_undo,
     still_means,
     while_held,
 )
-
-ARCHIVED = ArchivedTopic(
-    topic="orders",
-    topic_id="id",
-    partitions=6,
-    replication_factor=3,
-    config={
-        "cleanup.policy": "compact",
-        "segment.bytes": "1000",
-        "min.insync.replicas": "2",
-        "confluent.tier.enable": "true",
-        "leader.replication.throttled.replicas": "*",
-    },
-    defaults={"retention.ms": "86400000", "max.message.bytes": "5000000", "flush.ms": "1"},
-)
-
-
-def test_a_new_topic_is_like_the_archived_one_where_records_are_concerned() -> None:
-    topic = new_topic("copy", 6, ARCHIVED, {"segment.bytes": "2000"})
-    assert topic.config == {
-        "cleanup.policy": "compact",
-        "max.message.bytes": "5000000",
-        "message.timestamp.type": "CreateTime",
-        "retention.bytes": "-1",
-        "retention.ms": "86400000",
-        "segment.bytes": "2000",
-    }
-    assert topic.facts.num_partitions == 6
-    assert topic.facts.config is not None
-    assert topic.facts.config.compacts
-    assert topic.facts.config.retention_ms == 86_400_000
-
-
-@pytest.mark.parametrize(
-    "archived",
-    [None, ArchivedTopic(topic="t", topic_id=None, partitions=1, replication_factor=None, config=None, defaults=None)],
-)
-def test_where_the_archive_does_not_report_the_retention_is_not_taken_for_unlimited(
-    archived: ArchivedTopic | None,
-) -> None:
-    facts = new_topic("copy", 1, archived, {}).facts
-    assert facts.config is not None
-    assert facts.config.retention_ms == 7 * 86_400_000
-    assert new_topic("copy", 1, archived, {"retention.ms": "-1"}).facts.config == parse_config(
-        {"max.message.bytes": "1048588", "retention.ms": "-1"}
-    )
 
 
 def test_settings_as_text() -> None:

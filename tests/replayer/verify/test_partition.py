@@ -9,8 +9,10 @@ from msgspec.structs import replace
 
 from blockgz_runtime.store.address import LocalAddress
 from blockgz_runtime.store.local import LocalReader
+from index_format import objects
 from index_format.chunk_index import Gap
-from index_format.marker import encode, inserted
+from index_format.key_filter import hashes_of, key_filter
+from index_format.marker import encode, entry_of, inserted
 from index_format.records import Record
 from replayer.read.archive import Archive
 from replayer.read.damage import LostRange
@@ -18,6 +20,7 @@ from replayer.verify.chunk_checks import ChunkChoice, ChunkFindings, Depth
 from replayer.verify.findings import PartitionReport, Verdict
 from replayer.verify.partition import ChunkChain, assembled, chosen_chunks, read_chain, verify_partition
 from replayer.verify.survey import read_identity
+from tests.index_format.builders import record
 from tests.replayer.conftest import Opened
 from tests.support import chain
 from tests.support.archives import ArchiveWriter, PartitionWriter, records
@@ -112,6 +115,26 @@ def test_a_changed_bit_needs_a_deep_look(opened: Opened, partition: PartitionWri
     for depth in (Depth.BLOCKS, Depth.RECORDS):
         (lost,) = verified(opened.root, depth).lost
         assert (lost.start, lost.end) == (block.first_record_offset, block.last_record_offset + 1)
+
+
+@pytest.mark.parametrize("keys", [[], [b"other"], [b"key-1"]])
+def test_a_key_filter_that_lacks_a_key_needs_a_deep_look(
+    opened: Opened, writer: ArchiveWriter, keys: list[bytes]
+) -> None:
+    partition = writer.partition("orders", 0)
+    partition.key_filter_bits = 16
+    rows = [record(offset, key=b"key-1" if offset else None) for offset in range(5)]
+    index = partition.commit(rows, block_bytes=1000)
+    assert verified(opened.root).verdict is Verdict.OK
+    (block,) = index.blocks
+    wrong = replace(index, blocks=(replace(block, key_filter=key_filter(hashes_of(keys), 16)),))
+    body, (entry,) = objects.encode(wrong), partition.marker.tail
+    writer.put(partition.keys.chunks + entry.name, body)
+    put_marker(opened, partition, tail=(entry_of(wrong, entry.name, body),))
+    assert verified(opened.root, Depth.BLOCKS).verdict is Verdict.OK
+    report = verified(opened.root)
+    assert report.verdict is (Verdict.OK if keys == [b"key-1"] else Verdict.FAILURE)
+    assert all("filter" in lost.reason for lost in report.lost)
 
 
 @pytest.mark.parametrize("name", ["_archive.json", "topic=orders/_topic.json"])

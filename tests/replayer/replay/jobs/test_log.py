@@ -1,8 +1,10 @@
 """A job's folder: what each run notes, and what of it counts for the next one."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from blockgz_runtime.store.local import LocalStore
 from replayer.errors import JobTakenOver, ReplayRefused, TargetChanged
@@ -21,11 +23,14 @@ def position(written: int) -> LanePosition:
     return LanePosition(HASH, HASH, written, {0: SourceProgress(0, written, 1000)})
 
 
-def request(**changes: str) -> JobRequest:
-    fields = {"job": "j", "selection": HASH, "archive_id": "a", "folder": "orders~1", "target": "copy", **changes}
-    return JobRequest(
-        **fields,
+def request(**changes: Any) -> JobRequest:
+    made = JobRequest(
+        job="j",
+        selection=HASH,
+        archive_id="a",
+        folder="orders~1",
         source_topic_id=None,
+        target="copy",
         target_topic_id=None,
         transactional=True,
         producers=4,
@@ -33,6 +38,7 @@ def request(**changes: str) -> JobRequest:
         ranges={0: (0, 1000)},
         asked={},
     )
+    return replace(made, **changes)
 
 
 @pytest.fixture

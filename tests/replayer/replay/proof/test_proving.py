@@ -15,8 +15,8 @@ from replayer.read.positions import OffsetRange
 from replayer.read.record_filter import RecordFilter
 from replayer.read.selection import Selection
 from replayer.replay.jobs.folder import LaneBegin, Segment
+from replayer.replay.jobs.lane_maps import LaneMap, lane_maps
 from replayer.replay.pipeline import Pipeline
-from replayer.replay.proof.lane_maps import LaneMap, lane_maps
 from replayer.replay.proof.proving import Asked, LaneProof, LaneTask, prove_lane
 from replayer.replay.run_map import Run
 from tests.support.archives import ArchiveWriter, records

@@ -4,6 +4,9 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from replayer.read.positions import OffsetRange
 from replayer.replay.jobs.folder import Segment, runs_in
 from replayer.replay.run_map import Run
@@ -29,6 +32,11 @@ class LaneMap:
         """Those that count, in order."""
         for start in range(0, len(self._numbers), FIELDS):
             yield Run(*self._numbers[start : start + FIELDS])
+
+    @property
+    def table(self) -> npt.NDArray[np.int64]:
+        """The same as a table, a row for each run; a copy."""
+        return np.array(self._numbers, np.int64).reshape(-1, FIELDS)
 
     @property
     def end(self) -> int:

@@ -1,0 +1,165 @@
+"""`replayer drill`."""
+
+import asyncio
+import gc
+import random
+import time
+from typing import Any, NamedTuple
+
+import click
+import msgspec
+
+from blockgz_runtime.errors import PARTLY_FAILED
+from blockgz_runtime.process import share_heaps
+from blockgz_runtime.program.kafka_options import kafka_options
+from blockgz_runtime.program.main import closing, confirm, ended_code
+from blockgz_runtime.program.options import Argument, Option, OptionSet, Parsed
+from blockgz_runtime.program.progress import record_progress
+from blockgz_runtime.program.tables import bytes_text, print_table
+from index_format.keys import check_topic
+from replayer.cli.options.archive_options import archive_options, open_archive
+from replayer.cli.options.options import json_option, yes_option
+from replayer.cli.options.restore_options import Running, factor_option, report_options, running_options, time_of
+from replayer.cli.options.verify_options import parse_share
+from replayer.cli.replay_output import duration_text
+from replayer.cli.restore import ending_signals, surroundings
+from replayer.cli.restore.output import print_outcome
+from replayer.kafka.admin import KafkaAdmin
+from replayer.place import ArchivePlace
+from replayer.replay.jobs.lock import held
+from replayer.replay.stages import wall_clock
+from replayer.replay.target_topic import state_folder
+from replayer.restore.drill import Drill, drill_document, removed, sampled
+from replayer.restore.folder import RestoreFolder
+from replayer.restore.planning import found_topics, looked_over
+from replayer.restore.running import RestoreRun
+from replayer.verify.report_files import ReportFiles
+
+
+class DrillOptions(NamedTuple):
+    """What is tried, and how."""
+
+    drill: Drill
+    running: Running
+    report_to: ReportFiles
+    yes: bool
+
+
+def _drill(
+    topics: tuple[str, ...],
+    at: int | None,
+    share: float,
+    prefix: str,
+    seed: int | None,
+    replication_factor: int | None,
+    **rest: Any,
+) -> DrillOptions:
+    check_topic(prefix + "a")
+    at = wall_clock() if at is None else at
+    seed = random.randrange(2**32) if seed is None else seed
+    return DrillOptions(drill=Drill(at, topics, prefix, share, seed, replication_factor), **rest)
+
+
+drill_options = OptionSet(
+    "options",
+    _drill,
+    Argument("topics", metavar="[TOPIC...]", nargs=-1),
+    Option("--at", envvar="BLOCKGZ_DRILL_AT", metavar="TIME", parse=time_of, help="As of this time.  [default: now]"),
+    Option(
+        "--sample",
+        "share",
+        envvar="BLOCKGZ_DRILL_SAMPLE",
+        type=Parsed("share", parse_share),
+        default="5%",
+        metavar="PERCENT",
+        help="Restore this share of the partitions, chosen at random; at least one.",
+    ),
+    Option(
+        "--prefix",
+        envvar="BLOCKGZ_DRILL_PREFIX",
+        default="drill.",
+        metavar="TEXT",
+        help="What the new names begin with.",
+    ),
+    Option("--seed", type=click.IntRange(0, 2**32 - 1), metavar="N", help="Choose the partitions of an earlier drill."),
+    factor_option,
+    running_options,
+    report_options,
+    yes_option,
+)
+"""Passes `options: DrillOptions`."""
+
+
+@click.command(
+    "drill",
+    epilog=closing(
+        "replayer drill --sample 5% --yes -b scratch:9092 -a s3://bucket/prefix",
+        "replayer drill orders --sample 100% --report drill.json --yes -b scratch:9092 -a ./archive",
+    ),
+)
+@drill_options
+@json_option
+@kafka_options(required=True)
+@archive_options
+def command(options: DrillOptions, as_json: bool, kafka: dict[str, str], archive: ArchivePlace) -> int:
+    """Try a restore: restore a share of the partitions, prove it, and delete it again.
+
+    The topics get other names. Tells how long a whole restore would take. Exits with 0 only if everything that was
+    tried is proved and removed, and the archive lacks nothing; with 3 otherwise. Made for cron.
+    """
+    share_heaps()
+    gc.freeze()
+    return asyncio.run(_tried(options, as_json, kafka, archive))
+
+
+async def _tried(options: DrillOptions, as_json: bool, kafka: dict[str, str], place: ArchivePlace) -> int:
+    drill = options.drill
+    async with open_archive(place) as archive:
+        around = surroundings(options.running, archive, kafka, place)
+        admin = await asyncio.to_thread(KafkaAdmin, kafka)
+        whole = await looked_over(await found_topics(drill.request, around), drill.name, around, admin)
+        part = await looked_over(sampled(whole, drill.share, drill.seed), drill.name, around, admin)
+        question = f"Create {len(part.restorable)} topics, write {part.records} records, and delete them again?"
+        confirm(question, undone="nothing was tried", is_agreed=options.yes)
+        folder = RestoreFolder(around.jobs, drill.name)
+        began = time.monotonic()
+        with (
+            held(state_folder() / "jobs", drill.name),
+            record_progress("trying", part.records * 2, as_json=as_json) as progress,
+        ):
+            told = (lambda _: None) if as_json else print_outcome
+            run = RestoreRun(part, folder, around, options.running.workers, progress, told)
+            with ending_signals(run) as signals:
+                outcomes = await run.topics()
+                seconds = time.monotonic() - began
+                left = await asyncio.to_thread(removed, outcomes, folder, around)
+    document = drill_document(drill, whole, part, outcomes, left, seconds)
+    options.report_to.write(document)
+    if as_json:
+        click.echo(msgspec.json.encode(document))
+    else:
+        _print(document)
+    return ended_code(0 if document["verdict"] == "OK" else PARTLY_FAILED, signals, is_done=not run.ending)
+
+
+def _print(document: dict[str, Any]) -> None:
+    rows = [
+        (each["source"], each["target"], ",".join(map(str, each["partitions"])), each["records"], each["proof"] or "-")
+        for each in document["topics"]
+    ]
+    print_table(("SOURCE", "TARGET", "PARTITIONS", "RECORDS", "PROOF"), rows, title=document["drill"])
+    for each in document["topics"]:
+        if each["error"] is not None:
+            click.echo(f"FAILURE {each['source']}: {each['error']}")
+    for text in (*document["lacks"], *document["skipped"]):
+        click.echo(f"FAILURE {text}")
+    for text in document["not_removed"]:
+        click.echo(f"FAILURE not removed: {text}")
+    whole = document["whole"]
+    takes = "" if whole["seconds"] is None else f" would take about {duration_text(whole['seconds'])} at this rate"
+    click.echo(
+        f"{document['partitions']} of {document['partitions_of']} partitions tried in "
+        f"{duration_text(document['seconds'])} (seed {document['seed']}); {whole['topics']} topics with "
+        f"{whole['records']} records, {bytes_text(whole['bytes'])},{takes} with proof"
+    )
+    click.echo(document["verdict"])

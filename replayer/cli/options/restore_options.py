@@ -1,0 +1,275 @@
+"""The options of `replayer restore`."""
+
+import os
+import random
+import re
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import click
+
+from blockgz_runtime.program.options import DURATION, Argument, Option, OptionSet, Parsed, choice_option
+from replayer.cli.options.options import dry_run_option, jobs_option, rename_rule, yes_option
+from replayer.cli.options.selection_options import damage_option
+from replayer.cli.options.verify_options import parse_share
+from replayer.groups.planning import GroupMap
+from replayer.read.positions import parse_time
+from replayer.replay.pace import SharedRate, Slowest, parse_rate
+from replayer.replay.proof.sampling import Sample
+from replayer.replay.stages import wall_clock
+from replayer.restore.document import SAMPLE, RestoreGroups
+from replayer.restore.request import RestoreRequest
+from replayer.verify.report_files import ReportFiles
+
+MOST_WORKERS = 8
+
+
+class Running(NamedTuple):
+    """Where the folders of jobs are, and how fast topics are restored."""
+
+    jobs: str | None
+    workers: int
+    patience: float
+    pace: Slowest
+
+
+def _running(jobs: str | None, workers: int | None, rate: str | None, patience: float) -> Running:
+    pace = Slowest(rate=SharedRate(parse_rate(rate)) if rate is not None else None)
+    return Running(jobs, workers or min(2 * (os.cpu_count() or 1), MOST_WORKERS), patience, pace)
+
+
+class RestoreOptions(NamedTuple):
+    """What is asked for; without `asked` the plan is that of `from_plan`, or with `resume` of an earlier run."""
+
+    asked: RestoreRequest | None
+    groups: RestoreGroups | None
+    name: str | None
+    resume: bool
+    plan: Path | None
+    from_plan: Path | None
+    running: Running
+    report_to: ReportFiles
+    dry_run: bool
+    yes: bool
+
+
+def _groups(
+    globs: tuple[str, ...], no_groups: bool, rename: tuple[tuple[re.Pattern[str], str], ...], approximate: bool
+) -> RestoreGroups | None:
+    if no_groups and (globs or rename or approximate):
+        raise click.UsageError("--no-groups restores no groups: remove the options that choose them")
+    return (
+        None if no_groups else RestoreGroups(globs, tuple((each.pattern, name) for each, name in rename), approximate)
+    )
+
+
+groups_options = OptionSet(
+    "groups",
+    _groups,
+    Option(
+        "--groups",
+        "globs",
+        multiple=True,
+        envvar="BLOCKGZ_RESTORE_GROUPS",
+        metavar="GLOB",
+        help="Only consumer groups whose name matches; may be repeated.  [default: all]",
+    ),
+    Option("--no-groups", is_flag=True, help="Leave consumer groups alone."),
+    Option(
+        "--group-map",
+        "rename",
+        multiple=True,
+        metavar="REGEX=NAME",
+        parse=lambda texts: tuple(rename_rule("--group-map", text) for text in texts),
+        help=r"Give groups other names, such as '(.*)=restored-\1'; may be repeated, the first match counts.",
+    ),
+    Option(
+        "--approximate",
+        is_flag=True,
+        help="Where a group has no exact position, take a lower one: records are read again, none is passed.",
+    ),
+)
+
+
+def _json_only(paths: tuple[Path, ...]) -> tuple[Path, ...]:
+    for path in paths:
+        if path.suffix != ".json":
+            raise click.UsageError(f"--report {path}: a restore writes .json")
+    return paths
+
+
+report_options = OptionSet(
+    "report_to",
+    ReportFiles,
+    Option(
+        "--report",
+        "paths",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        parse=_json_only,
+        metavar="FILE",
+        help="Also write what was restored to a .json file; may be repeated.",
+    ),
+    Option(
+        "--sign-key",
+        type=click.Path(path_type=Path),
+        metavar="PEM",
+        help="Sign the reports with this Ed25519 key; writes FILE.sig.",
+    ),
+)
+
+
+def time_of(text: str) -> int:
+    """A time in ms, as `--at` takes it."""
+    return parse_time(text, wall_clock()).timestamp
+
+
+def _restore(
+    topics: tuple[str, ...],
+    at: int | None,
+    topic_map: GroupMap,
+    groups: RestoreGroups | None,
+    no_transactional: bool,
+    prove: Literal["all", "sample", "none"],
+    share: float | None,
+    replication_factor: int | None,
+    on_damage: str,
+    partial: bool,
+    from_plan: Path | None,
+    resume: bool,
+    **rest: object,
+) -> RestoreOptions:
+    agreed = "--from-plan" if from_plan is not None else "--resume" if resume else None
+    if from_plan is not None and resume:
+        raise click.UsageError("--resume continues what was agreed to: remove --from-plan")
+    if from_plan is not None and (at is not None or topics or topic_map.rules):
+        raise click.UsageError("--from-plan says what is restored: remove the topics, --at and --map")
+    if share is not None and prove != "sample":
+        raise click.UsageError("--sample says how much is proved with --prove sample")
+    if at is None and agreed is None:
+        raise click.UsageError("--at, which says as of when, is missing")
+    asked = None
+    if at is not None:
+        asked = RestoreRequest(
+            at,
+            topics,
+            topic_map,
+            replication_factor,
+            not no_transactional,
+            on_damage,
+            partial,
+            prove,
+            Sample(SAMPLE.share if share is None else share, random.randrange(2**32)),
+            groups,
+        )
+    return RestoreOptions(
+        asked=asked,
+        groups=groups,
+        resume=resume,
+        from_plan=from_plan,
+        **rest,  # type: ignore[arg-type]
+    )
+
+
+factor_option = Option(
+    "--replication-factor",
+    type=click.IntRange(1, 32767),
+    metavar="N",
+    help="Replicas of the topics. The default is the cluster's.",
+)
+running_options = OptionSet(
+    "running",
+    _running,
+    jobs_option,
+    Option(
+        "--workers",
+        type=click.IntRange(1, 64),
+        envvar="BLOCKGZ_RESTORE_WORKERS",
+        metavar="N",
+        help=f"Topics that are restored at once.  [default: twice the cores, at most {MOST_WORKERS}]",
+    ),
+    Option(
+        "--rate",
+        metavar="N/s",
+        help="Maximum rate of all topics together: records (5000/s), or bytes of keys and values (20MB/s).",
+    ),
+    Option(
+        "--patience",
+        type=DURATION,
+        default="5m",
+        metavar="TIME",
+        help="How long to wait for brokers that do not respond.",
+    ),
+)
+"""Passes `running: Running`."""
+
+restore_options = OptionSet(
+    "options",
+    _restore,
+    Argument("topics", metavar="[TOPIC...]", nargs=-1),
+    Option(
+        "--at",
+        metavar="TIME",
+        parse=time_of,
+        help="Restore everything before this time.",
+    ),
+    Option(
+        "--map",
+        "topic_map",
+        multiple=True,
+        envvar="BLOCKGZ_TOPIC_MAP",
+        metavar="REGEX=NAME",
+        parse=lambda texts: GroupMap(tuple(rename_rule("--map", text) for text in texts)),
+        help=r"Give topics other names, such as '(.*)=restored.\1'; may be repeated, the first match counts.",
+    ),
+    factor_option,
+    groups_options,
+    choice_option(
+        "--prove",
+        choices=["all", "sample", "none"],
+        help="Compare every topic with the archive, record by record, or a sample of each partition.",
+    ),
+    Option(
+        "--sample",
+        "share",
+        envvar="BLOCKGZ_RESTORE_SAMPLE",
+        type=Parsed("share", parse_share),
+        metavar="PERCENT",
+        help="With --prove sample: this share of each partition, chosen at random, its first and last records, and all "
+        f"counts.  [default: {SAMPLE.share:.0%}]",
+    ),
+    Option(
+        "--no-transactional",
+        is_flag=True,
+        help="Write without transactions: after a crash, some records come twice.",
+    ),
+    damage_option,
+    Option("--partial", is_flag=True, help="If the archive lacks something, restore the rest and exit with 3."),
+    Option(
+        "--name",
+        envvar="BLOCKGZ_RESTORE_NAME",
+        metavar="NAME",
+        help="Name of the restore. The default is derived from what is restored.",
+    ),
+    Option(
+        "--resume", is_flag=True, help="Continue the restore that was begun; what it did not create is not touched."
+    ),
+    Option(
+        "--plan",
+        envvar="BLOCKGZ_RESTORE_PLAN",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Write the plan to this file as JSON, and nothing else; it may be edited.",
+    ),
+    Option(
+        "--from-plan",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Carry out the plan in this file.",
+    ),
+    running_options,
+    report_options,
+    dry_run_option,
+    yes_option,
+)
+"""Passes `options: RestoreOptions`."""

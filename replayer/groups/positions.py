@@ -1,0 +1,66 @@
+"""Where consumer groups stood on an archived topic: from the archive, or from a file of `kafka-consumer-groups`."""
+
+import csv
+from collections.abc import Callable, Collection
+from fnmatch import fnmatchcase
+
+from blockgz_runtime.errors import NotInArchive, UsageError
+from index_format.keys import TopicFolder
+from replayer.groups.planning import GroupPositions
+from replayer.kafka.groups import GroupOffset
+from replayer.read.archive import Archive
+from replayer.read.group_tables import GroupTable, groups_at
+
+CSV_FORM = "group,topic,partition,offset"
+MAX_FILE_BYTES = 64 * 1024 * 1024
+
+
+async def archived_groups(archive: Archive, folder: TopicFolder, at_ms: int | None) -> GroupTable:
+    """The newest table that was asked at or before a time; raises NotInArchive where there is none."""
+    table = await groups_at(archive.reader, archive.layout, folder, at_ms)
+    if table is None:
+        raise NotInArchive(
+            f"the archive does not say where consumer groups stood on {folder}",
+            why="it has no table of groups" + (" from that time or before" if at_ms is not None else ""),
+            remedy="archive with --groups, or give a file of kafka-consumer-groups --export with --positions",
+        )
+    return table
+
+
+def positions_of(table: GroupTable, chosen: Callable[[str], bool]) -> GroupPositions:
+    """By group and partition."""
+    return {
+        group.group_id: {each.partition: GroupOffset(each.offset, each.metadata) for each in group.positions}
+        for group in table.content.groups
+        if chosen(group.group_id)
+    }
+
+
+def positions_in_csv(text: str, topic: str, chosen: Callable[[str], bool]) -> GroupPositions:
+    """The lines of a topic, each `group,topic,partition,offset`; raises UsageError with the line that is not one."""
+    found: dict[str, dict[int, GroupOffset]] = {}
+    for number, row in enumerate(csv.reader(text.splitlines()), 1):
+        if not row or (number == 1 and row == CSV_FORM.split(",")):
+            continue
+        if len(row) != 4 or not all(each.isascii() and each.isdigit() and len(each) < 19 for each in row[2:]):
+            raise UsageError(
+                f"line {number} of the positions file is not a position",
+                why=f"it is {','.join(row)[:80]!r}",
+                remedy=f"write {CSV_FORM}, as kafka-consumer-groups --export does for several groups",
+            )
+        group, of_topic, partition, offset = row
+        if of_topic == topic and chosen(group):
+            positions = found.setdefault(group, {})
+            if int(partition) in positions:
+                raise UsageError(
+                    f"line {number} of the positions file names a partition again",
+                    why=f"group {group} has a position in {topic}:{partition} already",
+                    remedy="remove one of the lines",
+                )
+            positions[int(partition)] = GroupOffset(int(offset))
+    return found
+
+
+def group_choice(globs: Collection[str]) -> Callable[[str], bool]:
+    """Whether a group is meant by any of the globs; all are where there are none."""
+    return lambda group: not globs or any(fnmatchcase(group, glob) for glob in globs)

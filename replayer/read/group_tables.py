@@ -1,0 +1,95 @@
+"""What a topic was like at a time: where its consumer groups stood, and its configuration."""
+
+import time
+from typing import NamedTuple
+
+from blockgz_runtime.errors import ObjectMissing
+from blockgz_runtime.store.reader import ObjectReader
+from index_format import groups, objects
+from index_format.errors import MalformedObject
+from index_format.groups import ConsumerGroups
+from index_format.identity import TopicConfig
+from index_format.keys import (
+    TOPIC_CONFIG_OBJECT,
+    TopicFolder,
+    configs_home,
+    dated_key,
+    groups_home,
+    parse_dated_key,
+    topic_home,
+)
+
+WINDOW_MS = 2 * 24 * 3600 * 1000
+"""A following archiver writes a table every hour: one request finds it where it was at work in these two days."""
+
+
+class GroupTable(NamedTuple):
+    """The consumer groups of a topic as of a time."""
+
+    slot: int
+    """The time, in ms, that names the table: none of its answers is younger."""
+    age_ms: int
+    """How long before the time that was asked for that was, in ms."""
+    key: str
+    content: ConsumerGroups
+
+
+async def groups_at(
+    reader: ObjectReader, layout: str, folder: TopicFolder, at_ms: int | None = None
+) -> GroupTable | None:
+    """The newest table whose slot is not after a time, in ms; None of that: the newest one, its age as of now.
+
+    None where there is none. Raises a FormatError that names the table where it is damaged or of an unknown version,
+    and the errors of the store.
+    """
+    asked = round(time.time() * 1000) if at_ms is None else at_ms
+    home = groups_home(layout, folder)
+    # A table's name may lie ahead of the clock: without a bound it still is the newest one.
+    slot = await _newest(reader, home, asked - WINDOW_MS, at_ms)
+    if slot is None:
+        return None
+    key = dated_key(home, slot)
+    content = groups.decode(await reader.get(key, objects.MAX_OBJECT_BYTES), key, slot)
+    if content.topic != folder.topic:
+        raise MalformedObject(f"{key} is of another topic", why=f"it names {content.topic}")
+    return GroupTable(slot, max(0, asked - slot), key, content)
+
+
+async def config_at(
+    reader: ObjectReader, layout: str, folder: TopicFolder, at_ms: int | None = None
+) -> TopicConfig | None:
+    """What the topic was like at a time, in ms, or when it was last seen; None where that was not kept.
+
+    `seen_at` is set where it is a dated version. Where none is from that time or before, it is the topic as last seen.
+    Raises a FormatError that names the object, and the errors of the store.
+    """
+    home = configs_home(layout, folder)
+    seen_at = None if at_ms is None else await _newest(reader, home, None, at_ms)
+    key = topic_home(layout, folder) + TOPIC_CONFIG_OBJECT if seen_at is None else dated_key(home, seen_at)
+    try:
+        body = await reader.get(key, objects.MAX_OBJECT_BYTES)
+    except ObjectMissing:
+        if seen_at is not None:
+            raise
+        return None
+    return objects.decode(body, TopicConfig, key)
+
+
+async def _newest(reader: ObjectReader, home: str, likely_after: int | None, until: int | None) -> int | None:
+    """The greatest time, up to `until`, that names an object of `home`; looks first for one after `likely_after`."""
+    if likely_after is not None and likely_after > 0:
+        found = await _last_listed(reader, home, dated_key(home, likely_after), until)
+        if found is not None:
+            return found
+    return await _last_listed(reader, home, "", until)
+
+
+async def _last_listed(reader: ObjectReader, home: str, after: str, until: int | None) -> int | None:
+    last = None
+    async for key in reader.list(home, after):
+        at_ms = parse_dated_key(home, key)
+        if at_ms is not None:
+            if until is not None and at_ms > until:
+                break
+            last = at_ms
+    return last

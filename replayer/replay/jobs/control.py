@@ -1,0 +1,200 @@
+"""What steers a running replay and what it reports, as objects in its job's folder. docs/jobs.md specifies them.
+
+`{job}/control.json` is what the run is told to do, `{job}/progress.json` how far it is. Both are replaced by
+compare-and-swap.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from blockgz_runtime.errors import StoreBusy
+from blockgz_runtime.store.writer import ContentTag, Store
+from index_format.errors import FormatError
+from index_format.objects import Count, Sealed, Timestamp, decode, encode, stored
+from replayer.errors import ReplayRefused
+from replayer.replay.ledger import LanePosition
+from replayer.replay.pace import parse_rate
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+WantedState = Literal["run", "pause", "cancel"]
+ReportedState = Literal["planning", "running", "paused", "ending", "complete", "ended", "failed"]
+OVER: frozenset[ReportedState] = frozenset({"complete", "ended", "failed"})
+"""The last words of a run."""
+TRIES = 10
+
+
+@stored
+class JobControl(Sealed, frozen=True, kw_only=True):
+    """What a run is told to do; `rate` as `--rate` takes it, None for no limit.
+
+    `changes` grows with every change, so that a run notices one that asks for the same again.
+    """
+
+    format: str = "blockgz-replay-control"
+    version: int = 1
+    state: WantedState = "run"
+    rate: str | None = None
+    changes: Count = 0
+
+
+class LaneProgress(msgspec.Struct, frozen=True, array_like=True):
+    """A target partition: the job's committed records there, and the offsets of its sources, done and at all."""
+
+    lane: Count
+    written: Count
+    done: Count
+    all: Count
+
+
+class JobFailure(msgspec.Struct, frozen=True):
+    """What ended a run: the three lines of the error, and the exit code."""
+
+    error: str
+    why: str
+    do: str
+    code: int
+
+
+@stored
+class JobProgress(Sealed, frozen=True, kw_only=True):
+    """How far a run is.
+
+    `records` and `bytes` (of keys and values) are those that this run read and sent so far, of `total` records that
+    were left to do when it began; `records_before` were written by earlier runs. `seconds` leave pauses out. `lanes`
+    say what is committed. `run` is this run's id, `attempt_host` its host and process.
+    """
+
+    format: str = "blockgz-replay-progress"
+    version: int = 1
+    run: str
+    state: ReportedState
+    records: int
+    total: int | None
+    bytes: int
+    seconds: float
+    rate: str | None
+    records_before: int
+    lanes: tuple[LaneProgress, ...] = ()
+    updated_at: Timestamp
+    attempt_host: str
+    failure: JobFailure | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended, by its own word."""
+        return self.state in OVER
+
+
+def lanes_progress(positions: Mapping[int, LanePosition]) -> tuple[LaneProgress, ...]:
+    """Committed positions as the progress of their lanes."""
+    return tuple(
+        LaneProgress(
+            lane,
+            position.written,
+            sum(source.next - source.start for source in position.sources.values()),
+            sum(source.end - source.start for source in position.sources.values()),
+        )
+        for lane, position in sorted(positions.items())
+    )
+
+
+def read_control(store: Store, job: str) -> JobControl | None:
+    """What the job's run is told to do, None where there is nothing; raises ReplayRefused for a damaged object."""
+    return _read(store, _control_key(job), JobControl)[0]
+
+
+def read_progress(store: Store, job: str) -> JobProgress | None:
+    """What the job's newest run with --control reported, None before the first; raises ReplayRefused for damage."""
+    return _read(store, _progress_key(job), JobProgress)[0]
+
+
+def change_control(store: Store, job: str, **changes: Any) -> JobControl:
+    """Changes `state` or `rate`, and leaves the other as it is; what is to be done now.
+
+    Raises UsageError for a rate that is none. A missing or damaged object is replaced, at the rate of the run.
+    """
+    if changes.get("rate") is not None:
+        parse_rate(changes["rate"])
+    for _ in range(TRIES):
+        tag, found = None, None
+        try:
+            found, tag = _read(store, _control_key(job), JobControl)
+        except ReplayRefused:
+            tag = _tag(store, _control_key(job))
+        if found is None:
+            progress = read_progress(store, job)
+            found = JobControl(rate=progress.rate if progress else None)
+        wanted = msgspec.structs.replace(found, **changes, changes=found.changes + 1)
+        if store.compare_and_swap(_control_key(job), encode(wanted), tag) is not None:
+            return wanted
+    raise _too_busy(_control_key(job))
+
+
+def reset_control(store: Store, job: str, rate: str | None) -> JobControl:
+    """What a run begins with: to run at `rate`, whatever an earlier one was told."""
+    for _ in range(TRIES):
+        wanted = JobControl(rate=rate)
+        if store.compare_and_swap(_control_key(job), encode(wanted), _tag(store, _control_key(job))) is not None:
+            return wanted
+    raise _too_busy(_control_key(job))
+
+
+class ProgressFile:
+    """Where one run reports its progress; used by one thread. Calls raise what a store raises."""
+
+    def __init__(self, store: Store, job: str, run: str) -> None:
+        self._store, self._key, self._run = store, _progress_key(job), run
+        self._tag: ContentTag | None = None
+        self._is_begun = False
+
+    def write(self, progress: JobProgress) -> bool:
+        """Replaces what is there; False, and nothing is changed, where a newer run reports."""
+        body = encode(progress)
+        for _ in range(TRIES):
+            if not self._is_begun:
+                self._tag = _tag(self._store, self._key)
+            tag = self._store.compare_and_swap(self._key, body, self._tag)
+            if tag is not None:
+                self._tag, self._is_begun = tag, True
+                return True
+            if self._is_begun and not self._may_replace(progress):
+                return False
+        raise _too_busy(self._key)
+
+    def _may_replace(self, progress: JobProgress) -> bool:
+        """After a conflict: an answer was lost, the object is damaged or gone, or a newer run failed before it ran."""
+        try:
+            found, self._tag = _read(self._store, self._key, JobProgress)
+        except ReplayRefused:
+            found, self._tag = None, _tag(self._store, self._key)
+        return found is None or found.run == self._run or (found.state == "failed" and not progress.is_over)
+
+
+def _control_key(job: str) -> str:
+    return f"{job}/control.json"
+
+
+def _progress_key(job: str) -> str:
+    return f"{job}/progress.json"
+
+
+def _tag(store: Store, key: str) -> ContentTag | None:
+    found = store.get(key)
+    return found.etag if found else None
+
+
+def _read(store: Store, key: str, kind: type[T]) -> tuple[T | None, ContentTag | None]:
+    found = store.get(key)
+    if found is None:
+        return None, None
+    try:
+        return decode(found.body, kind, key), found.etag
+    except FormatError as error:
+        raise ReplayRefused(error.what, why=error.why, remedy="remove it: it is written again") from error
+
+
+def _too_busy(key: str) -> StoreBusy:
+    return StoreBusy(f"{key} cannot be changed", why=f"others changed it {TRIES} times meanwhile", remedy="try again")

@@ -1,0 +1,134 @@
+"""A job as its folder and the cluster recorded it: what it did to records, and where it put them."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from blockgz_runtime.errors import UsageError
+from blockgz_runtime.store.writer import Store
+from index_format.keys import parse_topic_folder
+from replayer.errors import ReplayRefused
+from replayer.kafka.admin import KafkaAdmin
+from replayer.kafka.topic_facts import TopicFacts
+from replayer.read.archive import Archive
+from replayer.read.positions import OffsetRange
+from replayer.read.record_filter import RecordFilter
+from replayer.read.selection import Selection
+from replayer.replay.asked import shape_asked
+from replayer.replay.job import Job
+from replayer.replay.jobs.folder import JobFolder, JobRequest
+from replayer.replay.jobs.lane_maps import LaneMap, lane_maps
+from replayer.replay.ledger import LanePosition, decode_position
+from replayer.replay.pipeline import Pipeline
+from replayer.replay.prepare import refuse_changed_target
+from replayer.replay.request import Shape
+from replayer.replay.routing import make_router
+from replayer.replay.shaped_target import make_stages
+from replayer.replay.sinks.committed_positions import CommittedPositions
+from replayer.replay.stages import LeftOut
+
+
+@dataclass(frozen=True)
+class RecordedJob:
+    """What a job did to records (`shape`, `pipeline`, `filter`), and by lane its positions and its run map.
+
+    `request` is what it was begun with; the ranges of a job that follows its archive are those that it has come to.
+
+    `feeding` says by lane which source partitions may go there; `forgotten` are lanes that have no position.
+    """
+
+    request: JobRequest
+    target: TopicFacts
+    shape: Shape
+    filter: RecordFilter
+    pipeline: Pipeline
+    feeding: Mapping[int, Sequence[int]]
+    positions: Mapping[int, LanePosition]
+    maps: Mapping[int, LaneMap]
+
+    @property
+    def forgotten(self) -> list[int]:
+        return sorted(self.feeding.keys() - self.positions.keys())
+
+    @property
+    def complete(self) -> bool:
+        return not self.forgotten and all(each.complete for each in self.positions.values())
+
+
+def kept_job(name: str, jobs: Store) -> tuple[JobRequest, JobFolder]:
+    """What a job was begun with, and its folder; raises UsageError where there is none."""
+    folder = JobFolder(jobs, Job(name, "", "").name)
+    kept = folder.request()
+    if kept is None:
+        raise UsageError(f"there is no job {name}", why=f"{folder.address} does not exist", remedy="see replayer jobs")
+    return kept, folder
+
+
+async def recorded_job(
+    kept: JobRequest, folder: JobFolder, admin: KafkaAdmin, properties: Mapping[str, str]
+) -> RecordedJob:
+    """Reads what was recorded of a job; raises TargetChanged, or ReplayRefused for what cannot be read."""
+    facts = await asyncio.to_thread(admin.topic, kept.target)
+    refuse_changed_target(kept, facts)
+    assert facts is not None
+    shape, record_filter, pipeline = _asked(kept)
+    lanes = {*pipeline.feeding(kept.ranges), *(range(facts.num_partitions) if kept.follows is True else ())}
+    positions = await asyncio.to_thread(_positions, kept, folder, properties, sorted(lanes))
+    written = {lane: each.written for lane, each in positions.items()}
+    maps = await asyncio.to_thread(lambda: lane_maps((each for _, each in folder.segments()), written))
+    if kept.follows is True:
+        kept = msgspec.structs.replace(kept, ranges=_ranges_now(kept, positions, maps))
+    return RecordedJob(kept, facts, shape, record_filter, pipeline, pipeline.feeding(kept.ranges), positions, maps)
+
+
+def _ranges_now(
+    kept: JobRequest, positions: Mapping[int, LanePosition], maps: Mapping[int, LaneMap]
+) -> dict[int, tuple[int, int]]:
+    """The ranges of a job that follows its archive, partition by partition into the same one of its target."""
+    moved = {
+        source: (progress.start, progress.end)
+        for position in positions.values()
+        for source, progress in position.sources.items()
+    }
+    return {**dict.fromkeys(maps, (0, 0)), **kept.ranges, **moved}
+
+
+async def source_selections(archive: Archive, kept: JobRequest) -> dict[int, Selection]:
+    """By source partition what the job was to send; raises ReplayRefused where the job is another archive's."""
+    topic = kept.folder if kept.follows is True else await archive.whole_topic(kept.folder)
+    opened = await archive.open_topic(topic, sorted(kept.ranges))
+    for partition in opened:
+        if partition.marker.archive_id != kept.archive_id:
+            raise ReplayRefused(
+                f"job {kept.job} was started from another archive",
+                why=f"that has id {kept.archive_id}, this one {partition.marker.archive_id}",
+                remedy="check -a/--archive",
+            )
+    return {each.partition: Selection(each, OffsetRange(*kept.ranges[each.partition])) for each in opened}
+
+
+def _asked(kept: JobRequest) -> tuple[Shape, RecordFilter, Pipeline]:
+    shape, record_filter = shape_asked(kept.asked, kept.job)
+    stages = tuple(make_stages(shape, parse_topic_folder(kept.folder).topic, kept.target, LeftOut()))
+    pipeline = Pipeline(stages, make_router(shape.routing, kept.target, int(kept.asked["target_partitions"])))
+    if pipeline.fingerprint != kept.asked["pipeline"]:
+        raise ReplayRefused(
+            f"what job {kept.job} did to records is not known",
+            why="this version handles records differently from the one that started the job",
+            remedy="use that version, or compare with verify --against-topic",
+        )
+    return shape, record_filter, pipeline
+
+
+def _positions(
+    kept: JobRequest, folder: JobFolder, kafka: Mapping[str, str], lanes: list[int]
+) -> dict[int, LanePosition]:
+    if not kept.transactional:
+        return folder.positions.read()
+    positions = CommittedPositions(kafka, Job(kept.job, kept.target, kept.selection), decode_position)
+    try:
+        return positions.settled(lanes)
+    finally:
+        positions.close()

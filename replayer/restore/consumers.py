@@ -1,0 +1,111 @@
+"""The consumer groups of a restore: planned for all topics first, then set."""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from blockgz_runtime.errors import NotInArchive
+from blockgz_runtime.program.tables import time_text
+from index_format.keys import parse_topic_folder
+from replayer.groups.applying import GroupChanges, Groups, refuse_active
+from replayer.groups.planning import MOST_NAMED, GroupMap, GroupPlan, plan_groups_of_job
+from replayer.groups.positions import archived_groups, group_choice, positions_of
+from replayer.replay.recorded_job import kept_job
+from replayer.replay.stages import wall_clock
+from replayer.restore.choosing import topic_job
+from replayer.restore.document import RestoreGroups, RestorePlan, TopicToRestore
+from replayer.restore.folder import GroupsDone, RestoreFolder
+from replayer.restore.request import Surroundings
+
+
+class PlannedGroups(NamedTuple):
+    """By topic the groups that continue there, and what a person should know."""
+
+    plans: Sequence[GroupPlan]
+    notes: Sequence[str]
+
+
+class GroupsOutcome(NamedTuple):
+    """The number of positions by group, and what a person should know."""
+
+    positions: dict[str, int]
+    notes: Sequence[str] = ()
+
+
+def group_map(wanted: RestoreGroups) -> GroupMap:
+    """The rules of a plan."""
+    return GroupMap(tuple((re.compile(pattern), name) for pattern, name in wanted.rename))
+
+
+async def set_groups(plan: RestorePlan, folder: RestoreFolder, around: Surroundings, groups: Groups) -> GroupsOutcome:
+    """Sets the groups of all topics, which are restored, unless an earlier run did.
+
+    Raises ReplayRefused, before any is set, where one has no exact position or has consumers at work; and as
+    `GroupChanges.apply` does.
+    """
+    done = await asyncio.to_thread(folder.groups)
+    if done is not None:
+        return GroupsOutcome(done.groups, ["the groups were set by an earlier run"])
+    assert plan.groups is not None
+    planned = await plan_groups(plan, plan.groups, folder.name, around)
+    if not plan.groups.approximate:
+        for each in planned.plans:
+            each.refuse_inexact()
+    names = sorted({group.name for each in planned.plans for group in each.groups})
+    if names:
+        refuse_active(await asyncio.to_thread(groups.members, names))
+    positions: dict[str, int] = {}
+    for each in planned.plans:
+        await asyncio.to_thread(GroupChanges(around.jobs, each.job).apply, each, groups, wall_clock())
+        for group in each.groups:
+            positions[group.name] = positions.get(group.name, 0) + len(group.positions)
+    await asyncio.to_thread(folder.add_groups, GroupsDone(groups=positions, at=wall_clock()))
+    return GroupsOutcome(positions, planned.notes)
+
+
+async def plan_groups(plan: RestorePlan, wanted: RestoreGroups, restore: str, around: Surroundings) -> PlannedGroups:
+    """The groups of every topic as of the time of the restore; raises as `plan_groups_of_job` does."""
+    plans, notes, unknown = list[GroupPlan](), list[str](), list[str]()
+    around = replace(around, archive=await around.archive.pinned())
+    for topic in plan.restorable:
+        if not topic.numbers:
+            continue
+        found = await _of_topic(plan, topic, wanted, restore, around, notes)
+        if found is None:
+            unknown.append(topic.target)
+        elif found.groups:
+            plans.append(found)
+            notes += [f"group {group.name}: {note}" for group in found.groups for note in (*group.notes, *group.doubts)]
+    if unknown:
+        more = f" and {len(unknown) - MOST_NAMED} more topics" if len(unknown) > MOST_NAMED else ""
+        names = ", ".join(unknown[:MOST_NAMED])
+        notes.append(f"no group continues in {names}{more}: the archive has no table of groups from then or before")
+    return PlannedGroups(plans, notes)
+
+
+async def _of_topic(
+    plan: RestorePlan,
+    topic: TopicToRestore,
+    wanted: RestoreGroups,
+    restore: str,
+    around: Surroundings,
+    notes: list[str],
+) -> GroupPlan | None:
+    """The groups of a topic; None where the archive does not say where they stood."""
+    kept, folder = await asyncio.to_thread(kept_job, topic_job(restore, topic.source), around.jobs)
+    # Without a number, the topic goes on in the newest of its folders, because its log was truncated.
+    folders = () if "~" in topic.source else await around.archive.incarnations(topic.source)
+    source = folders[-1] if folders else parse_topic_folder(topic.source)
+    try:
+        table = await archived_groups(around.archive, source, plan.at)
+    except NotInArchive:
+        return None
+    if table.age_ms > table.content.interval:
+        notes.append(f"the groups of {topic.target} are as of {time_text(table.slot)}")
+    positions = positions_of(table, group_choice(wanted.globs))
+    admin = await asyncio.to_thread(lambda: around.admin)
+    return await plan_groups_of_job(
+        kept, folder, around.archive, around.properties, positions, group_map(wanted), admin
+    )

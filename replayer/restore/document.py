@@ -1,0 +1,167 @@
+"""What a restore does, as a document: people edit it before it runs, and its folder keeps it. Pure."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from blockgz_runtime.errors import UsageError
+from index_format.keys import check_topic, parse_topic_folder
+from replayer.replay.proof.sampling import Sample
+
+Number = int
+SAMPLE = Sample(0.05, 0)
+
+
+class RestoreGroups(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which consumer groups are restored, and their new names; `approximate` as of `replayer groups`."""
+
+    globs: tuple[str, ...] = ()
+    rename: tuple[tuple[str, str], ...] = ()
+    """Regular expressions and names; the first that matches counts."""
+    approximate: bool = False
+
+
+class TopicToRestore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One topic. `target`, `partitions` and `settings` may be edited; the rest says what was found.
+
+    `source` is the incarnation, `numbers` its partitions that are read. Sizes are those of records before the time of
+    the restore: `bytes` encoded, `largest` those of the largest partition, `stored_bytes` in the archive; `oldest` and
+    `newest` bound the timestamps. `lacks` is what the archive should have and has not, `refused` why the topic cannot
+    be restored as it stands.
+    """
+
+    source: str
+    target: str
+    partitions: Number
+    numbers: tuple[Number, ...]
+    settings: dict[str, str]
+    left_behind: dict[str, str] = {}
+    """Settings that belonged to the old brokers."""
+    records: Number = 0
+    bytes: Number = 0
+    largest: Number = 0
+    stored_bytes: Number = 0
+    oldest: Number | None = None
+    newest: Number | None = None
+    ends_before: bool = False
+    """Whether no record from the time of the restore or later is archived."""
+    gaps: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    positions: Number = 0
+    groups_at: Number | None = None
+    """When the table of groups was taken, ms; null where there is none."""
+    refused: str | None = None
+
+    @property
+    def topic(self) -> str:
+        """The source's name without its incarnation."""
+        return parse_topic_folder(self.source).topic
+
+
+class TopicLeftOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A topic that was meant and is not restored."""
+
+    topic: str
+    why: str
+
+
+class RestorePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that is restored; `at` in ms, `replication_factor` null for the cluster's default."""
+
+    format: str = "blockgz-restore-plan"
+    version: Number = 1
+    archive_id: str
+    at: Number
+    transactional: bool = True
+    replication_factor: Number | None = None
+    on_damage: str = "stop"
+    partial: bool = False
+    """Whether what the archive lacks is passed over."""
+    prove: Literal["all", "sample", "none"] = "all"
+    prove_share: float = SAMPLE.share
+    """Of a sample, above 0 and at most 1; `prove_seed` chooses it."""
+    prove_seed: Number = SAMPLE.seed
+    groups: RestoreGroups | None = RestoreGroups()
+    topics: tuple[TopicToRestore, ...] = ()
+    left_out: tuple[TopicLeftOut, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def restorable(self) -> tuple[TopicToRestore, ...]:
+        """Those that nothing speaks against, biggest first."""
+        return tuple(sorted((each for each in self.topics if each.refused is None), key=lambda each: -each.bytes))
+
+    @property
+    def refused(self) -> tuple[TopicToRestore, ...]:
+        return tuple(each for each in self.topics if each.refused is not None)
+
+    @property
+    def sample(self) -> Sample | None:
+        """What is compared, where it is not everything."""
+        return Sample(self.prove_share, self.prove_seed) if self.prove == "sample" else None
+
+    @property
+    def passes(self) -> float:
+        """How often records are gone through, the proof included."""
+        return 1 + {"all": 1.0, "sample": self.prove_share, "none": 0.0}[self.prove]
+
+    @property
+    def records(self) -> int:
+        return sum(each.records for each in self.restorable)
+
+    @property
+    def bytes(self) -> int:
+        return sum(each.bytes for each in self.restorable)
+
+
+_decoder = msgspec.json.Decoder(RestorePlan)
+
+
+def plan_text(plan: RestorePlan) -> bytes:
+    """The plan as JSON for people."""
+    return msgspec.json.format(msgspec.json.encode(plan)) + b"\n"
+
+
+def parse_plan(body: bytes, file: str) -> RestorePlan:
+    """The reverse; raises UsageError for what is no plan, or one that cannot be carried out."""
+    try:
+        plan = _decoder.decode(body)
+        if (plan.format, plan.version) != ("blockgz-restore-plan", 1):
+            raise ValueError(f"it is {plan.format[:80]!r} of version {plan.version}")
+        if not 0 < plan.prove_share <= 1:
+            raise ValueError(f"prove_share is {plan.prove_share}, and not above 0 and at most 1")
+        for each in plan.topics:
+            check_topic(each.target)
+            parse_topic_folder(each.source)
+            if each.partitions < 1:
+                raise ValueError(f"topic {each.target} has {each.partitions} partitions")
+    except ValueError as error:  # msgspec's errors and BadName among them
+        raise UsageError(
+            f"{file} is not the plan of a restore",
+            why=str(error)[:300],
+            remedy="write one with replayer restore --plan FILE, and edit that",
+        ) from error
+    refuse_twins(plan.topics)
+    return plan
+
+
+def refuse_twins(topics: Sequence[TopicToRestore]) -> None:
+    """Raises UsageError where two topics would get one name, or one is restored twice."""
+    names: dict[str, str] = {}
+    for each in topics:
+        other = names.setdefault(each.target, each.source)
+        if other != each.source:
+            raise UsageError(
+                f"{other} and {each.source} would both be restored as {each.target}",
+                why="a topic is the copy of one topic",
+                remedy="give them different names with --map, or in the plan's file",
+            )
+    twice = [source for source, count in Counter(each.source for each in topics).items() if count > 1]
+    if twice:
+        raise UsageError(
+            f"{twice[0]} is to be restored twice", why="the plan names it twice", remedy="remove one of them"
+        )

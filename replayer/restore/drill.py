@@ -1,0 +1,134 @@
+"""A drill: a share of an archive is restored under other names, proved, and removed again."""
+
+import math
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from blockgz_runtime.errors import NotInArchive
+from index_format.errors import BlockgzError
+from replayer.groups.planning import GroupMap
+from replayer.replay.jobs.folder import JobFolder
+from replayer.replay.jobs.undo import carry_out, plan_undo
+from replayer.replay.stages import wall_clock
+from replayer.restore.document import RestorePlan
+from replayer.restore.folder import RestoreFolder
+from replayer.restore.request import RestoreRequest, Surroundings
+from replayer.restore.running import TopicOutcome
+
+
+@dataclass(frozen=True)
+class Drill:
+    """What is tried: `share` (0..1] of the partitions that hold records, chosen at random from `seed`."""
+
+    at: int
+    topics: tuple[str, ...]
+    prefix: str
+    share: float
+    seed: int
+    replication_factor: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Of its restore, and of the jobs of its topics."""
+        return f"drill-{self.at}-{self.seed}"
+
+    @property
+    def request(self) -> RestoreRequest:
+        """The restore of everything, under the prefix; what the archive lacks is reported, and the rest tried."""
+        rename = GroupMap(((re.compile("(.*)", re.DOTALL), self.prefix.replace("\\", "\\\\") + r"\1"),))
+        factor = self.replication_factor
+        return RestoreRequest(
+            self.at, self.topics, rename, replication_factor=factor, on_damage="skip", partial=True, groups=None
+        )
+
+
+def sampled(plan: RestorePlan, share: float, seed: int) -> RestorePlan:
+    """The plan with so many of its partitions, at least one; raises NotInArchive where none holds a record."""
+    places = [(each.source, number) for each in plan.restorable if each.records for number in each.numbers]
+    if not places:
+        raise NotInArchive(
+            "there is nothing to try a restore with",
+            why=plan.refused[0].refused or "" if plan.refused else "no topic holds a record from before the time",
+            remedy="see replayer ls and replayer restore --dry-run",
+        )
+    chosen = set(random.Random(seed).sample(places, max(1, math.ceil(share * len(places)))))
+    topics = []
+    for each in plan.restorable:
+        numbers = tuple(number for number in each.numbers if (each.source, number) in chosen)
+        if numbers:
+            topics.append(replace(each, numbers=numbers, partitions=numbers[-1] + 1))
+    return replace(plan, topics=tuple(topics))
+
+
+def removed(outcomes: Sequence[TopicOutcome], folder: RestoreFolder, around: Surroundings) -> list[str]:
+    """Deletes the topics of a drill and all that was noted about them; what could not be deleted, and why.
+
+    A topic is deleted as `replayer undo` does it: where the drill created it, and nobody else wrote to it.
+    """
+    left = []
+    for outcome in outcomes:
+        job = JobFolder(around.jobs, outcome.job)
+        try:
+            kept = job.request()
+            if kept is not None:
+                carry_out(plan_undo(job, kept, around.properties), job, around.properties, wall_clock())
+                job.remove()
+        except BlockgzError as error:
+            left.append(f"{outcome.topic.target}: {error.reason}; try replayer undo --job {outcome.job}")
+    if not left:
+        folder.remove()
+    return left
+
+
+def drill_document(
+    drill: Drill,
+    whole: RestorePlan,
+    part: RestorePlan,
+    outcomes: Sequence[TopicOutcome],
+    left: Sequence[str],
+    seconds: float,
+) -> dict[str, Any]:
+    """What was tried and found; `seconds` is the time that restoring and proving took.
+
+    The whole restore's time is that of the part, by the bytes of both.
+    """
+    proved = all(each.state == "restored" for each in outcomes)
+    lacks = [f"{each.source}: {text}" for each in whole.topics for text in (each.lacks or (each.refused,)) if text]
+    skipped = [f"{each.topic.source}: {lost}" for each in outcomes for lost in each.skipped]
+    return {
+        "verdict": "OK" if proved and not (left or lacks or skipped) else "FAILURE",
+        "drill": drill.name,
+        "at": drill.at,
+        "seed": drill.seed,
+        "partitions": sum(len(each.numbers) for each in part.topics),
+        "partitions_of": sum(len(each.numbers) for each in whole.topics),
+        "records": sum(each.records for each in outcomes),
+        "bytes": part.bytes,
+        "seconds": round(seconds, 3),
+        "whole": {
+            "topics": len(whole.topics),
+            "records": whole.records,
+            "bytes": whole.bytes,
+            "seconds": round(seconds * whole.bytes / part.bytes, 3) if part.bytes else None,
+        },
+        "topics": [
+            {
+                "source": each.topic.source,
+                "target": each.topic.target,
+                "partitions": list(each.topic.numbers),
+                "state": each.state,
+                "records": each.records,
+                "proof": each.verdict,
+                "error": each.error,
+            }
+            for each in outcomes
+        ],
+        "lacks": lacks,
+        "skipped": skipped,
+        "not_removed": list(left),
+    }

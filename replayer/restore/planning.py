@@ -1,0 +1,174 @@
+"""The plan of a restore: what archive and cluster say of every topic. Nothing is written."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+import msgspec
+
+from blockgz_runtime.errors import AccessDenied, BrokerUnreachable, NotInArchive
+from blockgz_runtime.program.tables import time_text
+from index_format.errors import BlockgzError
+from replayer.kafka.admin import KafkaAdmin
+from replayer.read.inventory import Compared, compare
+from replayer.replay.jobs.folder import JobFolder
+from replayer.replay.replaying import PlannedReplay, planned_replay
+from replayer.restore.choosing import ChosenIncarnation, incarnation_at, restore_name, topic_job, wanted_topics
+from replayer.restore.document import RestorePlan, TopicLeftOut, TopicToRestore, refuse_twins
+from replayer.restore.folder import RestoreFolder
+from replayer.restore.looking import Looking
+from replayer.restore.request import RestoreRequest, Surroundings, replay_of
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+TOPICS_AT_ONCE = 6
+SCHEMAS = "_schemas"
+"""Where schema registries keep their schemas, unless they are told otherwise."""
+
+
+async def found_topics(asked: RestoreRequest, around: Surroundings) -> RestorePlan:
+    """What the archive has of the topics, not looked over; raises NotInArchive, UsageError, StoreError."""
+    archive = await around.archive.pinned()
+    compared = await compare(archive)
+    held = await archive.find()
+    listed = compared.inventory.incarnations if compared.inventory else ()
+    names = wanted_topics(asked.topics, [*(each.topic for each in held), *(each.topic for each in listed)])
+    chosen = [incarnation_at(each, held, compared.inventory, asked.at) for each in names]
+    looking = Looking(archive, compared, asked.at, asked.rename, asked.groups)
+    found = await _each((each for each in chosen if isinstance(each, ChosenIncarnation)), looking.at)
+    left_out = [each for each in chosen if isinstance(each, TopicLeftOut)]
+    left_out += [each.topic for each in found if isinstance(each.topic, TopicLeftOut)]
+    topics = [each.topic for each in found if isinstance(each.topic, TopicToRestore)]
+    if not topics:
+        raise NotInArchive(
+            f"there is nothing to restore at {time_text(asked.at)}",
+            why=f"{left_out[0].topic}: {left_out[0].why}" if left_out else "the archive has no topic",
+            remedy="choose another time with --at",
+        )
+    refuse_twins(topics)
+    return RestorePlan(
+        archive_id=next((each.archive_id for each in found if each.archive_id is not None), ""),
+        at=asked.at,
+        transactional=asked.transactional,
+        replication_factor=asked.replication_factor,
+        on_damage=asked.on_damage,
+        partial=asked.partial,
+        prove=asked.prove,
+        prove_share=asked.sample.share,
+        prove_seed=asked.sample.seed,
+        groups=asked.groups,
+        topics=tuple(topics),
+        left_out=tuple(left_out),
+        warnings=(*_of_inventory(compared), *_of_schemas(asked, topics)),
+    )
+
+
+def name_of(plan: RestorePlan, cluster: str) -> str:
+    """What its restore is called that is given no name; `cluster` is the target's id."""
+    return restore_name(plan.archive_id, plan.at, [(each.source, each.target) for each in plan.topics], cluster)
+
+
+async def looked_over(plan: RestorePlan, name: str, around: Surroundings, admin: KafkaAdmin) -> RestorePlan:
+    """The plan with what archive and cluster say of each topic now: its size, and why it cannot be restored.
+
+    Raises ReplayRefused where a restore of that name has begun already.
+    """
+    await asyncio.to_thread(RestoreFolder(around.jobs, name).refuse_begun)
+    around = replace(around, archive=await around.archive.pinned())
+
+    async def planned(topic: TopicToRestore) -> TopicToRestore:
+        return await _planned(plan, topic, name, around, admin)
+
+    whole = msgspec.structs.replace(plan, topics=tuple(await _each(plan.topics, planned)))
+    warnings = dict.fromkeys([*plan.warnings, *_late(whole)])
+    return msgspec.structs.replace(whole, warnings=tuple(warnings))
+
+
+async def _planned(
+    plan: RestorePlan, topic: TopicToRestore, name: str, around: Surroundings, admin: KafkaAdmin
+) -> TopicToRestore:
+    job = topic_job(name, topic.source)
+    topic = msgspec.structs.replace(topic, refused=None)
+    refusal = await asyncio.to_thread(_refusal, plan, topic, JobFolder(around.jobs, job), admin.topics)
+    if refusal is None and topic.numbers:
+        try:
+            request = replay_of(plan, topic, name, around)
+            async with planned_replay(request, around.archive, around.properties, around.jobs, admin) as replay:
+                return _measured(topic, replay)
+        except (AccessDenied, BrokerUnreachable):
+            raise
+        except BlockgzError as error:
+            refusal = error.reason
+    return msgspec.structs.replace(topic, refused=refusal)
+
+
+def _refusal(plan: RestorePlan, topic: TopicToRestore, folder: JobFolder, existing: Collection[str]) -> str | None:
+    """Why a topic is refused before it is looked at more closely."""
+    if topic.target in existing and folder.request() is None:
+        return f"topic {topic.target} exists: give the restored one another name with --map, or delete it"
+    if topic.lacks and not plan.partial:
+        return f"{topic.lacks[0]}: restore what is there with --partial"
+    if topic.lacks and not topic.numbers:
+        return "nothing of it is left in the archive"
+    return None
+
+
+def _measured(topic: TopicToRestore, replay: PlannedReplay) -> TopicToRestore:
+    plan = replay.plan
+    times = [source.timestamps for source in plan.sources if source.timestamps is not None]
+    return msgspec.structs.replace(
+        topic,
+        records=plan.records,
+        bytes=plan.bytes,
+        largest=max((source.bytes for source in plan.sources), default=0),
+        stored_bytes=plan.stored_bytes,
+        oldest=min((each.min for each in times), default=None),
+        newest=max((each.max for each in times), default=None),
+        ends_before=all(each.offsets.end == each.partition.next_offset for each in replay.job.work.selections),
+        gaps=tuple(
+            f"partition {source.partition} [{gap.start}..{gap.end}) ({gap.reason})"
+            for source in plan.sources
+            for gap in source.gaps
+        ),
+    )
+
+
+def _of_inventory(compared: Compared) -> Iterator[str]:
+    if compared.damage is not None:
+        yield f"{compared.damage.key}: {compared.damage.reason}"
+    if compared.inventory is None:
+        yield "the archive has no inventory: the newest incarnation of each topic is taken, whether or not it was there"
+    elif compared.inventory.rebuilt_at is not None:
+        rebuilt = time_text(compared.inventory.rebuilt_at)
+        yield f"the inventory was rebuilt at {rebuilt}: what was lost before is unknown"
+
+
+def _late(plan: RestorePlan) -> Iterator[str]:
+    sized = [each for each in plan.restorable if each.newest is not None]
+    if sized and all(each.ends_before for each in sized):
+        newest = max(each.newest for each in sized if each.newest is not None)
+        yield (
+            f"nothing is archived from {time_text(plan.at)} or later, the newest record is of {time_text(newest)}: "
+            "what came in between and was not archived is missing"
+        )
+
+
+def _of_schemas(asked: RestoreRequest, topics: Iterable[TopicToRestore]) -> Iterator[str]:
+    if asked.transactional and any(each.target == SCHEMAS for each in topics):
+        yield (
+            f"{SCHEMAS} is restored with transactions: some schema registries wait for ever for the marker at its end; "
+            "restore it with --no-transactional, as docs/schemas.md says"
+        )
+
+
+async def _each(items: Iterable[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
+    """The results in order, a few at once."""
+    limit = asyncio.Semaphore(TOPICS_AT_ONCE)
+
+    async def one(item: T) -> R:
+        async with limit:
+            return await work(item)
+
+    return await asyncio.gather(*map(one, items))

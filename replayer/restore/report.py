@@ -1,0 +1,66 @@
+"""What a restore did, as plain JSON values."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from replayer.restore.consumers import GroupsOutcome
+from replayer.restore.document import RestorePlan
+from replayer.restore.running import TopicOutcome
+
+
+def plan_document(name: str, plan: RestorePlan, seconds: float) -> dict[str, Any]:
+    """The plan, and the seconds that it takes at the least."""
+    whole: dict[str, Any] = msgspec.to_builtins(plan)
+    totals = {"records": plan.records, "bytes": plan.bytes, "seconds": round(seconds, 3)}
+    return {"restore": name, "totals": totals, "plan": whole}
+
+
+def outcome_document(
+    name: str,
+    plan: RestorePlan,
+    outcomes: Sequence[TopicOutcome],
+    groups: GroupsOutcome | None,
+    groups_error: str | None,
+    seconds: float,
+) -> dict[str, Any]:
+    """What was done; `verdict` is OK only where every topic of the plan is restored and proved, and its groups set."""
+    restored = all(each.state == "restored" for each in outcomes)
+    lacks = any(each.topic.lacks or each.topic.gaps or each.skipped for each in outcomes)
+    sampled = any(each.verdict == "SAMPLED" for each in outcomes)
+    proved = "UNPROVED" if plan.prove == "none" else "SAMPLED" if sampled else "OK"
+    verdict = "FAILURE" if groups_error or not restored else "WARNING" if lacks else proved
+    return {
+        "verdict": verdict,
+        "restore": name,
+        "archive_id": plan.archive_id,
+        "prove": plan.prove,
+        "sample": None if plan.sample is None else plan.sample._asdict(),
+        "at": plan.at,
+        "seconds": round(seconds, 3),
+        "records": sum(each.records for each in outcomes),
+        "topics": [
+            {
+                "source": each.topic.source,
+                "target": each.topic.target,
+                "job": each.job,
+                "state": each.state,
+                "records": each.records,
+                "proof": each.verdict,
+                "seconds": round(each.seconds, 3),
+                "error": each.error,
+                "do": each.do,
+                "gaps": each.topic.gaps,
+                "lacks": each.topic.lacks,
+                "skipped": each.skipped,
+                "notes": [*each.topic.notes, *each.notes],
+            }
+            for each in outcomes
+        ],
+        "left_out": msgspec.to_builtins(plan.left_out),
+        "groups": None if groups is None else groups.positions,
+        "group_notes": [] if groups is None else list(groups.notes),
+        "groups_error": groups_error,
+        "warnings": plan.warnings,
+    }

@@ -1,0 +1,88 @@
+"""What is asked of a restore, and the replay of each of its topics."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from blockgz_runtime.store.writer import Store
+from replayer.groups.planning import GroupMap
+from replayer.kafka.admin import KafkaAdmin, TopicChanges
+from replayer.kafka.topic_facts import NewTopic
+from replayer.read.archive import Archive
+from replayer.read.positions import AtTime
+from replayer.read.request import STOPS, SelectionRequest
+from replayer.read.selection import Positions
+from replayer.read.topics import TopicPartitions
+from replayer.replay.pace import Slowest
+from replayer.replay.proof.sampling import Sample
+from replayer.replay.request import ReplayRequest, Shape
+from replayer.replay.seams import PATIENCE_SECONDS
+from replayer.restore.choosing import topic_job
+from replayer.restore.document import SAMPLE, RestoreGroups, RestorePlan, TopicToRestore
+from replayer.restore.settings import first_settings
+
+
+@dataclass(frozen=True)
+class RestoreRequest:
+    """What is restored, as of `at` in ms: topics by name, glob or `~regex`, all without any."""
+
+    at: int
+    topics: tuple[str, ...] = ()
+    rename: GroupMap = field(default_factory=GroupMap)
+    """New names of topics."""
+    replication_factor: int | None = None
+    transactional: bool = True
+    on_damage: str = STOPS
+    partial: bool = False
+    prove: Literal["all", "sample", "none"] = "all"
+    sample: Sample = SAMPLE
+    """What is compared where a sample is to be proved."""
+    groups: RestoreGroups | None = field(default_factory=RestoreGroups)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where a restore reads, writes and notes, and how fast and patient it is; nothing of it changes what is restored.
+
+    `properties` are librdkafka's, `jobs` holds the folders of jobs and of restores.
+    """
+
+    archive: Archive
+    properties: Mapping[str, str]
+    jobs: Store
+    pace: Slowest = field(default_factory=Slowest)
+    patience: float = PATIENCE_SECONDS
+
+    @cached_property
+    def admin(self) -> KafkaAdmin:
+        """A client of the cluster, made when it is first asked for: that blocks. Raises as KafkaAdmin does."""
+        return KafkaAdmin(self.properties)
+
+    @cached_property
+    def changes(self) -> TopicChanges:
+        """One for changes, made when it is first asked for."""
+        return TopicChanges(self.properties)
+
+
+def new_topic(plan: RestorePlan, topic: TopicToRestore) -> NewTopic:
+    """The topic as it is created, before its records come."""
+    return NewTopic(topic.target, topic.partitions, first_settings(topic.settings), plan.replication_factor)
+
+
+def replay_of(plan: RestorePlan, topic: TopicToRestore, restore: str, around: Surroundings) -> ReplayRequest:
+    """The replay that restores one topic: it resumes what an earlier run of the restore began."""
+    return ReplayRequest(
+        TopicPartitions(topic.source, topic.numbers),
+        topic.target,
+        SelectionRequest(Positions(None, AtTime(plan.at), asked=("earliest", f"@{plan.at}"))),
+        Shape(create_topic=True, new_topic=new_topic(plan, topic)),
+        on_damage=plan.on_damage,
+        into_source=True,
+        transactional=plan.transactional,
+        partial=True,
+        resume=True,
+        job=topic_job(restore, topic.source),
+        patience=around.patience,
+        pace=around.pace,
+    )

@@ -1,0 +1,45 @@
+"""The topics that a restore makes: none that it did not create is touched, and the settings that come last."""
+
+from replayer.errors import ReplayRefused
+from replayer.replay.jobs.folder import JobFolder
+from replayer.replay.stages import wall_clock
+from replayer.restore.document import RestorePlan, TopicToRestore
+from replayer.restore.request import Surroundings, new_topic
+from replayer.restore.settings import Restored, last_settings
+
+
+def refuse_foreign(plan: RestorePlan, topic: TopicToRestore, job: str, around: Surroundings) -> None:
+    """Raises ReplayRefused for a topic that this restore did not create.
+
+    Killed right after it had, nothing but the topic itself tells: then it is empty and just as it is created.
+    """
+    if JobFolder(around.jobs, job).request() is not None:
+        return
+    facts = around.admin.again().topic(topic.target)
+    if facts is None:
+        return
+    wanted = new_topic(plan, topic)
+    own = around.changes.own_config(topic.target)
+    if facts.num_partitions != wanted.partitions or dict(own) != dict(wanted.config):
+        raise ReplayRefused(
+            f"topic {topic.target} exists",
+            why="this restore did not create it",
+            remedy="restore under another name with --map and another --name, or delete it",
+        )
+
+
+def create_empty(plan: RestorePlan, topic: TopicToRestore, job: str, around: Surroundings) -> None:
+    """Creates a topic of which no partition is archived; raises as `refuse_foreign` does."""
+    refuse_foreign(plan, topic, job, around)
+    if around.admin.again().topic(topic.target) is None:
+        around.changes.create(new_topic(plan, topic))
+
+
+def set_last(topic: TopicToRestore, around: Surroundings) -> tuple[str, ...]:
+    """Gives the topic the settings that come last; what is not set, and why."""
+    replicas = around.admin.again().replication_factor(topic.target)
+    restored = Restored(topic.oldest, topic.largest, replicas)
+    change, notes = last_settings(topic.settings, around.changes.own_config(topic.target), restored, wall_clock())
+    if change:
+        around.changes.alter(topic.target, change)
+    return notes

@@ -1,0 +1,157 @@
+"""Tables of consumer groups: an archiver keeps where groups stand, and a reader finds where they stood."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, OffsetAndMetadata, TopicPartition
+
+from blockgz_runtime.store.address import LocalAddress
+from blockgz_runtime.store.local import LocalReader
+from index_format.keys import TopicFolder
+from replayer.read.group_tables import GroupTable, groups_at
+from system_test.support.kafka_broker import KafkaBroker
+from system_test.support.programs import Running, run, start
+from system_test.support.topics import NewRecord, create_topic, produce
+from system_test.support.waiting import wait_until
+
+INTERVAL = ("--groups-interval", "500ms")
+Positions = dict[str, dict[int, tuple[int, str | None]]]
+
+
+class Site:
+    """A topic of two partitions, groups with names of their own, and an archive."""
+
+    def __init__(self, bootstrap: str, folder: Path, topic: str) -> None:
+        self.bootstrap = bootstrap
+        self.folder = folder
+        self.topic = topic
+        create_topic(bootstrap, topic, 2)
+        produce(bootstrap, topic, [NewRecord(b"v", partition=n % 2) for n in range(20)])
+
+    def group(self, name: str) -> str:
+        return f"{self.topic}-{name}"
+
+    def commit(self, name: str, offsets: Mapping[int, tuple[int, str]]) -> None:
+        consumer = KafkaConsumer(
+            bootstrap_servers=self.bootstrap, group_id=self.group(name), enable_auto_commit=False, metrics_enabled=False
+        )
+        consumer.commit(
+            {
+                TopicPartition(self.topic, number): OffsetAndMetadata(offset, metadata, -1)
+                for number, (offset, metadata) in offsets.items()
+            }
+        )
+        consumer.close(autocommit=False)
+
+    def delete(self, name: str) -> None:
+        with KafkaAdminClient(bootstrap_servers=self.bootstrap) as admin:
+            admin.delete_groups([self.group(name)])
+
+    def arguments(self, *more: str) -> tuple[str, ...]:
+        groups = ("--groups", f"{self.topic}-*,blockgz-*")
+        return ("archiver", "run", self.topic, *groups, *INTERVAL, *more, "-b", self.bootstrap, "-a", str(self.folder))
+
+    @contextmanager
+    def followed(self, *more: str) -> Iterator[Running]:
+        with start(*self.arguments(*more)) as running:
+            yield running
+
+    def table(self, at_ms: int | None = None) -> GroupTable | None:
+        reader = LocalReader(LocalAddress(str(self.folder)))
+        return asyncio.run(groups_at(reader, "topic", TopicFolder(self.topic), at_ms))
+
+    def positions(self, at_ms: int | None = None) -> Positions | None:
+        table = self.table(at_ms)
+        if table is None:
+            return None
+        return {
+            group.group_id.removeprefix(f"{self.topic}-"): {
+                each.partition: (each.offset, each.metadata) for each in group.positions
+            }
+            for group in table.content.groups
+        }
+
+    def wait_for(self, positions: Positions) -> int:
+        """The slot of the first table that holds just these."""
+        wait_until(lambda: self.positions() == positions, 30, f"a table with {positions}")
+        table = self.table()
+        assert table is not None
+        return table.slot
+
+    @property
+    def slots(self) -> list[str]:
+        return sorted(path.name for path in (self.folder / f"topic={self.topic}" / "_groups").glob("*.json"))
+
+
+@pytest.fixture
+def groups_site(broker: KafkaBroker, tmp_path: Path, topic_name: str) -> Site:
+    return Site(broker.bootstrap, tmp_path / "archive", topic_name)
+
+
+def test_tables_follow_the_groups(groups_site: Site) -> None:
+    site = groups_site
+    site.commit("billing", {0: (3, ""), 1: (5, "host-7")})
+    with site.followed("--http", "127.0.0.1:0", "-v") as running:
+        first = site.wait_for({"billing": {0: (3, None), 1: (5, "host-7")}})
+        site.commit("search", {1: (7, "x" * 256)})
+        second = site.wait_for({"billing": {0: (3, None), 1: (5, "host-7")}, "search": {1: (7, "x" * 256)}})
+        site.commit("billing", {0: (4, "y" * 257)})
+        third = site.wait_for({"billing": {0: (4, None), 1: (5, "host-7")}, "search": {1: (7, "x" * 256)}})
+        stored = site.slots
+        wait_until(lambda: time.time() * 1000 > third + 3000, 10, "some rounds in which nothing moves")
+        assert site.slots == stored
+        site.delete("billing")
+        last = site.wait_for({"search": {1: (7, "x" * 256)}})
+        assert running.terminate().exit_code == 0
+        assert "WARNING" not in running.stderr
+    assert first < second < third < last
+    assert site.positions(first - 1) is None
+    assert site.positions(first) == site.positions(second - 1) == {"billing": {0: (3, None), 1: (5, "host-7")}}
+    assert site.positions(last - 1) == site.positions(third)
+    table = site.table(last + 1234)
+    assert table is not None
+    assert (table.slot, table.age_ms) == (last, 1234)
+    run("replayer", "verify", site.topic, "--deep", "-a", str(site.folder))
+
+
+def test_a_drain_stores_one_table(groups_site: Site) -> None:
+    site = groups_site
+    site.commit("billing", {0: (3, "")})
+    before = time.time() * 1000
+    done = run(*site.arguments("--once", "--json"))
+    assert json.loads(done.stdout)["records"] == 20
+    assert "WARNING" not in done.stderr
+    assert site.positions() == {"billing": {0: (3, None)}}
+    assert len(site.slots) == 1
+    table = site.table()
+    assert table is not None
+    assert before < table.content.groups[0].asked_at <= table.slot <= time.time() * 1000 + 500
+    site.commit("billing", {0: (4, "")})
+    run(*site.arguments("--once", "--groups", "none"))
+    assert len(site.slots) == 1
+    run(*site.arguments("--once", "--workers", "2"))
+    assert len(site.slots) == 2
+    assert site.positions() == {"billing": {0: (4, None)}}
+
+
+def test_archiving_ends_in_time_while_no_broker_answers(own_broker: KafkaBroker, tmp_path: Path) -> None:
+    site = Site(own_broker.bootstrap, tmp_path / "archive", "orders")
+    site.commit("billing", {0: (3, "")})
+    with site.followed("--grace", "2s") as running:
+        site.wait_for({"billing": {0: (3, None)}})
+        own_broker.pause()
+        wait_until(lambda: "groups_unknown" in running.stderr, 60, "a warning")
+        own_broker.resume()
+        site.commit("billing", {0: (9, "")})
+        site.wait_for({"billing": {0: (9, None)}})
+        own_broker.pause()
+        wait_until(lambda: running.stderr.count("groups_unknown") == 2, 60, "another one, as it worked in between")
+        began = time.monotonic()
+        running.terminate(seconds=30)
+        assert time.monotonic() - began < 10
+        own_broker.resume()

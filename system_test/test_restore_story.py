@@ -1,0 +1,167 @@
+"""A cluster of all kinds of topics is killed in mid-traffic; in another one its consumers go on where they stood."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from system_test.conftest import required_parts
+from system_test.restore_story.going_on import go_on
+from system_test.restore_story.judge import judged
+from system_test.restore_story.losing import ENDED, PARTITIONS, Lost, lose
+from system_test.restore_story.notes import Asked, Found, Kept, Moved, Note, NoteBook, Stamped, Written
+from system_test.support.archiving import Site, folder_site
+from system_test.support.kafka_broker import KafkaBroker
+from system_test.support.programs import start
+from system_test.support.waiting import wait_until
+
+KILLS = int(os.environ.get("BLOCKGZ_RESTORE_KILLS", "2"))
+LONG = os.environ.get("BLOCKGZ_LONG") == "1"
+RECORDS, SECONDS = (20_000, 20.0) if LONG else (300, 2.0)
+GROUPS = {"behind", "at-the-end", "ahead", "in-a-hole", "in-an-abort"}
+OLDEST_MS = 5000
+GZIP = ("-X", "compression.type=gzip")
+"""kafka-python reads no lz4 here."""
+
+
+@pytest.fixture(scope="module")
+def lost(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lost]:
+    home = tmp_path_factory.mktemp("story")
+    with required_parts():
+        broker = KafkaBroker()
+    (home / "notes").mkdir()
+    with broker:
+        yield lose(broker, folder_site(broker.bootstrap, home / "archive"), home / "notes", RECORDS, SECONDS)
+
+
+@pytest.fixture(scope="module")
+def new_broker() -> Iterator[KafkaBroker]:
+    """A cluster that takes records of 1 MB, unless a topic says otherwise."""
+    with required_parts():
+        broker = KafkaBroker({"message.max.bytes": "1048588"})
+    with broker:
+        yield broker
+
+
+@pytest.fixture
+def target(lost: Lost, new_broker: KafkaBroker, tmp_path: Path) -> Site:
+    env = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    return dataclasses.replace(lost.site, bootstrap=new_broker.bootstrap, env=env)
+
+
+def judge(lost: Lost, at: int, target: Site, notes: Path, topics: dict[str, int], prefix: str = "") -> dict[str, Any]:
+    """What the judge says of the target, beside the notes of the source."""
+    book = NoteBook(notes)
+    lost.note_archive(book, at, topics)
+    assert go_on(target.bootstrap, book, prefix) == set(topics)
+    command = [sys.executable, "-m", "system_test.restore_story.judge", at, OLDEST_MS, *lost.notes, notes]
+    done = subprocess.run([str(each) for each in command], stdout=subprocess.PIPE, check=False)
+    print(done.stdout.decode())
+    verdict: dict[str, Any] = json.loads(done.stdout)
+    assert (verdict["faults"], done.returncode) == ([], 0)
+    return verdict
+
+
+def test_consumers_go_on_where_they_stood_at_a_moment(lost: Lost, target: Site, tmp_path: Path) -> None:
+    told = target.replayer_json("restore", "--at", f"@{lost.at}", "--yes", *GZIP, *target.kafka)
+    assert told["verdict"] == "OK", told
+    assert [each for each in told["group_notes"] if each.startswith("group ahead") and "lies above the copy" in each]
+    verdict = judge(lost, lost.at, target, tmp_path / "found", PARTITIONS)
+    assert set(verdict["groups"]) == {*GROUPS, "gone", "following"}
+    assert (verdict["lost"], verdict["above"] > 0) == (0, True)
+
+
+@pytest.mark.timeout(120 + 10 * KILLS)
+def test_a_killed_restore_of_the_last_moment(lost: Lost, target: Site, tmp_path: Path) -> None:
+    """What was written last was not archived: groups that had read it go on at the end of what was."""
+    randomly = random.Random(seed := random.randrange(2**32))
+    print(f"seed {seed}")
+    topics = {topic: count for topic, count in PARTITIONS.items() if topic not in ENDED}
+    names = ("--map", r"(.*)=last.\1", "--group-map", r"(.*)=last.\1", "--name", "last")
+    command = ("restore", "--at", f"@{lost.end}", *topics, *names, "--yes", "--json", *GZIP, *target.kafka)
+    planned = target.replayer_json(*command, "--dry-run")
+    slowly = ("--rate", f"{planned['totals']['records'] // KILLS}/s")
+    resumed: tuple[str, ...] = ()
+    for _ in range(KILLS):
+        with start("replayer", *command, *slowly, *resumed, *target.archive, env=target.env) as running:
+            kill_at = time.monotonic() + randomly.uniform(0.8, 4)
+            wait_until(lambda: time.monotonic() > kill_at or not running.alive, 10, "a random moment")  # noqa: B023
+            if not running.alive:
+                break
+        if Path(target.env["XDG_STATE_HOME"], "blockgz/jobs/last/restore.json").exists():
+            resumed = ("--resume",)
+    told = json.loads(target.replayer(*command, *resumed).stdout)
+    assert told["verdict"] == "OK", told
+    verdict = judge(lost, lost.end, target, tmp_path / "found", topics, "last.")
+    assert set(verdict["groups"]) == {*GROUPS, "later", "following"}
+
+
+NOTES = [
+    *(Written("t", 0, offset, 100 + offset, f"r{offset}", "committed") for offset in (0, 1, 4, 5, 6, 7)),
+    Written("t", 0, 3, 103, "r3", "aborted"),
+    Written("t", 0, None, 108, "r8", "unknown"),
+    Moved("g", "t", 0, 3, 50, 51),
+    Moved("g", "t", 0, 6, 105, 107),
+    Asked("g", "t", 104),
+    Kept("t", 0, 8),
+]
+WHOLE = [Stamped(f"r{offset}", 100 + offset) for offset in (0, 1, 4, 5)]
+
+
+def faults(whole: list[Stamped], group: list[Stamped] | None, at: int = 106, more: tuple[Note, ...] = ()) -> str:
+    found = [Found(None, "t", 0, tuple(whole)), *([] if group is None else [Found("g", "t", 0, tuple(group))])]
+    return "; ".join(judged([*NOTES, *found, *more], at, 10).faults)
+
+
+def test_the_judge_finds_nothing_wrong_where_nothing_is() -> None:
+    assert faults(WHOLE, WHOLE[2:]) == ""
+    verdict = judged([*NOTES, Found(None, "t", 0, tuple(WHOLE)), Found("g", "t", 0, tuple(WHOLE[2:]))], 106, 10)
+    assert (verdict.partitions, verdict.records, verdict.groups, verdict.read_on) == (1, 4, {"g"}, 2)
+    later = [*WHOLE, Stamped("r6", 106), Stamped("r7", 107)]
+    assert faults(later, later[2:], 108) == ""
+    assert faults([*later, Stamped("r8", 108)], [*later[2:], Stamped("r8", 108)], 109) == ""
+
+
+@pytest.mark.parametrize(
+    ("whole", "group", "fault"),
+    [
+        (WHOLE[1:], WHOLE[2:], "1 records are missing, the first is Numbered(offset=0"),
+        (WHOLE, WHOLE[3:], "g in t:0, from 3: 1 records are missing"),
+        (WHOLE, [], "g in t:0, from 3: 2 records are missing"),
+        ([*WHOLE, WHOLE[3]], WHOLE[2:], "came more than once"),
+        (WHOLE, [WHOLE[2], *WHOLE[2:]], "g in t:0, from 3: 1 records came more than once"),
+        (WHOLE, WHOLE[1:], "g in t:0, from 3: 1 records lie before the position"),
+        (WHOLE[::-1], WHOLE[2:], "not in order"),
+        ([*WHOLE, Stamped("r3", 103)], WHOLE[2:], "should not be there"),
+        ([*WHOLE, Stamped("r6", 106)], WHOLE[2:], "should not be there"),
+        ([*WHOLE[:3], Stamped("r5", 999)], WHOLE[2:], "1 records are missing"),
+        (WHOLE, None, "g did not read on in t:0"),
+    ],
+)
+def test_the_judge_sees(whole: list[Stamped], group: list[Stamped] | None, fault: str) -> None:
+    assert fault in faults(whole, group)
+
+
+def test_the_judge_sees_what_was_not_looked_at() -> None:
+    assert judged([], 106, 10).faults == ["nothing was to be restored"]
+    assert "t:0 was read 0 times" in judged(NOTES, 106, 10).faults
+    more = Found("stranger", "t", 0, ())
+    assert faults(WHOLE, WHOLE[2:], more=(more,)) == "t:0 was read by stranger, and is not known"
+    assert "asked too long ago" in faults(WHOLE, WHOLE[2:], 120)
+
+
+def test_the_judge_knows_no_code_of_the_project() -> None:
+    command = "import sys, system_test.restore_story.judge; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", command], stdout=subprocess.PIPE, check=True)
+    packages = {name.partition(".")[0] for name in done.stdout.decode().split()}
+    assert not packages & {"archiver", "replayer", "index_format", "blockgz_runtime"}

@@ -1,0 +1,50 @@
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from replayer.cli import main
+
+CLUSTER = ("-b", "127.0.0.1:1", "-a", "./archive")
+
+
+def restore(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["restore", *arguments, *CLUSTER])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "--at, which says as of when, is missing"),
+        (("--at", "soon"), "'soon' is not a time"),
+        (("--at", "-1h", "--map", "a"), "--map 'a' renames nothing"),
+        (("--at", "-1h", "--group-map", "(=x"), "--group-map '(=x' renames nothing"),
+        (("--at", "-1h", "--no-groups", "--groups", "a*"), "--no-groups restores no groups"),
+        (("--at", "-1h", "--report", "r.html"), "a restore writes .json"),
+        (("--at", "-1h", "--rate", "fast"), "'fast' is not a rate"),
+        (("--at", "-1h", "--sample", "1%"), "--sample says how much is proved with --prove sample"),
+        (("--from-plan", "plan.json", "--at", "-1h"), "--from-plan says what is restored"),
+        (("--from-plan", "plan.json", "orders"), "--from-plan says what is restored"),
+        (("--from-plan", "plan.json", "--resume"), "remove --from-plan"),
+    ],
+)
+def test_contradictions_are_usage_errors(
+    arguments: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("plan.json").write_bytes(b"{}")
+    result = restore(*arguments)
+    assert result.exit_code == 2, result.output
+    assert told in " ".join(result.stderr.split())
+
+
+def test_what_is_no_plan_or_was_not_begun_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    Path("plan.json").write_bytes(b"{}")
+    Path("archive").mkdir()
+    assert "plan.json is not the plan of a restore" in restore("--from-plan", "plan.json").stderr
+    unknown = restore("--resume", "--name", "night")
+    assert (unknown.exit_code, "there is no restore night" in unknown.stderr) == (2, True)
+    nameless = restore("--resume")
+    assert (nameless.exit_code, "which restore is to be continued" in nameless.stderr) == (2, True)

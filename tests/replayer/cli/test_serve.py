@@ -1,0 +1,153 @@
+"""`replayer serve` as a process: what it refuses, how it begins and how it ends."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from replayer.cli import main, serve
+from tests.support.archives import ArchiveWriter, records
+from tests.support.page_client import page_server, settings_of
+
+
+@contextmanager
+def serving(root: Path, *options: str, http: str = "127.0.0.1:0") -> Iterator[tuple[subprocess.Popen[str], str, int]]:
+    """The process, and where it listens."""
+    command = [sys.executable, "-m", "replayer", "serve", "-a", str(root), "--http", http, *options]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(Path.cwd())}
+    )
+    try:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        found = re.fullmatch(r"serving file://\S+ on http://(\S+):(\d+)\n", line)
+        assert found is not None, line + process.stderr.read()
+        yield process, found[1], int(found[2])
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def status(host: str, port: int, path: str = "/api/v1/topics") -> int:
+    connection = HTTPConnection(host.strip("[]"), port, timeout=10)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def archived(tmp_path: Path) -> Path:
+    ArchiveWriter(tmp_path / "archive").partition("orders", 0).commit(records(range(10)))
+    return tmp_path / "archive"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_until_it_is_ended(archived: Path, number: signal.Signals) -> None:
+    with serving(archived) as (process, host, port):
+        assert (host, status(host, port)) == ("127.0.0.1", 200)
+        watching = HTTPConnection(host, port, timeout=10)
+        watching.request("GET", "/api/v1/topics/orders/partitions/0/records")
+        process.send_signal(number)
+        assert process.wait(10) == 0
+        watching.close()
+        assert process.stderr is not None and process.stderr.read() == ""
+
+
+def test_it_serves_on_ipv6(archived: Path) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with serving(archived, http="[::1]:0") as (_, host, port):
+        assert (host, status(host, port)) == ("[::1]", 200)
+
+
+def test_an_archive_that_is_not_there_yet_is_told_by_the_pages(tmp_path: Path) -> None:
+    with serving(tmp_path / "none") as (_, host, port):
+        assert status(host, port) == 503
+        assert status(host, port, "/healthz") == 200
+        ArchiveWriter(tmp_path / "none").partition("orders", 0).commit(records(range(10)))
+        assert status(host, port, "/api/v1/topics/orders/partitions/0/page") == 200
+
+
+def test_a_store_that_hangs_holds_up_neither_health_nor_the_end(archived: Path) -> None:
+    (marker,) = archived.glob("topic=orders/partition=00000/last_chunk_index.json")
+    marker.unlink()
+    os.mkfifo(marker)  # whoever reads it waits for ever
+    with serving(archived) as (process, host, port):
+        waiting = [HTTPConnection(host, port, timeout=30) for _ in range(3)]
+        for connection in waiting:
+            connection.request("GET", "/api/v1/topics")
+        assert status(host, port, "/healthz") == 200
+        assert status(host, port, "/login") == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(15) == 0
+        for connection in waiting:
+            connection.close()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET / HT",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HT",
+        b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+        b"Content-Length: 9\r\n\r\ncsrf",
+    ],
+)
+def test_a_connection_that_asks_for_nothing_is_closed(
+    archived: Path, sent: bytes, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(serve, "REQUEST_SECONDS", 0.05)
+    with page_server(settings_of(archived), http=serve._Connection) as url:
+        asking = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=10)
+        asking.sendall(sent)
+        while asking.recv(65536):
+            pass
+        asking.close()
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--http", "8080"), "--http 8080 is not an address"),
+        (("--http", "127.0.0.1:99999"), "is not an address"),
+        (("--http", "0.0.0.0:0"), "cannot be served on 0.0.0.0 for everybody"),
+        (("--http", "192.0.2.1:0", "--token-file", "{token}"), "cannot be opened"),
+        (("--user-header", "X-User"), "cannot be believed from everybody"),
+        (("--trusted-proxy", "proxy"), "is not an address of a proxy"),
+        (("--token-file", "{short}"), "cannot be used"),
+        (("--token-file", "{none}"), "cannot be read"),
+        (("--archiver", "localhost:9464"), "is not a URL"),
+    ],
+)
+def test_what_cannot_be_served_says_why(archived: Path, tmp_path: Path, options: tuple[str, ...], text: str) -> None:
+    (tmp_path / "token").write_text("0123456789abcdef")
+    (tmp_path / "short").write_text("short")
+    paths = {name: str(tmp_path / name) for name in ("token", "short", "none")}
+    given = [option.format(**paths) for option in options]
+    result = CliRunner().invoke(main, ["serve", "-a", str(archived), *given])
+    assert result.exit_code == 2, result.output
+    assert text in result.stderr
+
+
+def test_a_port_that_is_taken_is_told(archived: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = CliRunner().invoke(main, ["serve", "-a", str(archived), "--http", f"127.0.0.1:{port}"])
+        assert (result.exit_code, "cannot be opened" in result.stderr) == (2, True)

@@ -1,0 +1,80 @@
+from typing import Any
+
+import msgspec
+import pytest
+
+from blockgz_runtime.errors import UsageError
+from replayer.restore.document import (
+    RestoreGroups,
+    RestorePlan,
+    TopicLeftOut,
+    TopicToRestore,
+    parse_plan,
+    plan_text,
+    refuse_twins,
+)
+
+
+def topic(source: str, target: str | None = None, **fields: Any) -> TopicToRestore:
+    given: dict[str, Any] = {"partitions": 2, "numbers": (0, 1), "settings": {"retention.ms": "-1"}, **fields}
+    return TopicToRestore(source=source, target=target or source.partition("~")[0], **given)
+
+
+PLAN = RestorePlan(
+    archive_id="archive-1",
+    at=1_760_000_000_000,
+    groups=RestoreGroups(("billing*",), (("(.*)", r"drill-\1"),)),
+    topics=(
+        topic("small~1", bytes=5),
+        topic("big~2", "large", bytes=50),
+        topic("bad~1", bytes=99, refused="it exists"),
+    ),
+    left_out=(TopicLeftOut("gone", "it was gone"),),
+    warnings=("a warning",),
+)
+
+
+def test_a_plan_is_read_as_it_was_written() -> None:
+    assert parse_plan(plan_text(PLAN), "plan.json") == PLAN
+    assert parse_plan(plan_text(msgspec.structs.replace(PLAN, groups=None)), "plan.json").groups is None
+
+
+def test_the_biggest_topic_goes_first_and_refused_ones_do_not() -> None:
+    assert [each.source for each in PLAN.restorable] == ["big~2", "small~1"]
+    assert [each.source for each in PLAN.refused] == ["bad~1"]
+    assert PLAN.bytes == 55
+
+
+def edited(**changes: Any) -> bytes:
+    document = msgspec.json.decode(plan_text(PLAN))
+    return msgspec.json.encode(document | changes)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        edited(format="other"),
+        edited(version=2),
+        edited(topicz=[]),
+        edited(topics=[{"source": "a~1"}]),
+        edited(topics=[msgspec.to_builtins(topic("a~1", "no/name"))]),
+        edited(topics=[msgspec.to_builtins(topic("a~1", partitions=0))]),
+    ],
+)
+def test_what_is_no_plan_is_refused(body: bytes) -> None:
+    with pytest.raises(UsageError, match=r"plan.json is not the plan of a restore"):
+        parse_plan(body, "plan.json")
+
+
+def test_two_topics_of_one_name_are_refused() -> None:
+    twins = [topic("a~1", "x"), topic("b~1", "x")]
+    with pytest.raises(UsageError, match="a~1 and b~1 would both be restored as x"):
+        refuse_twins(twins)
+    with pytest.raises(UsageError, match="would both be restored"):
+        parse_plan(edited(topics=msgspec.to_builtins(twins)), "plan.json")
+    with pytest.raises(UsageError, match="a~1 is to be restored twice"):
+        refuse_twins([topic("a~1", "x"), topic("a~1", "y")])
+    refuse_twins([topic("a~1"), topic("b~1")])

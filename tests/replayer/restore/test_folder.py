@@ -1,0 +1,51 @@
+from pathlib import Path
+
+import pytest
+
+from blockgz_runtime.errors import UsageError
+from blockgz_runtime.store.local import LocalStore
+from replayer.errors import ReplayRefused
+from replayer.restore.folder import GroupsDone, RestoreFolder, RestoreRecord, TopicDone
+from tests.replayer.restore.test_document import PLAN
+
+RECORD = RestoreRecord(name="night", cluster_id="c", host="h:1", begun_at=1, plan=PLAN)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RestoreFolder:
+    return RestoreFolder(LocalStore(tmp_path), "night")
+
+
+def test_what_was_agreed_to_is_written_once(folder: RestoreFolder) -> None:
+    with pytest.raises(UsageError, match="there is no restore night"):
+        folder.begun()
+    folder.refuse_begun()
+    folder.begin(RECORD)
+    assert folder.begun() == RECORD
+    with pytest.raises(ReplayRefused, match="restore night has begun already"):
+        folder.begin(RECORD)
+    with pytest.raises(ReplayRefused, match="restore night has begun already"):
+        folder.refuse_begun()
+
+
+def test_what_is_done(folder: RestoreFolder) -> None:
+    done = TopicDone(source="a~1", target="a", records=3, verdict="OK", at=5)
+    groups = GroupsDone(groups={"billing": 2}, at=6)
+    assert (folder.topic("night.a-1"), folder.groups()) == (None, None)
+    for _ in range(2):
+        folder.add_topic("night.a-1", done)
+        folder.add_groups(groups)
+    assert (folder.topic("night.a-1"), folder.groups()) == (done, groups)
+
+
+def test_damage_is_refused(folder: RestoreFolder, tmp_path: Path) -> None:
+    folder.begin(RECORD)
+    path = tmp_path / "night" / "restore.json"
+    path.write_bytes(path.read_bytes().replace(b"archive-1", b"archive-2"))
+    with pytest.raises(ReplayRefused, match="the folder of restore night cannot be read"):
+        folder.record()
+
+
+def test_names(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a job name"):
+        RestoreFolder(LocalStore(tmp_path), "a/b")

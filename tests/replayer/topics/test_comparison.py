@@ -1,0 +1,148 @@
+"""An archived topic compared with a live one, what is planned, and what of a plan is not done."""
+
+from collections.abc import Mapping
+
+import pytest
+from msgspec.structs import replace
+
+from index_format.identity import TopicConfig as ArchivedTopic
+from replayer.kafka.topic_facts import ConfigChange, TopicSettings
+from replayer.topics.comparison import Difference, LiveTopic, TopicComparison, TopicPlan, compare_topics, plan_topic
+
+ARCHIVED = ArchivedTopic(
+    topic="orders",
+    topic_id="id",
+    partitions=3,
+    replication_factor=1,
+    config={"cleanup.policy": "compact,delete", "segment.bytes": "1000", "remote.storage.enable": "true"},
+    defaults={"retention.ms": "86400000", "flush.ms": "1", "min.insync.replicas": "1"},
+)
+SAME = {"cleanup.policy": "delete,compact", "segment.bytes": "1000"}
+INHERITED = {"retention.ms": "86400000", "flush.ms": "1", "min.insync.replicas": "1"}
+
+
+def live(
+    own: Mapping[str, str] = SAME, inherited: Mapping[str, str] = INHERITED, partitions: int = 3, replicas: int = 1
+) -> LiveTopic:
+    return LiveTopic(partitions, replicas, TopicSettings(own, inherited))
+
+
+def compared(
+    now: LiveTopic | None, archived: ArchivedTopic = ARCHIVED, ignored: tuple[str, ...] = ()
+) -> TopicComparison:
+    return compare_topics("orders", archived, archived.partitions, now, ignored)
+
+
+def plan(now: LiveTopic | None, *, archived: ArchivedTopic = ARCHIVED, reset_extra: bool = False) -> TopicPlan:
+    return plan_topic(compared(now, archived), None, reset_extra=reset_extra)
+
+
+def test_topics_with_the_same_settings_are_equal_whatever_the_order_of_a_list() -> None:
+    found = compared(live())
+    assert (found.state, found.differences) == ("equal", ())
+    assert found.notes == ("orders: remote.storage.enable=true belonged to the old brokers and is left out",)
+    assert not plan(live())
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ({**SAME, "segment.bytes": "7"}, Difference("segment.bytes", "1000", "7")),
+        ({"cleanup.policy": "compact,delete"}, Difference("segment.bytes", "1000", None)),
+        ({**SAME, "flush.messages": "5"}, Difference("flush.messages", None, "5")),
+        ({**SAME, "retention.ms": "5"}, Difference("retention.ms", None, "5")),
+    ],
+    ids=["changed", "not-set", "only-live", "only-live-with-an-archived-default"],
+)
+def test_a_setting_that_differs(own: dict[str, str], expected: Difference) -> None:
+    found = compared(live(own))
+    assert (found.state, found.differences) == ("differs", (expected,))
+    assert compared(live(own), ignored=(expected.setting,)).state == "equal"
+
+
+@pytest.mark.parametrize(
+    ("own", "inherited"),
+    [
+        ({**SAME, "retention.ms": "86400000"}, {}),
+        ({"cleanup.policy": "compact,delete"}, {**INHERITED, "segment.bytes": "1000"}),
+        ({**SAME, "leader.replication.throttled.replicas": "*", "confluent.x": "1"}, INHERITED),
+    ],
+    ids=["as-the-old-default", "by-the-new-default", "of-the-brokers"],
+)
+def test_what_is_the_same_in_effect_is_no_difference(own: dict[str, str], inherited: dict[str, str]) -> None:
+    assert compared(live(own, inherited)).state == "equal"
+
+
+def test_partitions_are_added_and_never_removed() -> None:
+    fewer, more = plan(live(partitions=2)), plan(live(partitions=4))
+    assert fewer.compared.differences == (Difference("partitions", "3", "2"),)
+    assert (fewer.adds_to, fewer.steps) == (3, ("topic orders gets 1 more partitions",))
+    assert "another partition than those before" in fewer.notes[0]
+    assert more.compared.differences == (Difference("partitions", "3", "4"),)
+    assert (bool(more), more.steps) == (False, ())
+    assert more.notes == ("orders: 4 partitions stay, as none is removed; 3 were archived",)
+
+
+def test_what_differs_is_set_and_what_only_the_live_topic_has_is_reset_on_request_alone() -> None:
+    now = live({**SAME, "segment.bytes": "7", "flush.ms": "9"})
+    assert plan(now).change == ConfigChange({"segment.bytes": "1000"})
+    assert "flush.ms stays as only the live topic has it" in plan(now).notes[0]
+    resets = plan(now, reset_extra=True)
+    assert (resets.change, resets.notes) == (ConfigChange({"segment.bytes": "1000"}, ("flush.ms",)), ())
+    assert resets.steps == (
+        "topic orders: segment.bytes=1000 is set",
+        "topic orders: flush.ms is reset to the cluster's",
+    )
+
+
+def test_a_missing_topic_is_created_like_the_archived_one() -> None:
+    archived = replace(ARCHIVED, config={**(ARCHIVED.config or {}), "min.insync.replicas": "2"})
+    found = compared(None, archived, ("segment.bytes",))
+    assert (found.state, found.differences) == ("missing", ())
+    made = plan_topic(found, 1, reset_extra=True)
+    assert made.creates is not None
+    assert (made.creates.partitions, made.creates.replication_factor) == (3, 1)
+    assert made.creates.config == {
+        "cleanup.policy": "compact,delete",
+        "max.message.bytes": "1048588",
+        "message.timestamp.type": "CreateTime",
+        "min.insync.replicas": "2",
+        "retention.bytes": "-1",
+        "retention.ms": "86400000",
+    }
+    assert "min.insync.replicas=2 is above the replication factor 1" in made.notes[0]
+    assert "choose with --replication-factor" in plan_topic(found, None, reset_extra=False).notes[0]
+    now = live(made.creates.config)
+    assert compared(now, archived, ("segment.bytes",)).state == "equal", "what was made like it is equal"
+    assert made.outstanding(now) == ()
+
+
+def test_what_should_be_known_beside_differences() -> None:
+    archived = replace(ARCHIVED, replication_factor=3, config={"min.insync.replicas": "2"})
+    notes = compared(live({"min.insync.replicas": "2"}, {"retention.ms": "1000"}), archived).notes
+    assert notes == (
+        "orders: its replication factor was 3 and is 1",
+        "orders: min.insync.replicas=2 is above the replication factor 1: producers with acks=all are refused",
+        "orders: retention.ms was 86400000 by the old cluster's default and is 1000 by this one's",
+    )
+
+
+def test_a_configuration_that_is_not_archived_is_not_compared() -> None:
+    archived = replace(ARCHIVED, config=None, defaults=None)
+    found = compared(live(partitions=2), archived)
+    assert [each.setting for each in found.differences] == ["partitions"]
+    assert "settings are not compared" in found.notes[0]
+    assert "seven days" in plan(None, archived=archived).notes[0]
+
+
+def test_what_is_not_done_of_a_plan_is_named() -> None:
+    before = live({**SAME, "segment.bytes": "7", "flush.ms": "9"}, partitions=2)
+    planned = plan(before, reset_extra=True)
+    assert planned.outstanding(before) == (
+        "partitions are 2 and not 3",
+        "segment.bytes is 7 and not 1000",
+        "flush.ms is still 9",
+    )
+    assert planned.outstanding(None) == ("the topic is missing",)
+    assert planned.outstanding(live()) == ()
+    assert plan(live()).outstanding(None) == ()
