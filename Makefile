@@ -33,7 +33,7 @@ KERNELS := $(wildcard index_format/kernel/*.[ch] blockgz_runtime/kafka/kernel/*.
 SIDE_BY_SIDE ?= -n 3 --dist loadfile
 SYSTEM_SIDE_BY_SIDE ?= -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test unit system spark check docs house bench bench-quick faults mutants simulate sanitize fuzz long lakehouse soak replay-kills replay-faults clean
+.PHONY: demo test unit system spark check docs house bench bench-quick faults mutants simulate sanitize fuzz long lakehouse registry deployment soak replay-kills replay-faults clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/archiver demo
@@ -80,11 +80,14 @@ simulate: $(VENV)/.dev
 # Hours: the fault campaigns on real servers, both simulators at length, streams begun again more often, every mutant.
 long: $(VENV)/.dev
 	$(MAKE) faults
-	$(MAKE) replay-faults lakehouse
+	$(MAKE) replay-faults lakehouse registry deployment
 	BLOCKGZ_RESTARTS=20 $(BIN)/python -m pytest system_test/test_spark_cluster.py -k begun_again
 	$(BIN)/python -m tests.support.simulate --schedules $(PROTOCOL_SCHEDULES) --seed $(SEED)
 	$(BIN)/python -m tests.support.kernel_campaign --cases $(KERNEL_CASES) --seed $(SEED)
 	$(MAKE) sanitize fuzz mutants
+	BLOCKGZ_LONG=1 $(BIN)/python -m pytest tests/replayer/serve/test_app.py
+	BLOCKGZ_LONG=1 BLOCKGZ_RESTORE_KILLS=20 $(BIN)/python -m pytest system_test/test_restore.py system_test/test_restore_story.py
+	BLOCKGZ_TRANSLATED_ARCHIVES=2000 $(BIN)/python -m pytest tests/replayer/groups/test_translation.py
 	BLOCKGZ_NO_KERNEL=1 $(MAKE) system
 	$(MAKE) simulate
 	$(BIN)/python -m tests.support.service_simulation --wide --schedules 500 --seed $(SEED)
@@ -93,6 +96,14 @@ long: $(VENV)/.dev
 lakehouse: $(VENV)/.dev
 	BLOCKGZ_LONG=1 $(BIN)/python -m pytest system_test/test_spark_lakehouse.py system_test/test_spark_versions.py \
 		system_test/test_spark_deployed.py --durations=5
+
+# Schema registries archived and restored: Apicurio, which Maven fetches the first time, and Karapace if it is on PATH.
+registry: $(VENV)/.dev
+	BLOCKGZ_LONG=1 $(BIN)/python -m pytest system_test/test_schema_registry.py --durations=5
+
+# What deploy/ holds, by helm, promtool and systemd, which are fetched or built the first time; else a minute.
+deployment: $(VENV)/.dev
+	BLOCKGZ_LONG=1 $(BIN)/python -m pytest system_test/test_deployment.py --durations=5
 
 # The C extensions compiled with sanitizers, in a folder of their own: their tests, and records and lines by chance.
 sanitize: $(VENV)/.dev

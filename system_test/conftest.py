@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from playwright.sync_api import Browser
 
 from system_test.support.archiving import Site, folder_site
 from system_test.support.environment import PartMissingError, tool
 from system_test.support.kafka_broker import KafkaBroker, kafka_jars
 from system_test.support.object_store import MotoServer, VersityGateway, versitygw_program
+from system_test.support.pages import Watched, chromium, chromium_program
 
 Server = TypeVar("Server", bound=AbstractContextManager[object])
 
@@ -108,6 +110,26 @@ def kcat() -> str:
     """The program kcat."""
     with required_parts():
         return tool("kcat")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A browser; of a module, because no event loop runs beside its own."""
+    with required_parts():
+        program = chromium_program()
+    with chromium(program) as opened:
+        yield opened
+
+
+@pytest.fixture
+def watched(browser: Browser) -> Iterator[Watched]:
+    """A page in which nothing goes wrong."""
+    allowed = ["clipboard-read", "clipboard-write"]
+    context = browser.new_context(viewport={"width": 1240, "height": 900}, permissions=allowed)
+    page = Watched(context.new_page())
+    yield page
+    context.close()
+    assert page.errors == []
 
 
 @pytest.fixture(scope="session")

@@ -394,6 +394,7 @@ def test_a_dry_run_says_what_would_go(folder: Path) -> None:
         "planned": 1,
         "bytes": 6,
         "deleted": 0,
+        "group_tables": [],
         "leftovers": [],
         "spared": [],
         "problems": [],

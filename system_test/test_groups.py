@@ -1,232 +1,125 @@
-"""Several archivers share topics by a consumer group; members come, go, die and come back."""
+"""Consumer groups continue in a copy: positions translated, applied, read on by real consumers, and set back."""
+
+from __future__ import annotations
 
 import json
-import signal
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from system_test.support.kafka_broker import CONSUMER_SESSION_MS, KafkaBroker
-from system_test.support.programs import Running, run, start
-from system_test.support.topics import NewRecord, add_partitions, create_topic, delete_topic, produce, read
-from system_test.support.waiting import wait_until
+from system_test.support.archiving import Site, folder_site
+from system_test.support.consumer_groups import commit, committed, consuming, read_on
+from system_test.support.kafka_broker import KafkaBroker
+from system_test.support.topics import NewRecord, Transactions, create_topic, delete_records, read
 
-SESSION = ("-X", "session.timeout.ms=6000", "-X", "heartbeat.interval.ms=1500")
-QUICK = ("--chunk-interval", "500ms", "-v", "--topic-refresh", "1s", "-X", "topic.metadata.refresh.interval.ms=1000")
-
-
-class Team:
-    """Archivers of one group on one archive, killed at the end of the test."""
-
-    def __init__(self, bootstrap: str, folder: Path) -> None:
-        self.bootstrap = bootstrap
-        self.folder = folder
-        self.members: list[Running] = []
-
-    def join(self, *arguments: str) -> Running:
-        member = start("archiver", "run", *arguments, *QUICK, "-b", self.bootstrap, "-a", str(self.folder))
-        self.members.append(member)
-        return member
-
-    def marker(self, topic: str, partition: int) -> dict[str, Any]:
-        path = self.folder / f"topic={topic}" / f"partition={partition:05d}" / "last_chunk_index.json"
-        return json.loads(path.read_bytes()) if path.exists() else {"next_offset": None, "epoch": 0}
-
-    def wait_for(self, topic: str, partition: int, next_offset: int, seconds: float = 30) -> None:
-        wait_until(
-            lambda: self.marker(topic, partition)["next_offset"] == next_offset,
-            seconds,
-            f"{topic}:{partition} archived up to {next_offset}",
-        )
-
-    def archived(self, topic: str, partition: int) -> list[dict[str, Any]]:
-        done = run("replayer", "cat", f"{topic}:{partition}", "--json", "-a", str(self.folder))
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-    def assert_exact(self, topic: str, partitions: int) -> None:
-        """The archive of the topic equals the topic, record by record, offset by offset."""
-        for partition in range(partitions):
-            source = read(self.bootstrap, topic, partition)
-            lines = self.archived(topic, partition)
-            assert [line["offset"] for line in lines] == [record.offset for record in source]
-            assert [line["value"].encode() for line in lines] == [record.value for record in source]
-        run("replayer", "verify", topic.partition("~")[0], "--deep", "--records", "-a", str(self.folder))
+PARTITIONS = 3
+GZIP = ("-X", "compression.type=gzip")
+"""kafka-python reads no lz4 here."""
 
 
 @pytest.fixture
-def team(broker: KafkaBroker, tmp_path: Path) -> Iterator[Team]:
-    team = Team(broker.bootstrap, tmp_path / "archive")
-    yield team
-    for member in team.members:
-        if member.alive:
-            member.kill()
+def site(broker: KafkaBroker, tmp_path: Path) -> Site:
+    return folder_site(broker.bootstrap, tmp_path / "archive")
 
 
-def fill(bootstrap: str, topic: str, partitions: int, count: int, word: str = "v") -> None:
-    produce(bootstrap, topic, [NewRecord(f"{word}{n}".encode(), partition=n % partitions) for n in range(count)])
+def unread(site: Site, topic: str, partition: int, offset: int) -> list[bytes | None]:
+    return [record.value for record in read(site.bootstrap, topic, partition) if record.offset >= offset]
 
 
-def test_members_share_and_hand_over(team: Team, topic_name: str) -> None:
-    create_topic(team.bootstrap, topic_name, 4)
-    fill(team.bootstrap, topic_name, 4, 400)
-    group = ("--group-id", topic_name)
-    first = team.join(topic_name, *group, *SESSION)
-    for partition in range(4):
-        team.wait_for(topic_name, partition, 100)
-    second = team.join(topic_name, *group, *SESSION)
-    wait_until(lambda: "claimed" in second.stderr, 30, "the second member claims a partition")
-    fill(team.bootstrap, topic_name, 4, 400, "w")
-    for partition in range(4):
-        team.wait_for(topic_name, partition, 200)
-    assert first.terminate().exit_code == 0
-    fill(team.bootstrap, topic_name, 4, 400, "x")
-    for partition in range(4):
-        team.wait_for(topic_name, partition, 300)
-    assert second.terminate().exit_code == 0
-    team.assert_exact(topic_name, 4)
+def fill(site: Site, topic: str) -> None:
+    """Two partitions of transactions, every third aborted, below which records were deleted."""
+    create_topic(site.bootstrap, topic, PARTITIONS)
+    with Transactions(site.bootstrap, f"{topic}-writer") as writer:
+        for number in range(30):
+            records = [
+                NewRecord(f"{number}.{each}".encode(), key=b"k%d" % (each % 5), partition=(number + each) % 2)
+                for each in range(10)
+            ]
+            if number % 3:
+                writer.commit(topic, records)
+            else:
+                writer.abort(topic, records)
+    delete_records(site.bootstrap, topic, 7, partition=1)
 
 
-@pytest.mark.parametrize("identity", [(), ("--group-instance-id", "archiver-1")], ids=["session", "static"])
-def test_killed_archiver_continues_within_ten_seconds(team: Team, topic_name: str, identity: tuple[str, ...]) -> None:
-    create_topic(team.bootstrap, topic_name, 2)
-    fill(team.bootstrap, topic_name, 2, 200)
-    arguments = (topic_name, "--group-id", topic_name, *SESSION, *identity)
-    member = team.join(*arguments)
-    team.wait_for(topic_name, 0, 100)
-    team.wait_for(topic_name, 1, 100)
-    member.kill()
-    fill(team.bootstrap, topic_name, 2, 200, "w")
-    team.join(*arguments)
-    team.wait_for(topic_name, 0, 200, seconds=10)
-    team.wait_for(topic_name, 1, 200, seconds=10)
-    team.assert_exact(topic_name, 2)
+def positions_file(path: Path, topic: str, positions: dict[str, dict[int, int]]) -> Path:
+    lines = [
+        f"{group},{topic},{partition},{at}" for group, found in positions.items() for partition, at in found.items()
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
 
 
-def test_the_new_protocol(team: Team, topic_name: str) -> None:
-    create_topic(team.bootstrap, topic_name, 2)
-    fill(team.bootstrap, topic_name, 2, 200)
-    arguments = (topic_name, "--group-id", topic_name, "--group-protocol", "consumer")
-    first = team.join(*arguments)
-    team.wait_for(topic_name, 0, 100)
-    team.wait_for(topic_name, 1, 100)
-    second = team.join(*arguments)
-    wait_until(lambda: "claimed" in second.stderr, 30, "the second member claims a partition")
-    fill(team.bootstrap, topic_name, 2, 200, "w")
-    team.wait_for(topic_name, 0, 200)
-    team.wait_for(topic_name, 1, 200)
-    assert first.terminate().exit_code == second.terminate().exit_code == 0
-    team.assert_exact(topic_name, 2)
+def test_groups_read_on_in_the_copy_exactly_where_they_were(site: Site, topic_name: str, tmp_path: Path) -> None:
+    topic, copy, job = topic_name, f"{topic_name}-copy", ("--job", topic_name, "--jobs", str(tmp_path / "jobs"))
+    fill(site, topic)
+    site.once(topic)
+    ends = {partition: site.marker(topic, partition)["next_offset"] for partition in range(2)}
+    replay = ("replay", topic, "--to-topic", copy, "--create-topic", "--transactional", "--yes", *job, *GZIP)
+    site.replayer(*replay, "--json", *site.kafka)
+    # In front, on each offset of an aborted transaction and of a marker in the first fifty, behind, and above the end.
+    positions = {f"{topic}-{at}": {0: at, 1: ends[1] - at} for at in range(0, 50, 3)}
+    positions |= {f"{topic}-end": dict(ends), f"{topic}-above": {0: ends[0] + 10}}
+    file = positions_file(tmp_path / "positions.csv", topic, positions)
+    asked = (*job, "--positions", file, *site.kafka)
+    printed = site.replayer("groups", "plan", *asked, "--format", "csv").stdout.splitlines()
+    assert len(printed) == sum(map(len, positions.values()))
+    told = site.replayer_json("groups", "apply", *asked, "--yes")
+    assert told["applied"]
+    assert all(group["exact"] for group in told["groups"])
+    for group, found in positions.items():
+        for partition, at in found.items():
+            assert read_on(site.bootstrap, group, copy, partition) == unread(site, topic, partition, at), (
+                group,
+                partition,
+            )
 
 
-NEW_SESSION_SECONDS = CONSUMER_SESSION_MS / 1000 + 10
+def test_a_group_with_consumers_is_refused_and_all_can_be_set_back(site: Site, topic_name: str, tmp_path: Path) -> None:
+    topic, copy, job = topic_name, f"{topic_name}-copy", ("--job", topic_name, "--jobs", str(tmp_path / "jobs"))
+    fill(site, topic)
+    site.once(topic)
+    site.replayer("replay", topic, "--to-topic", copy, "--create-topic", "--yes", "--json", *job, *GZIP, *site.kafka)
+    old, new = f"{topic}-old", f"{topic}-new"
+    commit(site.bootstrap, old, copy, {0: 5, 1: 5, 2: 0})
+    file = positions_file(tmp_path / "positions.csv", topic, {old: {0: 40}, new: {0: 40, 1: 50}})
+    asked = (*job, "--positions", file, *site.kafka)
+    with consuming(site.bootstrap, old) as consumer:
+        consumer.subscribe([copy])
+        consumer.poll(timeout_ms=10_000)
+        refused = site.replayer("groups", "apply", *asked, "--yes", check=2)
+        assert f"consumers are at work in group {old}" in refused.stderr
+    assert committed(site.bootstrap, new, copy, range(2)) == {0: None, 1: None}
+    site.replayer("groups", "apply", *asked, "--yes")
+    assert committed(site.bootstrap, old, copy, [0]) != {0: 5}
+    assert None not in committed(site.bootstrap, new, copy, range(2)).values()
+    site.replayer("groups", "rollback", *job, "--yes", *site.kafka)
+    assert committed(site.bootstrap, old, copy, [0]) == {0: 5}
+    assert committed(site.bootstrap, new, copy, range(2)) == {0: None, 1: None}
+    again = site.replayer("groups", "rollback", *job, "--yes", *site.kafka, check=2)
+    assert "has no group positions to set back" in again.stderr
 
 
-def test_killed_archiver_of_the_new_protocol_continues_once_its_session_is_over(team: Team, topic_name: str) -> None:
-    create_topic(team.bootstrap, topic_name, 2)
-    fill(team.bootstrap, topic_name, 2, 200)
-    arguments = (topic_name, "--group-id", topic_name, "--group-protocol", "consumer")
-    member = team.join(*arguments)
-    team.wait_for(topic_name, 0, 100)
-    team.wait_for(topic_name, 1, 100)
-    member.kill()
-    fill(team.bootstrap, topic_name, 2, 200, "w")
-    team.join(*arguments)
-    give_up = time.monotonic() + NEW_SESSION_SECONDS
-    for partition in range(2):
-        team.wait_for(topic_name, partition, 200, seconds=give_up - time.monotonic())
-    team.assert_exact(topic_name, 2)
-
-
-def test_a_static_id_of_the_new_protocol_is_asked_for_until_it_is_free(team: Team, topic_name: str) -> None:
-    create_topic(team.bootstrap, topic_name, 2)
-    fill(team.bootstrap, topic_name, 2, 200)
-    identity = ("--group-protocol", "consumer", "--group-instance-id", "archiver-1")
-    first = team.join(topic_name, "--group-id", topic_name, *identity)
-    team.wait_for(topic_name, 0, 100)
-    team.wait_for(topic_name, 1, 100)
-    second = team.join(topic_name, "--group-id", topic_name, *identity)
-    second.wait_for(lambda: second.stderr.count("instance ID is still used") > 1, 60, "refused, and refused again")
-    assert first.alive, "the one that has the id goes on"
-    first.kill()
-    fill(team.bootstrap, topic_name, 2, 200, "w")
-    give_up = time.monotonic() + NEW_SESSION_SECONDS
-    for partition in range(2):
-        team.wait_for(topic_name, partition, 200, seconds=give_up - time.monotonic())
-    assert second.terminate().exit_code == 0
-    team.assert_exact(topic_name, 2)
-
-
-def test_a_stopped_member_comes_back_as_a_zombie(team: Team, topic_name: str) -> None:
-    create_topic(team.bootstrap, topic_name, 1)
-    fill(team.bootstrap, topic_name, 1, 100)
-    arguments = (topic_name, "--group-id", topic_name, *SESSION)
-    zombie = team.join(*arguments)
-    team.wait_for(topic_name, 0, 100)
-    zombie.signal(signal.SIGSTOP)
-    epoch = team.marker(topic_name, 0)["epoch"]
-    fill(team.bootstrap, topic_name, 1, 100, "w")
-    team.join(*arguments)
-    team.wait_for(topic_name, 0, 200)
-    assert team.marker(topic_name, 0)["epoch"] > epoch
-    zombie.signal(signal.SIGCONT)
-    fill(team.bootstrap, topic_name, 1, 100, "x")
-    team.wait_for(topic_name, 0, 300)
-    assert all(member.alive for member in team.members)
-    team.assert_exact(topic_name, 1)
-
-
-def test_new_topics_and_partitions_are_picked_up(team: Team, broker: KafkaBroker, topic_name: str) -> None:
-    first, second, left_out = f"{topic_name}-a", f"{topic_name}-b", f"{topic_name}-secret"
-    create_topic(team.bootstrap, first, 1)
-    fill(team.bootstrap, first, 1, 10)
-    team.join(f"{topic_name}-*", "--exclude", "*-secret", "--group-id", topic_name, *SESSION)
-    team.wait_for(first, 0, 10)
-    for topic in (second, left_out):
-        create_topic(team.bootstrap, topic, 1)
-        fill(team.bootstrap, topic, 1, 20)
-    add_partitions(team.bootstrap, first, 2)
-    produce(team.bootstrap, first, [NewRecord(b"new", partition=1)])
-    team.wait_for(second, 0, 20)
-    team.wait_for(first, 1, 1)
-    assert not (team.folder / f"topic={left_out}").exists()
-
-
-def test_a_recreated_topic_gets_its_own_folder(team: Team, topic_name: str) -> None:
-    create_topic(team.bootstrap, topic_name, 2)
-    fill(team.bootstrap, topic_name, 2, 100)
-    member = team.join(topic_name, "--group-id", topic_name, *SESSION)
-    team.wait_for(topic_name, 0, 50)
-    team.wait_for(topic_name, 1, 50)
-    delete_topic(team.bootstrap, topic_name)
-    wait_until(lambda: _created(team.bootstrap, topic_name), 30, "the topic is created again")
-    fill(team.bootstrap, topic_name, 2, 300, "again")
-    team.wait_for(f"{topic_name}~2", 0, 150)
-    team.wait_for(f"{topic_name}~2", 1, 150)
-    assert member.terminate().exit_code == 0
-    assert team.marker(topic_name, 0)["successor"] == f"{topic_name}~2"
-    assert [line["value"] for line in team.archived(f"{topic_name}~1", 0)] == [f"v{n}" for n in range(0, 100, 2)]
-    assert len(team.archived(topic_name, 0)) == 150
-    team.assert_exact(topic_name, 2)
-
-
-def test_workers_share_one_machine(team: Team, topic_name: str) -> None:
-    create_topic(team.bootstrap, topic_name, 4)
-    fill(team.bootstrap, topic_name, 4, 400)
-    parent = team.join(topic_name, "--workers", "2", "--group-id", topic_name, *SESSION)
-    for partition in range(4):
-        team.wait_for(topic_name, partition, 100)
-    writers = {team.marker(topic_name, partition)["writer"] for partition in range(4)}
-    assert parent.terminate().exit_code == 0
-    assert writers
-    team.assert_exact(topic_name, 4)
-
-
-def _created(bootstrap: str, topic: str) -> bool:
-    try:
-        create_topic(bootstrap, topic, 2)
-    except Exception:
-        return False
-    return True
+def test_folded_partitions_are_refused_where_no_position_is_exact(site: Site, topic_name: str, tmp_path: Path) -> None:
+    """The positions are those that the archiver stored."""
+    topic, copy, job = topic_name, f"{topic_name}-copy", ("--job", topic_name, "--jobs", str(tmp_path / "jobs"))
+    group = f"{topic}-group"
+    fill(site, topic)
+    commit(site.bootstrap, group, topic, {0: 60, 1: 90})
+    site.once(topic, "--groups", group)
+    shown = site.replayer_json("groups", "show", topic)
+    assert [(each["group"], each["partition"], each["offset"], each["metadata"]) for each in shown["positions"]] == [
+        (group, 0, 60, "m"),
+        (group, 1, 90, "m"),
+    ]
+    replay = ("replay", topic, "--to-topic", copy, "--create-topic", "--partitions", "1", "--yes", *job, *GZIP)
+    site.replayer(*replay, "--json", *site.kafka)
+    asked = (*job, *site.kafka)
+    refused = site.replayer("groups", "apply", *asked, "--yes", check=2)
+    assert "1 of 1 groups have no exact position" in refused.stderr
+    told = json.loads(site.replayer("groups", "apply", *asked, "--yes", "--json", "--approximate").stdout)
+    (found,) = told["groups"]
+    wanted = {value for partition, at in ((0, 60), (1, 90)) for value in unread(site, topic, partition, at)}
+    got = read_on(site.bootstrap, group, copy, 0)
+    assert wanted <= set(got)
+    assert len(got) - len(wanted) == sum(each["read_again"] for each in found["partitions"])

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(1200, func_only=True)
 """Cut off in the middle of a call, pyspark's connection is of no use to the tests behind."""
 
 ROOT = Path(__file__).parent.parent
-RESTARTS = int(os.environ.get("BLOCKGZ_RESTARTS", "8"))
+RESTARTS = int(os.environ.get("BLOCKGZ_RESTARTS", "5"))
 """`make long` has more."""
 RECORDS = 1000
 

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md")
-FOLDERS = "archiver|benchmarks|blockgz_runtime|docs|index_format|replayer|system_test|tests"
+FOLDERS = "archiver|benchmarks|blockgz_runtime|deploy|docs|index_format|replayer|system_test|tests"
 
 
 @pytest.mark.parametrize("page", PAGES)

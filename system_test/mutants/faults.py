@@ -13,6 +13,7 @@ DIVERGED, OF_DIVERGED = (
     "tests/archiver/maintain/repair/test_diverged.py",
 )
 RECOVERY, OF_RECOVERY = "archiver/commit/recovery.py", "tests/archiver/commit/test_recovery.py"
+TRANSLATION, OF_TRANSLATION = "replayer/groups/translation.py", "tests/replayer/groups/test_translation.py"
 OF_LETTERS = f"{TESTS}/test_dead_letters.py"
 OF_ARCHIVER, OF_IDENTITY = f"{TESTS}/test_partition_archiver.py", f"{TESTS}/test_partition_archiver_identity.py"
 
@@ -317,5 +318,40 @@ MUTANTS = (
         "        if self._state.end_offset is not None and end < self._state.end_offset:\n",
         "        if self._state.end_offset is not None and end < 0:\n",
         (f"{OF_ARCHIVER}::test_a_log_that_ends_below_the_end_offset_is_looked_at_again",),
+    ),
+    Mutant(
+        "a group continues behind a record that it has not read",
+        TRANSLATION,
+        'position, side="right")',
+        'position - 1, side="right") + 1',
+        (f"{OF_TRANSLATION}::test_random_jobs_and_positions_against_brute_force",),
+    ),
+    Mutant(
+        "a group of several partitions continues where the last of them does",
+        TRANSLATION,
+        "    offset = min(found.values())\n",
+        "    offset = max(found.values())\n",
+        (f"{OF_TRANSLATION}::test_random_jobs_and_positions_against_brute_force",),
+    ),
+    Mutant(
+        "records of a run that the archive lost are counted as there",
+        TRANSLATION,
+        "        return below if below + above == run.records else None\n",
+        "        return below\n",
+        (f"{OF_TRANSLATION}::test_an_archive_that_lost_records_of_a_run_is_refused",),
+    ),
+    Mutant(
+        "positions are set before what was there is kept",
+        "replayer/groups/applying.py",
+        "        self._add(_Change(topic=plan.topic, topic_id=plan.topic_id, at=now_ms, groups=kept))\n",
+        "",
+        ("tests/replayer/groups/test_applying.py::test_after_a_crash_between_two_groups_all_is_set_back",),
+    ),
+    Mutant(
+        "a replay that ends while somebody looks is told as interrupted",
+        "replayer/replay/jobs/summary.py",
+        "was_running or is_running(locks, job)",
+        "is_running(locks, job)",
+        ("tests/replayer/replay/jobs/test_summary.py::test_a_run_that_ends_while_somebody_looks_was_not_interrupted",),
     ),
 )

@@ -26,8 +26,9 @@ STARTING_SECONDS = 2.5
 JITTER_SECONDS = 0.5
 POLL_SECONDS = 0.02
 RUN_SECONDS = 600
-LEAST_SECONDS = 20
-"""What a whole replay takes at the least, so that it is not done before it is killed."""
+LEAST_SECONDS = 40
+"""What a whole replay takes at the least where it is to be killed, so that it is not done before, however slow the
+questions about its progress are. The last run has no such limit."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,10 @@ def replay_and_kill(site: Site, topic: str, target: str, records: int, kills: in
     shares: list[int | None] = [*sorted(randomly.randrange(records * 3 // 4) for _ in range(kills - kills // 4))]
     for _ in range(kills // 4):
         shares.insert(randomly.randrange(len(shares)), None)
-    command = partial(_started, site, topic, target, records // LEAST_SECONDS)
+    slowed = partial(_started, site, topic, target, "--rate", f"{records // LEAST_SECONDS}/s")
     with Watch(site.bootstrap, target, f"blockgz-{JOB}") as watch:
-        lives = [_live_and_die(command, watch, share, randomly) for share in shares]
-        with command() as replay:
+        lives = [_live_and_die(slowed, watch, share, randomly) for share in shares]
+        with _started(site, topic, target) as replay:
             last_run = json.loads(replay.wait(RUN_SECONDS).expect(0).stdout)
         compared = [_compared(site, topic, target, partition) for partition in range(PARTITIONS)]
         lost, doubled, out_of_order = (sum(each[place] for each in compared) for place in range(3))
@@ -166,10 +167,10 @@ def _past(moment: float) -> bool:
     return time.monotonic() >= moment
 
 
-def _started(site: Site, topic: str, target: str, rate: int) -> Running:
-    """Every run is the same command, the first one too; the foreign client reads no lz4."""
-    job = ("--transactional", "--resume", "--job", JOB, "--rate", f"{rate}/s")
-    options = (*job, "--yes", "--json", "-X", "compression.type=gzip")
+def _started(site: Site, topic: str, target: str, *pace: str) -> Running:
+    """Every run is the same command but for its pace, the first one too; the foreign client reads no lz4."""
+    job = ("--transactional", "--resume", "--job", JOB)
+    options = (*job, *pace, "--yes", "--json", "-X", "compression.type=gzip")
     arguments = ("replay", topic, "--to-topic", target, *options, *site.kafka, *site.archive)
     return start("replayer", *arguments, env=site.env)
 
