@@ -1,0 +1,232 @@
+"""Several archivers share topics by a consumer group; members come, go, die and come back."""
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from system_test.support.kafka_broker import CONSUMER_SESSION_MS, KafkaBroker
+from system_test.support.programs import Running, run, start
+from system_test.support.topics import NewRecord, add_partitions, create_topic, delete_topic, produce, read
+from system_test.support.waiting import wait_until
+
+SESSION = ("-X", "session.timeout.ms=6000", "-X", "heartbeat.interval.ms=1500")
+QUICK = ("--chunk-interval", "500ms", "-v", "--topic-refresh", "1s", "-X", "topic.metadata.refresh.interval.ms=1000")
+
+
+class Team:
+    """Archivers of one group on one archive, killed at the end of the test."""
+
+    def __init__(self, bootstrap: str, folder: Path) -> None:
+        self.bootstrap = bootstrap
+        self.folder = folder
+        self.members: list[Running] = []
+
+    def join(self, *arguments: str) -> Running:
+        member = start("archiver", "run", *arguments, *QUICK, "-b", self.bootstrap, "-a", str(self.folder))
+        self.members.append(member)
+        return member
+
+    def marker(self, topic: str, partition: int) -> dict[str, Any]:
+        path = self.folder / f"topic={topic}" / f"partition={partition:05d}" / "last_chunk_index.json"
+        return json.loads(path.read_bytes()) if path.exists() else {"next_offset": None, "epoch": 0}
+
+    def wait_for(self, topic: str, partition: int, next_offset: int, seconds: float = 30) -> None:
+        wait_until(
+            lambda: self.marker(topic, partition)["next_offset"] == next_offset,
+            seconds,
+            f"{topic}:{partition} archived up to {next_offset}",
+        )
+
+    def archived(self, topic: str, partition: int) -> list[dict[str, Any]]:
+        done = run("replayer", "cat", f"{topic}:{partition}", "--json", "-a", str(self.folder))
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def assert_exact(self, topic: str, partitions: int) -> None:
+        """The archive of the topic equals the topic, record by record, offset by offset."""
+        for partition in range(partitions):
+            source = read(self.bootstrap, topic, partition)
+            lines = self.archived(topic, partition)
+            assert [line["offset"] for line in lines] == [record.offset for record in source]
+            assert [line["value"].encode() for line in lines] == [record.value for record in source]
+        run("replayer", "verify", topic.partition("~")[0], "--deep", "--records", "-a", str(self.folder))
+
+
+@pytest.fixture
+def team(broker: KafkaBroker, tmp_path: Path) -> Iterator[Team]:
+    team = Team(broker.bootstrap, tmp_path / "archive")
+    yield team
+    for member in team.members:
+        if member.alive:
+            member.kill()
+
+
+def fill(bootstrap: str, topic: str, partitions: int, count: int, word: str = "v") -> None:
+    produce(bootstrap, topic, [NewRecord(f"{word}{n}".encode(), partition=n % partitions) for n in range(count)])
+
+
+def test_members_share_and_hand_over(team: Team, topic_name: str) -> None:
+    create_topic(team.bootstrap, topic_name, 4)
+    fill(team.bootstrap, topic_name, 4, 400)
+    group = ("--group-id", topic_name)
+    first = team.join(topic_name, *group, *SESSION)
+    for partition in range(4):
+        team.wait_for(topic_name, partition, 100)
+    second = team.join(topic_name, *group, *SESSION)
+    wait_until(lambda: "claimed" in second.stderr, 30, "the second member claims a partition")
+    fill(team.bootstrap, topic_name, 4, 400, "w")
+    for partition in range(4):
+        team.wait_for(topic_name, partition, 200)
+    assert first.terminate().exit_code == 0
+    fill(team.bootstrap, topic_name, 4, 400, "x")
+    for partition in range(4):
+        team.wait_for(topic_name, partition, 300)
+    assert second.terminate().exit_code == 0
+    team.assert_exact(topic_name, 4)
+
+
+@pytest.mark.parametrize("identity", [(), ("--group-instance-id", "archiver-1")], ids=["session", "static"])
+def test_killed_archiver_continues_within_ten_seconds(team: Team, topic_name: str, identity: tuple[str, ...]) -> None:
+    create_topic(team.bootstrap, topic_name, 2)
+    fill(team.bootstrap, topic_name, 2, 200)
+    arguments = (topic_name, "--group-id", topic_name, *SESSION, *identity)
+    member = team.join(*arguments)
+    team.wait_for(topic_name, 0, 100)
+    team.wait_for(topic_name, 1, 100)
+    member.kill()
+    fill(team.bootstrap, topic_name, 2, 200, "w")
+    team.join(*arguments)
+    team.wait_for(topic_name, 0, 200, seconds=10)
+    team.wait_for(topic_name, 1, 200, seconds=10)
+    team.assert_exact(topic_name, 2)
+
+
+def test_the_new_protocol(team: Team, topic_name: str) -> None:
+    create_topic(team.bootstrap, topic_name, 2)
+    fill(team.bootstrap, topic_name, 2, 200)
+    arguments = (topic_name, "--group-id", topic_name, "--group-protocol", "consumer")
+    first = team.join(*arguments)
+    team.wait_for(topic_name, 0, 100)
+    team.wait_for(topic_name, 1, 100)
+    second = team.join(*arguments)
+    wait_until(lambda: "claimed" in second.stderr, 30, "the second member claims a partition")
+    fill(team.bootstrap, topic_name, 2, 200, "w")
+    team.wait_for(topic_name, 0, 200)
+    team.wait_for(topic_name, 1, 200)
+    assert first.terminate().exit_code == second.terminate().exit_code == 0
+    team.assert_exact(topic_name, 2)
+
+
+NEW_SESSION_SECONDS = CONSUMER_SESSION_MS / 1000 + 10
+
+
+def test_killed_archiver_of_the_new_protocol_continues_once_its_session_is_over(team: Team, topic_name: str) -> None:
+    create_topic(team.bootstrap, topic_name, 2)
+    fill(team.bootstrap, topic_name, 2, 200)
+    arguments = (topic_name, "--group-id", topic_name, "--group-protocol", "consumer")
+    member = team.join(*arguments)
+    team.wait_for(topic_name, 0, 100)
+    team.wait_for(topic_name, 1, 100)
+    member.kill()
+    fill(team.bootstrap, topic_name, 2, 200, "w")
+    team.join(*arguments)
+    give_up = time.monotonic() + NEW_SESSION_SECONDS
+    for partition in range(2):
+        team.wait_for(topic_name, partition, 200, seconds=give_up - time.monotonic())
+    team.assert_exact(topic_name, 2)
+
+
+def test_a_static_id_of_the_new_protocol_is_asked_for_until_it_is_free(team: Team, topic_name: str) -> None:
+    create_topic(team.bootstrap, topic_name, 2)
+    fill(team.bootstrap, topic_name, 2, 200)
+    identity = ("--group-protocol", "consumer", "--group-instance-id", "archiver-1")
+    first = team.join(topic_name, "--group-id", topic_name, *identity)
+    team.wait_for(topic_name, 0, 100)
+    team.wait_for(topic_name, 1, 100)
+    second = team.join(topic_name, "--group-id", topic_name, *identity)
+    second.wait_for(lambda: second.stderr.count("instance ID is still used") > 1, 60, "refused, and refused again")
+    assert first.alive, "the one that has the id goes on"
+    first.kill()
+    fill(team.bootstrap, topic_name, 2, 200, "w")
+    give_up = time.monotonic() + NEW_SESSION_SECONDS
+    for partition in range(2):
+        team.wait_for(topic_name, partition, 200, seconds=give_up - time.monotonic())
+    assert second.terminate().exit_code == 0
+    team.assert_exact(topic_name, 2)
+
+
+def test_a_stopped_member_comes_back_as_a_zombie(team: Team, topic_name: str) -> None:
+    create_topic(team.bootstrap, topic_name, 1)
+    fill(team.bootstrap, topic_name, 1, 100)
+    arguments = (topic_name, "--group-id", topic_name, *SESSION)
+    zombie = team.join(*arguments)
+    team.wait_for(topic_name, 0, 100)
+    zombie.signal(signal.SIGSTOP)
+    epoch = team.marker(topic_name, 0)["epoch"]
+    fill(team.bootstrap, topic_name, 1, 100, "w")
+    team.join(*arguments)
+    team.wait_for(topic_name, 0, 200)
+    assert team.marker(topic_name, 0)["epoch"] > epoch
+    zombie.signal(signal.SIGCONT)
+    fill(team.bootstrap, topic_name, 1, 100, "x")
+    team.wait_for(topic_name, 0, 300)
+    assert all(member.alive for member in team.members)
+    team.assert_exact(topic_name, 1)
+
+
+def test_new_topics_and_partitions_are_picked_up(team: Team, broker: KafkaBroker, topic_name: str) -> None:
+    first, second, left_out = f"{topic_name}-a", f"{topic_name}-b", f"{topic_name}-secret"
+    create_topic(team.bootstrap, first, 1)
+    fill(team.bootstrap, first, 1, 10)
+    team.join(f"{topic_name}-*", "--exclude", "*-secret", "--group-id", topic_name, *SESSION)
+    team.wait_for(first, 0, 10)
+    for topic in (second, left_out):
+        create_topic(team.bootstrap, topic, 1)
+        fill(team.bootstrap, topic, 1, 20)
+    add_partitions(team.bootstrap, first, 2)
+    produce(team.bootstrap, first, [NewRecord(b"new", partition=1)])
+    team.wait_for(second, 0, 20)
+    team.wait_for(first, 1, 1)
+    assert not (team.folder / f"topic={left_out}").exists()
+
+
+def test_a_recreated_topic_gets_its_own_folder(team: Team, topic_name: str) -> None:
+    create_topic(team.bootstrap, topic_name, 2)
+    fill(team.bootstrap, topic_name, 2, 100)
+    member = team.join(topic_name, "--group-id", topic_name, *SESSION)
+    team.wait_for(topic_name, 0, 50)
+    team.wait_for(topic_name, 1, 50)
+    delete_topic(team.bootstrap, topic_name)
+    wait_until(lambda: _created(team.bootstrap, topic_name), 30, "the topic is created again")
+    fill(team.bootstrap, topic_name, 2, 300, "again")
+    team.wait_for(f"{topic_name}~2", 0, 150)
+    team.wait_for(f"{topic_name}~2", 1, 150)
+    assert member.terminate().exit_code == 0
+    assert team.marker(topic_name, 0)["successor"] == f"{topic_name}~2"
+    assert [line["value"] for line in team.archived(f"{topic_name}~1", 0)] == [f"v{n}" for n in range(0, 100, 2)]
+    assert len(team.archived(topic_name, 0)) == 150
+    team.assert_exact(topic_name, 2)
+
+
+def test_workers_share_one_machine(team: Team, topic_name: str) -> None:
+    create_topic(team.bootstrap, topic_name, 4)
+    fill(team.bootstrap, topic_name, 4, 400)
+    parent = team.join(topic_name, "--workers", "2", "--group-id", topic_name, *SESSION)
+    for partition in range(4):
+        team.wait_for(topic_name, partition, 100)
+    writers = {team.marker(topic_name, partition)["writer"] for partition in range(4)}
+    assert parent.terminate().exit_code == 0
+    assert writers
+    team.assert_exact(topic_name, 4)
+
+
+def _created(bootstrap: str, topic: str) -> bool:
+    try:
+        create_topic(bootstrap, topic, 2)
+    except Exception:
+        return False
+    return True
