@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from index_format.records import Record
 from replayer.cli import main, serve
 from tests.support.archives import ArchiveWriter, records
 from tests.support.page_client import page_server, settings_of
@@ -120,6 +122,29 @@ def test_a_connection_that_asks_for_nothing_is_closed(
             pass
         asking.close()
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("path", ["records/50/value", "records?n=51"])
+def test_a_connection_that_takes_nothing_of_its_answer_is_closed(
+    tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though all of one answer may be in the transport's buffer already, and the other one never ends."""
+    ArchiveWriter(tmp_path).partition("orders", 0).commit([Record(50, 1, 0, b"k", b"x" * 12_000_000, ())])
+    monkeypatch.setattr(serve, "REQUEST_SECONDS", 0.05)
+    lost = threading.Event()
+
+    class Connection(serve._Connection):
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            lost.set()
+
+    with page_server(settings_of(tmp_path), http=Connection) as url, socket.socket() as asking:
+        asking.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        asking.connect(("127.0.0.1", int(url.rpartition(":")[2])))
+        asked = f"GET /api/v1/topics/orders/partitions/0/{path} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        asking.sendall(asked.encode())
+        assert asking.recv(12) == b"HTTP/1.1 200"
+        assert lost.wait(20)
 
 
 @pytest.mark.parametrize(
