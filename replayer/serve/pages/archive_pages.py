@@ -178,8 +178,9 @@ async def record_page(topic: str, partition: int, position: str, request: Reques
         with counted() as costs:
             found = await service.reading(request, partial(look_up, service, topic, partition, position))
     except BlockgzError as error:
-        around = f"/topics/{topic}/{partition}?at={position}" if position.isdecimal() and position.isascii() else None
-        return error_page(request, *told(error), around)
+        status, failure = told(error)
+        is_offset = position.isascii() and position.isdecimal() and status in (404, 410)
+        return error_page(request, status, failure, f"/topics/{topic}/{partition}?at={position}" if is_offset else None)
     record: Record = found.record
     if position != str(record.offset):
         return RedirectResponse(f"/topics/{topic}/{partition}/{record.offset}", status_code=303)

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
@@ -20,11 +20,23 @@ from replayer.cli import main, serve
 from tests.support.archives import ArchiveWriter, records
 from tests.support.page_client import page_server, settings_of
 
+HANGING = """
+import threading
+from blockgz_runtime.store.local import LocalReader
+from replayer.cli import main, serve
+serve.END_SECONDS = 0.3
+LocalReader._get = lambda *_: threading.Event().wait()
+main(prog_name="replayer")
+"""
+"""The program in a folder whose files are read for ever."""
+
 
 @contextmanager
-def serving(root: Path, *options: str, http: str = "127.0.0.1:0") -> Iterator[tuple[subprocess.Popen[str], str, int]]:
+def serving(
+    root: Path, *options: str, http: str = "127.0.0.1:0", program: Sequence[str] = ("-m", "replayer")
+) -> Iterator[tuple[subprocess.Popen[str], str, int]]:
     """The process, and where it listens."""
-    command = [sys.executable, "-m", "replayer", "serve", "-a", str(root), "--http", http, *options]
+    command = [sys.executable, *program, "serve", "-a", str(root), "--http", http, *options]
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(Path.cwd())}
     )
@@ -86,10 +98,7 @@ def test_an_archive_that_is_not_there_yet_is_told_by_the_pages(tmp_path: Path) -
 
 
 def test_a_store_that_hangs_holds_up_neither_health_nor_the_end(archived: Path) -> None:
-    (marker,) = archived.glob("topic=orders/partition=00000/last_chunk_index.json")
-    marker.unlink()
-    os.mkfifo(marker)  # whoever reads it waits for ever
-    with serving(archived) as (process, host, port):
+    with serving(archived, program=("-c", HANGING)) as (process, host, port):
         waiting = [HTTPConnection(host, port, timeout=30) for _ in range(3)]
         for connection in waiting:
             connection.request("GET", "/api/v1/topics")

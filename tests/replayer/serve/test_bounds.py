@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from blockgz_runtime.errors import StoreBusy
+from blockgz_runtime.errors import StoreBusy, StoreUnavailable
 from blockgz_runtime.store.local import LocalReader
 from index_format.records import Record
 from replayer.serve import service
@@ -110,6 +111,33 @@ def test_a_large_answer_is_whole(archived: Path) -> None:
         assert value.headers["content-length"] == str(len(LARGE))
         assert value.headers["content-disposition"] == 'attachment; filename="orders-0-50.value"'
         assert asking.get(f"{ORDERS}/records/50").json()["record"]["value"] == LARGE.decode()
+
+
+def test_an_archive_that_hangs_holds_up_no_page_of_what_is_known(
+    archived: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though every thread that reads the archive waits for it."""
+    reports, goes_on, hanging = tmp_path / "reports", threading.Event(), 0
+    reports.mkdir()
+
+    def hang(*_: object) -> bytes:
+        nonlocal hanging
+        hanging += 1
+        goes_on.wait()
+        raise StoreUnavailable("it did not answer")
+
+    known = ("/", "/topics/orders", "/jobs", "/verify", "/archivers", "/api/v1/reports", "/healthz")
+    with page_server(settings_of(archived, reports=reports, jobs=str(tmp_path / "jobs"))) as url:
+        until(lambda: status(url, "/api/v1/topics/orders/coverage") == 200)
+        with monkeypatch.context() as patched, ThreadPoolExecutor(64) as pool:
+            patched.setattr(LocalReader, "_get", hang)
+            asked = [pool.submit(status, url, f"{ORDERS}/page") for _ in range(64)]
+            try:
+                until(lambda: hanging > 5)
+                assert {path: status(url, path) for path in known} == dict.fromkeys(known, 200)
+            finally:
+                goes_on.set()
+            assert {each.result() for each in asked} == {503}
 
 
 def test_few_read_at_once(archived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
