@@ -32,6 +32,8 @@ END_SECONDS = 3
 HEAD_BYTES = 32 * 1024
 REQUEST_SECONDS = 10.0
 """A connection over which no whole request came in so long, or up to twice of it, is closed."""
+STALLED_LOOKS = 6
+"""After so many times of it in which a client took nothing of its answer, its connection is closed as well."""
 
 
 def _access(**given: Any) -> tuple[Access, int]:
@@ -177,10 +179,11 @@ class _Server(uvicorn.Server):
 
 
 class _Connection(H11Protocol):
-    """A connection that cannot be held without asking for something: there are few of them."""
+    """A connection that cannot be held without asking for something, or taking the answer: there are few of them."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._unsent = self._stalled = 0
         self._look_again()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -191,10 +194,13 @@ class _Connection(H11Protocol):
         self._timer = self.loop.call_later(REQUEST_SECONDS, self._look, self.cycle, self._is_waiting)
 
     def _look(self, before: object, was_waiting: bool) -> None:
-        if was_waiting and self._is_waiting and self.cycle is before:
+        before_unsent, self._unsent = self._unsent, self.transport.get_write_buffer_size()
+        self._stalled = self._stalled + 1 if self._unsent and self._unsent == before_unsent else 0
+        if self._stalled >= STALLED_LOOKS:
+            self.transport.abort()  # to close it would wait for what its client does not take
+        elif was_waiting and self._is_waiting and self.cycle is before:
             self.transport.close()
-        else:
-            self._look_again()
+        self._look_again()
 
     @property
     def _is_waiting(self) -> bool:

@@ -15,6 +15,8 @@ LEFT, WIDTH = 220, 900
 _TOP, _ROW, _PAD, _STRIP = 24, 22, 4, 44
 _TICKS = 4
 _SHADES = 8
+_SHORT_MS = 10_000
+"""Times of an axis that is shorter are told to the millisecond."""
 _STYLE = (
     "text{font:12px sans-serif;fill:#222}.r{fill:#1f6fb4}.g{fill:#d1242f}.d{fill:#8b0000}.n{fill:#f2f2f2}"
     "@media(prefers-color-scheme:dark){text{fill:#ddd}.n{fill:#333}}"
@@ -155,7 +157,11 @@ def _run(first: int, last: int, axis: Axis) -> str:
 
 
 def _place(place: int, axis: Axis) -> str:
-    return f"{place:,}" if axis.scale == "offset" else _when(place)
+    if axis.scale == "offset":
+        return f"{place:,}"
+    text = _when(place)
+    is_short = axis.end - axis.start < _SHORT_MS and ":" in text
+    return f"{text}.{place % 1000:03}" if is_short else text
 
 
 def _when(timestamp: int | None) -> str:

@@ -7,12 +7,12 @@ catalogs where a marker changed. An archive that nobody looks at costs nothing.
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from blockgz_runtime.errors import NotInArchive
-from index_format.errors import BlockgzError
+from index_format.keys import parse_topic_folder
 from replayer.coverage.partition_coverage import PartitionCoverage, partition_coverage
 from replayer.read.archive import Archive, SurveyedTopic
 from replayer.read.inventory import MissingPartition, compare
@@ -38,6 +38,8 @@ class Survey:
     documents: dict[str, dict[str, Any]]
     """By name, what a listing says of each."""
     missing: tuple[MissingPartition, ...]
+    incarnations: dict[str, list[str]]
+    """By plain name, those of a topic that was created again, oldest first."""
     taken_at: float
 
 
@@ -48,7 +50,7 @@ class Look:
     task: asyncio.Task[Any] | None = None
     done: int = 0
     all: int | None = None
-    error: BlockgzError | None = None
+    error: Exception | None = None
     ended_at: float = 0.0
     seconds: float = 0.0
 
@@ -67,7 +69,7 @@ class Look:
             try:
                 await work()
                 self.error = None
-            except BlockgzError as error:
+            except Exception as error:  # also a bug: a page must not say for ever that it reads the archive
                 self.error = error
             finally:
                 self.ended_at = time.monotonic()
@@ -130,18 +132,34 @@ class ArchiveView:
         topics = self._survey.topics.values() if self._survey else ()
         return next((each.marker.archive_id for topic in topics for each in topic.partitions), None)
 
-    async def topic(self, name: str) -> SurveyedTopic:
-        """A topic as of the last look, or its incarnation (`orders~1`) read now; raises as `Archive.survey_topic`."""
-        survey = await self.survey()
-        found = survey.topics.get(name) if survey else None
+    @property
+    def taken_at_ms(self) -> int | None:
+        """When the last look was; None before the first."""
+        return int(self._survey.taken_at * 1000) if self._survey else None
+
+    async def topic(self, name: str, seconds: float | None = None) -> SurveyedTopic | None:
+        """A topic as of the last look, or its incarnation (`orders~1`) read now; raises as `Archive.survey_topic`.
+
+        None where the first look takes more than so many seconds.
+        """
+        survey = await self.survey(seconds)
+        if survey is None:
+            return None
+        found = survey.topics.get(name)
         return found if found is not None else await self.archive.survey_topic(name)
+
+    def incarnations(self, topic: str) -> list[str]:
+        """Those of a plain topic name as of the last look, oldest first; empty where there was only ever one."""
+        return self._survey.incarnations.get(topic, []) if self._survey else []
 
     async def coverage(self, name: str, seconds: float | None = None) -> tuple[list[PartitionCoverage], Look] | Look:
         """The coverage of a topic's partitions in order; the look under way where it is not known in so many seconds.
 
         What is known is given while a newer one is made. Raises as `topic`.
         """
-        survey = await self.topic(name)
+        survey = await self.topic(name, seconds)
+        if survey is None:
+            return self.look
         known = self._topics.setdefault(name, _KnownTopic())
         self._topics.move_to_end(name)
         if known.survey is not survey and known.look.is_due:
@@ -179,7 +197,7 @@ class ArchiveView:
         found = zip(names, [survey async for survey in taken], strict=True)
         topics = {name: survey for name, survey in found if survey is not None}
         documents = {name: topic_document(name, survey) for name, survey in topics.items()}
-        self._survey = Survey(topics, documents, missing, time.time())
+        self._survey = Survey(topics, documents, missing, await _incarnations(archive, topics), time.time())
 
     async def _take_coverage(self, known: _KnownTopic, survey: SurveyedTopic) -> None:
         known.look.all = len(survey.partitions)
@@ -205,6 +223,13 @@ class ArchiveView:
         while held > REMEMBERED_CHUNKS and len(self._topics) > 1:
             _, dropped = self._topics.popitem(last=False)
             held -= dropped.num_chunks
+
+
+async def _incarnations(archive: Archive, topics: Iterable[str]) -> dict[str, list[str]]:
+    """By plain name, those of topics that have several; of a pinned archive, which asks for nothing."""
+    names = {parse_topic_folder(topic).topic for topic in topics}
+    found = {name: await archive.incarnations(name) for name in names}
+    return {name: [f"{name}~{each.incarnation}" for each in several] for name, several in found.items() if several[1:]}
 
 
 def _reused(found: SurveyedTopic, before: SurveyedTopic | None) -> SurveyedTopic:

@@ -1,9 +1,10 @@
 """What running archivers tell of themselves: lag, headroom, and partitions that stand still."""
 
 import asyncio
+import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import aiohttp
 import msgspec
@@ -66,22 +67,33 @@ class Archivers:
     urls: Sequence[str]
     _known: tuple[Archiver, ...] = ()
     _asked_at: float = float("-inf")
-    _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _asking: asyncio.Task[None] | None = None
 
-    async def all(self) -> tuple[Archiver, ...]:
-        """In the order of their addresses."""
-        async with self._asking:
-            if self.urls and time.monotonic() - self._asked_at > FRESH_SECONDS:
-                timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
-                async with aiohttp.ClientSession(timeout=timeout) as session:
-                    self._known = tuple(await asyncio.gather(*(_asked(session, url) for url in self.urls)))
-                self._asked_at = time.monotonic()
+    async def all(self, seconds: float | None = None) -> tuple[Archiver, ...]:
+        """In the order of their addresses; what was known before where they take more than so many seconds."""
+        is_asking = self._asking is not None and not self._asking.done()
+        if self.urls and not is_asking and time.monotonic() - self._asked_at > FRESH_SECONDS:
+            self._asking = asyncio.create_task(self._ask())
+        if self._asking is not None:
+            await asyncio.wait({self._asking}, timeout=seconds)
         return self._known
 
-    async def of_topics(self) -> dict[str, dict[str, int | float | None]]:
-        """By topic the sums of its lag, the greatest age, and the least headroom."""
+    async def close(self) -> None:
+        """Asks no more."""
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.wait({self._asking})
+
+    async def _ask(self) -> None:
+        timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            self._known = tuple(await asyncio.gather(*(_asked(session, url) for url in self.urls)))
+        self._asked_at = time.monotonic()
+
+    async def of_topics(self, seconds: float | None = None) -> dict[str, dict[str, int | float | None]]:
+        """By topic the sums of its lag, the greatest age, and the least headroom; as `all`."""
         topics: dict[str, list[ArchivedNow]] = {}
-        for archiver in await self.all():
+        for archiver in await self.all(seconds):
             for each in archiver.partitions:
                 if each.state not in ("released", "gone"):
                     topics.setdefault(each.topic, []).append(each)
@@ -110,6 +122,10 @@ async def _asked(session: aiohttp.ClientSession, url: str) -> Archiver:
                 if len(body) > MAX_STATUS_BYTES:
                     raise ValueError(f"its status has more than {MAX_STATUS_BYTES} bytes")
             status = msgspec.json.decode(body, type=_Status)
+    except aiohttp.ClientConnectorError as error:
+        number = error.errno or 0
+        # Names that cannot be looked up have numbers below 0, and a text of their own.
+        return Archiver(url, (os.strerror(number) if number > 0 else error.strerror or str(error)).lower())
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         return Archiver(url, str(error) or f"no answer for {ASK_SECONDS:g} s")
     return Archiver(url, None, status.version, status.archive, status.paused, status.partitions)

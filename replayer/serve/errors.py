@@ -40,6 +40,11 @@ def failure_of(error: BlockgzError) -> Failure:
     return {name: masked_urls(" ".join((text or "").split())) for name, text in told.items()}
 
 
+def trouble_of(error: Exception | None) -> Failure | None:
+    """What a page tells of an archive that could not be looked at again; None where it could."""
+    return None if error is None else told(error)[1]
+
+
 def told(error: Exception) -> tuple[int, Failure]:
     """The status and the body of any error; what is a bug is logged, without what records hold."""
     match error:

@@ -32,7 +32,7 @@ from index_format.errors import BlockgzError, FormatError
 from index_format.objects import Sealed, Timestamp, decode, encode, stored
 from replayer.errors import ReplayRefused
 from replayer.replay.job import Job, is_job_name
-from replayer.replay.jobs.control import JobProgress, change_control, read_progress
+from replayer.replay.jobs.control import JobProgress, change_control, read_control, read_progress
 from replayer.replay.jobs.folder import JobFolder, JobRequest, job_names, jobs_place
 from replayer.replay.jobs.lock import is_running
 from replayer.replay.jobs.log import this_process
@@ -152,7 +152,7 @@ class Replays:
         """Lets a paused job go on, or runs one that ended before it was complete again with --resume."""
         job = await self.get(name)
         self._refuse_read_only()
-        if job["state"] == "paused":
+        if job["state"] == "paused" or await self._in_thread(self._is_told_to_pause, job):
             await self._change(name, state="run")
             return
         if "resume" not in job["actions"]:
@@ -165,6 +165,15 @@ class Replays:
                 remedy="repeat its command with --resume",
             )
         await self._run(name, form_of(launch.form), "--resume")
+
+    def _is_told_to_pause(self, job: dict[str, Any]) -> bool:
+        """Whether a job runs still, but has been told to pause, which it has not reported yet."""
+        if job["state"] not in ("planning", "running"):
+            return False
+        with suppress(ReplayRefused):
+            control = read_control(self._store, job["id"])
+            return control is not None and control.state == "pause"
+        return False
 
     async def steer(self, name: str, action: str) -> None:
         """`pause` or `cancel`; raises UsageError where the job is not running."""
@@ -419,7 +428,7 @@ def _opened_log(name: str) -> Any:
     path = _log_file(name)
     try:
         make_private_folder(path.parent)
-        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600), "wb")
     except OSError as error:
         raise UsageError(
             f"the log of job {name} cannot be written", why=str(error), remedy="make $XDG_STATE_HOME writable"

@@ -2,19 +2,21 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, HTTPException, Request
-from fastapi.responses import StreamingResponse
+from fastapi.responses import Response
 
-from blockgz_runtime.errors import StoreBusy
+from blockgz_runtime.elastic_pool import ElasticPool
 from blockgz_runtime.store.cache import DiskCache, default_folder
 from replayer.place import opened
 from replayer.serve.archive_view import ArchiveView
 from replayer.serve.archivers import Archivers
+from replayer.serve.bounds import Bound, BoundedAnswer, pieces
 from replayer.serve.costs import CostingReader
 from replayer.serve.replays import Replays
 from replayer.serve.settings import ServeSettings
@@ -26,8 +28,16 @@ T = TypeVar("T")
 GONE_SECONDS = 0.5
 CLIENT_GONE = 499
 """The status of an answer that nobody waits for, as proxies log it."""
-MOST_STREAMS = 100
-"""Half of the connections: pages are answered beside them."""
+READS_AT_ONCE = 8
+"""Answers for which records are read; with large records each takes some tens of megabytes. Others wait."""
+LARGE_BYTES = 1024 * 1024
+FILES_AT_ONCE = 4
+MOST_LARGE = 16
+"""Answers of more bytes than that, each held until its client has taken it."""
+MOST_STREAMS = 16
+"""Of records, each of which reads ahead."""
+MOST_WATCHED = 100
+"""Jobs that are watched: half of the connections, so that pages are answered beside them."""
 
 
 @dataclass
@@ -40,23 +50,33 @@ class Service:
     replays: Replays
     reports: Reports
     archivers: Archivers
-    streams: int = 0
-    """Answers that are still being sent, of those that may last."""
+    reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READS_AT_ONCE))
+    large: Bound = field(default_factory=lambda: Bound(MOST_LARGE, "large answers"))
+    streams: Bound = field(default_factory=lambda: Bound(MOST_STREAMS, "streams of records"))
+    watched: Bound = field(default_factory=lambda: Bound(MOST_WATCHED, "jobs that are watched"))
 
-    def streamed(self, parts: AsyncIterator[bytes], media_type: str) -> StreamingResponse:
-        """An answer that lasts as long as its parts come; raises StoreBusy where there are too many."""
-        if self.streams >= MOST_STREAMS:
-            raise StoreBusy(f"{MOST_STREAMS} answers are being streamed", remedy="close some of them, and try again")
+    files: ElasticPool = field(default_factory=lambda: ElasticPool(FILES_AT_ONCE, "files"))
+    """For the page's own files: the threads of others may all wait for an archive that hangs."""
 
-        async def counted() -> AsyncIterator[bytes]:
-            self.streams += 1
-            try:
-                async for part in parts:
-                    yield part
-            finally:
-                self.streams -= 1
+    async def in_thread(self, call: Callable[..., T], *given: Any) -> T:
+        """The result of a call that reads files of the page."""
+        return await asyncio.get_running_loop().run_in_executor(self.files, partial(call, *given))
 
-        return StreamingResponse(counted(), media_type=media_type)
+    async def reading(self, request: Request, read: Callable[[], Awaitable[T]]) -> T:
+        """The result of what reads records, when it is its turn; it ends when its client goes away."""
+
+        async def in_turn() -> T:
+            async with self.reads:
+                return await read()
+
+        return await unless_gone(request, in_turn())
+
+    def answer(self, body: bytes, media_type: str, headers: Mapping[str, str] | None = None) -> Response:
+        """An answer of any size; raises StoreBusy where too many large ones wait for their clients."""
+        if len(body) <= LARGE_BYTES:
+            return Response(body, media_type=media_type, headers=headers)
+        length = {"Content-Length": str(len(body))}
+        return BoundedAnswer(self.large, pieces(body), media_type, length | dict(headers or {}))
 
     @property
     def has_brokers(self) -> bool:
@@ -81,6 +101,7 @@ async def running_service(settings: ServeSettings) -> AsyncIterator[Service]:
             yield service
         finally:
             await service.tasks.close()
+            await service.archivers.close()
             await service.view.close()
 
 

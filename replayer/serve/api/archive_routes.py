@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -27,16 +28,18 @@ from replayer.read.record_filter import Condition, KeyIn, Pattern, RecordFilter,
 from replayer.read.request import DamagePolicies, SelectionRequest, selected_batches
 from replayer.read.selection import Positions
 from replayer.read.topics import TopicPartitions, parse_topic
+from replayer.serve.bounds import BoundedAnswer
 from replayer.serve.costs import Costs, counted
 from replayer.serve.errors import failure_of
-from replayer.serve.service import Service, Serving, now_ms, unless_gone
+from replayer.serve.service import MOST_STREAMS, Service, Serving, now_ms, unless_gone
 
 routes = APIRouter(tags=["archive"])
 NDJSON = "application/x-ndjson"
 MOST_SLICES = 2000
 MOST_ON_A_PAGE = 1000
-STREAM_AHEAD = READ_AHEAD.shared(16)
+STREAM_AHEAD = READ_AHEAD.shared(MOST_STREAMS)
 """Of each stream: there may be many, of clients that read slowly."""
+JSON = "application/json"
 PartitionNumber = int
 Place = Annotated[
     str,
@@ -145,8 +148,13 @@ async def get_page(
 ) -> Response:
     """A page of records from a position on, or before an offset, with gaps, holes and damage in their places."""
     with counted() as costs:
-        page = await unless_gone(request, open_page(service, topic, partition, at, before, n))
-    return Response(msgspec.json.encode(page_document(topic, partition, page, costs)), media_type="application/json")
+
+        async def read() -> bytes:
+            page = await open_page(service, topic, partition, at, before, n)
+            return msgspec.json.encode(page_document(topic, partition, page, costs))
+
+        body = await service.reading(request, read)
+    return service.answer(body, JSON)
 
 
 async def open_page(service: Service, topic: str, partition: int, at: str, before: int | None, count: int) -> Page:
@@ -221,7 +229,7 @@ async def stream_records(
         complete = left > 0 or following >= end
         yield msgspec.json.encode({"cursor": {"next": end if complete else following, "complete": complete}}) + b"\n"
 
-    return service.streamed(lines(), NDJSON)
+    return BoundedAnswer(service.streams, lines(), NDJSON)
 
 
 def conditions(keys: list[str] | None, headers: list[str] | None, pattern: str | None) -> tuple[Condition, ...]:
@@ -235,17 +243,22 @@ def conditions(keys: list[str] | None, headers: list[str] | None, pattern: str |
 
 
 @routes.get("/topics/{topic}/partitions/{partition}/records/{position}")
-async def get_record(topic: str, partition: int, position: str, service: Serving) -> Response:
+async def get_record(topic: str, partition: int, position: str, service: Serving, request: Request) -> Response:
     """One record by its offset, or the first at or after another position; `stats` say what it cost."""
     with counted() as costs:
-        found = await look_up(service, topic, partition, position)
-    record = json_object(found.record, topic=parse_topic_folder(topic).topic, partition=partition)
-    stats = {
-        "requests": costs.requests,
-        "bytes_fetched": costs.bytes_fetched,
-        "chunk_bytes": found.chunk_bytes,
-    }
-    return Response(msgspec.json.encode({"record": record, "stats": stats}), media_type="application/json")
+
+        async def read() -> bytes:
+            found = await look_up(service, topic, partition, position)
+            record = json_object(found.record, topic=parse_topic_folder(topic).topic, partition=partition)
+            stats = {
+                "requests": costs.requests,
+                "bytes_fetched": costs.bytes_fetched,
+                "chunk_bytes": found.chunk_bytes,
+            }
+            return msgspec.json.encode({"record": record, "stats": stats})
+
+        body = await service.reading(request, read)
+    return service.answer(body, JSON)
 
 
 async def look_up(service: Service, topic: str, partition: int, position: str) -> Found:
@@ -259,17 +272,16 @@ async def look_up(service: Service, topic: str, partition: int, position: str) -
 
 
 @routes.get("/topics/{topic}/partitions/{partition}/records/{position}/{part}", response_class=Response)
-async def get_content(topic: str, partition: int, position: str, part: str, service: Serving) -> Response:
+async def get_content(
+    topic: str, partition: int, position: str, part: str, service: Serving, request: Request
+) -> Response:
     """The bytes of a record's `key` or `value`, to be saved; 204 where it is null."""
     if part not in ("key", "value"):
         raise UsageError(f"a record has no {part[:40]!r}", remedy="ask for its key or its value")
-    found = await look_up(service, topic, partition, position)
+    found = await service.reading(request, partial(look_up, service, topic, partition, position))
     content = found.record.key if part == "key" else found.record.value
     if content is None:
         return Response(status_code=204)
     name = f"{parse_topic_folder(topic).topic}-{partition}-{found.record.offset}.{part}"
-    return Response(
-        bytes(content),
-        media_type="application/octet-stream",
-        headers={"Content-Disposition": f'attachment; filename="{name}"'},
-    )
+    disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return service.answer(bytes(content), "application/octet-stream", disposition)

@@ -21,6 +21,7 @@ from replayer.read.selection import Positions
 from replayer.read.topics import parse_topic
 from replayer.replay.pace import parse_rate
 from replayer.serve.api.archive_routes import conditions
+from replayer.serve.bounds import BoundedAnswer
 from replayer.serve.errors import failure_of
 from replayer.serve.replay_form import ReplayForm, Text, Texts
 from replayer.serve.replays import LOOK_SECONDS
@@ -184,7 +185,7 @@ async def _prove(task: Task, service: Service, name: str) -> None:
         task.all, task.unit = total, "records"
         yield task.advance
 
-    kept, folder = await asyncio.to_thread(service.replays.kept, name)
+    kept, folder = await service.in_thread(service.replays.kept, name)
     proof = await prove_job(kept, folder, service.view.archive, service.settings.kafka, watched)
     task.result = proof_document(proof)
 
@@ -235,7 +236,7 @@ async def watch_job(name: str, service: Serving) -> StreamingResponse:
         async for document in found:
             yield b"data: " + msgspec.json.encode(document) + b"\n\n"
 
-    return service.streamed(changes(), "text/event-stream")
+    return BoundedAnswer(service.watched, changes(), "text/event-stream")
 
 
 async def _replay_events(service: Service, known: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
@@ -256,14 +257,14 @@ async def _replay_events(service: Service, known: dict[str, Any]) -> AsyncIterat
 @routes.get("/reports", tags=["reports"])
 async def list_reports(service: Serving) -> dict[str, Any]:
     """Verification reports in the server's folder, the newest first."""
-    found = await asyncio.to_thread(service.reports.all)
+    found = await service.in_thread(service.reports.all)
     return {"reports": [each.document for each in found]}
 
 
 @routes.get("/reports/{name}", tags=["reports"])
 async def get_report(name: str, service: Serving) -> Response:
     """One report as it was written."""
-    return Response(await asyncio.to_thread(service.reports.body, name), media_type="application/json")
+    return Response(await service.in_thread(service.reports.body, name), media_type="application/json")
 
 
 @routes.get("/archivers", tags=["archivers"])

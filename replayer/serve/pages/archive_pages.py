@@ -1,6 +1,8 @@
 """Pages of what is archived: topics, coverage, records."""
 
 import shlex
+from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -8,6 +10,7 @@ from fastapi.responses import PlainTextResponse
 from starlette.responses import RedirectResponse, Response
 
 from index_format.chunk_index import Gap
+from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
 from index_format.records import TIMESTAMP_TYPES, Record
 from replayer.coverage.partition_coverage import PartitionCoverage, Scale, axis_of, timed_gaps
@@ -16,9 +19,10 @@ from replayer.read.paging import Missing
 from replayer.serve.api.archive_routes import look_up, narrowed, open_page
 from replayer.serve.content import shown
 from replayer.serve.costs import cost_text, counted
-from replayer.serve.errors import failure_of
-from replayer.serve.pages.rendering import PAGE_SECONDS, page, progress_page
-from replayer.serve.service import Service, Serving, unless_gone
+from replayer.serve.errors import told, trouble_of
+from replayer.serve.pages.rendering import PAGE_SECONDS, error_page, page, progress_page
+from replayer.serve.service import Serving
+from replayer.serve.verifying import LostRange
 
 routes = APIRouter()
 TOPICS_ON_A_PAGE = 100
@@ -46,9 +50,8 @@ async def overview(
         return progress_page(request, "Topics", service.view.look)
     named = [each for name, each in survey.documents.items() if q.lower() in name.lower()]
     start = (number - 1) * TOPICS_ON_A_PAGE
-    reports = service.reports.of_archive(service.view.archive_id)
+    reports = await service.in_thread(service.reports.of_archive, service.view.archive_id)
     everything = survey.documents.values()
-    trouble = service.view.look.error
     return page(
         request,
         "overview.html",
@@ -63,9 +66,9 @@ async def overview(
         },
         missing=survey.missing,
         taken_at=int(survey.taken_at * 1000),
-        trouble=failure_of(trouble) if trouble else None,
-        lags=await service.archivers.of_topics(),
-        silent=[each.url for each in await service.archivers.all() if each.error],
+        trouble=trouble_of(service.view.look.error),
+        lags=await service.archivers.of_topics(PAGE_SECONDS),
+        silent=[each.url for each in await service.archivers.all(0.0) if each.error],
         report=next(iter(reports), None),
         q=q,
         number=number,
@@ -88,11 +91,13 @@ async def topic_page(
     found = await service.view.coverage(topic, PAGE_SECONDS)
     if not isinstance(found, tuple):
         return progress_page(request, topic, found)
+    coverages, look = found
     survey = await service.view.topic(topic)
-    incarnations = await service.view.archive.incarnations(parse_topic_folder(topic).topic)
+    assert survey is not None
+    lost = await service.in_thread(service.reports.lost, service.view.archive_id, topic)
     begin = (number - 1) * PARTITIONS_ON_A_PAGE
-    shown_ones = found[0][begin : begin + PARTITIONS_ON_A_PAGE]
-    rows = [CoverageRow(topic, with_lost(each, topic, service)) for each in shown_ones]
+    shown_ones = coverages[begin : begin + PARTITIONS_ON_A_PAGE]
+    rows = [CoverageRow(topic, with_lost(each, lost)) for each in shown_ones]
     axis = narrowed(axis_of(shown_ones, SLICES, scale), start, end)
     return page(
         request,
@@ -103,20 +108,22 @@ async def topic_page(
         scale=scale,
         is_narrowed=start is not None or end is not None,
         damaged=survey.damaged,
-        incarnations=[f"{each.topic}~{each.incarnation}" for each in incarnations] if len(incarnations) > 1 else [],
-        partitions=len(found[0]),
-        records=sum(each.records for each in found[0]),
+        incarnations=service.view.incarnations(parse_topic_folder(topic).topic),
+        taken_at=service.view.taken_at_ms,
+        trouble=trouble_of(look.error or service.view.look.error),
+        partitions=len(coverages),
+        records=sum(each.records for each in coverages),
         number=number,
-        pages=max(1, -(-len(found[0]) // PARTITIONS_ON_A_PAGE)),
+        pages=max(1, -(-len(coverages) // PARTITIONS_ON_A_PAGE)),
         command=shlex.join(["replayer", "coverage", topic, "-a", service.view.archive.reader.address]),
     )
 
 
-def with_lost(coverage: PartitionCoverage, topic: str, service: Service) -> PartitionCoverage:
-    """The coverage with what the newest verification called lost."""
+def with_lost(coverage: PartitionCoverage, found: Sequence[LostRange]) -> PartitionCoverage:
+    """The coverage with what verifications called lost."""
     lost = [
         Gap(each.start, each.end, each.reason)
-        for each in service.reports.lost(service.view.archive_id, topic)
+        for each in found
         if each.partition == coverage.partition and each.start < each.end
     ]
     if not lost:
@@ -145,7 +152,8 @@ async def records_page(
     """Records from a position on, or before an offset."""
     at = at.strip() or "latest"
     with counted() as costs:
-        found = await unless_gone(request, open_page(service, topic, partition, at, before, RECORDS_ON_A_PAGE))
+        opened = partial(open_page, service, topic, partition, at, before, RECORDS_ON_A_PAGE)
+        found = await service.reading(request, opened)
     cost = cost_text(costs, found.opened_bytes)
     address = service.view.archive.reader.address
     where = f"{topic}:{partition}"
@@ -166,8 +174,13 @@ async def records_page(
 @routes.get("/topics/{topic}/{partition}/{position}")
 async def record_page(topic: str, partition: int, position: str, request: Request, service: Serving) -> Response:
     """One record, in every form."""
-    with counted() as costs:
-        found = await look_up(service, topic, partition, position)
+    try:
+        with counted() as costs:
+            found = await service.reading(request, partial(look_up, service, topic, partition, position))
+    except BlockgzError as error:
+        status, failure = told(error)
+        is_offset = position.isascii() and position.isdecimal() and status in (404, 410)
+        return error_page(request, status, failure, f"/topics/{topic}/{partition}?at={position}" if is_offset else None)
     record: Record = found.record
     if position != str(record.offset):
         return RedirectResponse(f"/topics/{topic}/{partition}/{record.offset}", status_code=303)

@@ -146,7 +146,7 @@ async def steer_page(name: str, action: str, service: Serving, form: SentForm) -
 @routes.get("/verify")
 async def verify_page(request: Request, service: Serving) -> Response:
     """The history of reports, and the form of a verification."""
-    return page(request, "verify.html", reports=service.reports.all())
+    return page(request, "verify.html", reports=await service.in_thread(service.reports.all))
 
 
 @routes.post("/verify")
@@ -170,7 +170,8 @@ async def begin_verify_page(service: Serving, user: User, form: SentForm) -> Res
 @routes.get("/verify/{name}")
 async def report_page(name: str, request: Request, service: Serving) -> Response:
     """One report."""
-    return page(request, "report.html", name=name, report=service.reports.report(name))
+    report = await service.in_thread(service.reports.report, name)
+    return page(request, "report.html", name=name, report=report)
 
 
 @routes.get("/archivers")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Request
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup, escape
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
@@ -48,7 +49,18 @@ def span_text(seconds: float | None) -> str:
     return f"{seconds:,.0f} s"
 
 
+def coded(text: str) -> Markup:
+    """Text in which a word between backquotes is code."""
+    parts = printable(text).split("`")
+    if len(parts) % 2 == 0:
+        return escape(printable(text))
+    return Markup().join(
+        Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts)
+    )
+
+
 _templates.filters |= {
+    "coded": coded,
     "bytes": lambda number: "-" if number is None else bytes_text(number),
     "count": count_text,
     "time": time_text,
@@ -73,9 +85,9 @@ def page(request: Request, template: str, status_code: int = 200, **facts: Any) 
     return HTMLResponse(_templates.get_template(template).render(shared | facts), status_code=status_code)
 
 
-def error_page(request: Request, status: int, failure: Failure) -> Response:
-    """What happened, why, and what to do."""
-    return page(request, "error.html", status, failure=failure, status=status)
+def error_page(request: Request, status: int, failure: Failure, around: str | None = None) -> Response:
+    """What happened, why, and what to do; `around` is a page that shows more."""
+    return page(request, "error.html", status, failure=failure, status=status, around=around)
 
 
 def progress_page(request: Request, title: str, look: Look) -> Response:

@@ -131,7 +131,20 @@ function showResult(box, job) {
   box.prepend(list);
 }
 
+// Browsers have few connections to one server, so a page that nobody sees holds none.
 export function watchJob(page) {
+  let source = document.hidden ? null : watched(page);
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) {
+      source?.close();
+    } else if (!source || !page.dataset.over) {
+      source?.close();
+      source = watched(page);
+    }
+  });
+}
+
+function watched(page) {
   const source = new EventSource(`/api/v1/jobs/${page.dataset.job}/events`);
   source.onmessage = (event) => {
     const job = JSON.parse(event.data);
@@ -148,6 +161,7 @@ export function watchJob(page) {
       showResult(page.querySelector("[data-result]"), job);
     }
     if (OVER.includes(job.state)) {
+      page.dataset.over = job.state;
       source.close();
     }
   };
@@ -156,4 +170,5 @@ export function watchJob(page) {
     const error = isGone ? "This job cannot be followed any more." : "The server does not answer.";
     showFailure(page, { failure: { error, why: "What is shown may be out of date.", do: "Load the page again." } });
   };
+  return source;
 }

@@ -4,6 +4,10 @@ import { seekByClick } from "./coverage.js";
 
 for (const button of document.querySelectorAll("[data-copy]")) {
   button.addEventListener("click", async () => {
+    if (!navigator.clipboard) { // browsers have none on pages of other machines without TLS
+      getSelection().selectAllChildren(button.parentElement.querySelector("code"));
+      return;
+    }
     await navigator.clipboard.writeText(button.dataset.copy);
     const before = button.textContent;
     button.textContent = "copied";

@@ -268,7 +268,9 @@ class Broken(LocalStore):
 def test_a_folder_that_does_not_answer_stops_nothing(
     job: Steered, monkeypatch: pytest.MonkeyPatch, hangs: bool
 ) -> None:
-    monkeypatch.setattr(control_thread, "LAST_WORDS_SECONDS", 0.1 if hangs else 30)
+    # The end of the run waits for two tries, and so much longer that only a store that hangs is given up.
+    monkeypatch.setattr(control_thread, "LAST_WORDS_SECONDS", 0.1 if hangs else 0.5)
+    monkeypatch.setattr(control_thread, "RETRY_SECONDS", 0.02 if hangs else 0.5)
     release = threading.Event()
     stores = [Broken(job.place, release if hangs else None), LocalStore(job.place)]
     monkeypatch.setattr("replayer.cli.replay.open_jobs", lambda *_: stores.pop(0))

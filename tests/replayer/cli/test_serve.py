@@ -6,7 +6,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
@@ -14,15 +15,28 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from index_format.records import Record
 from replayer.cli import main, serve
 from tests.support.archives import ArchiveWriter, records
 from tests.support.page_client import page_server, settings_of
 
+HANGING = """
+import threading
+from blockgz_runtime.store.local import LocalReader
+from replayer.cli import main, serve
+serve.END_SECONDS = 0.3
+LocalReader._get = lambda *_: threading.Event().wait()
+main(prog_name="replayer")
+"""
+"""The program in a folder whose files are read for ever."""
+
 
 @contextmanager
-def serving(root: Path, *options: str, http: str = "127.0.0.1:0") -> Iterator[tuple[subprocess.Popen[str], str, int]]:
+def serving(
+    root: Path, *options: str, http: str = "127.0.0.1:0", program: Sequence[str] = ("-m", "replayer")
+) -> Iterator[tuple[subprocess.Popen[str], str, int]]:
     """The process, and where it listens."""
-    command = [sys.executable, "-m", "replayer", "serve", "-a", str(root), "--http", http, *options]
+    command = [sys.executable, *program, "serve", "-a", str(root), "--http", http, *options]
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(Path.cwd())}
     )
@@ -84,10 +98,7 @@ def test_an_archive_that_is_not_there_yet_is_told_by_the_pages(tmp_path: Path) -
 
 
 def test_a_store_that_hangs_holds_up_neither_health_nor_the_end(archived: Path) -> None:
-    (marker,) = archived.glob("topic=orders/partition=00000/last_chunk_index.json")
-    marker.unlink()
-    os.mkfifo(marker)  # whoever reads it waits for ever
-    with serving(archived) as (process, host, port):
+    with serving(archived, program=("-c", HANGING)) as (process, host, port):
         waiting = [HTTPConnection(host, port, timeout=30) for _ in range(3)]
         for connection in waiting:
             connection.request("GET", "/api/v1/topics")
@@ -120,6 +131,29 @@ def test_a_connection_that_asks_for_nothing_is_closed(
             pass
         asking.close()
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("path", ["records/50/value", "records?n=51"])
+def test_a_connection_that_takes_nothing_of_its_answer_is_closed(
+    tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though all of one answer may be in the transport's buffer already, and the other one never ends."""
+    ArchiveWriter(tmp_path).partition("orders", 0).commit([Record(50, 1, 0, b"k", b"x" * 12_000_000, ())])
+    monkeypatch.setattr(serve, "REQUEST_SECONDS", 0.05)
+    lost = threading.Event()
+
+    class Connection(serve._Connection):
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            lost.set()
+
+    with page_server(settings_of(tmp_path), http=Connection) as url, socket.socket() as asking:
+        asking.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        asking.connect(("127.0.0.1", int(url.rpartition(":")[2])))
+        asked = f"GET /api/v1/topics/orders/partitions/0/{path} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        asking.sendall(asked.encode())
+        assert asking.recv(12) == b"HTTP/1.1 200"
+        assert lost.wait(20)
 
 
 @pytest.mark.parametrize(

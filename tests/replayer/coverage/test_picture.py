@@ -110,3 +110,15 @@ def test_a_damaged_catalog_is_on_the_map(opened: Opened, writer: ArchiveWriter, 
     axis = axis_of([found], 13, "offset")
     assert axis is not None
     assert 'class="d"' in svg([CoverageRow("orders", found)], axis)
+
+
+def test_short_times_are_told_to_the_millisecond() -> None:
+    found = coverage((0, 10, 1_760_000_000_000, 1_760_000_000_900, 10))
+    axis = axis_of([found], 10)
+    assert axis is not None
+    assert "2025-10-09 08:53:20.900" in svg([CoverageRow("orders", found)], axis)
+    longer = coverage((0, 10, 1_760_000_000_000, 1_760_000_090_000, 10))
+    axis = axis_of([longer], 10)
+    assert axis is not None
+    assert "08:54:50<" in svg([CoverageRow("orders", longer)], axis)
+    assert "9000000000000001<" in svg([CoverageRow("orders", found)], Axis(9 * 10**15, 9 * 10**15 + 2, 2))

@@ -2,11 +2,9 @@
 
 import asyncio
 from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 
-from blockgz_runtime.store.local import LocalStore
 from index_format.records import Record
 from replayer.errors import ReplayRefused
 from replayer.read.selection import Selection
@@ -20,6 +18,7 @@ from replayer.replay.run import ReplayWork, run_replay
 from replayer.replay.seams import Keeping
 from tests.replayer.replay.test_run_notes import SMALL, NoEnds, judge
 from tests.support.archives import ArchiveWriter, records
+from tests.support.memory_store import MemoryStore
 from tests.support.replays import JOB, Crash, FakeSink, Impatient, Topic
 from tests.support.selections import selections_of
 
@@ -60,8 +59,8 @@ def turn(folder: JobFolder, log: FolderLog, sink: FakeSink, selections: list[Sel
     judge(folder, sink.topic)
 
 
-def steps_of(turns: list[list[Selection]], path: Path) -> int:
-    sink, folder = FakeSink(Topic()), JobFolder(LocalStore(path), "job")
+def steps_of(turns: list[list[Selection]]) -> int:
+    sink, folder = FakeSink(Topic()), JobFolder(MemoryStore(), "job")
     log = FolderLog(folder)
     for each in turns:
         turn(folder, log, sink, each)
@@ -72,11 +71,11 @@ def expected() -> dict[int, list[int]]:
     return {0: [*range(5, 14), *range(40, 43)], 1: [*range(3), *range(10, 15)], 2: [7, 8]}
 
 
-def test_whatever_crashes_each_record_arrives_once(turns: list[list[Selection]], tmp_path: Path) -> None:
-    steps = steps_of(turns, tmp_path / "whole")
+def test_whatever_crashes_each_record_arrives_once(turns: list[list[Selection]]) -> None:
+    steps = steps_of(turns)
     assert steps > 40
     for crash_at in range(1, steps + 1):
-        topic, folder = Topic(), JobFolder(LocalStore(tmp_path / str(crash_at)), "job")
+        topic, folder = Topic(), JobFolder(MemoryStore(), "job")
         sink, log = FakeSink(topic, crash_at=crash_at), FolderLog(folder)
         for selections in turns:
             try:
@@ -90,9 +89,9 @@ def test_whatever_crashes_each_record_arrives_once(turns: list[list[Selection]],
         }
 
 
-def test_lost_answers(turns: list[list[Selection]], tmp_path: Path) -> None:
-    for lost in range(2, steps_of(turns, tmp_path / "whole"), 3):
-        topic, folder = Topic(), JobFolder(LocalStore(tmp_path / str(lost)), "job")
+def test_lost_answers(turns: list[list[Selection]]) -> None:
+    for lost in range(2, steps_of(turns), 3):
+        topic, folder = Topic(), JobFolder(MemoryStore(), "job")
         sink, log = FakeSink(topic, lose_at=[lost, lost + 9]), FolderLog(folder)
         for selections in turns:
             turn(folder, log, sink, selections)
@@ -101,8 +100,8 @@ def test_lost_answers(turns: list[list[Selection]], tmp_path: Path) -> None:
         }
 
 
-def test_an_archive_that_went_back_is_refused(turns: list[list[Selection]], tmp_path: Path) -> None:
-    folder, topic = JobFolder(LocalStore(tmp_path), "job"), Topic()
+def test_an_archive_that_went_back_is_refused(turns: list[list[Selection]]) -> None:
+    folder, topic = JobFolder(MemoryStore(), "job"), Topic()
     log = FolderLog(folder)
     turn(folder, log, FakeSink(topic), turns[1])
     with pytest.raises(ReplayRefused, match="the archive is not the one"):

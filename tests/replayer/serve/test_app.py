@@ -19,6 +19,8 @@ from tests.support.page_client import page_client, page_server, settings_of
 
 EXAMPLES = 300 if os.environ.get("BLOCKGZ_LONG") else 8
 """For each operation."""
+LONG_SECONDS = 1800
+ANSWER_SECONDS = 30
 OF_STORE_AND_CLUSTER = (502, 503)
 
 
@@ -32,6 +34,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.timeout(LONG_SECONDS if EXAMPLES > 100 else 120)
 def test_requests_made_up_from_the_schema_meet_no_bug(served: str) -> None:
     schema = schemathesis.openapi.from_url(f"{served}/api/v1/openapi.json")
     for found in schema.get_all_operations():
@@ -39,7 +42,7 @@ def test_requests_made_up_from_the_schema_meet_no_bug(served: str) -> None:
         @given(case=found.ok().as_strategy())
         @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
         def ask(case: Case) -> None:
-            answer = case.call()
+            answer = case.call(timeout=ANSWER_SECONDS)
             assert answer.status_code < 500 or answer.status_code in OF_STORE_AND_CLUSTER, answer.text
             if answer.status_code >= 400:
                 assert set(answer.json()) == {"error", "why", "do"}, answer.text

@@ -102,6 +102,41 @@ def test_a_first_look_that_takes_long_tells_how_far_it_is(tmp_path: Path) -> Non
     looked(tmp_path, use)
 
 
+def test_a_topic_waits_no_longer_than_that_for_the_first_look(tmp_path: Path) -> None:
+    """Who comes by a link to a topic sees how far the look at all of them is."""
+    ArchiveWriter(tmp_path).partition("orders", 0).commit(records([1]))
+
+    async def use(view: ArchiveView, _: CountingReader) -> None:
+        assert await view.topic("orders", 0.0) is None
+        assert await view.coverage("orders", 0.0) is view.look
+        await settled(view)
+        assert await view.topic("orders", 0.0) is not None
+
+    looked(tmp_path, use)
+
+
+def test_a_bug_in_a_look_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ArchiveWriter(tmp_path).partition("orders", 0).commit(records([1]))
+
+    def broken(*_: object) -> None:
+        raise KeyError("oops")
+
+    async def use(view: ArchiveView, _: CountingReader) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(archive_view, "topic_document", broken)
+            with pytest.raises(KeyError):
+                await view.survey()
+        await view.survey()
+        await settled(view)
+        assert await view.survey() is not None
+        with monkeypatch.context() as patched:
+            patched.setattr(archive_view, "partition_coverage", broken)
+            with pytest.raises(KeyError):
+                await view.coverage("orders")
+
+    looked(tmp_path, use)
+
+
 def test_errors_are_told_and_tried_again(tmp_path: Path) -> None:
     async def use(view: ArchiveView, _: CountingReader) -> None:
         with pytest.raises(NoArchiveThere):

@@ -1,6 +1,7 @@
 """What archivers tell the page."""
 
 import asyncio
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -8,6 +9,7 @@ from threading import Thread
 from typing import Any
 
 import msgspec
+import pytest
 
 from archiver.ingest.ownership import PartitionState
 from archiver.monitor.snapshot import PartitionSnapshot, ServiceSnapshot
@@ -98,6 +100,32 @@ def test_one_that_does_not_answer_is_named_beside_the_others() -> None:
         errors = asyncio.run(ask(good, torn, ill, "http://127.0.0.1:1", "http://[bad"))
     assert errors[0] is None
     assert all(errors[1:])
+    assert errors[3] == "connection refused"
+
+
+def test_one_that_hangs_holds_up_who_does_not_wait() -> None:
+    async def ask() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            archivers = Archivers([f"http://127.0.0.1:{silent.getsockname()[1]}"])
+            assert await archivers.of_topics(0.0) == {}
+            assert archivers._asking is not None and not archivers._asking.done()
+            await archivers.close()
+            assert archivers._asking.cancelled()
+
+    asyncio.run(ask())
+
+
+def test_what_is_known_is_given_while_they_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replayer.serve.archivers.FRESH_SECONDS", 0.0)
+
+    async def ask(url: str) -> None:
+        archivers = Archivers([url])
+        first = await archivers.all()
+        assert await archivers.all(0.0) is first
+        assert (await archivers.all())[0].version == "1.2"
+
+    with answering(snapshot()) as url:
+        asyncio.run(ask(url))
 
 
 def test_the_fields_are_those_of_an_archiver() -> None:

@@ -16,7 +16,7 @@ from blockgz_runtime.store.s3_settings import S3Settings
 from index_format.ancestor.payloads import OldFormat
 from replayer.cli.replay import command as replay_command
 from replayer.place import ArchivePlace
-from replayer.replay.jobs.control import JobProgress, ProgressFile, ReportedState
+from replayer.replay.jobs.control import JobProgress, ProgressFile, ReportedState, read_control
 from replayer.replay.jobs.folder import JobFolder, JobUndone
 from replayer.replay.jobs.lock import held
 from replayer.serve import replays
@@ -151,6 +151,40 @@ def test_nothing_can_be_done_with_a_job_that_was_undone(tmp_path: Path, monkeypa
     JobFolder(open_store(str(tmp_path / "jobs"), S3Settings()), "j").add_undone(undone)
     job = asyncio.run(page.get("j"))
     assert (job["state"], job["actions"]) == ("undone", [])
+
+
+def test_a_job_that_was_told_to_pause_is_told_to_go_on_before_it_paused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = page_of(tmp_path, monkeypatch)
+    report(tmp_path, "running", "here:1")
+
+    def wanted() -> str | None:
+        control = read_control(open_store(str(tmp_path / "jobs"), S3Settings()), "j")
+        return control and control.state
+
+    with held(tmp_path / "blockgz" / "jobs", "j"):
+        with pytest.raises(UsageError, match="cannot be resumed"):
+            asyncio.run(page.resume("j"))
+        asyncio.run(page.steer("j", "pause"))
+        assert wanted() == "pause"
+        asyncio.run(page.resume("j"))
+        assert wanted() == "run"
+        (tmp_path / "jobs" / "j" / "control.json").write_text("{")
+        with pytest.raises(UsageError, match="cannot be resumed"):
+            asyncio.run(page.resume("j"))
+
+
+def test_two_processes_of_a_job_write_behind_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that finds the job running says so, and the other's log goes on."""
+    page = page_of(tmp_path, monkeypatch)
+    with replays._opened_log("j") as first:
+        first.write(b"long ago\n" * 9)
+        first.flush()
+        with replays._opened_log("j") as second:
+            second.write(b"it runs already\n")
+        first.write(b"still here\n")
+    assert page.log_tail("j") == "it runs already\nstill here\n"
 
 
 def test_a_job_whose_report_is_damaged_runs_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

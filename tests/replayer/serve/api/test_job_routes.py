@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from replayer.serve import service
 from tests.support.archives import ArchiveWriter, records
 from tests.support.page_client import page_client, settings_of
 
@@ -138,13 +137,6 @@ def test_a_form_that_is_sent_twice_begins_one_job(tmp_path: Path, monkeypatch: p
         again = asking.post(f"{JOBS}/once/resume").json()
         assert again["state"] == "failed"
         assert asking.post(f"{JOBS}/once/pause").status_code == 400
-
-
-def test_streams_leave_room_for_pages(asking: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "MOST_STREAMS", 0)
-    refused = asking.get("/api/v1/topics/orders/partitions/0/records")
-    assert (refused.status_code, refused.json()["do"]) == (503, "close some of them, and try again")
-    assert asking.get("/api/v1/topics/orders/partitions/0/page").status_code == 200
 
 
 def test_archivers_and_reports_are_empty_lists(asking: TestClient) -> None:

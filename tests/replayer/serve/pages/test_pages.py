@@ -136,6 +136,28 @@ def test_coverage_records_and_one_record(asking: TestClient, writer: ArchiveWrit
     hole = get_page(asking, "/topics/orders/0/95", 404)
     check(hole)
     assert "the log held no record there" in hole
+    assert 'href="/topics/orders/0?at=95"' in hole and "<code>replayer describe TOPIC</code>" in hole
+    assert "See what is around it" not in get_page(asking, "/topics/orders/0/nowhere", 400)
+
+
+def test_gaps_for_reasons_that_this_version_does_not_know_are_told(asking: TestClient, writer: ArchiveWriter) -> None:
+    partition = writer.partition("a.b-c_d", 0)
+    partition.commit(records(range(5)))
+    partition.commit(records(range(20, 30)), gaps=[Gap(5, 15, "Swallowed_by-a-whale")])
+    for path in ("/topics/a.b-c_d", "/topics/a.b-c_d/0?at=3", "/topics/a.b-c_d/0/7"):
+        text = get_page(asking, path, 404 if path.endswith("/7") else 200)
+        check(text)
+        assert "Swallowed_by-a-whale" in text, path
+    found = asking.get("/api/v1/topics/a.b-c_d/partitions/0/page?at=3").json()["items"]
+    assert [item["missing"]["kind"] for item in found if "missing" in item] == ["gap", "hole"]
+
+
+def test_an_empty_archive(asking: TestClient) -> None:
+    """It was made, but nothing was archived."""
+    for path in ("/", "/topics/orders", "/topics/orders/0", "/topics/orders/0/7"):
+        text = asking.get(path, headers=BROWSER)
+        assert text.status_code in (200, 404, 503), path
+        assert "bug" not in text.text
 
 
 def test_a_topic_that_was_created_again(asking: TestClient, writer: ArchiveWriter) -> None:
@@ -171,15 +193,17 @@ def test_an_archive_that_went_away_is_told(
     asking: TestClient, writer: ArchiveWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer.partition("orders", 0).commit(records(range(2)))
-    assert "cannot be read now" not in get_page(asking, "/")
+    for path in ("/", "/topics/orders"):
+        assert "cannot be read now" not in get_page(asking, path)
     monkeypatch.setattr(archive_view, "FRESH_SECONDS", 0.0)
     monkeypatch.setattr(archive_view, "SHARE_OF_TIME", 1e9)
     for path in tmp_path.iterdir():
         path.rename(tmp_path.parent / f"gone-{tmp_path.name}-{path.name}")
     give_up = time.monotonic() + 10
-    while "cannot be read now" not in (text := get_page(asking, "/")):
-        assert time.monotonic() < give_up
-    assert "/topics/orders" in text
+    for path in ("/", "/topics/orders"):
+        while "cannot be read now" not in (text := get_page(asking, path)):
+            assert time.monotonic() < give_up
+        assert 'href="/topics/orders' in text
 
 
 def test_archivers_that_do_not_answer_are_told(tmp_path: Path, writer: ArchiveWriter) -> None:
