@@ -23,7 +23,7 @@ from replayer.read.blocks import (
     stored_blocks,
     worked,
 )
-from replayer.read.damage import STOP, Damaged, DamagePolicy, Unreadable
+from replayer.read.damage import MOST_REWRITES, STOP, Damaged, DamagePolicy, Unreadable
 from replayer.read.partition import ArchivedPartition, Chunk
 from replayer.read.positions import AtOffset, AtTime, OffsetRange, Position, resolve_range
 from replayer.read.record_filter import RecordFilter
@@ -124,7 +124,49 @@ async def scan(
     `wanted` is asked of catalogs, chunks and blocks: what it refuses is not read, nor is anything below it.
     `on_damage` meets each damaged block, chunk or catalog in its place, with the offsets that it costs within the
     wanted ones; by default the scan ends there with a FormatError or ObjectMissing. What came before is right.
+    What was rewritten since the marker was read is read through the marker of now, from the same offset on. It meets
+    offsets that were pruned as well: NotInArchive by default.
     """
+    at, rewrites = start_offset, 0
+    while True:
+        if at < min(partition.floor, end_offset):
+            on_damage.meet(_pruned(partition, at, min(partition.floor, end_offset)))
+            at = partition.floor
+        newer: ArchivedPartition | None = None
+        async with aclosing(_scan(partition, at, end_offset, wanted, ahead)) as items:
+            async for item in items:
+                if not isinstance(item, Unreadable):
+                    yield item
+                    del item
+                    continue
+                rewrites = rewrites if item.start == at else 0
+                at = item.start
+                newer = await partition.newer(at) if rewrites < MOST_REWRITES else None
+                if newer is not None:
+                    break
+                on_damage.meet(item)
+        if newer is None:
+            return
+        partition, rewrites = newer, rewrites + 1
+
+
+def _pruned(partition: ArchivedPartition, start: int, end: int) -> Unreadable:
+    error = NotInArchive(
+        f"offsets [{start}..{end}) of {partition} were pruned",
+        why=f"the archive keeps nothing of it below offset {partition.floor}",
+        remedy=f"begin at offset {partition.floor}, or at earliest",
+    )
+    return Unreadable(start, end, 0, partition.keys.marker, error)
+
+
+async def _scan(
+    partition: ArchivedPartition,
+    start_offset: int,
+    end_offset: int,
+    wanted: Callable[[TimeBounded], bool] | None,
+    ahead: ReadAhead,
+) -> AsyncGenerator[pa.RecordBatch | Unreadable]:
+    """What one version of a marker leads to, and what cannot be read in its place."""
 
     def decode(block: StoredBlock) -> deque[pa.RecordBatch]:
         return deque(decoded_parts(block, partition.max_block_bytes))
@@ -135,7 +177,7 @@ async def scan(
         if isinstance(item, Unreadable):
             start, end = max(item.start, start_offset), min(item.end, end_offset)
             if start < end:
-                on_damage.meet(item._replace(start=start, end=end))
+                yield item._replace(start=start, end=end)
         elif isinstance(item, deque):
             while item:
                 part = trimmed(item.popleft(), start_offset, end_offset)

@@ -1,6 +1,7 @@
 """Pages of what is archived: topics, coverage, records."""
 
 import shlex
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -122,15 +123,7 @@ def with_lost(coverage: PartitionCoverage, topic: str, service: Service) -> Part
     if not lost:
         return coverage
     damage = (*coverage.damage, *timed_gaps(lost, coverage.timed))
-    return PartitionCoverage(
-        coverage.partition,
-        coverage.start_offset,
-        coverage.next_offset,
-        coverage.chunks,
-        coverage.gaps,
-        damage,
-        coverage.errors,
-    )
+    return replace(coverage, damage=damage)
 
 
 @routes.get("/topics/{topic}/{partition}")
