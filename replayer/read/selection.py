@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from blockgz_runtime.errors import NotInArchive, UsageError
-from index_format.marker import ChunkEntry
+from index_format.chunk_index import ERASED
+from index_format.marker import ChunkCatalog, ChunkEntry, ReferenceCatalog
 from index_format.seek import TimeBounded
 from replayer.read.archive import Archive
 from replayer.read.blocks import (
@@ -200,6 +201,34 @@ async def chosen_entries(
     async for opened in partition.walk(start, end, wanted):
         if isinstance(opened, ChunkEntry | Unreadable):
             yield opened
+
+
+async def erased_ranges(partition: ArchivedPartition, start: int, end: int) -> list[OffsetRange]:
+    """The offsets of [start, end) whose records were erased, in order and apart; reads catalogs and indexes.
+
+    What is damaged tells of none.
+    """
+    if not partition.is_maintained:
+        return []
+    found = [(gap.start, gap.end) for gap in partition.listed_gaps if gap.reason == ERASED]
+    async for opened in partition.walk(start, end):
+        if isinstance(opened, ChunkCatalog | ReferenceCatalog):
+            found += [(gap.start, gap.end) for gap in partition.telling(opened.gaps) if gap.reason == ERASED]
+    async for chunk in readable_chunks(partition, chosen_entries(partition, start, end)):
+        if isinstance(chunk, Chunk):
+            found += [(each.start, each.end) for each in chunk.index.erased or ()]
+    return joined_ranges((max(low, start), min(high, end)) for low, high in found if low < end and high > start)
+
+
+def joined_ranges(ranges: Iterable[tuple[int, int]]) -> list[OffsetRange]:
+    """The offsets of ranges, in order and apart."""
+    found: list[OffsetRange] = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1].end:
+            found[-1] = OffsetRange(found[-1].start, max(found[-1].end, end))
+        else:
+            found.append(OffsetRange(start, end))
+    return found
 
 
 async def _check_timestamps(partition: ArchivedPartition) -> None:

@@ -206,7 +206,7 @@ CHECKS: tuple[Callable[[Case, ArchivedPartition], Awaitable[None]], ...] = (
     scans_are_right,
     pages_are_right,
     positions_are_right,
-    # verify_is_content,
+    verify_is_content,
 )
 
 
