@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
@@ -162,12 +163,12 @@ class ArchivedPartition:
             zip([*(folder.keys for folder in self._older), self.keys], starts or [self.own_start], strict=True)
         )
 
-    @property
+    @cached_property
     def listed_gaps(self) -> tuple[Gap, ...]:
         """The gaps that are known without reading a catalog, as far as they tell a reader something."""
         return self.telling(self.marked_gaps)
 
-    @property
+    @cached_property
     def marked_gaps(self) -> tuple[Gap, ...]:
         """All gaps that its markers list."""
         return (*(gap for folder in self._older for gap in folder.gaps), *self.marker.gaps)

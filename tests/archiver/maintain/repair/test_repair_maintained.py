@@ -14,7 +14,7 @@ from archiver.maintain.repair.plan import RepairTarget, carry_out
 from index_format.marker import Marker, decode_marker
 from replayer.read.archive import Archive
 from replayer.read.lookup import Found, look_up_all
-from tests.replayer.read.test_maintained_random import Case, told
+from tests.replayer.read.test_read_maintained_random import Case, told
 from tests.support.archives import MemoryArchiveWriter, records
 from tests.support.maintained import Maintainer
 from tests.support.memory_reader import MemoryReader
