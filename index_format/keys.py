@@ -18,6 +18,7 @@ MARKER_OBJECT = "last_chunk_index.json"
 GROUPS_FOLDER = "_groups/"
 CONFIGS_FOLDER = "_configs/"
 FLOORS_FOLDER = "_pruned/"
+CATALOGS_FOLDER = "_catalog/"
 INDEX_SUFFIX = ".index.json"
 SEED_INDEX_SUFFIX = ".meta.json"
 SEED_HOME = "_blockgz/"
@@ -27,6 +28,7 @@ _FOLDER = re.compile(rf"topic=({_TOPIC.pattern})(?:~([1-9][0-9]{{0,8}}))?")
 _CONFLICT = r"(?:~e([1-9][0-9]{0,18})-([0-9a-f]{8}))?"
 _ANY_CONFLICT = re.compile(_CONFLICT.removesuffix("?"))
 _MARK = r"(~e[1-9][0-9]{0,18}-[0-9a-f]{8}|~r[0-9a-f]{32}-(?:0|[1-9][0-9]{0,9}))?"
+_REWRITTEN = re.compile(r"~r[0-9a-f]{32}-[0-9]")
 _STEM = re.compile(rf"([0-9]{{20}}){_MARK}")
 _CATALOG = re.compile(rf"_catalog/([1-9][0-9]?)-([0-9]{{20}}){_MARK}\.json")
 _GROUPS_OBJECT = re.compile(rf"{_FOLDER.pattern}/{GROUPS_FOLDER}([0-9]{{20}})\.json")
@@ -442,6 +444,11 @@ def utc_date(timestamp_ms: int) -> str:
 
     bounded = min(max(timestamp_ms, 0), 253_402_300_799_999)
     return str(np.datetime64(bounded, "ms").astype("datetime64[D]"))
+
+
+def is_rewritten(name: str) -> bool:
+    """Whether a maintainer stored the object of that name or key."""
+    return _REWRITTEN.search(name) is not None
 
 
 def conflict_in(key: str) -> Conflict | None:

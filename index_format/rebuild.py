@@ -163,6 +163,8 @@ class RebuiltChain(NamedTuple):
     links: tuple[Link, ...]
     left_out: tuple[str, ...]
     notes: tuple[str, ...]
+    gaps_behind: tuple[Gap, ...] = ()
+    """What was erased behind the last chunk."""
 
 
 def rebuilt_chain(found: Sequence[StoredIndex]) -> RebuiltChain:

@@ -100,6 +100,10 @@ def _print_table(rows: Sequence[CoverageRow], axis: Axis | None) -> None:
     droppable = ("OFFSETS", "GAPS", "RECORDS")
     print_table(("PARTITION", "RECORDS", "OFFSETS", "COVERAGE", "GAPS"), cells, droppable=droppable)
     for row in rows:
+        if row.coverage.pruned_before is not None:
+            click.echo(f"{row.label}: pruned, nothing below offset {row.coverage.pruned_before} is kept")
+        for gap in row.coverage.erased:
+            click.echo(f"{row.label}: all records of [{gap.gap.start}..{gap.gap.end}) were erased")
         for gap in row.coverage.gaps:
             between = " and ".join(timestamp_text(time) for time in (gap.after, gap.before) if time is not None)
             click.echo(

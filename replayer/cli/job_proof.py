@@ -49,6 +49,11 @@ def _print(proof: JobProof) -> None:
             click.echo(f"FAILURE {text}")
         if lane.sent_twice:
             click.echo(f"WARNING partition {lane.lane}: {lane.sent_twice} records were sent twice")
+        if lane.gone:
+            click.echo(
+                f"WARNING partition {lane.lane}: {lane.gone} records were pruned or erased from the archive since: "
+                "what was sent of them cannot be compared"
+            )
     for text in proof.warnings:
         click.echo(f"WARNING {text}")
     click.echo(proof.verdict)

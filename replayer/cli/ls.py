@@ -115,6 +115,9 @@ def _print_partitions(partitions: Sequence[dict[str, Any]]) -> None:
     droppable = ("WRITER", "GROUP", "EPOCH", "FROM", "CHUNKS", "GAPS", "SIZE", "TO")
     print_table(("PARTITION", *FIGURES, "GAPS", "EPOCH", "GROUP", "WRITER"), rows, droppable=droppable)
     for partition in partitions:
+        if partition["pruned_before"] is not None:
+            floor = partition["pruned_before"]
+            click.echo(f"partition {partition['partition']}: pruned, nothing below offset {floor} is kept")
         for gap in partition["gaps"]:
             click.echo(f"partition {partition['partition']}: gap [{gap['from']}..{gap['to']}) ({gap['reason']})")
 

@@ -58,6 +58,10 @@ def print_report(report: ArchiveReport) -> None:
     print_table(columns, rows, droppable=("CHUNKS", "NEXT OFFSET", "RECORDS", "GAPS"))
     for partition in report.partitions:
         place = f"{partition.topic}:{partition.partition}"
+        if partition.pruned_before is not None:
+            click.echo(f"{place} pruned: nothing below offset {partition.pruned_before} is kept")
+        if partition.erased:
+            click.echo(f"{place} erased: {listed([f'[{start}..{end})' for start, end in partition.erased])}")
         for gap in partition.gaps:
             click.echo(f"WARNING {place} recorded gap [{gap.start}..{gap.end}): {gap.reason}")
         for damage in partition.damage:

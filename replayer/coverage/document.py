@@ -32,9 +32,11 @@ def _partition(row: CoverageRow, axis: Axis | None) -> dict[str, Any]:
         "records_without_timestamp": coverage.untimed,
         "start_offset": coverage.start_offset,
         "next_offset": coverage.next_offset,
+        "pruned_before": coverage.pruned_before,
         "min_timestamp_ms": earliest,
         "max_timestamp_ms": latest,
         "gaps": list(map(_gap, coverage.gaps)),
+        "erased": list(map(_gap, coverage.erased)),
         "damage": list(map(_gap, coverage.damage)),
         "records_by_slice": [] if axis is None else [round(each) for each in sliced(coverage, axis).records.tolist()],
     }

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from index_format.chunk_index import Gap
+from index_format.chunk_index import ERASED, Gap
 from index_format.errors import BlockgzError
 from index_format.marker import ChunkEntry
 from replayer.read.damage import Unreadable
@@ -17,6 +17,7 @@ from replayer.read.partition import END, ArchivedPartition
 
 Column: TypeAlias = npt.NDArray[np.int64]
 Scale = Literal["time", "offset"]
+PRUNED = "pruned"
 
 
 class ChunkColumns(NamedTuple):
@@ -53,6 +54,7 @@ class PartitionCoverage:
     """One partition in offset order.
 
     `damage` are the offsets of catalogs that cannot be read, whose chunks are not in `chunks`; `errors` say why.
+    `erased` are gaps in which every record was erased; of those that were erased inside a chunk, only its index tells.
     """
 
     partition: int
@@ -62,6 +64,9 @@ class PartitionCoverage:
     gaps: tuple[TimedGap, ...]
     damage: tuple[TimedGap, ...] = ()
     errors: tuple[BlockgzError, ...] = ()
+    erased: tuple[TimedGap, ...] = ()
+    pruned: TimedGap | None = None
+    """The offsets below the floor, where the partition was pruned."""
 
     @cached_property
     def timed(self) -> ChunkColumns:
@@ -76,6 +81,11 @@ class PartitionCoverage:
     def untimed(self) -> int:
         """Records of chunks in which none has a timestamp."""
         return self.records - int(self.timed.records.sum())
+
+    @property
+    def pruned_before(self) -> int | None:
+        """The floor; None where nothing was pruned."""
+        return None if self.pruned is None else self.pruned.gap.end
 
     @property
     def times(self) -> tuple[int, int] | None:
@@ -127,8 +137,14 @@ class Slices:
 
 async def partition_coverage(partition: ArchivedPartition) -> PartitionCoverage:
     """The coverage of a partition from its marker and catalogs; no index and no data is read."""
+    coverage = await _coverage(partition)
+    newer = await partition.newer() if coverage.damage else None
+    return coverage if newer is None else await _coverage(newer)
+
+
+async def _coverage(partition: ArchivedPartition) -> PartitionCoverage:
     rows: list[tuple[int, ...]] = []
-    recorded = set(partition.listed_gaps)
+    recorded = set(partition.marked_gaps)
     damage: list[Unreadable] = []
     async for opened in partition.walk(0, END):
         if isinstance(opened, ChunkEntry):
@@ -148,14 +164,18 @@ async def partition_coverage(partition: ArchivedPartition) -> PartitionCoverage:
             recorded.update(opened.gaps)
     columns = np.array(rows, np.int64).reshape(-1, len(ChunkColumns._fields)).T
     chunks = ChunkColumns(*map(np.ascontiguousarray, columns))
+    gaps = sorted(partition.telling(recorded), key=lambda gap: gap.start)
+    pruned = [Gap(partition.began_at, partition.floor, PRUNED)] if partition.began_at < partition.floor else []
     return PartitionCoverage(
         partition.partition,
         partition.start_offset if partition.marker.next_offset is not None else None,
         partition.marker.next_offset,
         chunks,
-        timed_gaps(sorted(recorded, key=lambda gap: gap.start), chunks.timed),
+        timed_gaps([gap for gap in gaps if gap.reason != ERASED], chunks.timed),
         timed_gaps([Gap(each.start, each.end, each.reason) for each in damage], chunks.timed),
         tuple(each.error for each in damage),
+        timed_gaps([gap for gap in gaps if gap.reason == ERASED], chunks.timed),
+        next(iter(timed_gaps(pruned, chunks.timed)), None),
     )
 
 
@@ -183,7 +203,10 @@ def timed_gaps(gaps: Sequence[Gap], timed: ChunkColumns) -> tuple[TimedGap, ...]
 def axis_of(partitions: Sequence[PartitionCoverage], slices: int, scale: Scale = "time") -> Axis | None:
     """From the earliest to the latest record, or the lowest to the highest offset; None where there is none."""
     if scale == "offset":
-        spans = [(each.start_offset, each.next_offset) for each in partitions]
+        spans = [
+            (each.start_offset if each.pruned is None else each.pruned.gap.start, each.next_offset)
+            for each in partitions
+        ]
         known = [(start, end) for start, end in spans if start is not None and end is not None and start < end]
         return Axis(min(start for start, _ in known), max(end for _, end in known), slices, scale) if known else None
     times = [each.times for each in partitions if each.times is not None]

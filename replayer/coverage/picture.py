@@ -19,6 +19,7 @@ _SHORT_MS = 10_000
 """Times of an axis that is shorter are told to the millisecond."""
 _STYLE = (
     "text{font:12px sans-serif;fill:#222}.r{fill:#1f6fb4}.g{fill:#d1242f}.d{fill:#8b0000}.n{fill:#f2f2f2}"
+    ".e{fill:#8250df}.p{fill:#9a9a9a}"
     "@media(prefers-color-scheme:dark){text{fill:#ddd}.n{fill:#333}}"
 )
 
@@ -62,7 +63,8 @@ def html(title: str, rows: Sequence[CoverageRow], axis: Axis | None) -> str:
         f"<tr><td>{escape(row.label)}</td><td>{each.gap.start}</td><td>{each.gap.end}</td><td>{escape(each.gap.reason)}</td>"
         f"<td>{_when(each.after)}</td><td>{_when(each.before)}</td></tr>"
         for row in rows
-        for each in (*row.coverage.damage, *row.coverage.gaps)
+        for each in (*row.coverage.damage, *row.coverage.gaps, *row.coverage.erased, row.coverage.pruned)
+        if each is not None
     ]
     header = "<tr><th>partition</th><th>from offset</th><th>to</th><th>reason</th><th>after</th><th>before</th></tr>"
     table = f"<table>{header}{''.join(gaps)}</table>" if gaps else "<p>No gaps.</p>"
@@ -119,7 +121,14 @@ def _row(row: CoverageRow, slices: Slices, axis: Axis, top: int) -> Iterator[str
                 f'<rect class="r" x="{_x(first, axis):.2f}" y="{top}" width="{WIDTH / axis.slices * len(numbers):.2f}" '
                 f'height="{height}" fill-opacity="{0.2 + 0.8 * shade / _SHADES:.2f}"><title>{told}</title></rect>'
             )
-    for kind, word, gaps in (("g", "gap", row.coverage.gaps), ("d", "damage", row.coverage.damage)):
+    coverage = row.coverage
+    marks: list[tuple[str, str, Sequence[TimedGap]]] = [
+        ("p", "nothing below the floor", [coverage.pruned] if coverage.pruned else []),
+        ("e", "no record left", coverage.erased),
+        ("g", "gap", coverage.gaps),
+        ("d", "damage", coverage.damage),
+    ]
+    for kind, word, gaps in marks:
         for gap in _first_of_each_slice(gaps, axis):
             yield from _gap(gap, kind, word, axis, top)
     yield "</g>"

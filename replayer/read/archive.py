@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from copy import copy
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from blockgz_runtime.errors import AccessDenied, NoArchiveThere, NotInArchive, ObjectMissing
@@ -229,6 +230,15 @@ class Archive:
             raise ObjectMissing(LAYOUTS[self.layout](folder, newest.partition).marker)
         return await (await self._with_older(older)).continued_by(newest, continues.offset)
 
+    async def _reopened(self, folder: TopicFolder, partition: int, reader: ObjectReader) -> ArchivedPartition:
+        """The partition that ends in a folder, as its marker is now; raises as `open_partition`."""
+        same = copy(self)
+        same.reader = reader
+        found = await same._read_marker(folder, partition)
+        if found is None:
+            raise ObjectMissing(LAYOUTS[self.layout](folder, partition).marker)
+        return await same._with_older(found)
+
     async def open_topic(self, topic: str, partitions: Sequence[int] | None = None) -> tuple[ArchivedPartition, ...]:
         """The named partitions, or all that are archived, in order of their numbers; raises as `open_partition`."""
         opened = await self.survey_topic(topic, partitions)
@@ -273,7 +283,8 @@ class Archive:
                 raise MalformedObject(
                     f"{keys.marker} is not this partition's marker", why=f"it names {marker.topic}:{marker.partition}"
                 )
-            return ArchivedPartition(self.reader, keys, marker, self.max_block_bytes, self._cache)
+            reopen = partial(self._reopened, folder, partition)
+            return ArchivedPartition(self.reader, keys, marker, self.max_block_bytes, self._cache, (), reopen)
         if denied is not None:
             raise denied
         return None

@@ -1,13 +1,48 @@
-"""Damage while reading: which offsets it costs, and whether a reader stops there or skips them."""
+"""Damage while reading: which offsets it costs, whether a reader stops there or skips them, and when it is none.
 
+What is missing, or not what led to it, need not be damaged: it may have been rewritten and deleted since the marker was
+read. The marker is read again then, and only if it leads to the same object, that is damaged.
+"""
+
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 from blockgz_runtime.errors import ObjectMissing
 from index_format.errors import BlockgzError, FormatError
 
 Damaged = (FormatError, ObjectMissing)
 """The errors that mean damage; all others (denied, unavailable) end whatever is under way."""
+
+MOST_REWRITES = 5
+"""So often a marker is read again, and leads to something else that cannot be read either: then that is damaged."""
+
+
+class Rereadable(Protocol):
+    """A partition as one version of its marker describes it."""
+
+    async def newer(self, offset: int | None = None) -> Self | None:
+        """See ArchivedPartition."""
+
+
+P = TypeVar("P", bound=Rereadable)
+R = TypeVar("R")
+
+
+async def across_rewrites(partition: P, work: Callable[[P], Awaitable[R]]) -> R:
+    """What `work` finds in a partition; where it meets damage, in what the marker leads to now, if that is another.
+
+    For what can be done again from the start; see `replayer.read.selection.scan` for records.
+    """
+    for _ in range(MOST_REWRITES):
+        try:
+            return await work(partition)
+        except Damaged:
+            newer = await partition.newer()
+            if newer is None:
+                raise
+            partition = newer
+    return await work(partition)
 
 
 class Unreadable(NamedTuple):

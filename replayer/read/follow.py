@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow as pa
 from blockgz_runtime.errors import NotInArchive, StoreUnavailable
 from index_format.errors import MalformedObject
 from replayer.read.archive import Archive
+from replayer.read.damage import across_rewrites
 from replayer.read.partition import ArchivedPartition
 from replayer.read.positions import OffsetRange
 from replayer.read.record_filter import RecordFilter
@@ -27,7 +29,8 @@ async def last_records(selection: Selection, record_filter: RecordFilter, count:
     found: deque[pa.RecordBatch] = deque()
     missing = records = count
     while missing and stop > start:
-        middle = await _start_of_last(selection._replace(offsets=OffsetRange(start, stop)), record_filter, records)
+        find = partial(_start_of_last, offsets=OffsetRange(start, stop), record_filter=record_filter, records=records)
+        middle = await across_rewrites(selection.partition, find)
         part = await _last_of(selection._replace(offsets=OffsetRange(middle, stop)), record_filter, missing)
         found.extendleft(reversed(part))
         missing -= sum(batch.num_rows for batch in part)
@@ -50,9 +53,11 @@ async def _last_of(selection: Selection, record_filter: RecordFilter, count: int
     return list(batches)
 
 
-async def _start_of_last(selection: Selection, record_filter: RecordFilter, records: int) -> int:
+async def _start_of_last(
+    partition: ArchivedPartition, offsets: OffsetRange, record_filter: RecordFilter, records: int
+) -> int:
     """The offset where the blocks begin that hold the last `records` of a selection, conditions aside."""
-    partition, (start, stop) = selection
+    start, stop = offsets
     entry = await partition.chunk_before(stop)
     while entry is not None and entry.next_offset > start:
         if record_filter.may_match(entry):
@@ -173,8 +178,8 @@ class Follower:
                 why="another archive, or an old copy of this one, has replaced it",
                 remedy="start again if that was intended",
             )
-        for gap in newer.marker.gaps:
-            if gap.end > max(position, before.next_offset) and gap not in before.marker.gaps:
+        for gap in newer.listed_gaps:
+            if gap.end > max(position, before.next_offset) and gap not in before.listed_gaps:
                 self._announce(f"partition {newer} has a gap [{gap.start}..{gap.end}): {gap.reason}")
         self._followed[number] = Followed(newer, max(position, newer.next_offset))
         return Selection(newer, OffsetRange(position, newer.next_offset)) if newer.next_offset > position else None

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from blockgz_runtime.errors import NotInArchive, UsageError
-from index_format.chunk_index import Gap
+from index_format.chunk_index import EMPTY, ERASED, Gap
 from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
 from index_format.marker import ChunkEntry
@@ -19,7 +19,7 @@ from index_format.records import Record, batch_from_records, is_large, record_at
 from index_format.seek import block_at_or_after, gap_at, range_groups
 from replayer.read.archive import Archive
 from replayer.read.blocks import RANGE_BYTES, READ_AHEAD, RangeRead, StoredBlock, decoded_near, fetch_range, read_block
-from replayer.read.damage import Damaged
+from replayer.read.damage import MOST_REWRITES, Damaged, across_rewrites
 from replayer.read.partition import ArchivedPartition, Chunk
 from replayer.read.positions import (
     AtOffset,
@@ -62,6 +62,29 @@ class BeforeFirst:
     @property
     def why(self) -> str:
         return f"the archive begins at offset {self.first_offset}"
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """The offset lies below the floor."""
+
+    floor: int
+
+    @property
+    def why(self) -> str:
+        return f"it was pruned: the archive keeps nothing of this partition below offset {self.floor}"
+
+
+@dataclass(frozen=True)
+class Erased:
+    """The record was erased, with all that were at offsets [start, end)."""
+
+    start: int
+    end: int
+
+    @property
+    def why(self) -> str:
+        return f"it was erased from the archive, as offsets [{self.start}..{self.end}) were"
 
 
 @dataclass(frozen=True)
@@ -120,7 +143,7 @@ class Lost:
     error: BlockgzError
 
 
-Absent = BeforeFirst | NotYet | InGap | Hole | AfterLast
+Absent = BeforeFirst | Pruned | NotYet | InGap | Erased | Hole | AfterLast
 """Why there is no record; `why` is the reason for people."""
 Outcome = Found | Absent | Lost
 Outcomes = dict[int, Outcome]
@@ -158,6 +181,19 @@ async def look_up_all(partition: ArchivedPartition, offsets: Iterable[int]) -> O
 
     All outcomes are held in memory. What is damaged costs only the offsets that it holds.
     """
+    outcomes = await _all_outcomes(partition, offsets)
+    for _ in range(MOST_REWRITES):
+        lost = [offset for offset, outcome in outcomes.items() if isinstance(outcome, Lost)]
+        newer = await partition.newer(lost[0]) or await partition.newer() if lost else None
+        if newer is None:
+            break
+        partition = newer
+        outcomes |= await _all_outcomes(partition, lost)
+    return outcomes
+
+
+async def _all_outcomes(partition: ArchivedPartition, offsets: Iterable[int]) -> Outcomes:
+    """The same by one version of the marker."""
     wanted = sorted(set(offsets))
     outcomes: Outcomes = {}
     by_chunk: dict[str, tuple[ChunkEntry, list[int]]] = {}
@@ -218,7 +254,7 @@ async def look_up_position(partition: ArchivedPartition, position: Position) -> 
     """
     if isinstance(position, AtTime):
         try:
-            return await _first_since(partition, position.timestamp)
+            return await across_rewrites(partition, lambda newest: _first_since(newest, position.timestamp))
         except Damaged as error:
             return Lost(error)
     offset = await resolve_position(position, partition)
@@ -227,6 +263,8 @@ async def look_up_position(partition: ArchivedPartition, position: Position) -> 
         match outcome:
             case InGap(gap):
                 offset = gap.end
+            case Erased(end=end) | Pruned(floor=end):
+                offset = end
             case Hole(after=int(after)):
                 offset = after
             case Hole() | NotYet() if isinstance(position, Latest | BeforeEnd):
@@ -239,7 +277,7 @@ async def look_up_position(partition: ArchivedPartition, position: Position) -> 
 
 async def _newest(partition: ArchivedPartition) -> Outcome:
     try:
-        offset = await _last_before(partition, partition.next_offset)
+        offset = await across_rewrites(partition, lambda newest: _last_before(newest, partition.next_offset))
     except Damaged as error:
         return Lost(error)
     return AfterLast(partition.next_offset) if offset is None else (await look_up_all(partition, [offset]))[offset]
@@ -256,18 +294,24 @@ async def _first_since(partition: ArchivedPartition, timestamp: int) -> Found | 
 
 async def _entry(partition: ArchivedPartition, offset: int) -> ChunkEntry | Outcome:
     """The chunk that must tell, or what marker and catalogs say without one."""
-    gap = gap_at(partition.listed_gaps, offset)
-    if gap is not None:
-        return InGap(gap)
-    if partition.marker.next_offset is None or offset >= partition.marker.next_offset:
-        return NotYet(partition.next_offset)
-    if offset < partition.start_offset:
-        return BeforeFirst(partition.start_offset)
+    if partition.began_at <= offset < partition.floor:
+        return Pruned(partition.floor)
     try:
+        gap = await partition.gap_at(offset)
+        if gap is not None:
+            return _in_gap(gap)
+        if partition.marker.next_offset is None or offset >= partition.marker.next_offset:
+            return NotYet(partition.next_offset)
+        if offset < partition.start_offset:
+            return BeforeFirst(partition.start_offset)
         entry = await partition.chunk_at_or_after(offset)
         return entry or Hole(await _last_before(partition, offset), None)
     except Damaged as error:
         return Lost(error)
+
+
+def _in_gap(gap: Gap) -> InGap | Erased:
+    return Erased(gap.start, gap.end) if gap.reason == ERASED else InGap(gap)
 
 
 async def _located(
@@ -295,8 +339,11 @@ async def _block(partition: ArchivedPartition, chunk: Chunk, offset: int) -> int
     """The number of the block that must tell about an offset, or what the index says without it."""
     blocks = chunk.index.blocks
     gap = gap_at(chunk.index.gaps, offset)
-    if gap is not None:
-        return InGap(gap)
+    if gap is not None and gap.reason != EMPTY:
+        return _in_gap(gap)
+    erased = next((each for each in chunk.index.erased or () if offset in each), None)
+    if erased is not None:
+        return Erased(erased.start, erased.end)
     number = block_at_or_after(blocks, offset)
     try:
         if number is None:

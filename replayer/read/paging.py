@@ -1,18 +1,18 @@
 """Pages of records around a position, both ways, with what stands where no record is: gaps, holes and damage."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from index_format.chunk_index import Gap
+from index_format.chunk_index import EMPTY, ERASED, Gap
 from index_format.marker import ChunkEntry
 from index_format.records import Record, iter_records, payload_bytes
 from index_format.seek import blocks_between
 from replayer.read.blocks import decoded_parts, fetch_blocks, unreadable_blocks
-from replayer.read.damage import Damaged, Unreadable
+from replayer.read.damage import MOST_REWRITES, Damaged, Unreadable
 from replayer.read.partition import END, ArchivedPartition, Chunk
 from replayer.read.positions import BeforeEnd, Latest, OffsetRange, Position, resolve_position
 from replayer.read.selection import trimmed
@@ -22,6 +22,7 @@ PAGE_BYTES = 8 * 1024 * 1024
 MOST_DAMAGED = 20
 """A page with so many damaged places ends."""
 HOLE = "no record: compacted away, aborted, or a transaction marker"
+ERASED_HERE = "erased from the archive"
 
 Piece: TypeAlias = pa.RecordBatch | Unreadable
 
@@ -31,7 +32,7 @@ class Missing(NamedTuple):
 
     start: int
     end: int
-    kind: Literal["gap", "hole", "damage"]
+    kind: Literal["gap", "hole", "damage", "pruned", "erased"]
     reason: str
 
 
@@ -65,6 +66,10 @@ async def page_at(partition: ArchivedPartition, position: Position, count: int) 
 
 async def page_from(partition: ArchivedPartition, offset: int, count: int) -> Page:
     """At most `count` records at and above an offset. Raises as opening a chunk does, unless that is damage."""
+    return await _sound(partition, lambda newest: _page_from(newest, offset, count))
+
+
+async def _page_from(partition: ArchivedPartition, offset: int, count: int) -> Page:
     start = min(max(offset, partition.start_offset), partition.next_offset)
     taken = _Taken(partition, count)
     async with aclosing(_upwards(partition, start, taken.chunks)) as pieces:
@@ -78,6 +83,23 @@ async def page_from(partition: ArchivedPartition, offset: int, count: int) -> Pa
 
 async def page_before(partition: ArchivedPartition, offset: int, count: int) -> Page:
     """At most `count` records below an offset. Raises as opening a chunk does, unless that is damage."""
+    return await _sound(partition, lambda newest: _page_before(newest, offset, count))
+
+
+async def _sound(partition: ArchivedPartition, make: Callable[[ArchivedPartition], Awaitable[Page]]) -> Page:
+    """A page; where there is damage on it, the page that the marker of now leads to, if that is another."""
+    page = await make(partition)
+    for _ in range(MOST_REWRITES):
+        damaged = [each for each in page.items if isinstance(each, Missing) and each.kind == "damage"]
+        newer = await partition.newer(damaged[0].start) if damaged else None
+        if newer is None:
+            break
+        partition = newer
+        page = await make(partition)
+    return page
+
+
+async def _page_before(partition: ArchivedPartition, offset: int, count: int) -> Page:
     end = min(max(offset, partition.start_offset), partition.next_offset)
     taken = _Taken(partition, count)
     async with aclosing(_downwards(partition, end, taken.chunks)) as pieces:
@@ -134,11 +156,15 @@ class _Taken:
 
     def page(self, offsets: OffsetRange) -> Page:
         """The page of what was taken, which covers these offsets."""
-        gaps: Iterable[Gap] = {
-            *self._partition.listed_gaps,
-            *(gap for chunk in self.chunks.values() for gap in chunk.index.gaps),
-        }
-        known = [Missing(gap.start, gap.end, "gap", gap.reason) for gap in gaps]
+        partition, chunks = self._partition, self.chunks.values()
+        gaps: Iterable[Gap] = {*partition.read_gaps, *(gap for chunk in chunks for gap in chunk.index.gaps)}
+        known = [_told_gap(gap) for gap in gaps if gap.reason != EMPTY]
+        for chunk in chunks:
+            known += [Missing(each.start, each.end, "erased", ERASED_HERE) for each in chunk.index.erased or ()]
+        floor = partition.floor
+        if partition.began_at < floor == offsets.start:
+            offsets = OffsetRange(partition.began_at, offsets.end)
+            known.append(Missing(partition.began_at, floor, "pruned", f"pruned: nothing below {floor} is kept"))
         records: list[Record] = []
         for piece in self._pieces:
             if isinstance(piece, Unreadable):
@@ -149,10 +175,16 @@ class _Taken:
         return Page(
             tuple(_filled(offsets, records, sorted(known))),
             *offsets,
-            opened_bytes=sum(chunk.index.data.bytes for chunk in self.chunks.values()),
-            has_before=offsets.start > self._partition.start_offset,
-            has_after=offsets.end < self._partition.next_offset,
+            opened_bytes=sum(chunk.index.data.bytes for chunk in chunks),
+            has_before=offsets.start > partition.start_offset,
+            has_after=offsets.end < partition.next_offset,
         )
+
+
+def _told_gap(gap: Gap) -> Missing:
+    if gap.reason == ERASED:
+        return Missing(gap.start, gap.end, "erased", ERASED_HERE)
+    return Missing(gap.start, gap.end, "gap", gap.reason)
 
 
 def _filled(offsets: OffsetRange, records: Sequence[Record], known: Sequence[Missing]) -> Iterable[Record | Missing]:

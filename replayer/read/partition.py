@@ -1,17 +1,20 @@
 """One partition of an archive as its marker describes it; each catalog and index checked against what led to it."""
 
 import asyncio
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
+from blockgz_runtime.errors import NotInArchive
 from blockgz_runtime.store.reader import ObjectReader
 from index_format import objects
-from index_format.chunk_index import ChunkIndex, Gap
+from index_format.chunk_index import EMPTY, ChunkIndex, Gap
 from index_format.errors import MalformedObject
 from index_format.keys import INDEX_SUFFIXES, PartitionKeys, data_suffix, is_catalog_name
 from index_format.marker import (
@@ -25,8 +28,8 @@ from index_format.marker import (
     decode_catalog,
     decode_index,
 )
-from index_format.seek import TimeBounded, span_at_or_after, span_for_time
-from replayer.read.damage import Damage, Damaged, Unreadable
+from index_format.seek import TimeBounded, gap_at, span_at_or_after
+from replayer.read.damage import Damage, Damaged, Unreadable, across_rewrites
 from replayer.read.prefetch import prefetched, streamed
 
 CONCURRENT_CATALOGS = 16
@@ -66,6 +69,9 @@ class OlderFolder(NamedTuple):
     offset: int
     """From here on, the next folder holds the records."""
     start_offset: int
+    pruned_before: int
+    """At most `offset`."""
+    is_maintained: bool
     spans: tuple[LeveledSpan, ...]
     """All below `offset`."""
     gaps: tuple[Gap, ...]
@@ -88,8 +94,9 @@ class ArchivedPartition:
         max_block_bytes: int,
         cache: ObjectCache | None = None,
         older: Sequence[OlderFolder] = (),
+        reopen: Callable[[ObjectReader], Awaitable["ArchivedPartition"]] | None = None,
     ) -> None:
-        """`older`: the folders that it continues, oldest first."""
+        """`older`: the folders that it continues, oldest first. `reopen` reads its marker again, as `newer` asks."""
         self.reader = reader
         self.keys = keys
         self.marker = marker
@@ -99,6 +106,9 @@ class ArchivedPartition:
         self._cache = cache
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._older = older
+        self._reopen = reopen
+        self.floor = max(marker.pruned_before, *(folder.pruned_before for folder in older), 0)
+        """Below it nothing is archived any more; 0 where nothing was pruned."""
         own = {ref.name: level for level, refs in enumerate(marker.catalogs, 1) for ref in refs}
         newest = tuple(LeveledSpan(span, own.get(span.name, 0)) for span in marker.spans)
         self.spans = (*(span for folder in older for span in folder.spans), *newest)
@@ -121,7 +131,12 @@ class ArchivedPartition:
 
     @property
     def start_offset(self) -> int:
-        """The first archived position; 0 where nothing is archived yet."""
+        """The first position that is archived, the floor where it was pruned; 0 where nothing is archived yet."""
+        return max(self.began_at, self.floor)
+
+    @property
+    def began_at(self) -> int:
+        """The first position that ever was archived."""
         starts = [folder.start_offset for folder in self._older if folder.start_offset < folder.offset]
         return starts[0] if starts else self.own_start
 
@@ -136,6 +151,11 @@ class ArchivedPartition:
         return self.marker.next_offset or 0
 
     @property
+    def is_maintained(self) -> bool:
+        """Whether its chunks may have been rewritten."""
+        return bool(self.marker.maintenance) or any(folder.is_maintained for folder in self._older)
+
+    @property
     def folders(self) -> tuple[tuple[PartitionKeys, int], ...]:
         """The folders that hold it, oldest first, each with the offset where its part begins."""
         starts = [folder.start_offset for folder in self._older[:1]] + [folder.offset for folder in self._older]
@@ -143,10 +163,24 @@ class ArchivedPartition:
             zip([*(folder.keys for folder in self._older), self.keys], starts or [self.own_start], strict=True)
         )
 
-    @property
+    @cached_property
     def listed_gaps(self) -> tuple[Gap, ...]:
-        """The gaps that are known without reading a catalog."""
+        """The gaps that are known without reading a catalog, as far as they tell a reader something."""
+        return self.telling(self.marked_gaps)
+
+    @cached_property
+    def marked_gaps(self) -> tuple[Gap, ...]:
+        """All gaps that its markers list."""
         return (*(gap for folder in self._older for gap in folder.gaps), *self.marker.gaps)
+
+    @property
+    def read_gaps(self) -> tuple[Gap, ...]:
+        """The gaps that are known from markers and the catalogs that are remembered, in no order."""
+        return self.telling((*self.marked_gaps, *(gap for each in self._catalogs.values() for gap in each.gaps)))
+
+    def telling(self, gaps: Iterable[Gap]) -> tuple[Gap, ...]:
+        """Of gaps those that are no mere holes, and lie above the floor or reach beyond it."""
+        return tuple(gap for gap in gaps if gap.reason != EMPTY and gap.end > self.floor)
 
     @property
     def num_records(self) -> int:
@@ -181,7 +215,29 @@ class ArchivedPartition:
         """
         older = [await self._cut(folder.keys, folder, offset) for folder in self._older]
         older.append(await self._cut(self.keys, None, offset))
-        return ArchivedPartition(self.reader, newer.keys, newer.marker, self.max_block_bytes, self._cache, older)
+        return ArchivedPartition(
+            self.reader, newer.keys, newer.marker, self.max_block_bytes, self._cache, older, newer._reopen
+        )
+
+    async def newer(self, offset: int | None = None) -> "ArchivedPartition | None":
+        """The partition as its marker is now, where that leads to something else: at an offset, or in its catalogs.
+
+        For who finds damage: an object may have been rewritten, and deleted, since this marker was read. None where
+        the marker leads to the same, or cannot be read.
+        """
+        if self._reopen is None:
+            return None
+        try:
+            found = await self._reopen(self.reader)
+        except (*Damaged, NotInArchive):
+            return None
+        return None if found._led_to(offset) == self._led_to(offset) else found
+
+    def _led_to(self, offset: int | None) -> tuple[int, Sequence[tuple[str, str]]]:
+        if offset is None:
+            return self.floor, [(span.name, span.sha256) for span, level in self.spans if level]
+        span = span_at_or_after(self._bare, offset)
+        return max(0, self.floor - offset), [] if span is None else [(span.name, span.sha256)]
 
     async def _cut(self, keys: PartitionKeys, folder: OlderFolder | None, offset: int) -> OlderFolder:
         """One of its folders, cut at an offset."""
@@ -206,9 +262,11 @@ class ArchivedPartition:
                     )
                 originals[span.name] = self.as_stored(span)
                 kept.append(LeveledSpan(replace(span, next_offset=offset), 0))
-        inside = [Gap(gap.start, min(gap.end, offset), gap.reason) for gap in gaps if gap.start < offset]
+        inside = [replace(gap, end=min(gap.end, offset)) for gap in gaps if gap.start < offset]
         start = folder.start_offset if folder else self.own_start
-        return OlderFolder(keys, offset, start, tuple(kept), tuple(inside), originals)
+        floor = min(folder.pruned_before if folder else self.marker.pruned_before, offset)
+        is_maintained = folder.is_maintained if folder else bool(self.marker.maintenance)
+        return OlderFolder(keys, offset, start, floor, is_maintained, tuple(kept), tuple(inside), originals)
 
     async def entries(
         self, start: int, end: int, wanted: Callable[[TimeBounded], bool] | None = None
@@ -228,17 +286,32 @@ class ArchivedPartition:
         self, start: int, end: int, wanted: Callable[[TimeBounded], bool] | None = None
     ) -> AsyncIterator[ChunkEntry | Catalog | Unreadable]:
         """The same with what is met on the way: each catalog before its entries, and those that cannot be read."""
-        return self._walk(self.spans, start, end, wanted)
+        return self._walk(self.spans, max(start, self.floor), end, wanted)
 
     async def gaps(self) -> tuple[Gap, ...]:
-        """All recorded gaps in offset order; reads all catalogs, because old gaps fold into them."""
-        found = set(self.listed_gaps)
+        """All recorded gaps in offset order but mere holes; reads all catalogs, because old gaps fold into them."""
+        return await across_rewrites(self, ArchivedPartition._gaps)
+
+    async def _gaps(self) -> tuple[Gap, ...]:
+        found = set(self.marked_gaps)
         async for opened in self.walk(0, END):
             if isinstance(opened, Unreadable):
                 raise opened.error
             if not isinstance(opened, ChunkEntry):
                 found.update(opened.gaps)
-        return tuple(sorted(found, key=lambda gap: gap.start))
+        return tuple(sorted(self.telling(found), key=lambda gap: gap.start))
+
+    async def gap_at(self, offset: int) -> Gap | None:
+        """The gap that markers or catalogs list at an offset, if it is no mere hole; reads one catalog per level."""
+        gap = gap_at(self.listed_gaps, offset)
+        span: Span | None = None if gap is not None else span_at_or_after(self._bare, offset)
+        level = 0 if span is None else self._levels.get(span.name, 0)
+        while isinstance(span, CatalogReference) and span.start_offset <= offset:
+            catalog = await self.catalog(span, level)
+            gap = gap_at(self.telling(catalog.gaps), offset)
+            span = None if gap is not None else span_at_or_after(catalog.entries, offset)
+            level -= 1
+        return gap
 
     async def chunk(self, entry: ChunkEntry) -> Chunk:
         """The chunk of an entry with its index, checked against it; the newest few are remembered."""
@@ -264,15 +337,27 @@ class ArchivedPartition:
 
     async def chunk_at_or_after(self, offset: int) -> ChunkEntry | None:
         """The first chunk that ends above `offset`."""
-        return await self._descend(lambda spans: span_at_or_after(spans, offset))
+        offset = max(offset, self.floor)
+
+        def candidates(spans: Sequence[Span]) -> Iterator[Span]:
+            first = bisect_right(spans, offset, key=lambda span: span.next_offset)
+            return (spans[number] for number in range(first, len(spans)))
+
+        return await self._descend(self._bare, candidates)
 
     async def chunk_before(self, offset: int) -> ChunkEntry | None:
         """The last chunk that starts below `offset`."""
-        return await self._descend(lambda spans: next((s for s in reversed(spans) if s.start_offset < offset), None))
+        floor = self.floor
+        return await self._descend(
+            self._bare, lambda spans: (s for s in reversed(spans) if s.start_offset < offset and s.next_offset > floor)
+        )
 
     async def chunk_for_time(self, timestamp: int) -> ChunkEntry | None:
         """The first chunk with a record at or after `timestamp` (ms)."""
-        return await self._descend(lambda spans: span_for_time(spans, timestamp))
+        floor = self.floor
+        return await self._descend(
+            self._bare, lambda spans: (s for s in spans if s.max_timestamp >= timestamp and s.next_offset > floor)
+        )
 
     async def catalog(self, reference: CatalogReference, level: int) -> Catalog:
         """The catalog of a reference, checked against it; asked for at once, it is read once. Many are remembered."""
@@ -305,17 +390,25 @@ class ArchivedPartition:
             return await fetch()
         return await self._cache.through(self.marker.archive_id, key, sha256, fetch)
 
-    async def _descend(self, pick: Callable[[Sequence[Span]], Span | None]) -> ChunkEntry | None:
-        span = pick(self._bare)
-        level = self._levels.get(span.name, 0) if span is not None else 0
-        while isinstance(span, CatalogReference):
-            catalog = await self.catalog(span, level)
-            reference, span = span, pick(catalog.entries)
-            if span is None:
-                raise MalformedObject(f"catalog {reference.name} is not what its reference says", why="bounds differ")
-            level -= 1
-        assert span is None or isinstance(span, ChunkEntry)
-        return span
+    async def _descend(
+        self,
+        spans: Sequence[Span],
+        candidates: Callable[[Sequence[Span]], Iterator[Span]],
+        level: int | None = None,
+    ) -> ChunkEntry | None:
+        """The first chunk among candidates, in their order; a catalog may have none, where only gaps are left in it.
+
+        `level` is that of the spans, None for those of the marker.
+        """
+        for span in candidates(spans):
+            if isinstance(span, ChunkEntry):
+                return span
+            assert isinstance(span, CatalogReference)
+            here = self._levels[span.name] if level is None else level
+            found = await self._descend((await self.catalog(span, here)).entries, candidates, here - 1)
+            if found is not None:
+                return found
+        return None
 
     async def _walk(
         self, spans: Iterable[LeveledSpan], start: int, end: int, wanted: Callable[[TimeBounded], bool] | None
@@ -365,6 +458,8 @@ class PartitionSummary:
     next_offset: int | None
     min_timestamp_ms: int | None
     max_timestamp_ms: int | None
+    pruned_before: int | None = None
+    """The floor, below which nothing is kept; None where nothing was pruned."""
 
 
 def summarize(partition: ArchivedPartition) -> PartitionSummary:
@@ -380,4 +475,5 @@ def summarize(partition: ArchivedPartition) -> PartitionSummary:
         next_offset=partition.marker.next_offset,
         min_timestamp_ms=min((max(span.min_timestamp, 0) for span in timed), default=None),
         max_timestamp_ms=max((span.max_timestamp for span in timed), default=None),
+        pruned_before=partition.floor or None,
     )

@@ -11,6 +11,7 @@ import pyarrow as pa
 from blockgz_runtime.errors import UsageError
 from index_format.seek import block_for_time
 from replayer.read.blocks import read_block
+from replayer.read.damage import across_rewrites
 from replayer.read.partition import ArchivedPartition, Chunk
 
 FORMS = (
@@ -195,6 +196,10 @@ async def seek_time(partition: ArchivedPartition, timestamp: int) -> int:
     One catalog per level, one index and one block are read. Where the record format holds no timestamps (`text`), the
     answer is exact to the block only: its first offset.
     """
+    return await across_rewrites(partition, lambda newest: _seek_time(newest, timestamp))
+
+
+async def _seek_time(partition: ArchivedPartition, timestamp: int) -> int:
     place = await block_at_time(partition, timestamp)
     if place is None:
         return partition.next_offset

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from blockgz_runtime.errors import NotInArchive, UsageError
-from index_format.marker import ChunkEntry
+from index_format.chunk_index import ERASED
+from index_format.marker import ChunkCatalog, ChunkEntry, ReferenceCatalog
 from index_format.seek import TimeBounded
 from replayer.read.archive import Archive
 from replayer.read.blocks import (
@@ -23,7 +24,7 @@ from replayer.read.blocks import (
     stored_blocks,
     worked,
 )
-from replayer.read.damage import STOP, Damaged, DamagePolicy, Unreadable
+from replayer.read.damage import MOST_REWRITES, STOP, Damaged, DamagePolicy, Unreadable
 from replayer.read.partition import ArchivedPartition, Chunk
 from replayer.read.positions import AtOffset, AtTime, OffsetRange, Position, resolve_range
 from replayer.read.record_filter import RecordFilter
@@ -124,7 +125,49 @@ async def scan(
     `wanted` is asked of catalogs, chunks and blocks: what it refuses is not read, nor is anything below it.
     `on_damage` meets each damaged block, chunk or catalog in its place, with the offsets that it costs within the
     wanted ones; by default the scan ends there with a FormatError or ObjectMissing. What came before is right.
+    What was rewritten since the marker was read is read through the marker of now, from the same offset on. It meets
+    offsets that were pruned as well: NotInArchive by default.
     """
+    at, rewrites = start_offset, 0
+    while True:
+        if at < min(partition.floor, end_offset):
+            on_damage.meet(_pruned(partition, at, min(partition.floor, end_offset)))
+            at = partition.floor
+        newer: ArchivedPartition | None = None
+        async with aclosing(_scan(partition, at, end_offset, wanted, ahead)) as items:
+            async for item in items:
+                if not isinstance(item, Unreadable):
+                    yield item
+                    del item
+                    continue
+                rewrites = rewrites if item.start == at else 0
+                at = item.start
+                newer = await partition.newer(at) if rewrites < MOST_REWRITES else None
+                if newer is not None:
+                    break
+                on_damage.meet(item)
+        if newer is None:
+            return
+        partition, rewrites = newer, rewrites + 1
+
+
+def _pruned(partition: ArchivedPartition, start: int, end: int) -> Unreadable:
+    error = NotInArchive(
+        f"offsets [{start}..{end}) of {partition} were pruned",
+        why=f"the archive keeps nothing of it below offset {partition.floor}",
+        remedy=f"begin at offset {partition.floor}, or at earliest",
+    )
+    return Unreadable(start, end, 0, partition.keys.marker, error)
+
+
+async def _scan(
+    partition: ArchivedPartition,
+    start_offset: int,
+    end_offset: int,
+    wanted: Callable[[TimeBounded], bool] | None,
+    ahead: ReadAhead,
+) -> AsyncGenerator[pa.RecordBatch | Unreadable]:
+    """What one version of a marker leads to, and what cannot be read in its place."""
 
     def decode(block: StoredBlock) -> deque[pa.RecordBatch]:
         return deque(decoded_parts(block, partition.max_block_bytes))
@@ -135,7 +178,7 @@ async def scan(
         if isinstance(item, Unreadable):
             start, end = max(item.start, start_offset), min(item.end, end_offset)
             if start < end:
-                on_damage.meet(item._replace(start=start, end=end))
+                yield item._replace(start=start, end=end)
         elif isinstance(item, deque):
             while item:
                 part = trimmed(item.popleft(), start_offset, end_offset)
@@ -158,6 +201,34 @@ async def chosen_entries(
     async for opened in partition.walk(start, end, wanted):
         if isinstance(opened, ChunkEntry | Unreadable):
             yield opened
+
+
+async def erased_ranges(partition: ArchivedPartition, start: int, end: int) -> list[OffsetRange]:
+    """The offsets of [start, end) whose records were erased, in order and apart; reads catalogs and indexes.
+
+    What is damaged tells of none.
+    """
+    if not partition.is_maintained:
+        return []
+    found = [(gap.start, gap.end) for gap in partition.listed_gaps if gap.reason == ERASED]
+    async for opened in partition.walk(start, end):
+        if isinstance(opened, ChunkCatalog | ReferenceCatalog):
+            found += [(gap.start, gap.end) for gap in partition.telling(opened.gaps) if gap.reason == ERASED]
+    async for chunk in readable_chunks(partition, chosen_entries(partition, start, end)):
+        if isinstance(chunk, Chunk):
+            found += [(each.start, each.end) for each in chunk.index.erased or ()]
+    return joined_ranges((max(low, start), min(high, end)) for low, high in found if low < end and high > start)
+
+
+def joined_ranges(ranges: Iterable[tuple[int, int]]) -> list[OffsetRange]:
+    """The offsets of ranges, in order and apart."""
+    found: list[OffsetRange] = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1].end:
+            found[-1] = OffsetRange(found[-1].start, max(found[-1].end, end))
+        else:
+            found.append(OffsetRange(start, end))
+    return found
 
 
 async def _check_timestamps(partition: ArchivedPartition) -> None:

@@ -27,6 +27,7 @@ def plan_json(plan: ReplayPlan) -> dict[str, Any]:
                 "bytes": source.bytes,
                 "min_timestamp_ms": source.timestamps.min if source.timestamps else None,
                 "max_timestamp_ms": source.timestamps.max if source.timestamps else None,
+                "pruned": _range_json(source.pruned),
             }
             for source in plan.sources
         ],

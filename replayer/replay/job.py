@@ -2,8 +2,8 @@
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -95,6 +95,21 @@ def first_positions(
         progress = {source: SourceProgress(ranges[source].start, *ranges[source]) for source in sources}
         positions[lane] = LanePosition(job.selection, history[:HASH_DIGITS], 0, progress)
     return positions
+
+
+def rewritten_since(
+    first: Mapping[int, LanePosition], recorded: Mapping[int, LanePosition], maintained: Container[int]
+) -> dict[int, LanePosition]:
+    """Where each lane stands before the first record, with the recorded history where maintainers are at work.
+
+    They rewrite chunks, and leave the records at their offsets: the chunks cannot tell whether it is the same archive.
+    """
+    return {
+        lane: replace(position, history=recorded[lane].history)
+        if lane in recorded and any(source in maintained for source in position.sources)
+        else position
+        for lane, position in first.items()
+    }
 
 
 def followed_positions(job: Job, selections: Sequence[Selection], pipeline: Pipeline) -> dict[int, LanePosition]:

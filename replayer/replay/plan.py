@@ -16,8 +16,9 @@ from index_format.marker import ChunkEntry
 from index_format.seek import TimeBounded, blocks_between
 from replayer.kafka.topic_facts import TopicConfig, TopicFacts, Watermarks
 from replayer.read.blocks import RANGE_BYTES, read_block, unreadable_blocks, unreadable_chunk
-from replayer.read.damage import Damaged, DamagePolicy, Unreadable
+from replayer.read.damage import Damaged, DamagePolicy, Unreadable, across_rewrites
 from replayer.read.partition import ArchivedPartition, Chunk
+from replayer.read.positions import OffsetRange
 from replayer.read.prefetch import prefetched
 from replayer.read.record_filter import RecordFilter
 from replayer.read.selection import Reading, Selection, chosen_entries, selected, trimmed
@@ -51,6 +52,8 @@ class SourcePartition:
     """Of the blocks that are read; None where there are none."""
     gaps: tuple[Gap, ...] = ()
     """Recorded gaps that begin or end inside."""
+    pruned: OffsetRange | None = None
+    """What lies below the floor, where that is where the offsets begin."""
     record_formats: frozenset[str] = frozenset({"json"})
     stored_bytes: int = 0
     requests: int = 0
@@ -183,8 +186,17 @@ async def describe_source(selection: Selection, reading: Reading = EVERYTHING) -
     the record format. Blocks whose timestamps the filter rules out do not count. Raises a FormatError or ObjectMissing
     where the archive is damaged, unless the reading passes over damage.
     """
+    on_damage = reading.on_damage(selection.partition)
+
+    async def described(partition: ArchivedPartition) -> SourcePartition:
+        return await _described(selection._replace(partition=partition), reading, on_damage)
+
+    return await across_rewrites(selection.partition, described)
+
+
+async def _described(selection: Selection, reading: Reading, on_damage: DamagePolicy) -> SourcePartition:
     partition, (start, end) = selection
-    wanted, on_damage = reading.filter.may_match, reading.on_damage(partition)
+    wanted = reading.filter.may_match
     spans: list[ChunkEntry | BlockEntry] = []
     formats: set[str] = set()
     sums = _Sums()
@@ -215,6 +227,7 @@ async def describe_source(selection: Selection, reading: Reading = EVERYTHING) -
         bytes=sums.bytes,
         timestamps=_bounds(spans, reading.filter),
         gaps=tuple(gap for gap in await _gaps(selection, on_damage) if gap.start < end and gap.end > start),
+        pruned=OffsetRange(partition.began_at, start) if partition.began_at < partition.floor == start else None,
         record_formats=frozenset(formats),
         stored_bytes=sums.stored_bytes,
         requests=sums.requests,

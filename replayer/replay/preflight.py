@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from blockgz_runtime.errors import NoSuchTopic
 from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import TopicConfig, TopicFacts
-from replayer.replay.plan import LOSSLESS_FORMATS, Preflight, ReplayPlan, TargetRequest
+from replayer.read.positions import OffsetRange
+from replayer.replay.plan import LOSSLESS_FORMATS, Preflight, ReplayPlan, SourcePartition, TargetRequest
 from replayer.replay.routing import SpreadByKey
 from replayer.replay.stages import NO_TIMESTAMP
 
@@ -49,15 +50,27 @@ def _warnings(preflight: Preflight, target: TopicFacts) -> Iterator[str]:
             low, end = held[lane]
             yield f"{target.name}:{lane} is not empty, it holds [{low}..{end}): the records are appended"
     for source in preflight.sources:
-        for gap in source.gaps:
-            yield f"partition {source.partition} has a recorded gap [{gap.start}..{gap.end}) ({gap.reason})"
-        if source.timestamps is not None and source.timestamps.min <= 0 <= source.timestamps.max:
-            yield (
-                f"partition {source.partition} may hold records with timestamp 0, which the client cannot send: "
-                "they get timestamp 1"
-            )
-        for name in sorted(source.record_formats - LOSSLESS_FORMATS):
-            yield f"partition {source.partition} was archived as {name}: keys, headers and timestamps were not kept"
+        yield from _source_warnings(source)
+
+
+def _source_warnings(source: SourcePartition) -> Iterator[str]:
+    if source.pruned is not None:
+        yield pruned_text(source.partition, source.pruned)
+    for gap in source.gaps:
+        yield f"partition {source.partition} has a recorded gap [{gap.start}..{gap.end}) ({gap.reason})"
+    if source.timestamps is not None and source.timestamps.min <= 0 <= source.timestamps.max:
+        yield (
+            f"partition {source.partition} may hold records with timestamp 0, which the client cannot send: "
+            "they get timestamp 1"
+        )
+    for name in sorted(source.record_formats - LOSSLESS_FORMATS):
+        yield f"partition {source.partition} was archived as {name}: keys, headers and timestamps were not kept"
+
+
+def pruned_text(partition: int, pruned: OffsetRange) -> str:
+    """What of a partition is not replayed, because the archive keeps it no longer."""
+    most = pruned.end - pruned.start
+    return f"partition {partition} was pruned: up to {most} records, offsets [{pruned.start}..{pruned.end}), are gone"
 
 
 def _fit_target(preflight: Preflight) -> TopicFacts:

@@ -34,6 +34,7 @@ from replayer.replay.job import (
     make_job,
     pinned,
     refuse_other_job,
+    rewritten_since,
 )
 from replayer.replay.jobs.folder import JobFolder, JobRequest
 from replayer.replay.jobs.lock import held, shared
@@ -384,7 +385,8 @@ async def known_job(
             each.partition.partition: await chain_hash(*each, planning.on_damage(each.partition)) for each in selections
         }
         ranges = {each.partition.partition: each.offsets for each in selections}
-        first = first_positions(job, ranges, histories, pipeline)
+        rewritten = {each.partition.partition for each in selections if each.partition.is_maintained}
+        first = rewritten_since(first_positions(job, ranges, histories, pipeline), recorded, rewritten)
     refuse_other_job(recorded, first)
     reading = planning if damage is None else planning._replace(on_damage=damage.of)
     return KnownJob(

@@ -13,6 +13,7 @@ from index_format.errors import BlockgzError
 from replayer.kafka.admin import KafkaAdmin
 from replayer.read.inventory import Compared, compare
 from replayer.replay.jobs.folder import JobFolder
+from replayer.replay.preflight import pruned_text
 from replayer.replay.replaying import PlannedReplay, planned_replay
 from replayer.restore.choosing import ChosenIncarnation, incarnation_at, restore_name, topic_job, wanted_topics
 from replayer.restore.document import RestorePlan, TopicLeftOut, TopicToRestore, refuse_twins
@@ -118,8 +119,10 @@ def _refusal(plan: RestorePlan, topic: TopicToRestore, folder: JobFolder, existi
 def _measured(topic: TopicToRestore, replay: PlannedReplay) -> TopicToRestore:
     plan = replay.plan
     times = [source.timestamps for source in plan.sources if source.timestamps is not None]
+    pruned = [pruned_text(source.partition, source.pruned) for source in plan.sources if source.pruned is not None]
     return msgspec.structs.replace(
         topic,
+        notes=tuple(dict.fromkeys([*topic.notes, *pruned])),
         records=plan.records,
         bytes=plan.bytes,
         largest=max((source.bytes for source in plan.sources), default=0),

@@ -181,8 +181,10 @@ class _Read:
             body = await self.partition.reader.get(key.key, objects.MAX_OBJECT_BYTES)
             if key.kind is ObjectKind.CATALOG:
                 kind: type[ChunkCatalog] | type[ReferenceCatalog] = ChunkCatalog if key.level == 1 else ReferenceCatalog
-                entries = objects.decode(body, kind, key.key).entries
-                return Written(key.key, entries[0].start_offset, entries[-1].next_offset)
+                catalog = objects.decode(body, kind, key.key)
+                if not catalog.entries:  # all of its records were erased
+                    return Written(key.key, catalog.gaps[0].start, catalog.gaps[-1].end)
+                return Written(key.key, catalog.entries[0].start_offset, catalog.entries[-1].next_offset)
             index = objects.decode(body, ChunkIndex, key.key)
         except ObjectMissing:
             return None

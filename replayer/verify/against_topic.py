@@ -11,7 +11,7 @@ from replayer.kafka.topic_facts import TopicFacts, Watermarks
 from replayer.read.archive import Archive
 from replayer.read.blocks import readable_chunks
 from replayer.read.partition import Chunk
-from replayer.read.selection import Positions, Selection, chosen_entries, select
+from replayer.read.selection import Positions, Selection, chosen_entries, erased_ranges, select
 from replayer.read.topics import TopicPartitions
 from replayer.verify.comparison import Progress, compare_copy, compare_source, relation_of
 from replayer.verify.findings import ComparisonReport, Relation, Verdict
@@ -66,6 +66,7 @@ async def compare_with_topic(
             await asyncio.to_thread(reader.close)
     if relation is Relation.COPY:
         report.warnings += _deleted(report, facts, watermarks)
+        report.warnings += await _rewritten(report, selections)
     return report
 
 
@@ -86,6 +87,19 @@ def _unarchived(selections: Sequence[Selection], facts: TopicFacts, watermarks: 
         for partition, bounds in watermarks.items()
         if partition not in archived and bounds.end > bounds.low
     ]
+
+
+async def _rewritten(report: ComparisonReport, selections: Sequence[Selection]) -> list[str]:
+    """Why a copy from before may differ: the archive has pruned or erased records."""
+    warnings = []
+    for compared, (partition, (start, end)) in zip(report.partitions, selections, strict=True):
+        if compared.verdict is not Verdict.FAILURE:
+            continue
+        if partition.floor:
+            warnings.append(f"{partition} was pruned below offset {partition.floor}: an earlier copy holds more")
+        if erased := sum(high - low for low, high in await erased_ranges(partition, start, end)):
+            warnings.append(f"up to {erased} records of {partition} were erased: an earlier copy holds them")
+    return warnings
 
 
 def _deleted(report: ComparisonReport, facts: TopicFacts, watermarks: Mapping[int, Watermarks]) -> list[str]:

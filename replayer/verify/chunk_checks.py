@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from blockgz_runtime.errors import ObjectMissing
 from index_format.canonical import RecordsDigest
-from index_format.chunk_index import Gap
+from index_format.chunk_index import Erased, Gap
 from index_format.errors import CorruptBlock
 from index_format.key_filter import column_hashes, holds_all
 from index_format.marker import ChunkEntry
@@ -95,6 +96,8 @@ class ChunkFindings:
     lost: list[LostRange] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+    erased: list[Erased] = field(default_factory=list)
+    """Of records that were erased out of chunks."""
     lost_records: int = 0
     recounted: int = 0
     """By how much the records of the chunks are more than their entries said: in an old archive these are guesses."""
@@ -112,6 +115,7 @@ def joined(parts: Sequence[ChunkFindings]) -> ChunkFindings:
         lost=[lost for part in parts for lost in part.lost],
         damage=[damage for part in parts for damage in part.damage],
         gaps=[gap for part in parts for gap in part.gaps],
+        erased=[erased for part in parts for erased in part.erased],
         lost_records=sum(part.lost_records for part in parts),
         recounted=sum(part.recounted for part in parts),
         last_hash=parts[-1].last_hash if parts else None,
@@ -195,6 +199,7 @@ class _ChunkChecks:
 
     def _begin(self, chunk: Chunk) -> None:
         self._found.gaps += chunk.index.gaps
+        self._found.erased += chunk.index.erased or ()
         self._found.recounted += chunk.entry.num_records
         self._chunk = _ChunkUnderWay(chunk)
         size = self._sizes.pop(chunk.data_key)
@@ -254,6 +259,11 @@ class _ChunkChecks:
                 f"block {block.number} of {block.chunk.data_key} has other timestamps than its index says",
                 why="seeks by time would miss records",
             )
+        if any(_holds_any(part, block.chunk.index.erased or ()) for part in parts):
+            raise CorruptBlock(
+                f"block {block.number} of {block.chunk.data_key} holds a record that was erased",
+                why="its index says that nothing is left at this offset",
+            )
         keys = block.entry.key_filter
         if isinstance(keys, bytes) and not all(holds_all(keys, column_hashes(part.column("key"))) for part in parts):
             raise CorruptBlock(
@@ -261,6 +271,12 @@ class _ChunkChecks:
                 why="searches by key would miss records",
             )
         return CheckedBlock(block, parts)
+
+
+def _holds_any(batch: pa.RecordBatch, erased: Sequence[Erased]) -> bool:
+    """Whether a record stands at an erased offset."""
+    offsets = batch.column("offset").to_numpy()
+    return any(np.searchsorted(offsets, each.start) < np.searchsorted(offsets, each.end) for each in erased)
 
 
 @dataclass

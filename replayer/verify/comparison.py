@@ -4,6 +4,7 @@ The topic is either the one that was archived, where records pair by offset, or 
 """
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Protocol
@@ -13,14 +14,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from index_format.canonical import RecordsDigest
-from index_format.chunk_index import Gap
+from index_format.chunk_index import ERASED, Gap
 from index_format.records import batch_from_records, payload_bytes, record_at
-from index_format.seek import gap_at
 from replayer.kafka.topic_facts import TopicFacts, Watermarks
 from replayer.read.damage import Damaged, SkipDamage, Unreadable
 from replayer.read.partition import ArchivedPartition
 from replayer.read.positions import OffsetRange
-from replayer.read.selection import Selection, scan
+from replayer.read.selection import Selection, erased_ranges, scan
 from replayer.verify.findings import Difference, Digests, Excused, PartitionComparison, Relation
 
 MAX_RUNS = 100
@@ -91,15 +91,20 @@ async def compare_source(
     """Compares the selected records with those that the source holds at the same offsets.
 
     What lies below the source's low watermark is excused, as are records that a compacted source merged since, and
-    records in the archive's recorded gaps.
+    records that the archive pruned or erased, or that lie in its recorded gaps.
     """
     partition, (start, end) = selection
     result = PartitionComparison(partition.partition)
     if start < min(watermarks.low, end):
         result.excused.append(Excused(start, min(watermarks.low, end), "the source deleted them (retention)"))
     losses = _Losses()
-    excuses = _Excuses(await _known_gaps(partition), losses, facts.config is not None and facts.config.compacts)
     first = max(start, watermarks.low)
+    erased = [Gap(*each, ERASED) for each in await erased_ranges(partition, first, end)]
+    known = [*(gap for gap in await _known_gaps(partition) if gap.reason != ERASED), *erased]
+    excuses = _Excuses(known, losses, facts.config is not None and facts.config.compacts)
+    if partition.began_at < partition.floor == start and watermarks.low < start:
+        low = max(partition.began_at, watermarks.low)
+        result.excused.append(Excused(low, start, "the archive keeps them no longer (pruned)"))
     found_batches = _in_thread(reader.read(facts.name, partition.partition, first, min(end, watermarks.end)))
     archived_batches = scan(partition, first, end, on_damage=losses)
     async with _in_step(archived_batches, found_batches, result) as (archived, found):
@@ -220,7 +225,7 @@ class _Excuses:
     """Why records of a source may rightly be on one side only."""
 
     def __init__(self, gaps: Sequence[Gap], losses: "_Losses", compacts: bool) -> None:
-        self._gaps = gaps
+        self._gaps = sorted(gaps, key=lambda gap: gap.start)
         self._losses = losses
         self._compacts = compacts
 
@@ -238,14 +243,21 @@ class _Excuses:
         if lost.any():
             result.found += int(lost.sum())
             batch = batch.filter(pa.array(~lost))
-        gaps = [gap_at(self._gaps, offset) for offset in batch.column("offset").to_pylist()]
-        for gap in dict.fromkeys(gap for gap in gaps if gap is not None):
+        gaps = [self._gap_at(offset) for offset in batch.column("offset").to_pylist()]
+        for gap in dict.fromkeys(gap for gap in gaps if gap is not None and gap.reason != ERASED):
             excused = Excused(gap.start, gap.end, f"a recorded gap of the archive ({gap.reason})")
             if excused not in result.excused:
                 result.excused.append(excused)
+        erased = batch.filter(pa.array([gap is not None and gap.reason == ERASED for gap in gaps], pa.bool_()))
+        if erased.num_rows:
+            _excuse(erased, "the archive has erased some records since", result)
         inside = np.array([gap is not None for gap in gaps], dtype=bool)
         result.found += int(inside.sum())
         _count_extra(batch.filter(pa.array(~inside)), result)
+
+    def _gap_at(self, offset: int) -> Gap | None:
+        behind = bisect_right(self._gaps, offset, key=lambda gap: gap.start)
+        return self._gaps[behind - 1] if behind and offset in self._gaps[behind - 1] else None
 
 
 def _excuse(batch: pa.RecordBatch, reason: str, result: PartitionComparison) -> None:

@@ -5,15 +5,19 @@ from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 from blockgz_runtime.errors import NotInArchive, UsageError
-from index_format.chunk_index import Gap
+from index_format.chunk_index import Erased, Gap
 from index_format.errors import BadName
 from index_format.keys import TopicFolder, parse_topic_folder
 from index_format.marker import ChunkEntry
 from replayer.read.archive import Archive
+from replayer.read.blocks import read_block
 from replayer.read.damage import Damaged
 from replayer.read.partition import END, ArchivedPartition
+from replayer.read.positions import OffsetRange
+from replayer.read.selection import erased_ranges
 from replayer.read.topics import TopicPartitions
 from replayer.verify.chunk_checks import EVERY_CHUNK
 from replayer.verify.findings import EarlierDifference, EarlierFindings
@@ -21,7 +25,7 @@ from replayer.verify.partition import ChunkChain
 
 
 class EarlierPartition(msgspec.Struct, frozen=True):
-    """What a report says of one partition; `incarnation` and `chain` are None in reports of older releases."""
+    """What a report says of one partition; reports of older releases do not say all of it."""
 
     topic: str
     partition: int
@@ -29,6 +33,9 @@ class EarlierPartition(msgspec.Struct, frozen=True):
     first_offset: int | None
     next_offset: int | None
     gaps: tuple[Gap, ...] = ()
+    records: int | None = None
+    pruned_before: int | None = None
+    erased: tuple[Erased, ...] = ()
     incarnation: int | None = None
     chain: str | None = None
 
@@ -116,28 +123,79 @@ async def compare_with(
 async def _difference(now: ArchivedPartition, then: EarlierPartition, *, is_old: bool) -> str | None:
     """Why the earlier state is not the beginning of the partition; None where it is.
 
-    A chunk in the place of an earlier gap may have come since. Raises as `entries`.
+    A chunk in the place of an earlier gap may have come since. Of a partition whose chunks were rewritten since, the
+    records are counted: fewer are explained by what was pruned and erased, and by nothing else. Raises as `entries`.
     """
     if then.next_offset is None:
         return None
     if now.next_offset < then.next_offset:
         return f"it ends at {now.next_offset} and ended at {then.next_offset}"
+    if now.floor < (then.pruned_before or 0):
+        return f"it was pruned below {then.pruned_before}, and its floor is {now.floor}"
     chain, filled = ChunkChain(EVERY_CHUNK), list[tuple[int, int]]()
     async for entry in now.entries(0, then.next_offset):
         if _is_inside(entry, then.gaps):
             filled.append((entry.start_offset, entry.next_offset))
         elif entry.first_offset < then.next_offset:
             chain.add(entry)
-    if (chain.chunks, chain.first_offset) != (then.chunks, then.first_offset):
-        was = f"{then.chunks} chunks from {then.first_offset} on"
-        return f"it has {chain.chunks} chunks from {chain.first_offset} on there and had {was}"
-    if then.chain not in (None, chain.digest.sha256):
-        return "its chunks have changed"
-    recorded = sorted([*filled, *((gap.start, gap.end) for gap in await now.gaps())])
+    reason = _chain_difference(chain, then)
+    if now.is_maintained and (reason is not None or then.erased):
+        reason = await _unexplained(now, then)
+    if reason is not None:
+        return reason
+    recorded = sorted([(0, now.floor), *filled, *((gap.start, gap.end) for gap in await now.gaps())])
     for gap in () if is_old else then.gaps:
         if not _covers(recorded, gap):
             return f"its gap [{gap.start}..{gap.end}) is no longer recorded, and no chunks are there instead"
     return None
+
+
+def _chain_difference(chain: ChunkChain, then: EarlierPartition) -> str | None:
+    if (chain.chunks, chain.first_offset) != (then.chunks, then.first_offset):
+        was = f"{then.chunks} chunks from {then.first_offset} on"
+        return f"it has {chain.chunks} chunks from {chain.first_offset} on there and had {was}"
+    return "its chunks have changed" if then.chain not in (None, chain.digest.sha256) else None
+
+
+async def _unexplained(now: ArchivedPartition, then: EarlierPartition) -> str | None:
+    """What pruning and erasing do not explain of a partition whose chunks were rewritten; None where they explain all.
+
+    Reads all indexes.
+    """
+    start, end = then.span
+    erased = await erased_ranges(now, start, end)
+    gone = [OffsetRange(0, now.floor), *erased]
+    for each in then.erased:
+        if not _covers(sorted(gone), each):
+            return f"what was erased at [{each.start}..{each.end}) is there again"
+    if then.records is None:
+        return "its chunks were rewritten, and the report does not say how many records it had"
+    before = sum(each.end - each.start for each in then.erased)
+    pruned = max(0, min(now.floor, end) - max(start, then.pruned_before or 0))
+    explained = pruned + sum(each.end - each.start for each in erased) - before
+    records = await _records_below(now, end)
+    missing = then.records - records
+    if missing > max(explained, 0):
+        why = f"{max(explained, 0)} of them are explained by what was pruned or erased"
+        return f"it has {records} records there and had {then.records}: at most {why}"
+    return None
+
+
+async def _records_below(partition: ArchivedPartition, end: int) -> int:
+    """How many records there are below an offset; a chunk that it cuts through is read."""
+    records = 0
+    async for entry in partition.entries(0, end):
+        if entry.last_offset < end:
+            records += entry.num_records
+            continue
+        chunk = await partition.chunk(entry)
+        for number, block in enumerate(chunk.index.blocks):
+            if block.last_record_offset < end:
+                records += block.num_records
+            elif block.first_record_offset < end:
+                batch = await read_block(partition, chunk, number)
+                records += int(np.searchsorted(batch.column("offset").to_numpy(), end))
+    return records
 
 
 def _is_inside(entry: ChunkEntry, gaps: Sequence[Gap]) -> bool:
@@ -145,7 +203,7 @@ def _is_inside(entry: ChunkEntry, gaps: Sequence[Gap]) -> bool:
     return behind > 0 and entry.last_offset < gaps[behind - 1].end
 
 
-def _covers(runs: Sequence[tuple[int, int]], gap: Gap) -> bool:
+def _covers(runs: Sequence[tuple[int, int]], gap: Gap | Erased) -> bool:
     """Whether runs of offsets, sorted and apart, hold all of the gap."""
     position = gap.start
     for start, end in runs[max(0, bisect_right(runs, (position, END)) - 1) :]:

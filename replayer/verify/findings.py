@@ -64,6 +64,11 @@ class PartitionReport:
     first_offset: int | None = None
     next_offset: int | None = None
     gaps: Sequence[Gap] = ()
+    """Without those of erased records, and mere holes."""
+    pruned_before: int | None = None
+    """The floor, below which nothing is kept; None where nothing was pruned."""
+    erased: list[OffsetRange] = field(default_factory=list)
+    """Offsets whose records were erased, as far as was checked: in order and apart."""
     lost: list[LostRange] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
     digests: Digests | None = None

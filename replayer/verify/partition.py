@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from index_format import objects
-from index_format.chunk_index import ChunkIndex, Gap
+from index_format.chunk_index import EMPTY, ERASED, ChunkIndex, Gap
 from index_format.keys import INDEX_SUFFIXES, PartitionKeys
 from index_format.marker import ChunkEntry
 from replayer.read.archive import Archive
-from replayer.read.damage import Damage, Damaged, LostRange, Unreadable
+from replayer.read.damage import MOST_REWRITES, Damage, Damaged, LostRange, Unreadable
 from replayer.read.partition import ArchivedPartition
+from replayer.read.selection import joined_ranges
 from replayer.verify.above_marker import AboveListing, AboveMarker, list_above, look_above
 from replayer.verify.chunk_checks import (
     END,
@@ -121,16 +122,24 @@ async def verify_partition(
 ) -> PartitionReport:
     """Checks one partition: marker, catalogs, what lies above it, and the chosen chunks.
 
-    `listing` was made before, of this partition too; without one it is made here. Raises only for what is not damage.
+    `listing` was made before, of this partition too; without one it is made here. Where something is damaged, and was
+    rewritten since the marker was read, what it leads to now is verified. Raises only for what is not damage.
     """
     listing = listing or await list_above(archive, [(topic, partition)])
     opened = await open_to_verify(archive, topic, partition)
     if isinstance(opened, PartitionReport):
         return opened
-    chain = await read_chain(opened, choice)
-    above = await look_above(opened, listing)
-    found = await check_chunks(opened, chosen_chunks(opened, chain, progress), depth, progress)
-    return assembled(opened, topic, chain, [found], identity, above)
+    for _ in range(MOST_REWRITES):
+        chain = await read_chain(opened, choice)
+        above = await look_above(opened, listing)
+        found = await check_chunks(opened, chosen_chunks(opened, chain, progress), depth, progress)
+        report = assembled(opened, topic, chain, [found], identity, above)
+        lost = [each.start for each in (*chain.lost, *found.lost)]
+        newer = await opened.newer(*lost[:1]) if lost or found.damage else None
+        if newer is None:
+            break
+        opened, progress = newer, lambda _: None
+    return report
 
 
 async def open_to_verify(archive: Archive, topic: str, partition: int) -> ArchivedPartition | PartitionReport:
@@ -145,7 +154,7 @@ async def open_to_verify(archive: Archive, topic: str, partition: int) -> Archiv
 
 async def read_chain(partition: ArchivedPartition, choice: ChunkChoice = EVERY_CHUNK) -> ChunkChain:
     """Reads all catalogs: what one held that cannot be read, and what no one names, is lost."""
-    chain = ChunkChain(choice, gaps=set(partition.listed_gaps))
+    chain = ChunkChain(choice, gaps={gap for gap in partition.marked_gaps if gap.end > partition.floor})
     joints: list[Joint] = []
     position = partition.start_offset
     async for opened in partition.walk(0, END):
@@ -156,7 +165,7 @@ async def read_chain(partition: ArchivedPartition, choice: ChunkChoice = EVERY_C
             chain.lose(opened)
             start, end, key = opened.start, opened.end, opened.key
         else:
-            chain.gaps.update(opened.gaps)
+            chain.gaps.update(gap for gap in opened.gaps if gap.end > partition.floor)
             continue
         if start != position:
             joints.append(Joint(position, start, key))
@@ -250,10 +259,14 @@ def assembled(
     marker, chosen = partition.marker, chain.chosen
     lost = sorted([*chain.lost, *found.lost], key=lambda each: each.start)
     reasons = [] if identity is None else identity.objections(partition.keys.folder, marker)
-    has_last = chain.last_is_candidate and chosen[-1] == chain.candidates - 1
+    has_last = chain.last_is_candidate and chosen[-1] == chain.candidates - 1 and _has_newest(partition, chain)
     if has_last and found.last_hash != marker.tail_hash and found.last_hash and marker.tail_hash:
         reasons.insert(0, "its tail_hash is not that of the last record")
-    gaps = chain.gaps.union(gap for gap in found.gaps if not chain.fills(gap))
+    named = [gap for gap in found.gaps if gap.end > partition.floor and not chain.fills(gap)]
+    # Markers tell when a gap was recorded, and indexes do not.
+    gaps = {(gap.start, gap.end, gap.reason): gap for gap in (*named, *chain.gaps)}.values()
+    erased = [(each.start, each.end) for each in found.erased]
+    erased += [(gap.start, gap.end) for gap in gaps if gap.reason == ERASED]
     return PartitionReport(
         topic,
         partition.partition,
@@ -262,7 +275,9 @@ def assembled(
         checked_chunks=chain.checked,
         first_offset=chain.first_offset,
         next_offset=marker.next_offset,
-        gaps=sorted(gaps, key=lambda gap: gap.start),
+        gaps=sorted((gap for gap in gaps if gap.reason not in (EMPTY, ERASED)), key=lambda gap: gap.start),
+        pruned_before=partition.floor or None,
+        erased=joined_ranges(erased),
         lost=[*lost, *above.lost],
         damage=[
             *chain.damage,
@@ -276,6 +291,12 @@ def assembled(
         incarnation=partition.keys.folder.incarnation,
         chain=chain.digest.sha256 if chain.is_whole else None,
     )
+
+
+def _has_newest(partition: ArchivedPartition, chain: ChunkChain) -> bool:
+    """Whether the last record is the one that the marker's tail_hash is of: it may have been erased."""
+    newest = partition.marker.newest_offset
+    return not partition.is_maintained if newest is None else newest == chain.last_offsets[-1]
 
 
 async def _unreachable(archive: Archive, keys: PartitionKeys) -> list[LostRange]:

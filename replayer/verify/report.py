@@ -32,7 +32,7 @@ code { font-size: 90%; overflow-wrap: anywhere }
 """
 COUNTS = ("records", "archived", "found", "differing", "missing", "extra", "chunks", "checked_chunks")
 WITHOUT_CONTENT = ("offset", "timestamp", "timestamp_type")
-FINDINGS = ("gaps", "lost", "readable", "damage", "orphans", "excused", "missing_offsets", "extra_offsets")
+FINDINGS = ("gaps", "erased", "lost", "readable", "damage", "orphans", "excused", "missing_offsets", "extra_offsets")
 
 
 def verification_document(report: ArchiveReport, address: str, depth: Depth) -> Document:
@@ -92,6 +92,8 @@ def _partition(report: PartitionReport) -> Document:
         "first_offset": report.first_offset,
         "next_offset": report.next_offset,
         "gaps": msgspec.to_builtins(report.gaps),
+        "pruned_before": report.pruned_before,
+        "erased": _runs(report.erased),
         "lost": [{"from": lost.start, "to": lost.end, "reason": lost.reason} for lost in report.lost],
         "readable": _runs(report.readable),
         "damage": [_damage(damage) for damage in report.damage],

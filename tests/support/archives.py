@@ -79,6 +79,14 @@ class ArchiveWriter:
         unfinished.write_bytes(body)
         unfinished.replace(path)
 
+    def stored(self, key: str) -> bytes:
+        """The bytes of an object."""
+        return (self.root / key).read_bytes()
+
+    def remove(self, key: str) -> None:
+        """Deletes an object, if it is there."""
+        (self.root / key).unlink(missing_ok=True)
+
     def partition(
         self, topic: str, partition: int, *, incarnation: int = 1, record_format: str = "json"
     ) -> "PartitionWriter":
@@ -92,6 +100,23 @@ class ArchiveWriter:
         writer.store_marker()
         self._list_claims(Incarnation(topic, incarnation, f"id-{incarnation}", CLAIMED_MS, None, (partition,)))
         return writer
+
+
+@dataclass
+class MemoryArchiveWriter(ArchiveWriter):
+    """The same in memory."""
+
+    root: Path = Path()
+    objects: dict[str, bytes] = field(default_factory=dict)
+
+    def put(self, key: str, body: bytes) -> None:
+        self.objects[key] = body
+
+    def stored(self, key: str) -> bytes:
+        return self.objects[key]
+
+    def remove(self, key: str) -> None:
+        self.objects.pop(key, None)
 
 
 def put_topic_config(

@@ -23,12 +23,27 @@ from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
 from archiver.maintain.sweep import Problem, read_chain
 from blockgz_runtime.store.writer import ContentTag, StoredObject, ToolStore
 from index_format import marker as markers
+from index_format import objects
 from index_format.blocks import decode_block
-from index_format.chunk_index import UNVERIFIED
-from index_format.errors import BlockgzError, MalformedObject
-from index_format.keys import LAYOUTS, TOPIC_OBJECT, ObjectKind, PartitionKeys, TopicFolder, conflict_in, topic_home
-from index_format.marker import Continues, Marker
+from index_format.chunk_index import ERASED, UNVERIFIED, Gap
+from index_format.errors import BlockgzError, FormatError, MalformedObject
+from index_format.keys import (
+    CATALOGS_FOLDER,
+    FLOORS_FOLDER,
+    LAYOUTS,
+    TOPIC_OBJECT,
+    ObjectKind,
+    PartitionKeys,
+    TopicFolder,
+    catalog_level,
+    conflict_in,
+    is_rewritten,
+    parse_floor_key,
+    topic_home,
+)
+from index_format.marker import ChunkCatalog, Continues, Maintenance, Marker
 from index_format.rebuild import Link, RebuiltChain, StoredIndex, rebuilt_chain
+from index_format.rebuild_rewritten import Rewritten, rebuilt_rewritten
 from index_format.records import record_at, record_hash
 
 
@@ -41,15 +56,18 @@ class MarkerFacts(NamedTuple):
     tail_hash: str | None
     successor: str | None
     continues: Continues | UnsetType = UNSET
+    floor: int | None = None
+    """Below it nothing is archived; None in an archive that nobody maintained."""
 
 
 def store_marker(
-    keys: PartitionKeys, links: Sequence[Link], facts: MarkerFacts, writer: str, expected: ContentTag | None
+    keys: PartitionKeys, chain: RebuiltChain, facts: MarkerFacts, writer: str, expected: ContentTag | None
 ) -> Protocol[Held]:
     """Store the marker of that chain in the place of version `expected`, and the catalogs that it needs before it.
 
     Nothing but the marker is replaced. Raises Fenced where another writer's marker stands there by now.
     """
+    links = chain.links
     first = links[0].chunk.index
     nonce: str = yield NewToken()
     marker = Marker(
@@ -63,6 +81,10 @@ def store_marker(
         writer=writer,
         nonce=nonce,
     )
+    if facts.floor is not None:
+        start = facts.floor or None
+        maintenance = Maintenance(pruned_before=facts.floor)
+        marker = replace(marker, version=2, start_offset=start, next_offset=start, maintenance=maintenance)
     for chunk, gaps_before in links:
         index = chunk.index
         if marker.next_offset is None or marker.next_offset < index.start_offset:
@@ -76,6 +98,9 @@ def store_marker(
             leader_epoch=None,
             tail_hash=facts.tail_hash or "",
         )
+    if chain.gaps_behind:
+        gaps = chain.gaps_behind
+        marker = markers.advanced(marker, gaps[-1].end, nonce=nonce, leader_epoch=None, gaps=gaps)
     marker = replace(marker, tail_hash=facts.tail_hash, successor=facts.successor, continues=facts.continues)
     return (yield from swap_marker(keys.marker, marker, expected))
 
@@ -91,10 +116,12 @@ def plan_marker(store: ToolStore, target: RepairTarget, group_id: str, max_block
     place = list_partition(store, target, max_block_bytes)
     indexes = stored_indexes(place)
     found = [StoredIndex(name, each.body, index) for name, (each, index) in indexes.items() if index is not None]
-    chain = rebuilt_chain(found)
+    rewritten = _rewritten(store, keys, found)
+    chain = rebuilt_chain(found) if rewritten is None else rebuilt_rewritten(found, rewritten)
+    floor = None if rewritten is None else rewritten.floor
     damaged = tuple(f"{keys.chunks}{name} is damaged" for name, (_, index) in indexes.items() if index is None)
     try:
-        _check(place, chain, found)
+        _check(place, chain, found, floor or 0)
         successor, begun = _successor(store, target)
         conflicts = [conflict.epoch for key, _ in place.listed if (conflict := conflict_in(key.key)) is not None]
         facts = MarkerFacts(
@@ -103,11 +130,12 @@ def plan_marker(store: ToolStore, target: RepairTarget, group_id: str, max_block
             tail_hash=_tail_hash(place, chain.links[-1]),
             successor=successor,
             continues=_continues(store, target, chain.links[0]),
+            floor=floor,
         )
     except BlockgzError as error:
         return RepairPlan(notes=(*damaged, *chain.notes), problems=(Problem(keys.marker, error),))
     return RepairPlan(
-        (_step(store, target, chain.links, facts, stored, state, wait),),
+        (_step(store, target, chain, facts, stored, state, wait),),
         (*_notes(place, chain, found), *damaged, *begun),
     )
 
@@ -115,23 +143,25 @@ def plan_marker(store: ToolStore, target: RepairTarget, group_id: str, max_block
 def _step(
     store: ToolStore,
     target: RepairTarget,
-    links: Sequence[Link],
+    chain: RebuiltChain,
     facts: MarkerFacts,
     stored: StoredObject | None,
     state: MarkerState,
     wait: Wait,
 ) -> RepairStep:
-    keys = target.keys
+    keys, links = target.keys, chain.links
     first, last = links[0].chunk.index, links[-1].chunk.index
     gaps = [gap for link in links for gap in link.gaps_before if gap.reason == UNVERIFIED]
     missing = f", {len(gaps)} gaps of unknown offsets" if gaps else ""
-    detail = f"{state.value}; {len(links)} chunks, offsets [{first.start_offset}..{last.next_offset}){missing}"
+    pruned = f", nothing below offset {facts.floor}" if facts.floor else ""
+    offsets = f"offsets [{first.start_offset}..{last.next_offset})"
+    detail = f"{state.value}; {len(links)} chunks, {offsets}{missing}{pruned}"
 
     def carry_out() -> None:
         driver = Driver(store, NoLog(), wait, lambda: True)
         expected = stored.etag if stored else None
         try:
-            driver.run(store_marker(keys, links, facts, str(uuid.uuid4()), expected))
+            driver.run(store_marker(keys, chain, facts, str(uuid.uuid4()), expected))
         except ValueError as error:
             if isinstance(error, BlockgzError):
                 raise
@@ -140,7 +170,25 @@ def _step(
     return RepairStep(str(target), "marker", keys.marker, detail, carry_out)
 
 
-def _check(place: ListedPartition, chain: RebuiltChain, found: Sequence[StoredIndex]) -> None:
+def _rewritten(store: ToolStore, keys: PartitionKeys, found: Sequence[StoredIndex]) -> Rewritten | None:
+    """What maintainers left beside indexes: the highest floor, and the catalogs' gaps; None where there were none."""
+    listed = [each.key for each in store.list(keys.home + FLOORS_FOLDER)]
+    floors = [place[2] for key in listed if (place := parse_floor_key(keys.layout, key)) is not None]
+    names = [each.key for each in store.list(keys.home + CATALOGS_FOLDER)]
+    was_rewritten = any(is_rewritten(name) for name in (*names, *(each.name for each in found)))
+    if not (floors or was_rewritten):
+        return None
+    gaps: list[Gap] = []
+    for key in names:
+        stored = store.get(key) if catalog_level(key.removeprefix(keys.home)) == 1 else None
+        try:
+            gaps += objects.decode(stored.body, ChunkCatalog, key).gaps if stored else ()
+        except FormatError:
+            continue
+    return Rewritten(max(floors, default=0), tuple(gaps))
+
+
+def _check(place: ListedPartition, chain: RebuiltChain, found: Sequence[StoredIndex], floor: int) -> None:
     """Raises MalformedObject where there is no chain, or where it would leave out data that can be indexed again."""
     target = place.target
     if not chain.links:
@@ -157,6 +205,8 @@ def _check(place: ListedPartition, chain: RebuiltChain, found: Sequence[StoredIn
     named = {target.keys.chunks + each.index.data.name for each in found}
     spans = [range(link.chunk.index.start_offset, link.chunk.index.next_offset) for link in chain.links]
     end = spans[-1].stop
+    gaps = [gap for link in chain.links for gap in link.gaps_before]
+    spans += [range(floor), *(range(gap.start, gap.end) for gap in gaps if gap.reason == ERASED)]
     for key, _ in place.of_kind(ObjectKind.DATA):
         if key.key not in named and key.number < end and not any(key.number in span for span in spans):
             raise MalformedObject(
@@ -170,7 +220,9 @@ def _notes(place: ListedPartition, chain: RebuiltChain, found: Sequence[StoredIn
     keys = place.target.keys
     sizes = {key.key: listed.size for key, listed in place.of_kind(ObjectKind.DATA)}
     notes = [f"{place.target}: {note}" for note in chain.notes]
-    notes += [f"{keys.chunks}{name} was left by a dead writer and is omitted" for name in chain.left_out]
+    rewritten = any(is_rewritten(each.name) for each in found)
+    left_by = "replaced, or left by who died," if rewritten else "left by a dead writer"
+    notes += [f"{keys.chunks}{name} was {left_by} and is omitted" for name in chain.left_out]
     for link in chain.links:
         data = link.chunk.index.data
         if sizes.get(keys.chunks + data.name) != data.bytes:

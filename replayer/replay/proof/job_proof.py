@@ -13,6 +13,7 @@ from replayer.kafka.admin import KafkaAdmin
 from replayer.kafka.reader import KafkaReader
 from replayer.read.archive import Archive
 from replayer.read.positions import OffsetRange
+from replayer.read.selection import Selection, erased_ranges, joined_ranges
 from replayer.replay.jobs.folder import JobFolder, JobRequest
 from replayer.replay.jobs.lane_maps import LaneMap
 from replayer.replay.ledger import LanePosition
@@ -40,13 +41,14 @@ class JobProof:
 
     @property
     def verdict(self) -> str:
-        """FAILURE where records are wrong, foreign or not there; WARNING where some came twice or are still to come.
+        """FAILURE where records are wrong, foreign or not there; WARNING where some came twice, are still to come, or
+        were pruned or erased from the archive since.
 
         SAMPLED where nothing of that was found, and not all was looked at.
         """
         if any(lane.faulty for lane in self.lanes):
             return "FAILURE"
-        if self.warnings or any(lane.sent_twice for lane in self.lanes):
+        if self.warnings or any(lane.sent_twice or lane.gone for lane in self.lanes):
             return "WARNING"
         return "SAMPLED" if self.not_compared else "OK"
 
@@ -79,6 +81,7 @@ async def prove_job(
     lanes = sorted(job.feeding.keys() | job.maps.keys())
     bounds = await asyncio.to_thread(admin.watermarks, kept.target, lanes, kept.isolation_level)
     selections = await source_selections(archive, kept)
+    gone = {number: await _gone(selection) for number, selection in selections.items()}
     with watched(sum(each.records for each in job.maps.values())) as advance:
         fetching = properties if sample is None else {**properties, **FETCHING_PIECES}
         reader = await asyncio.to_thread(KafkaReader, fetching, kept.isolation_level)
@@ -96,6 +99,7 @@ async def prove_job(
                     {number: _required(kept, position, number) for number in job.feeding.get(lane, ())},
                     rolls_back=kept.transactional,
                     open_end=not proof.complete,
+                    gone={number: gone[number] for number in job.feeding.get(lane, ())},
                 )
                 if sample is None:
                     found = await prove_lane(task, asked, advance)
@@ -107,10 +111,17 @@ async def prove_job(
     return proof
 
 
+async def _gone(selection: Selection) -> list[OffsetRange]:
+    """What the archive has pruned or erased of a selection: offsets in order and apart."""
+    partition, (start, end) = selection
+    pruned = [(start, min(partition.floor, end))] if start < partition.floor else []
+    return joined_ranges([*pruned, *await erased_ranges(partition, start, end)])
+
+
 def proof_document(proof: JobProof) -> dict[str, Any]:
     """What was found, as plain JSON values."""
     request = proof.request
-    sums = ("records", "differing", "missing", "foreign", "sent_twice", "not_compared")
+    sums = ("records", "differing", "missing", "foreign", "sent_twice", "not_compared", "gone")
     return {
         "verdict": proof.verdict,
         "job": request.job,

@@ -1,6 +1,7 @@
 """Proving one lane of a job: its records against what becomes of the archived ones, run by run."""
 
 import hashlib
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
@@ -39,7 +40,8 @@ class Asked(NamedTuple):
 class LaneProof:
     """What was found of a lane; `faults` say what is wrong, at most MOST_NAMED of them, the counts are of all.
 
-    `not_compared` are records that were only counted.
+    `not_compared` are records that were only counted, `gone` those that the archive pruned or erased since the replay:
+    that they were sent is in the run map, and nothing proves what they were.
     """
 
     lane: int
@@ -51,6 +53,7 @@ class LaneProof:
     foreign: int = 0
     sent_twice: int = 0
     not_compared: int = 0
+    gone: int = 0
     faults: list[str] = field(default_factory=list)
     faulty: bool = False
 
@@ -61,7 +64,7 @@ class LaneProof:
 
     def add(self, part: "LaneProof") -> None:
         """Adds what was found of a part of the lane."""
-        for name in ("records", "runs", "differing", "missing", "foreign", "sent_twice"):
+        for name in ("records", "runs", "differing", "missing", "foreign", "sent_twice", "gone"):
             setattr(self, name, getattr(self, name) + getattr(part, name))
         for text in part.faults:
             self.fault(text)
@@ -73,8 +76,11 @@ class SourceOfLane:
     def __init__(self, selection: Selection, lane: int, asked: Asked) -> None:
         self._source, self._lane, self._asked = selection.partition.partition, lane, asked
         self.damage = SkipDamage()
-        self._batches = selected(selection, asked.filter, self.damage, READ_AHEAD)
-        self._scanned = selection.offsets.start
+        start, end = selection.offsets
+        # What was pruned since is known, and no damage.
+        kept = selection._replace(offsets=OffsetRange(max(start, min(selection.partition.floor, end)), end))
+        self._batches = selected(kept, asked.filter, self.damage, READ_AHEAD)
+        self._scanned = start
         self._held: list[pa.RecordBatch] = []
 
     async def take_below(self, offset: int) -> pa.RecordBatch:
@@ -149,6 +155,8 @@ class LaneTask:
     required: Mapping[int, int]
     rolls_back: bool
     open_end: bool
+    gone: Mapping[int, Sequence[OffsetRange]] = field(default_factory=dict)
+    """By source partition, what the archive has pruned or erased: offsets in order and apart."""
 
 
 async def prove_lane(task: LaneTask, asked: Asked, progress: Callable[[int], None]) -> LaneProof:
@@ -181,6 +189,10 @@ class _Proving:
             for number in task.required if self._pending and task.open_end else ():
                 async for batch in self._source(number, stack).ahead(self._pending.total()):
                     self._sent_again(batch)
+        if any(task.gone.values()):
+            # They may be such as were sent again and are gone from the archive now.
+            proof.gone += self._pending.total()
+            self._pending.clear()
         for digest in self._pending:
             self._foreign(self._pending_at[digest], self._pending[digest])
         for start, end in self._foreign_ranges:
@@ -239,8 +251,10 @@ class _Proving:
         if found.num_rows != run.records:
             proof.missing += max(run.records - found.num_rows, 0)
             proof.fault(f"{place}: {run.records} records are in the run map, and {found.num_rows} in the topic")
+        elif wanted.num_rows < run.records <= wanted.num_rows + self._gone_of(run) and not _lost(source.damage, run):
+            self._compare_rest(wanted, found, run)
         elif wanted.num_rows != run.records or _bounds(wanted) != (run.start, run.end):
-            lost = _overlapping(source.damage, run)
+            lost = _lost(source.damage, run)
             proof.differing += run.records
             proof.fault(
                 f"{place}: the run map has {run.records} records of source {run.source} [{run.start}..{run.end}), and "
@@ -260,6 +274,30 @@ class _Proving:
             self._proof.fault(
                 f"partition {run.lane}, offset {theirs}: not the record of source {run.source}, offset {ours}: "
                 f"{', '.join(names)}"
+            )
+
+    def _gone_of(self, run: Run) -> int:
+        """How many records of a run the archive may have pruned or erased."""
+        erased = self._task.gone.get(run.source, ())
+        first = max(bisect_right(erased, run.start, key=lambda each: each.start) - 1, 0)
+        count = 0
+        for start, end in erased[first:]:
+            if start >= run.end:
+                break
+            count += max(0, min(end, run.end) - max(start, run.start))
+        return count
+
+    def _compare_rest(self, wanted: pa.RecordBatch, found: pa.RecordBatch, run: Run) -> None:
+        """What is left of a run in the archive must be in the topic, in its order, among what is left no longer."""
+        there = self._digests(found)
+        in_order = sum(1 for digest in self._digests(wanted) if digest in there)
+        self._proof.records += in_order
+        self._proof.gone += run.records - wanted.num_rows
+        if in_order < wanted.num_rows:
+            self._proof.differing += wanted.num_rows - in_order
+            self._proof.fault(
+                f"partition {run.lane} [{run.target_start}..{run.target_end}): of {wanted.num_rows} records of source "
+                f"{run.source} [{run.start}..{run.end}) that the archive still has, {in_order} are there in order"
             )
 
     def _uncovered(self, source: int, batch: pa.RecordBatch) -> None:
@@ -292,6 +330,6 @@ def _unequal(ours: pa.Array, theirs: pa.Array) -> Sequence[int]:
     return [row for row, (a, b) in enumerate(zip(ours.to_pylist(), theirs.to_pylist(), strict=True)) if a != b]
 
 
-def _overlapping(damage: SkipDamage, run: Run) -> str:
+def _lost(damage: SkipDamage, run: Run) -> str:
     lost = [OffsetRange(start, end) for start, end, _ in damage.skipped if start < run.end and end > run.start]
     return ", ".join(f"[{start}..{end})" for start, end in lost)

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
@@ -129,15 +130,7 @@ def with_lost(coverage: PartitionCoverage, found: Sequence[LostRange]) -> Partit
     if not lost:
         return coverage
     damage = (*coverage.damage, *timed_gaps(lost, coverage.timed))
-    return PartitionCoverage(
-        coverage.partition,
-        coverage.start_offset,
-        coverage.next_offset,
-        coverage.chunks,
-        coverage.gaps,
-        damage,
-        coverage.errors,
-    )
+    return replace(coverage, damage=damage)
 
 
 @routes.get("/topics/{topic}/{partition}")

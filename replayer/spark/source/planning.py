@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from blockgz_runtime.errors import UsageError
-from index_format.chunk_index import UNVERIFIED
+from index_format.chunk_index import ERASED, UNVERIFIED
 from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
 from index_format.marker import ChunkEntry
@@ -216,10 +216,11 @@ def cut(run: PartitionRange, pieces: Sequence[CutPoint], limit: int) -> list[Par
 async def refuse_gaps(partition: ArchivedPartition, run: PartitionRange) -> None:
     """Raises DataLost where the run covers a recorded gap, unless nobody knows whether it held a record.
 
+    Erased records are no lost ones.
     Of a topic with transactions, streams into an archive leave such gaps where a transaction and a batch end together.
     """
     covered = [gap for gap in await partition.gaps() if gap.start < run.end and gap.end > run.start]
-    gap = next((gap for gap in covered if gap.reason != UNVERIFIED), None)
+    gap = next((gap for gap in covered if gap.reason not in (UNVERIFIED, ERASED)), None)
     if gap is not None:
         raise DataLost(f"{run.topic}:{run.partition}", gap.start, gap.end, f"the archive has a gap: {gap.reason}")
 
@@ -242,6 +243,8 @@ async def _offset(partition: ArchivedPartition, position: Position, options: Sou
     if isinstance(position, AtOffset) and offset != position.offset and options.fails_on_data_loss:
         low, high = sorted((offset, position.offset))
         held = f"the archive holds offsets [{partition.start_offset}..{partition.next_offset})"
+        if position.offset < partition.floor:
+            held += ", what was below is pruned"
         raise DataLost(str(partition), low, high, held)
     return offset
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,8 +34,12 @@ class Chunks:
 
     def __init__(self, entries: list[ChunkEntry], gaps: list[Gap]) -> None:
         self._entries = entries
-        self.start_offset, self.listed_gaps = 0, gaps
+        self.start_offset = self.began_at = self.floor = 0
+        self.marked_gaps = gaps
         self.marker = SimpleNamespace(next_offset=10**9)
+
+    def telling(self, gaps: Iterable[Gap]) -> Iterable[Gap]:
+        return gaps
 
     async def walk(self, start: int, end: int) -> AsyncIterator[ChunkEntry]:
         for each in self._entries:

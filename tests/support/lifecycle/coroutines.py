@@ -32,9 +32,12 @@ class AskingReader:
 
     def __init__(self) -> None:
         self.asked: deque[tuple[Get | GetRange, asyncio.Future[Any]]] = deque()
+        self.read: list[str] = []
+        """The keys of objects that were read whole."""
 
     async def get(self, key: str, max_bytes: int) -> bytes:
         """See ObjectReader."""
+        self.read.append(key)
         found: StoredObject | None = await self._ask(Get(key))
         if found is None:
             raise ObjectMissing(key)

@@ -166,7 +166,12 @@ def look_ups(world: World, partition: Partition) -> Run:
 
     async def look_up(reader: AskingReader, archived: ArchivedPartition, offset: int) -> Outcome:
         archived.reader = reader
-        return (await look_up_all(archived, [offset]))[offset]
+        outcome = (await look_up_all(archived, [offset]))[offset]
+        if keys.marker in reader.read:
+            if world.store.now <= read_at + PROMISE and not isinstance(outcome, Lost):
+                raise Harm(f"a look-up had to read the marker again for offset {offset}, sooner than was promised")
+            world.count("a look-up read the marker again by itself")
+        return outcome
 
     archived = yield from as_process(opened)
     again = 0

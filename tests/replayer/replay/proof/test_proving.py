@@ -13,13 +13,14 @@ from index_format.records import Record, batch_from_records
 from replayer.read.archive import Archive
 from replayer.read.positions import OffsetRange
 from replayer.read.record_filter import RecordFilter
-from replayer.read.selection import Selection
+from replayer.read.selection import Selection, erased_ranges
 from replayer.replay.jobs.folder import LaneBegin, Segment
 from replayer.replay.jobs.lane_maps import LaneMap, lane_maps
 from replayer.replay.pipeline import Pipeline
 from replayer.replay.proof.proving import Asked, LaneProof, LaneTask, prove_lane
 from replayer.replay.run_map import Run
 from tests.support.archives import ArchiveWriter, records
+from tests.support.maintained import Maintainer
 
 ARCHIVED = records(range(40))
 Runs = Sequence[tuple[int, int, int, int, int, int]]
@@ -43,6 +44,8 @@ def proof_of(
         (partition,) = await archive.open_topic("orders")
         selection = Selection(partition, OffsetRange(0, 40))
         task = LaneTask(0, lane_map, found(), {0: selection}, {0: required}, rolls_back, open_end)
+        pruned = [OffsetRange(0, partition.floor)] if partition.floor else []
+        task.gone = {0: [*pruned, *await erased_ranges(partition, 0, 40)]}
         return await prove_lane(task, Asked(Pipeline(), RecordFilter()), lambda _: None)
 
     return asyncio.run(prove())
@@ -152,3 +155,20 @@ def test_what_a_job_that_is_not_complete_sent_and_did_not_commit(root: Path) -> 
 def test_a_map_that_does_not_end_where_the_job_is_committed(root: Path, written: int) -> None:
     segments = [Segment(attempt="a", lanes={0: LaneBegin(0, 5)}), Segment(attempt="a", runs=WHOLE)]
     assert proof_of(root, lane_maps(segments, {0: written})[0], standing(range(40))).faulty
+
+
+def test_what_was_pruned_or_erased_since_is_told_and_the_rest_is_proved(tmp_path: Path) -> None:
+    writer = ArchiveWriter(tmp_path).partition("orders", 0)
+    maintainer = Maintainer(writer)
+    for start in range(0, 40, 10):
+        writer.commit(ARCHIVED[start : start + 10])
+        maintainer.fold()
+    maintainer.prune(1)
+    maintainer.rewrite([1], [15, 30])
+    proof = proof_of(tmp_path, mapped(WHOLE), standing(range(40)))
+    assert (proof.faulty, proof.records, proof.gone, proof.differing, proof.missing) == (False, 28, 12, 0, 0)
+
+    swapped = standing([*range(20), 22, 21, 20, *range(23, 40)])
+    proof = proof_of(tmp_path, mapped(WHOLE), swapped)
+    assert proof.faulty
+    assert "that the archive still has" in proof.faults[0]
