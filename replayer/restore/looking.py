@@ -65,6 +65,7 @@ class Looking(NamedTuple):
             numbers=tuple(each.partition for each in survey.partitions if each.partition < count),
             settings=dict(new_topic("", count, archived, {}).config),
             left_behind=left_behind(archived.config if archived else None),
+            acls=None if archived is None or archived.acls is msgspec.UNSET else archived.acls,
             lacks=(
                 *(f"{each} is missing" for each in map(str, missing)),
                 *(f"partition {number} cannot be read: {error.reason}" for number, error in survey.damaged),

@@ -60,6 +60,7 @@ async def found_topics(asked: RestoreRequest, around: Surroundings) -> RestorePl
         prove_share=asked.sample.share,
         prove_seed=asked.sample.seed,
         groups=asked.groups,
+        create_acls=asked.create_acls,
         topics=tuple(topics),
         left_out=tuple(left_out),
         warnings=(*_of_inventory(compared), *_of_schemas(asked, topics)),

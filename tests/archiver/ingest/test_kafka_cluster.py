@@ -60,8 +60,9 @@ def test_watermarks_outlive_a_broker_that_does_not_answer() -> None:
 class Admin:
     """A client that may read the configuration of one topic of two; `acls` is the answer to who asks for them."""
 
-    def __init__(self, acls: object = SECURITY_DISABLED) -> None:
-        self.acls = acls
+    def __init__(self, acls: object = SECURITY_DISABLED, rights: list[AclOperation] | None = None) -> None:
+        """`rights` are those on the cluster; a broker that grants none tells nothing."""
+        self.acls, self.rights = acls, rights
         self.asked: list[AclBindingFilter] = []
 
     def list_topics(self, timeout: float) -> object:
@@ -75,6 +76,9 @@ class Admin:
     def describe_acls(self, wanted: AclBindingFilter, request_timeout: float) -> object:
         self.asked.append(wanted)
         return future(self.acls)
+
+    def describe_cluster(self, include_authorized_operations: bool, request_timeout: float) -> object:
+        return future(SimpleNamespace(authorized_operations=self.rights if include_authorized_operations else None))
 
     def poll(self, timeout: float) -> None:
         """Nothing to serve."""
@@ -115,12 +119,27 @@ def test_the_acls_of_all_topics_are_asked_for_once() -> None:
     assert len(admin.asked) == 1, "nothing is asked about no topic"  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("answer", "lines"), [(SECURITY_DISABLED, 0), (NO_ANSWER, 0), (NOT_ALLOWED, 1)])
+def test_no_acl_is_none_if_they_may_be_read() -> None:
+    cluster = KafkaCluster(client_settings({"bootstrap.servers": "127.0.0.1:1"}, "test"))
+    cluster.admin = Admin([], [AclOperation.DESCRIBE])  # type: ignore[assignment]
+    assert cluster.describe(["users"])["users"].acls == ()
+
+
+@pytest.mark.parametrize(
+    ("answer", "rights", "lines"),
+    [
+        (SECURITY_DISABLED, None, 0),
+        (NO_ANSWER, None, 0),
+        (NOT_ALLOWED, None, 1),
+        ([], [AclOperation.CREATE], 1),
+        ([], None, 1),
+    ],
+)
 def test_acls_that_cannot_be_read_are_reported_at_most_once(
-    answer: KafkaError, lines: int, caplog: pytest.LogCaptureFixture
+    answer: object, rights: list[AclOperation] | None, lines: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = KafkaCluster(client_settings({"bootstrap.servers": "127.0.0.1:1"}, "test"))
-    cluster.admin = Admin(answer)  # type: ignore[assignment]
+    cluster.admin = Admin(answer, rights)  # type: ignore[assignment]
     with caplog.at_level("WARNING", "blockgz.archiver"):
         for _ in range(3):
             assert cluster.describe(["users"])["users"] == TopicDescription(1, 1, {}, {}, UNSET)
