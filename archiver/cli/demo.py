@@ -115,6 +115,8 @@ class _Demo:
         """Serves the page until somebody ends it."""
         words = ["serve", *self._archive, *self._connection, "--allow-replay", "--http", PAGE]
         self._screen.print(Text(f"\n$ {shlex.join(('replayer', *map(_without_secret, words)))}", style="cyan"))
+        if self._cluster.spare_topic:
+            self._say(f"To try a replay, send {self._cluster.topic} to {self._cluster.spare_topic}, which is empty.")
         page = subprocess.Popen([sys.executable, "-m", "replayer", *words], env=self._environment)
         try:
             page.wait()

@@ -26,6 +26,8 @@ class DemoCluster(NamedTuple):
     """Of librdkafka: how it is reached."""
     topic: str
     restored_topic: str
+    spare_topic: str | None = None
+    """An empty one for replays of the page, as the mock makes none that is asked for by an administrator."""
 
 
 @contextmanager
@@ -34,8 +36,9 @@ def mock_cluster() -> Iterator[DemoCluster]:
     settings = client_settings({"bootstrap.servers": "unused"}, CLIENT_ID) | {"test.mock.num.brokers": 1}
     client: Producer = make_client(Producer, settings)
     broker = next(iter(client.list_topics(timeout=BROKER_DEADLINE_SECONDS).brokers.values()))
-    cluster = DemoCluster({"bootstrap.servers": f"{broker.host}:{broker.port}"}, "orders", "orders-restored")
-    for topic in (cluster.topic, cluster.restored_topic):
+    address = f"{broker.host}:{broker.port}"
+    cluster = DemoCluster({"bootstrap.servers": address}, "orders", "orders-restored", spare := "orders-again")
+    for topic in (cluster.topic, cluster.restored_topic, spare):
         client.list_topics(topic, timeout=BROKER_DEADLINE_SECONDS)
     yield cluster
 

@@ -152,7 +152,7 @@ class Replays:
         """Lets a paused job go on, or runs one that ended before it was complete again with --resume."""
         job = await self.get(name)
         self._refuse_read_only()
-        if job["state"] == "paused" or await self._in_thread(self._is_told_to_pause, job):
+        if job["state"] == "paused" or await self._in_thread(self._wanted, job) == "pause":
             await self._change(name, state="run")
             return
         if "resume" not in job["actions"]:
@@ -166,21 +166,23 @@ class Replays:
             )
         await self._run(name, form_of(launch.form), "--resume")
 
-    def _is_told_to_pause(self, job: dict[str, Any]) -> bool:
-        """Whether a job runs still, but has been told to pause, which it has not reported yet."""
-        if job["state"] not in ("planning", "running"):
-            return False
+    def _wanted(self, job: dict[str, Any]) -> str | None:
+        """What a job that goes on was told last, and may not have reported yet; None where nothing tells."""
+        if job["state"] not in ("planning", "running", "paused"):
+            return None
         with suppress(ReplayRefused):
             control = read_control(self._store, job["id"])
-            return control is not None and control.state == "pause"
-        return False
+            return control.state if control is not None else None
+        return None
 
     async def steer(self, name: str, action: str) -> None:
         """`pause` or `cancel`; raises UsageError where the job is not running."""
         job = await self.get(name)
         self._refuse_read_only()
         if action not in job["actions"]:
-            raise UsageError(f"job {name} cannot be told to {action}", why=f"it is {job['state']}")
+            goes_on = action == "pause" and await self._in_thread(self._wanted, job) == "run"
+            if not goes_on:
+                raise UsageError(f"job {name} cannot be told to {action}", why=f"it is {job['state']}")
         await self._change(name, state=action)
 
     async def limit(self, name: str, rate: str | None) -> None:

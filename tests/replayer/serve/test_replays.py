@@ -170,6 +170,12 @@ def test_a_job_that_was_told_to_pause_is_told_to_go_on_before_it_paused(
         assert wanted() == "pause"
         asyncio.run(page.resume("j"))
         assert wanted() == "run"
+        report(tmp_path, "paused", "here:1")
+        asyncio.run(page.steer("j", "pause"))
+        assert wanted() == "pause", "it reports that it is paused, but was told to go on"
+        with pytest.raises(UsageError, match="cannot be told to pause"):
+            asyncio.run(page.steer("j", "pause"))
+        report(tmp_path, "running", "here:1")
         (tmp_path / "jobs" / "j" / "control.json").write_text("{")
         with pytest.raises(UsageError, match="cannot be resumed"):
             asyncio.run(page.resume("j"))
