@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Request
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
-from markupsafe import Markup, escape
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
@@ -49,18 +48,7 @@ def span_text(seconds: float | None) -> str:
     return f"{seconds:,.0f} s"
 
 
-def coded(text: str) -> Markup:
-    """Text in which a word between backquotes is code."""
-    parts = printable(text).split("`")
-    if len(parts) % 2 == 0:
-        return escape(printable(text))
-    return Markup().join(
-        Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts)
-    )
-
-
 _templates.filters |= {
-    "coded": coded,
     "bytes": lambda number: "-" if number is None else bytes_text(number),
     "count": count_text,
     "time": time_text,
