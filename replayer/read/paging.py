@@ -1,4 +1,7 @@
-"""Pages of records around a position, both ways, with what stands where no record is: gaps, holes and damage."""
+"""Pages of records around a position, both ways; where no record is, they say what stands there.
+
+That is a gap, a hole, damage, or what was pruned or erased.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
