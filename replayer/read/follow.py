@@ -86,8 +86,8 @@ class Followed(NamedTuple):
 class Follower:
     """Finds at each poll what was committed since the one before.
 
-    `announce` gets a line for people about gaps, a topic that was created again (its new incarnation is followed),
-    new partitions (with `watch_for_partitions`), and a store that does not answer.
+    `announce` gets a line for people about gaps, what was pruned unread, a topic that was created again (its new
+    incarnation is followed), new partitions (with `watch_for_partitions`), and a store that does not answer.
     """
 
     def __init__(
@@ -178,6 +178,9 @@ class Follower:
                 why="another archive, or an old copy of this one, has replaced it",
                 remedy="start again if that was intended",
             )
+        if before.floor <= position < newer.floor:
+            self._announce(f"partition {newer} was pruned: offsets [{position}..{newer.floor}) are gone unread")
+            position = newer.floor
         for gap in newer.listed_gaps:
             if gap.end > max(position, before.next_offset) and gap not in before.listed_gaps:
                 self._announce(f"partition {newer} has a gap [{gap.start}..{gap.end}): {gap.reason}")

@@ -1,4 +1,7 @@
-"""Pages of records around a position, both ways, with what stands where no record is: gaps, holes and damage."""
+"""Pages of records around a position, both ways; where no record is, they say what stands there.
+
+That is a gap, a hole, damage, or what was pruned or erased.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -22,7 +25,7 @@ PAGE_BYTES = 8 * 1024 * 1024
 MOST_DAMAGED = 20
 """A page with so many damaged places ends."""
 HOLE = "no record: compacted away, aborted, or a transaction marker"
-ERASED_HERE = "erased from the archive"
+ERASED_HERE = "no longer in the archive"
 
 Piece: TypeAlias = pa.RecordBatch | Unreadable
 
@@ -164,7 +167,7 @@ class _Taken:
         floor = partition.floor
         if partition.began_at < floor == offsets.start:
             offsets = OffsetRange(partition.began_at, offsets.end)
-            known.append(Missing(partition.began_at, floor, "pruned", f"pruned: nothing below {floor} is kept"))
+            known.append(Missing(partition.began_at, floor, "pruned", f"nothing below offset {floor} is kept"))
         records: list[Record] = []
         for piece in self._pieces:
             if isinstance(piece, Unreadable):

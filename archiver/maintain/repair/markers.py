@@ -194,7 +194,7 @@ def _check(place: ListedPartition, chain: RebuiltChain, found: Sequence[StoredIn
     if not chain.links:
         raise MalformedObject(
             f"{target} has no index to rebuild a marker from",
-            why="only the indexes describe the chain",
+            why="only the indexes describe the chain" + (f", and none lies above the floor, {floor}" if floor else ""),
             remedy=f"rebuild them from the data first: archiver repair index {target}",
         )
     if target.keys.layout == "seed" and place.store.head(topic_home("seed", _following(target)) + TOPIC_OBJECT):

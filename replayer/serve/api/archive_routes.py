@@ -146,7 +146,7 @@ async def get_page(
     before: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
     n: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 50,
 ) -> Response:
-    """A page of records from a position on, or before an offset, with gaps, holes and damage in their places."""
+    """A page of records from a position on, or before an offset; what is missing, and why, stands in its place."""
     with counted() as costs:
 
         async def read() -> bytes:

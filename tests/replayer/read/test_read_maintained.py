@@ -11,7 +11,7 @@ from index_format.records import iter_records
 from replayer.coverage.partition_coverage import partition_coverage
 from replayer.read.archive import Archive
 from replayer.read.damage import SkipDamage
-from replayer.read.follow import last_records
+from replayer.read.follow import Followed, Follower, last_records
 from replayer.read.listing import partition_document
 from replayer.read.lookup import (
     Erased,
@@ -31,6 +31,7 @@ from replayer.read.positions import AtOffset, AtTime, OffsetRange, seek_time
 from replayer.read.record_filter import RecordFilter
 from replayer.read.selection import Positions, Selection, erased_ranges, scan, select
 from replayer.replay.plan import describe_source
+from replayer.replay.preflight import pruned_text
 from tests.support.archives import MemoryArchiveWriter, PartitionWriter, records
 from tests.support.maintained import Maintainer
 from tests.support.memory_reader import MemoryReader
@@ -144,7 +145,7 @@ def test_a_page_tells_what_is_pruned_and_erased(archive: MemoryArchiveWriter, ma
         page = await page_from(await opened(archive), 0, 30)
         missing = [(item.start, item.end, item.kind) for item in page.items if isinstance(item, Missing)]
         assert missing == [(0, 20, "pruned"), (21, 22, "erased"), (30, 40, "erased")]
-        assert page.items[0].reason == "pruned: nothing below 20 is kept"  # type: ignore[union-attr]
+        assert page.items[0].reason == "nothing below offset 20 is kept"  # type: ignore[union-attr]
         assert (page.start, page.has_before) == (0, False)
 
     asyncio.run(use())
@@ -263,5 +264,55 @@ def test_a_command_tells_that_a_record_was_pruned(archive: MemoryArchiveWriter, 
     async def use() -> None:
         query = RecordQuery("orders", 0, AtOffset(5), "orders:0:5")
         assert (await look_up_together(reader_of(archive), [query]))[query] == Pruned(60)
+
+    asyncio.run(use())
+
+
+def test_a_plan_begins_at_the_floor_and_says_how_much_is_pruned(
+    archive: MemoryArchiveWriter, maintainer: Maintainer
+) -> None:
+    maintainer.prune(1)
+
+    async def use() -> None:
+        (selection,) = await select(reader_of(archive), "orders", None, Positions(AtOffset(5)))
+        source = await describe_source(selection)
+        assert (source.start, source.records, source.pruned) == (20, 50, OffsetRange(0, 20))
+        assert pruned_text(0, OffsetRange(0, 20)) == (
+            "partition 0 was pruned: up to 20 records, offsets [0..20), are gone"
+        )
+        (selection,) = await select(reader_of(archive), "orders", None, Positions(AtOffset(30)))
+        assert (await describe_source(selection)).pruned is None
+
+    asyncio.run(use())
+
+
+def test_a_partition_in_several_folders_has_the_highest_floor(archive: MemoryArchiveWriter) -> None:
+    """As after a log was truncated: each folder is pruned for itself."""
+    older = archive.partition("orders", 0)
+    maintainer = Maintainer(older)
+    for start in range(0, 40, 10):
+        older.commit(records(range(start, start + 10)))
+        maintainer.fold()
+    newer = older.truncated(30)
+    newer.commit(records(range(30, 50)))
+    assert maintainer.prune(2) == 20
+
+    async def use() -> None:
+        partition = await opened(archive)
+        assert (partition.floor, partition.start_offset, partition.is_maintained) == (20, 20, True)
+        assert (await look_up_all(partition, [19]))[19] == Pruned(20)
+
+    asyncio.run(use())
+
+
+def test_who_follows_is_told_what_was_pruned_unread(archive: MemoryArchiveWriter, maintainer: Maintainer) -> None:
+    async def use() -> None:
+        told: list[str] = []
+        followed = [Followed(await opened(archive), 5)]
+        follower = Follower(reader_of(archive), "orders", followed, told.append, watch_for_partitions=False)
+        maintainer.prune(1)
+        (selection,) = await follower.poll()
+        assert selection.offsets == OffsetRange(20, 70)
+        assert told == ["partition orders:0 was pruned: offsets [5..20) are gone unread"]
 
     asyncio.run(use())

@@ -96,7 +96,7 @@ class Case:
                 offsets.append(offsets[-1] + 3)
             self.gaps += inside
             end = offsets[-1] + 1 + rng.choice([0, 0, 2])
-            writer.commit(records(offsets), next_offset=end, gaps=inside, block_bytes=rng.choice([1, 150]))
+            writer.commit(records(offsets), next_offset=end, gaps=inside, block_bytes=rng.choice([1, 200, 400]))
             self.began = writer.marker.start_offset
 
     def maintain(self) -> None:
@@ -144,7 +144,7 @@ async def scans_are_right(case: Case, partition: ArchivedPartition) -> None:
 
 async def pages_are_right(case: Case, partition: ArchivedPartition) -> None:
     """Pages upwards and downwards put together tell of every offset once."""
-    count = case.rng.randint(3, 12)
+    count = case.rng.randint(5, 25)
     up, at = list[object](), 0
     while True:
         page = await page_from(partition, at, count)
@@ -202,7 +202,6 @@ async def verify_is_content(case: Case, partition: ArchivedPartition) -> None:
 
 
 CHECKS: tuple[Callable[[Case, ArchivedPartition], Awaitable[None]], ...] = (
-    look_ups_are_right,
     scans_are_right,
     pages_are_right,
     positions_are_right,
@@ -218,7 +217,8 @@ async def run(number: int) -> None:
     for _ in range(case.rng.randint(1, 8)):
         case.write() if case.rng.random() < 0.4 else case.maintain()
     partition = await opened(case)
-    for check in CHECKS:
+    # All of them for each case would take too long.
+    for check in (look_ups_are_right, *case.rng.sample(CHECKS, 2)):
         await check(case, partition)
     # Who read the marker long ago goes on with what it leads to now, wherever an object is gone.
     if stale.next_offset > case.floor:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from blockgz_runtime.errors import UsageError
 from replayer.errors import ReplayRefused
 from replayer.read.positions import OffsetRange
-from replayer.replay.job import Job, first_positions, make_job, refuse_other_job
+from replayer.replay.job import Job, first_positions, make_job, refuse_other_job, rewritten_since
 from replayer.replay.ledger import (
     MAX_METADATA_BYTES,
     LanePosition,
@@ -111,3 +111,14 @@ def test_the_positions_of_another_job_are_refused() -> None:
         refuse_other_job(begun, at_start(job=Job("nightly", "copy", "f" * 16)))
     with pytest.raises(ReplayRefused, match="archive is not the one"):
         refuse_other_job(begun, at_start(history="others"))
+
+
+def test_where_chunks_were_rewritten_the_recorded_history_holds() -> None:
+    """Positions are source offsets, which a rewrite leaves alone."""
+    first = first_positions(JOB, {0: OffsetRange(0, 9)}, {0: "chunks"}, Pipeline())
+    begun = {0: first[0].advanced(2, {0: 4})}
+    now = first_positions(JOB, {0: OffsetRange(0, 9)}, {0: "merged chunks"}, Pipeline())
+    refuse_other_job(begun, rewritten_since(now, begun, {0}))
+    assert rewritten_since(now, {}, {0}) == now
+    with pytest.raises(ReplayRefused, match="archive is not the one"):
+        refuse_other_job(begun, rewritten_since(now, begun, {1}))

@@ -101,6 +101,18 @@ def test_what_was_erased_at_the_end_is_covered() -> None:
     assert offsets(archive) == list(range(50))
 
 
+def test_nothing_above_the_floor_is_refused() -> None:
+    archive, maintainer = of_three_catalogs()
+    maintainer.fold()
+    maintainer.prune(4)
+    archive.remove(maintainer.keys.marker)
+    store = MemoryStore()
+    for key, body in archive.objects.items():
+        store.put_if_absent(key, body, "")
+    (problem,) = plan_marker(store, RepairTarget(maintainer.keys), "blockgz", MAX, lambda *_: None).problems
+    assert problem.error.why == "only the indexes describe the chain, and none lies above the floor, 70"
+
+
 def test_an_archive_that_nobody_maintained_stays_of_version_1() -> None:
     archive = MemoryArchiveWriter()
     writer = archive.partition("orders", 0)

@@ -15,6 +15,7 @@ from index_format.chunk_index import Gap
 from index_format.records import Record
 from replayer.serve import archive_view
 from tests.support.archives import ArchiveWriter, records
+from tests.support.maintained import Maintainer
 from tests.support.page_client import BROWSER, URL, form_token, get_page, page_client, send_form, settings_of
 
 SCRIPT = b"<script>alert(1)</script>"
@@ -296,3 +297,32 @@ def test_requests_by_chance_meet_no_bug(asking: TestClient, writer: ArchiveWrite
             fields = {name: rng.choice(WORDS) for name in rng.sample(FIELDS, 6)}
             answer = asking.post(path_of(SENT), data={"csrf": csrf, **fields}, headers=BROWSER | {"origin": URL})
         assert answer.status_code < 500, f"{answer.request.method} {answer.request.url}: {answer.text[-500:]}"
+
+
+def test_what_was_pruned_and_erased_is_shown(asking: TestClient, writer: ArchiveWriter) -> None:
+    partition = writer.partition("kept", 0)
+    maintainer = Maintainer(partition)
+    for start in range(0, 60, 20):
+        partition.commit(records(range(start, start + 20)))
+        maintainer.fold()
+    partition.commit(records(range(60, 70)))
+    maintainer.prune(1)
+    maintainer.rewrite([1], [25, *range(40, 60)])
+    listing = get_page(asking, "/topics/kept/0?at=5")
+    check(listing)
+    assert (
+        '<tr class="missing pruned"><td class="n">0..19</td><td colspan="4">pruned: nothing below offset 20' in listing
+    )
+    assert '<tr class="missing erased"><td class="n">25</td><td colspan="4">erased: no longer in the archive' in listing
+    assert '<tr class="missing erased"><td class="n">40..59</td>' in listing
+    topic = get_page(asking, "/topics/kept?scale=offset")
+    check(topic)
+    assert "pruned below 20" in topic
+    assert ">[40..60)</a> erased" in topic
+    assert 'class="p"' in topic and 'class="e"' in topic
+    page = asking.get("/api/v1/topics/kept/partitions/0/page?at=earliest").json()
+    kinds = [each["missing"]["kind"] for each in page["items"] if "missing" in each]
+    assert kinds == ["pruned", "erased", "erased"]
+    gone = asking.get("/api/v1/topics/kept/partitions/0/records/5")
+    assert gone.status_code == 404
+    assert "it was pruned" in gone.text
