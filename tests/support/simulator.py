@@ -42,7 +42,7 @@ class Fate(Enum):
 
 
 WRITES = (op.PutIfAbsent, op.CompareAndSwap)
-READS = (op.Get, op.Head)
+READS = (op.Get, op.GetAll, op.Head)
 LOG_READS = (op.ReadLogBounds, op.ReadLogRecord, op.FindLogRecord, op.ConfirmTopic)
 CRASHES = (Fate.CRASH_BEFORE, Fate.CRASH_AFTER)
 FATES_OF_WRITES = tuple(fate for fate in Fate if fate not in (Fate.NORMAL, Fate.TAKEN_AWAY))
@@ -210,6 +210,10 @@ class Actor:
         match operation:
             case op.Get(key):
                 return store.get(key)
+            case op.GetAll(keys):
+                return [store.get(key) for key in keys]
+            case op.Compute(work):
+                return work()
             case op.Head(key):
                 return store.head(key)
             case op.PutIfAbsent(key, body, attempt):
