@@ -289,6 +289,15 @@ class Marker(Sealed, frozen=True, kw_only=True):
         return held[0] if held else self.pruned_before or self.start_offset
 
 
+@objects.stored
+class Floor(msgspec.Struct, frozen=True, kw_only=True):
+    """Says that nothing is archived below an offset any more, whatever becomes of the marker. Write-once."""
+
+    format: str = "block-gzip-floor"
+    version: int = objects.VERSION
+    pruned_before: Offset
+
+
 class PendingCatalog(NamedTuple):
     """A catalog that must be stored before the marker that references it."""
 
