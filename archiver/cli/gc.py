@@ -115,9 +115,7 @@ def result_object(
         "deleted": result.deleted if result else 0,
         "garbage": garbage,
         "group_tables": tables,
-        "floors": [
-            {"key": floor.key, "bytes": floor.listed.size if floor.listed else None} for floor in plan.old_floors
-        ],
+        "floors": floors,
         "leftovers": leftovers,
         "spared": spared,
         "problems": [{"where": where, "error": error.what, "why": error.why} for where, error in problems],
