@@ -125,8 +125,7 @@ class Actor:
         assert operation is not None
         match fate:
             case Fate.NORMAL:
-                answer = self._carry_out(operation)
-                self._go_on(lambda: self._protocol.send(answer))
+                self._answer(operation)
             case Fate.CRASH_BEFORE:
                 self._crash()
             case Fate.CRASH_AFTER:
@@ -163,6 +162,15 @@ class Actor:
         """Carry out a request that was under way; nobody hears the answer."""
         self.late.remove(request)
         self._carry_out(request)
+
+    def _answer(self, operation: Step) -> None:
+        try:
+            answer = self._carry_out(operation)
+        except BlockgzError as error:
+            failure = error
+            self._go_on(lambda: self._protocol.throw(failure))
+        else:
+            self._go_on(lambda: self._protocol.send(answer))
 
     def _refuse(self, operation: Step) -> None:
         error: BlockgzError = StoreUnavailable("the store did not answer")

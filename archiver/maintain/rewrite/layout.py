@@ -65,9 +65,8 @@ def new_catalogs(
     for group in [list(old)] if is_repacked else list(_groups(old, items)):
         start, end = group[0].reference.start_offset, group[-1].reference.next_offset
         inside = [item for item in items if start <= item.start_offset < end]
-        if list(inside) == [entry for each in group for entry in each.catalog.entries] and not (
-            is_repacked and len(group) > 1
-        ):
+        is_unchanged = inside == [entry for each in group for entry in each.catalog.entries]
+        if is_unchanged and (not is_repacked or num_catalogs(len(inside)) >= len(group)):
             result += group
             continue
         gaps = [gap for each in group for gap in each.catalog.gaps]
@@ -75,6 +74,11 @@ def new_catalogs(
         entries = [item for item in inside if isinstance(item, ChunkEntry)]
         result += _packed(entries, sorted(gaps, key=lambda gap: gap.start), start, end)
     return result
+
+
+def num_catalogs(num_entries: int) -> int:
+    """How many catalogs that many entries take."""
+    return max(1, -(-num_entries // markers.FAN_OUT))
 
 
 def _erased(items: Sequence[ChunkEntry | ErasedRun]) -> list[ErasedRun]:

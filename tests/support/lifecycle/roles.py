@@ -177,6 +177,8 @@ def look_ups(world: World, partition: Partition) -> Run:
     again = 0
     offset, end = archived.start_offset, archived.next_offset
     while offset < end:
+        if partition.monitor.is_maintained:
+            return "maintained"
         outcome = yield from as_process(partial(look_up, archived=archived, offset=offset))
         if isinstance(outcome, Lost):
             if world.store.now <= read_at + PROMISE or again > READER_PATIENCE:
@@ -214,10 +216,11 @@ def _look_up(partition: Partition, marker: Json, offset: int) -> Protocol[tuple[
             ((each, level) for each, level in spans if each["start_offset"] <= offset < each["next_offset"]), None
         )
         if hit is None:
-            end = next((gap["to"] for gap in gaps if gap["from"] <= offset < gap["to"]), None)
-            if end is None:  # progress behind a gap, where no entry can be raised
+            gap = next((gap for gap in gaps if gap["from"] <= offset < gap["to"]), None)
+            if gap is None:  # progress behind a gap, where no entry can be raised
                 return marker["next_offset"], dict.fromkeys(range(offset, marker["next_offset"]), "hole")
-            return end, dict.fromkeys(range(offset, end), "gap")
+            what = {"erased": "erased", "empty": "hole"}.get(gap["reason"], "gap")
+            return gap["to"], dict.fromkeys(range(offset, gap["to"]), what)
         span, level = hit
         body = yield from _sound((keys.home if level else keys.chunks) + span["name"], span["sha256"])
         if body is None:
