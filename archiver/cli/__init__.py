@@ -30,6 +30,10 @@ COMMANDS = {
         "archiver.cli.gc:gc",
         "Delete what dead writers left behind: orphaned objects, temporary files and unfinished uploads.",
     ),
+    "prune": Place(
+        "archiver.cli.prune:prune",
+        "Take the oldest records out of the archive, while archivers run.",
+    ),
     "repair": Place(
         "archiver.cli.repair:repair",
         "Rebuild lost indexes, markers and inventories, and recover records.",

@@ -252,11 +252,17 @@ def _partitions(
         for name, objects_of in shared.items():
             yield name, _incarnations(store, layout, name[0]), objects_of
         return
+    listed: set[tuple[TopicFolder, int]] = set()
     for prefix in _topic_prefixes(selection):
         listing = _objects(store, layout, prefix, selection, beside)
         for (folder, partition), group in groupby(listing, lambda found: (found.name.folder, found.name.partition)):
             objects_of = list(group)
+            listed.add((folder, partition))
             yield (str(folder), partition), [folder], objects_of
+    for floor in beside.floors:  # of partitions of which nothing else is left
+        if (floor.keys.folder, floor.keys.partition) not in listed:
+            listed.add((floor.keys.folder, floor.keys.partition))
+            yield (str(floor.keys.folder), floor.keys.partition), [floor.keys.folder], []
 
 
 def _topic_prefixes(selection: TopicSelection | None) -> list[str]:
@@ -307,22 +313,28 @@ class _Collector:
         self, folders: Sequence[TopicFolder], partition: int, found: list[Found], floors: Sequence[FloorObject]
     ) -> Garbage:
         """What there is to do for a partition: its marker is read now, after the listing."""
-        chains = self._chains(folders, partition)
-        if any(self._booked(chain.marker) != chain.marker for chain in chains) and self._keeps_books:
-            driver = Driver(self._store, NoLog(), self._wait, lambda: True, clock=self._store.clock)
-            for chain in chains:
-                driver.run(keep_books(chain.keys, self._grace))
-            chains = self._chains(folders, partition)
+        read = [self._chain(LAYOUTS[self._layout](folder, partition)) for folder in folders]
+        chains = [chain for chain in read if chain is not None]
+        if len(chains) < len(read):
+            # A missing marker may be a lost one, whose chunks have the names of the others' orphans.
+            return Garbage([])
         if len(chains) == 1 and chains[0].marker.maintenance:
             return self._of_maintained(chains[0], found, floors)
         return Garbage(*_garbage_of(self._store, chains, found, now=self._now, grace=self._grace))
 
-    def _chains(self, folders: Sequence[TopicFolder], partition: int) -> list[Chain]:
-        seen = (lambda marker: marker) if self._keeps_books else self._booked
-        read = [read_chain(self._store, self._layout, folder, partition, seen) for folder in folders]
-        chains = [chain for chain in read if chain is not None]
-        # A missing marker may be a lost one, whose chunks have the names of the others' orphans.
-        return chains if len(chains) == len(read) else []
+    def _chain(self, keys: PartitionKeys) -> Chain | None:
+        """The chain and what its marker retired, once that is up to date, whether or not it can be followed."""
+        marker = read_current(self._store, keys)
+        if marker is not None and (booked := self._booked(marker)) != marker:
+            marker = booked
+            if self._keeps_books:
+                driver = Driver(self._store, NoLog(), self._wait, lambda: True, clock=self._store.clock)
+                driver.run(keep_books(keys, self._grace))
+                marker = read_current(self._store, keys)
+        if marker is None:
+            return None
+        retired = marker.maintenance.retired if marker.maintenance else ()
+        return follow(self._store, keys, marker, [reference for each in retired for reference in each.references])
 
     def _booked(self, marker: Marker) -> Marker:
         if not marker.maintenance:
@@ -341,30 +353,30 @@ class _Collector:
         return Garbage(going, kept, [FloorObject(chain.keys, floor)] if is_new else [], lower)
 
 
-def read_chain(
-    store: ToolStore,
-    layout: str,
-    folder: TopicFolder,
-    partition: int,
-    collected: Callable[[Marker], Marker] | None = None,
-) -> Chain | None:
-    """The chain as the marker is now; None without a marker. Raises a FormatError where it cannot be trusted.
-
-    `collected`: for garbage collection, which sees the marker so, and spares what that marker retired.
-    """
+def read_chain(store: ToolStore, layout: str, folder: TopicFolder, partition: int) -> Chain | None:
+    """The chain as the marker is now; None without a marker. Raises a FormatError where it cannot be trusted."""
     keys = LAYOUTS[layout](folder, partition)
+    marker = read_current(store, keys)
+    return None if marker is None else follow(store, keys, marker)
+
+
+def read_current(store: ToolStore, keys: PartitionKeys) -> Marker | None:
+    """A partition's marker as it is now; None where there is none. Raises a FormatError where it is not that."""
     stored = store.get(keys.marker)
     if stored is None:
         return None
     marker = markers.decode_marker(stored.body, keys.marker)
-    if (marker.topic, marker.partition) != (folder.topic, partition):
+    if (marker.topic, marker.partition) != (keys.folder.topic, keys.partition):
         raise MalformedObject(
             f"{keys.marker} is not this partition's marker", why=f"it names {marker.topic}:{marker.partition}"
         )
-    marker = collected(marker) if collected else marker
-    retired = marker.maintenance.retired if collected and marker.maintenance else ()
+    return marker
+
+
+def follow(store: ToolStore, keys: PartitionKeys, marker: Marker, retired: Sequence[CatalogReference] = ()) -> Chain:
+    """The chain of a marker, and of references that it retired; raises a FormatError where it cannot be trusted."""
     roots: dict[int, list[CatalogReference]] = defaultdict(list)
-    for reference in (reference for each in retired for reference in each.references):
+    for reference in retired:
         roots[catalog_level(reference.name)].append(reference)
     for level, found in enumerate(marker.catalogs, 1):
         roots[level] += found

@@ -6,6 +6,7 @@ from typing import Any
 
 import greenlet
 
+from archiver.commit import driver
 from archiver.commit import operations as op
 from archiver.maintain import sweep
 from blockgz_runtime.store.writer import Body, Leftover, ListedObject, ObjectHead, StoredObject
@@ -117,8 +118,8 @@ def as_steps(work: Callable[[Any], Any]) -> Run:
 
 def _without_threads(resume: Callable[[], Any]) -> Any:
     before = sweep.ThreadPoolExecutor
-    sweep.ThreadPoolExecutor = OneAfterAnother  # type: ignore[assignment,misc]
+    sweep.ThreadPoolExecutor = driver.ThreadPoolExecutor = OneAfterAnother  # type: ignore[assignment,misc]
     try:
         return resume()
     finally:
-        sweep.ThreadPoolExecutor = before  # type: ignore[misc]
+        sweep.ThreadPoolExecutor = driver.ThreadPoolExecutor = before  # type: ignore[misc]

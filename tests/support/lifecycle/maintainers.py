@@ -7,6 +7,7 @@ from functools import partial
 from itertools import pairwise
 
 from archiver.commit.operations import Get, Protocol
+from archiver.errors import RewriteRefused
 from archiver.maintain import sweep
 from archiver.maintain.contents.chunks import ErasedRun, NewChunk, OldChunk, Replacement
 from archiver.maintain.rewrite.intent import Outcome
@@ -58,6 +59,10 @@ def maintainer(world: World, partition: Partition, what: Maintenance) -> Run:
         return (yield from steps)._value_
     except StoreFull:
         return "aborted"
+    except RewriteRefused:
+        if partition.monitor.strict:
+            raise
+        return "refused"
 
 
 def _check(changes_mind: bool, old: Sequence[OldChunk], replacement: Replacement) -> None:
@@ -131,7 +136,7 @@ def _new_chunk(old: Sequence[OldChunk], records: Sequence[Record], erased: Seque
         isolation_level=first.isolation_level,
         timestamp_type=chunk.timestamp_type,
         previous=first.previous,
-        gaps=tuple(gap for each in old for gap in each.index.gaps if gap.start >= start),
+        gaps=tuple(gap for each in old for gap in each.index.gaps if gap.start >= each.entry.start_offset),
         erased=tuple(_ranges(erased)),
     )
 

@@ -4,10 +4,11 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import NamedTuple
 
 from index_format import marker as markers
+from index_format import objects
 from tests.support.lifecycle import maintainers, roles
 from tests.support.lifecycle.monitor import Harm, body_of, recovered
 from tests.support.lifecycle.world import GRACE, SKEW, STEP, Partition, Process, Trace, World
@@ -120,13 +121,16 @@ class Schedule:
 
 @contextmanager
 def fan_out(width: int) -> Iterator[None]:
-    """A smaller fan-out than the product's, so that short archives fold."""
-    before = markers.FAN_OUT
-    markers.FAN_OUT = width
+    """A smaller fan-out than the product's, so that short archives fold; and no object is decoded twice."""
+    before = markers.FAN_OUT, objects.decode
+    markers.FAN_OUT, objects.decode = width, _decoded_once
     try:
         yield
     finally:
-        markers.FAN_OUT = before
+        markers.FAN_OUT, objects.decode = before
+
+
+_decoded_once = lru_cache(maxsize=20_000)(objects.decode)
 
 
 def run(seed: int, *, strict: bool = True) -> World:
@@ -311,7 +315,7 @@ def _is_done(process: Process, *, is_written: bool) -> bool:
     if kind == "erase":
         left = process.partition.monitor.secrets_left()
         return not is_written and not left
-    return process.result == "committed" or (not is_written and process.result in ("nothing", "aborted"))
+    return process.result == "committed" or (not is_written and process.result in ("nothing", "aborted", "refused"))
 
 
 def finish(schedule: Schedule) -> None:
