@@ -3,9 +3,6 @@
 More of both run in system_test/test_maintainers.py.
 """
 
-import pytest
-
-from tests.support.lifecycle.broken import BROKEN, first_violation
 from tests.support.lifecycle.campaign import run_batch
 
 FIRST_SEED = 20_262_000
