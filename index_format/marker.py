@@ -567,8 +567,8 @@ def _without_empty_gap(marker: Marker, start_offset: int) -> Marker:
 def replaceable_gap(marker: Marker, start: int, end: int) -> Gap | None:
     """The gap whose offsets [start, end) a chunk can take; None where there is none.
 
-    It lies behind all catalogs and the floor, and in no chunk of the tail, which has space for one more or something to fold below it,
-    and the chain stops at `start` without it: not where another gap and a hole lie between.
+    It lies behind all catalogs and the floor and in no chunk of the tail, which has space for one more or something to
+    fold below it, and the chain stops at `start` without it: not where another gap and a hole lie between.
     """
     gap = next((gap for gap in marker.gaps if gap.start <= start < end <= gap.end), None)
     if gap is None or start < marker.pruned_before:
