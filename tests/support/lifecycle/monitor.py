@@ -107,12 +107,6 @@ class Monitor:
         return _floor(self.marker or {})
 
     @property
-    def is_maintained(self) -> bool:
-        """Whether anybody ever pruned or rewrote it, or meant to."""
-        body = body_of(self.marker or {})
-        return bool(body.get("rewriting") or body.get("retired") or body.get("pruned_before"))
-
-    @property
     def next_offset(self) -> int:
         return (self.marker or {}).get("next_offset") or 0
 

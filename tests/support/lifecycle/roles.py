@@ -177,8 +177,6 @@ def look_ups(world: World, partition: Partition) -> Run:
     again = 0
     offset, end = archived.start_offset, archived.next_offset
     while offset < end:
-        if partition.monitor.is_maintained:
-            return "maintained"
         outcome = yield from as_process(partial(look_up, archived=archived, offset=offset))
         if isinstance(outcome, Lost):
             if world.store.now <= read_at + PROMISE or again > READER_PATIENCE:
