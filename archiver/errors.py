@@ -15,6 +15,7 @@
     Diverged              1   the log no longer agrees with the archive; nothing is written
     GapRefused            1   records were lost to retention and --on-gap is stop
     SalvageRefused        1   what a dead writer left cannot take the place of a gap
+    ContentsDiffer        1   a rewritten chunk does not hold what it is to replace; nothing is committed
     UnreadableRecord      1   a record that the client cannot hand over
     UnencodableRecord     1   a record that the chosen record format cannot hold
     DeadLetterRefused     1   a record that cannot be archived, and that the topic for such records cannot hold
@@ -89,6 +90,10 @@ class RewriteOvertaken(BlockgzError):
 
 class RewriteRefused(BlockgzError):
     """A partition that cannot be rewritten, or not as it was planned."""
+
+
+class ContentsDiffer(BlockgzError):
+    """A rewritten chunk does not hold what it is to replace."""
 
 
 class UnreadableRecord(BlockgzError):
