@@ -72,7 +72,7 @@ class OffsetRanges:
     def meets(self, start: int, end: int) -> bool:
         """Whether an offset of [start, end) is in the set."""
         place = int(np.searchsorted(self._ends, start, side="right"))
-        return place < len(self._starts) and int(self._starts[place]) < end
+        return start < end and place < len(self._starts) and int(self._starts[place]) < end
 
     def between(self, start: int, end: int) -> "OffsetRanges":
         """The part of the set in [start, end)."""
