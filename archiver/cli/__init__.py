@@ -34,6 +34,10 @@ COMMANDS = {
         "archiver.cli.prune:prune",
         "Take the oldest records out of the archive, while archivers run.",
     ),
+    "erase": Place(
+        "archiver.cli.erase:erase",
+        "Erase records by key or offset, and tell when nothing in the archive holds them any more.",
+    ),
     "repair": Place(
         "archiver.cli.repair:repair",
         "Rebuild lost indexes, markers and inventories, and recover records.",

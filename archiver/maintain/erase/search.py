@@ -121,7 +121,8 @@ def find_records(store: ToolStore, chain: Chain, wanted: Wanted, max_block_bytes
     keys, data_of = chain.keys, data_in(store, chain.keys)
     digest, found = RecordsDigest(), list[npt.NDArray[np.int64]]()
     num_chunks = num_bytes = blocks_read = blocks = 0
-    for chunk in read_chunks(store, keys, sorted(chain.entries, key=lambda entry: entry.start_offset), wanted):
+    entries = [entry for entry in chain.entries if wanted.in_chunk(entry)]
+    for chunk in read_chunks(store, keys, sorted(entries, key=lambda entry: entry.start_offset)):
         index = chunk.index
         chosen = [block for block in index.blocks if wanted.in_block(block, index)]
         blocks, blocks_read = blocks + len(index.blocks), blocks_read + len(chosen)
@@ -138,10 +139,8 @@ def find_records(store: ToolStore, chain: Chain, wanted: Wanted, max_block_bytes
     return FoundRecords(keys, offsets, digest.content, digest.positions, num_chunks, num_bytes, blocks_read, blocks)
 
 
-def read_chunks(
-    store: ToolStore, keys: PartitionKeys, entries: Sequence[ChunkEntry], wanted: Wanted
-) -> Iterator[OldChunk]:
-    """The chunks that may hold such a record, with their indexes; raises ObjectMissing or a FormatError."""
+def read_chunks(store: ToolStore, keys: PartitionKeys, entries: Sequence[ChunkEntry]) -> Iterator[OldChunk]:
+    """The chunks of these entries, with their indexes; raises ObjectMissing or a FormatError."""
 
     def read(entry: ChunkEntry) -> OldChunk:
         key = keys.chunks + keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIX)
@@ -150,7 +149,6 @@ def read_chunks(
             raise ObjectMissing(key)
         return OldChunk(entry, markers.decode_index(stored.body, entry, keys.folder.topic, keys.partition))
 
-    chosen = [entry for entry in entries if wanted.in_chunk(entry)]
     with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="index") as pool:
-        for first in range(0, len(chosen), INDEXES_AT_ONCE):
-            yield from pool.map(read, chosen[first : first + INDEXES_AT_ONCE])
+        for first in range(0, len(entries), INDEXES_AT_ONCE):
+            yield from pool.map(read, entries[first : first + INDEXES_AT_ONCE])
