@@ -165,7 +165,7 @@ def _unreached(store: ToolStore, chain: Chain, listed: Sequence[Found]) -> list[
         if found.name.kind is ObjectKind.DATA:
             by_number[found.name.number].append(found.name.key)
     sole = {number for number, keys in by_number.items() if len(keys) == 1 and number in chain.by_number}
-    doubtful = [chain.by_number[number] for number in by_number if number in chain.by_number and number not in sole]
+    doubtful = [entry for number in by_number if number not in sole for entry in chain.by_number.get(number, ())]
     named = {chain.keys.chunks + chunk.index.data.name for chunk in read_chunks(store, chain.keys, doubtful)}
     end = chain.end or 0
     return [
