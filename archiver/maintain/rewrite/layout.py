@@ -53,6 +53,16 @@ def taken(old: Sequence[OldChunk], item: NewChunk | ErasedRun) -> list[OldChunk]
     return [each for each in old if item.start_offset <= each.entry.start_offset < item.next_offset]
 
 
+def apart_from_gaps(item: ErasedRun, old: Sequence[OldChunk]) -> list[ErasedRun]:
+    """The run without the gaps inside its old chunks, which marker or catalogs list already: gaps lie apart."""
+    pieces, start = list[ErasedRun](), item.start_offset
+    for gap in (gap for each in old for gap in each.index.gaps if gap.end > each.entry.start_offset):
+        if start < gap.start:
+            pieces.append(ErasedRun(start, gap.start))
+        start = max(start, gap.end)
+    return [*pieces, ErasedRun(start, item.next_offset)] if start < item.next_offset else pieces
+
+
 def new_catalogs(
     old: Sequence[OldCatalog], items: Sequence[ChunkEntry | ErasedRun], *, at: int, is_repacked: bool
 ) -> list[OldCatalog | NewCatalog]:

@@ -12,7 +12,14 @@ from archiver.commit.operations import Compute, Now, Protocol
 from archiver.maintain.contents.chunks import ErasedRun, NewChunk, OldChunk, Replacement
 from archiver.maintain.rewrite.committing import Change, commit
 from archiver.maintain.rewrite.intent import LEASE_MS, Attempt, Choose, Outcome, begin
-from archiver.maintain.rewrite.layout import NewCatalog, OldCatalog, check_replacement, new_catalogs, taken
+from archiver.maintain.rewrite.layout import (
+    NewCatalog,
+    OldCatalog,
+    apart_from_gaps,
+    check_replacement,
+    new_catalogs,
+    taken,
+)
 from archiver.maintain.rewrite.tree import References, Run, read_all, read_catalogs
 from blockgz_runtime.store.writer import Body
 from index_format import marker as markers
@@ -109,7 +116,7 @@ def _stored_chunks(
         elif isinstance(item, OldChunk):
             entry = item.entry
         else:
-            items.append(item)
+            items += apart_from_gaps(item, taken(old, item))
             continue
         items.append(entry)
         previous = entry.name

@@ -4,6 +4,7 @@ import dataclasses
 import random
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from archiver.maintain.contents.offset_ranges import OffsetRanges
 from archiver.maintain.erase.running import erase_in
 from archiver.maintain.erase.search import FoundRecords, Wanted, find_records, read_chunks
 from archiver.maintain.sweep import read_chain
+from index_format import marker as markers
 from index_format.blocks import decode_block
-from index_format.chunk_index import ERASED
+from index_format.chunk_index import ERASED, Gap
 from index_format.records import Record, iter_records
 from tests.archiver.maintain.repair.world import MAX, MortalStore, World
 from tests.index_format.builders import record
@@ -43,6 +45,8 @@ class EraseWorld(World):
 
     erased: set[int] = dataclasses.field(default_factory=set)
     """Offsets whose records were erased."""
+    stored: set[int] = dataclasses.field(default_factory=set)
+    """Offsets whose records were ever archived."""
     hours: float = 0.0
     """By which the maintainers' clock is ahead."""
 
@@ -53,6 +57,9 @@ class EraseWorld(World):
             rows = [each.offset for each in self.log.records if each.offset >= start][: rng.choice([1, 2, 5])]
             if not rows:
                 return
+            if rng.random() < 0.1 and len(rows) > 1:  # retention was quicker
+                self.lose(rows[1])
+                continue
             try:
                 self._append(rows)
             except Fenced:
@@ -64,11 +71,15 @@ class EraseWorld(World):
         start = held.marker.chain_end
         chunk = self.chunk(rows, start=rows[0] if start is None else start, end=rows[-1] + 1)
         self.held = self.run(commit_chunk(self.identity, held, chunk))
+        self.stored |= set(rows)
 
     def copy(self) -> "EraseWorld":
         """Another one that is the same so far."""
-        twin = dataclasses.replace(self, store=MortalStore(), erased=set(self.erased))
+        log = MemoryLog(self.log.records, low=self.log.low)
+        own = {"store": MortalStore(), "log": log, "erased": set(self.erased), "stored": set(self.stored)}
+        twin = dataclasses.replace(self, **own)
         twin.store.objects, twin.store.requests = dict(self.store.objects), 0
+        twin.store.versions = {key: list(bodies) for key, bodies in self.store.versions.items()}
         return twin
 
     def maintainer(self) -> Driver:
@@ -98,7 +109,16 @@ class EraseWorld(World):
         """See World; quicker, for many chunks."""
         chosen = tuple(self.by_offset[row] for row in rows)
         first = rows[0] if start is None else start
-        return finished_chunk(self.identity.record_format, chosen, first, end or rows[-1] + 1)
+        chunk = finished_chunk(self.identity.record_format, chosen, first, end or rows[-1] + 1)
+        skipped = [Gap(a + 1, b, "skipped") for a, b in pairwise(rows) if b - a > 2]
+        return chunk._replace(gaps=tuple(skipped))
+
+    @property
+    def lost(self) -> set[int]:
+        """Offsets in gaps that the writer recorded."""
+        bodies = self.store.versions[self.keys.marker]
+        gaps = [gap for body in bodies for gap in markers.decode_marker(body).gaps]
+        return {offset for gap in gaps for offset in range(gap.start, gap.end)}
 
     @cached_property
     def by_offset(self) -> dict[int, Record]:
@@ -107,8 +127,7 @@ class EraseWorld(World):
 
     def held_offsets(self) -> set[int]:
         """Offsets that were ever archived."""
-        end = self.marker.next_offset or 0
-        return {each.offset for each in self.log.records if each.offset < end}
+        return set(self.stored)
 
     def check(self) -> None:
         """What is archived is what was, but for what was erased; and that is called erased."""
@@ -131,6 +150,9 @@ class EraseWorld(World):
                     assert each.offset not in records
                     records[each.offset] = each._replace(headers=())
             called |= {offset for each in erased_in(chunk.index) for offset in range(each.start, each.end)}
+        assert all(a.end <= b.start for a, b in pairwise(sorted(chain.gaps, key=lambda gap: gap.start)))
+        gaps = [gap for gap in chain.gaps if gap.reason != ERASED]
+        assert {offset for gap in gaps for offset in range(gap.start, gap.end)} == self.lost
         called |= {offset for gap in chain.gaps if gap.reason == ERASED for offset in range(gap.start, gap.end)}
         return records, called
 
