@@ -1,11 +1,12 @@
-"""A chunk in another record format, codec, level or block size: decoded and encoded again."""
+"""Chunks in another record format, codec, level or block size: decoded and encoded again."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from archiver.ingest.buffer import BufferFile
 from archiver.maintain.contents.chunks import TEXT, NewChunk, OldChunk
 from archiver.maintain.contents.data import BlockWriter, DataOf, whole_data
-from archiver.maintain.contents.merge import new_chunk
+from archiver.maintain.contents.merge import SAME_PARTITION, check_neighbours, new_chunk
 from blockgz_runtime.errors import UsageError
 from index_format.blocks import (
     COMPRESSORS,
@@ -44,21 +45,25 @@ class ConvertSettings:
 
 
 def converted(
-    old: OldChunk, settings: ConvertSettings, data_of: DataOf, buffer: BufferFile, max_block_bytes: int
+    old: Sequence[OldChunk], settings: ConvertSettings, data_of: DataOf, buffer: BufferFile, max_block_bytes: int
 ) -> NewChunk:
-    """The same records in a new chunk, its data in `buffer`; an old and a new block are in memory at a time.
+    """One chunk of the records of neighbours, its data in `buffer`; an old and a new block are in memory at a time.
 
-    Chunks of record format `text` keep their blocks, since only their index tells timestamps. Raises UsageError where
-    the record format cannot be changed, a FormatError where a block is damaged, and BufferFull or a StoreError.
+    Chunks of record format `text` keep their blocks, since only their index tells timestamps. Raises ValueError where
+    they cannot become one chunk, UsageError where the record format cannot be changed, a FormatError where a block is
+    damaged, and BufferFull or a StoreError.
     """
-    check_convertible(old.index, settings)
+    check_neighbours(old, SAME_PARTITION)
+    for chunk in old:
+        check_convertible(chunk.index, settings)
     writer = BlockWriter(buffer)
-    if old.index.record_format == TEXT:
-        _compress_again(old.index, settings.compressor, data_of, writer, max_block_bytes)
+    if settings.record_format == TEXT:
+        for chunk in old:
+            _compress_again(chunk.index, settings.compressor, data_of, writer, max_block_bytes)
     else:
-        _encode_again(old.index, settings, data_of, writer, max_block_bytes)
+        _encode_again(old, settings, data_of, writer, max_block_bytes)
     blocks = tuple(writer.blocks)
-    return new_chunk([old], writer.finish(), blocks, record_format=settings.record_format, codec=settings.codec)
+    return new_chunk(old, writer.finish(), blocks, record_format=settings.record_format, codec=settings.codec)
 
 
 def check_convertible(index: ChunkIndex, settings: ConvertSettings) -> None:
@@ -72,17 +77,35 @@ def check_convertible(index: ChunkIndex, settings: ConvertSettings) -> None:
         )
 
 
+def is_as_asked(index: ChunkIndex, settings: ConvertSettings) -> bool:
+    """Whether a chunk is encoded so already, as far as its index tells: the level shows nowhere.
+
+    Its blocks may be smaller than asked for, but not twice as many as are needed.
+    """
+    if (index.record_format, index.codec) != (settings.record_format, settings.codec):
+        return False
+    if index.record_format == TEXT:
+        return True
+    sizes = [block.byte_length_uncompressed for block in index.blocks]
+    too_large = any(b.num_records > 1 and b.byte_length_uncompressed > settings.block_bytes for b in index.blocks)
+    needed = -(-sum(sizes) // settings.block_bytes)
+    return not too_large and len(sizes) < max(2, 2 * needed)
+
+
 def _encode_again(
-    index: ChunkIndex, settings: ConvertSettings, data_of: DataOf, writer: BlockWriter, max_block_bytes: int
+    old: Sequence[OldChunk], settings: ConvertSettings, data_of: DataOf, writer: BlockWriter, max_block_bytes: int
 ) -> None:
-    bits = settings.key_filter_bits if settings.key_filter_bits is not None else bits_of(index.blocks[0].key_filter)
-    timestamp_type = TIMESTAMP_TYPE_IDS[index.timestamp_type]
+    bits = settings.key_filter_bits
+    if bits is None:
+        bits = next((bits_of(b.key_filter) for chunk in old for b in chunk.index.blocks[:1]), None)
+    timestamp_type = TIMESTAMP_TYPE_IDS[old[0].index.timestamp_type]
     builder = BlockBuilder(record_format(settings.record_format), timestamp_type, settings.block_bytes, bits)
     compressor = settings.compressor
-    for entry, member in whole_data(data_of(index), index):
-        for batch in decode_parts(member, entry, index, max_block_bytes):
-            for raw in builder.add(batch):
-                writer.encode(raw, compressor)
+    for chunk in old:
+        for entry, member in whole_data(data_of(chunk.index), chunk.index):
+            for batch in decode_parts(member, entry, chunk.index, max_block_bytes):
+                for raw in builder.add(batch):
+                    writer.encode(raw, compressor)
     last = builder.finish()
     if last is not None:
         writer.encode(last, compressor)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from archiver.ingest.buffer import BufferFile
+from archiver.ingest.buffer import BufferFile, BufferFolder
 from archiver.ingest.chunk_builder import MAX_KEY_FILTERS
 from blockgz_runtime.store.writer import Body, FileBody, ToolStore
 from index_format.blocks import Compressor, RawBlock
@@ -79,6 +79,31 @@ def whole_data(read: ReadRange, index: ChunkIndex) -> Iterator[StoredBlock]:
             why="its sha256 is not the one in its index",
             remedy="run `replayer verify --deep` to see what is lost; the chunk is not rewritten",
         )
+
+
+class ChunkFiles:
+    """The local files of one rewrite's new chunks, within a budget."""
+
+    def __init__(self, buffers: BufferFolder, budget: int) -> None:
+        """`budget` in bytes of old chunks, which the new ones take about."""
+        self._buffers = buffers
+        self._budget = budget
+        self._files: list[BufferFile] = []
+        self._used = 0
+
+    def new_file(self, num_bytes: int) -> BufferFile | None:
+        """A file for the data in the place of so many bytes; None where there is no room, unless it is the first."""
+        if self._files and self._used + num_bytes > self._budget:
+            return None
+        self._used += num_bytes
+        self._files.append(self._buffers.new_file())
+        return self._files[-1]
+
+    def discard(self) -> None:
+        """Give the space back."""
+        for file in self._files:
+            file.discard()
+        self._files, self._used = [], 0
 
 
 class BlockWriter:

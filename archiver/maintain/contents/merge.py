@@ -12,6 +12,11 @@ from blockgz_runtime.store.writer import Body
 from index_format.chunk_index import BlockEntry, ChunkIndex, Erased, Gap
 from index_format.marker import ChunkEntry
 
+SAME_PARTITION = ("timestamp_type", "isolation_level", "topic_id", "archive_id")
+"""What an index says of all its records, however they are encoded."""
+ALIKE = ("record_format", "codec", *SAME_PARTITION)
+"""The same, and how its blocks are encoded: what chunks have in common whose blocks can be copied into one."""
+
 
 class MergeLimits(NamedTuple):
     """Which chunks are merged, by the bytes of their data as stored."""
@@ -41,20 +46,27 @@ def merge_groups(entries: Sequence[ChunkEntry], limits: MergeLimits) -> list[ran
     return [group for group in groups if len(group) > 1]
 
 
-def runs_alike(chunks: Sequence[OldChunk]) -> list[Sequence[OldChunk]]:
+def runs_alike(chunks: Sequence[OldChunk], fields: Sequence[str] = ALIKE) -> list[Sequence[OldChunk]]:
     """Neighbours cut where the next one cannot be part of the same chunk; see `why_apart`."""
-    cuts = [place for place, (a, b) in enumerate(pairwise(chunks), 1) if why_apart(a, b)]
+    cuts = [place for place, (a, b) in enumerate(pairwise(chunks), 1) if why_apart(a, b, fields)]
     return [chunks[start:end] for start, end in pairwise([0, *cuts, len(chunks)])]
 
 
-def why_apart(before: OldChunk, after: OldChunk) -> str | None:
-    """Why two chunks cannot become one; None where they can."""
+def why_apart(before: OldChunk, after: OldChunk, fields: Sequence[str] = ALIKE) -> str | None:
+    """Why two chunks cannot become one; None where they can. `fields` are those of an index that have to be equal."""
     if before.entry.next_offset != after.entry.start_offset:
         return f"offsets {before.entry.next_offset} to {after.entry.start_offset} lie between them"
-    for what in ("record_format", "codec", "timestamp_type", "isolation_level", "topic_id", "archive_id"):
+    for what in fields:
         if getattr(before.index, what) != getattr(after.index, what):
             return f"{what} is {getattr(before.index, what)!r} in one and {getattr(after.index, what)!r} in the other"
     return None
+
+
+def check_neighbours(old: Sequence[OldChunk], fields: Sequence[str] = ALIKE) -> None:
+    """Raises ValueError where chunks cannot become one; see `why_apart`."""
+    for before, after in pairwise(old):
+        if (why := why_apart(before, after, fields)) is not None:
+            raise ValueError(f"{before.entry.name} and {after.entry.name} cannot become one chunk: {why}")
 
 
 def merged(old: Sequence[OldChunk], data_of: DataOf, buffer: BufferFile) -> NewChunk:
@@ -63,9 +75,7 @@ def merged(old: Sequence[OldChunk], data_of: DataOf, buffer: BufferFile) -> NewC
     Raises ValueError where they cannot become one, CorruptBlock where data is not what its index says, and BufferFull
     or a StoreError.
     """
-    for before, after in pairwise(old):
-        if (why := why_apart(before, after)) is not None:
-            raise ValueError(f"{before.entry.name} and {after.entry.name} cannot become one chunk: {why}")
+    check_neighbours(old)
     writer = BlockWriter(buffer)
     for chunk in old:
         for block in whole_data(data_of(chunk.index), chunk.index):

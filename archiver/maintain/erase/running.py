@@ -13,7 +13,7 @@ from archiver.errors import Fenced, RewriteOvertaken, RewriteRefused
 from archiver.ingest.buffer import BufferFile, BufferFolder
 from archiver.maintain.contents.chunks import ErasedRun, NewChunk, OldChunk, Replacement
 from archiver.maintain.contents.comparison import check_without
-from archiver.maintain.contents.data import data_in, data_of_body
+from archiver.maintain.contents.data import ChunkFiles, data_in, data_of_body
 from archiver.maintain.contents.erase import without
 from archiver.maintain.contents.offset_ranges import OffsetRanges
 from archiver.maintain.rewrite.intent import Outcome, maintained, maintenance_of, read_existing
@@ -47,10 +47,8 @@ class ErasedContents:
         self._keys = keys
         self._data_of = data_in(store, keys)
         self._drop = drop
-        self._buffers = buffers
-        self._buffer_bytes = buffer_bytes
         self._max_block_bytes = max_block_bytes
-        self._files: list[BufferFile] = []
+        self._files = ChunkFiles(buffers, buffer_bytes)
         self._run: Run | None = None
         self._left: list[range] = []
         """The offsets of chunks that stay as they are for want of room in the buffer."""
@@ -69,22 +67,16 @@ class ErasedContents:
     def contents(self, old: Sequence[OldChunk]) -> Replacement:
         """The chunks without the records; those that the buffer has no room for stay as they are until the next run."""
         replacement: list[OldChunk | NewChunk | ErasedRun] = []
-        used = 0
         for chunk in old:
             entry = chunk.entry
-            if not self._drop.meets(entry.start_offset, entry.next_offset):
-                replacement.append(chunk)
-            elif used and used + entry.bytes > self._buffer_bytes:
-                replacement.append(chunk)
+            is_meant = self._drop.meets(entry.start_offset, entry.next_offset)
+            buffer = self._files.new_file(entry.bytes) if is_meant else None
+            if is_meant and buffer is None:
                 self._left.append(range(entry.start_offset, entry.next_offset))
-            else:
-                used += entry.bytes
-                replacement.append(self._without(chunk))
+            replacement.append(chunk if buffer is None else self._without(chunk, buffer))
         return replacement
 
-    def _without(self, chunk: OldChunk) -> OldChunk | NewChunk | ErasedRun:
-        buffer = self._buffers.new_file()
-        self._files.append(buffer)
+    def _without(self, chunk: OldChunk, buffer: BufferFile) -> OldChunk | NewChunk | ErasedRun:
         new = without(chunk, self._drop, self._data_of, buffer, self._max_block_bytes)
         is_same = isinstance(new, NewChunk) and new.num_records == chunk.index.num_records
         return chunk if is_same else new
@@ -99,9 +91,7 @@ class ErasedContents:
 
     def discard(self) -> None:
         """Give the space in the buffer back."""
-        for file in self._files:
-            file.discard()
-        self._files = []
+        self._files.discard()
 
 
 def erase_in(

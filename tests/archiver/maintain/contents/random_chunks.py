@@ -53,7 +53,8 @@ class Partition:
         """So many chunks more, each from where the one before it ends, or behind a gap."""
         for _ in range(count):
             start = self.chunks[-1].entry.next_offset if self.chunks else self.rng.choice([0, 7, 2**40])
-            start += self.rng.randrange(1, 9) if gaps and self.rng.random() < 0.3 else 0
+            if gaps and self.chunks and self.rng.random() < 0.2:
+                start += self.rng.randrange(1, 9)
             self._append(start)
         return self
 

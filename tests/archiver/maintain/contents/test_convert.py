@@ -38,7 +38,7 @@ def test_a_converted_chunk_holds_the_same_records(run: int, tmp_path: Path) -> N
             key_filter_bits=rng.choice([None, 5]),
         )
         print(settings)
-        new = converted(old, settings, partition.data_of, partition.buffer(), MAX)
+        new = converted([old], settings, partition.data_of, partition.buffer(), MAX)
         index, body = index_of_new(new)
         assert (index.record_format, index.codec) == (settings.record_format, settings.codec)
         assert records_of(index, body) == readable(partition, held)
@@ -78,6 +78,6 @@ def test_values_alone_do_not_become_records_nor_records_values(before: str, afte
     partition.grow(1)
     with pytest.raises(UsageError, match=f"{before} cannot be converted to {after}") as caught:
         settings = ConvertSettings(after, "isal", 2, 100)
-        converted(partition.chunks[0], settings, partition.data_of, partition.buffer(), MAX)
+        converted(partition.chunks, settings, partition.data_of, partition.buffer(), MAX)
     assert f"--record-format {before}" in caught.value.remedy
     partition.buffers.close()
