@@ -106,18 +106,12 @@ def test_an_erase_from_the_question_to_its_completion(tmp_path: Path, monkeypatc
     assert again.exit_code == 2 and "exists already" in again.output
     assert "no record to erase" in run("erase", "orders", "--keys-file", keys, "-a", root).stdout
 
+    _is_sound(root)
     early = run("erase", "--status", report, "-a", root)
     assert early.exit_code == 3, early.output
     assert "not complete yet" in early.stdout
     assert _holds(root)
-    passed = [0.0]
-    real, clock = time.time, LocalStore.clock
-    monkeypatch.setattr("time.time", lambda: real() + passed[0])
-    monkeypatch.setattr(LocalStore, "clock", lambda self: clock(self) + passed[0])
-    for _ in range(3):
-        collected = run("gc", "-a", root, "--grace", "1h", "--yes")
-        assert collected.exit_code == 0, collected.output
-        passed[0] += 7200
+    _collect(root, monkeypatch, [0.0])
     late = run("erase", "--status", report, "-a", root, "--json")
     assert late.exit_code == 0, late.output
     assert json.loads(late.stdout)["complete"]
@@ -126,6 +120,45 @@ def test_an_erase_from_the_question_to_its_completion(tmp_path: Path, monkeypatc
     for writer in writers:
         kept = {record.offset for record in writer.records if record.key != PERSON}
         assert set(archived(root, writer.keys.partition)) == kept
+    _is_sound(root)
+
+
+@pytest.mark.parametrize("is_collected", [False, True])
+def test_a_marker_that_is_lost_after_an_erase_is_rebuilt_without_the_records(
+    is_collected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "archive"
+    (writer,) = archive_of(root, partitions=1)
+    # 60 to 65 are all records of a chunk.
+    erased = run("erase", "orders", "--offsets", "3,13,60..66,400", "-a", root, "--yes")
+    assert erased.exit_code == 0, erased.output
+    if is_collected:
+        _collect(root, monkeypatch, [0.0])
+    (root / writer.keys.marker).unlink()
+    repaired = run("repair", "marker", "orders:0", "-a", root, "--yes")
+    assert repaired.exit_code == 0, repaired.output
+    kept = {record.offset for record in writer.records} - {3, 13, *range(60, 66), 400}
+    assert set(archived(root, 0)) == kept
+
+
+def _is_sound(root: Path) -> None:
+    """The other program verifies it, and tells what became of a record."""
+    verified = CliRunner().invoke(replayer_main, ["verify", "--records", "-a", str(root)])
+    assert verified.exit_code == 0, verified.output
+    asked = CliRunner().invoke(replayer_main, ["get", "orders:0:3", "-a", str(root)])
+    assert asked.exit_code == 4
+    assert "erased" in asked.output
+
+
+def _collect(root: Path, monkeypatch: pytest.MonkeyPatch, passed: list[float]) -> None:
+    """Run garbage collection three times, two hours apart; `passed` is by how many seconds the clocks are ahead."""
+    real, clock = time.time, LocalStore.clock
+    monkeypatch.setattr("time.time", lambda: real() + passed[0])
+    monkeypatch.setattr(LocalStore, "clock", lambda self: clock(self) + passed[0])
+    for _ in range(3):
+        collected = run("gc", "-a", root, "--grace", "1h", "--yes")
+        assert collected.exit_code == 0, collected.output
+        passed[0] += 7200
 
 
 def _holds(root: Path) -> bool:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from archiver.errors import ContentsDiffer, Fenced, RewriteOvertaken, RewriteRefused
 from archiver.maintain.contents.offset_ranges import OffsetRanges
 from archiver.maintain.erase import running
-from archiver.maintain.erase.running import outside, run_of
+from archiver.maintain.erase.running import fold_tail, outside, run_of
 from archiver.maintain.sweep import read_chain
 from index_format import marker as markers
 from index_format.marker import MAX_RETIRED, CatalogReference, Maintenance, Retired
@@ -51,6 +51,22 @@ def test_all_records_of_many_catalogs_can_be_erased(tmp_path: Path) -> None:
     world.archive(rng, 5)
     world.check()
     assert world.archived()[0]
+
+
+def test_records_deep_in_the_tree_are_erased(tmp_path: Path) -> None:
+    rng = random.Random(11)
+    world = world_of(rng, 1)
+    for _ in range(70):  # a catalog of level 1 for each chunk, so that 64 of them fold into one of level 2
+        world.archive(rng, 1)
+        world.run(fold_tail(world.keys, OffsetRanges([range(0, 10_000)]), "folder"))
+    assert len(world.marker.catalogs) == 2
+    held = sorted(world.held_offsets())
+    world.erase(ranges(held[0], held[len(held) // 2], held[-1]), tmp_path)
+    world.check()
+    assert len(world.marker.catalogs) == 2
+    world.archive(rng, 3)
+    world.erase(OffsetRanges([range(held[5], held[len(held) // 2])]), tmp_path)
+    world.check()
 
 
 def test_a_writer_at_work_claims_again_and_loses_nothing(tmp_path: Path) -> None:
