@@ -27,14 +27,13 @@ def without(
     index = old.index
     writer = BlockWriter(buffer)
     compressor = COMPRESSORS["zstd" if index.codec == "zstd" else "isal"](LEVEL_OF_CUT_BLOCKS)
-    erased = erased_of([old])
+    erased = list(erased_of([old]))
     for block in whole_data(data_of(index), index):
-        dropped = _without_block(block, index, drop, writer, compressor, max_block_bytes)
-        erased = erased | dropped if len(dropped) else erased
+        erased += _without_block(block, index, drop, writer, compressor, max_block_bytes)
     if not writer.blocks:
         return ErasedRun(old.entry.start_offset, old.entry.next_offset)
     blocks = tuple(writer.blocks)
-    return new_chunk([old], writer.finish(), blocks, erased=erased.erased())
+    return new_chunk([old], writer.finish(), blocks, erased=OffsetRanges(erased).erased())
 
 
 def _without_block(

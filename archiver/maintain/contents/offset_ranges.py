@@ -57,6 +57,21 @@ class OffsetRanges:
     def __or__(self, other: "OffsetRanges") -> "OffsetRanges":
         return OffsetRanges([*self, *other])
 
+    def __sub__(self, other: "OffsetRanges") -> "OffsetRanges":
+        left, taken = list[range](), list(other)
+        place = 0
+        for each in self:
+            start = each.start
+            while place < len(taken) and taken[place].stop <= start:
+                place += 1
+            at = place
+            while at < len(taken) and taken[at].start < each.stop:
+                left.append(range(start, taken[at].start))
+                start = taken[at].stop
+                at += 1
+            left.append(range(start, each.stop))
+        return OffsetRanges(left)
+
     @property
     def num_offsets(self) -> int:
         return int((self._ends - self._starts).sum())
@@ -73,14 +88,6 @@ class OffsetRanges:
         """Whether an offset of [start, end) is in the set."""
         place = int(np.searchsorted(self._ends, start, side="right"))
         return start < end and place < len(self._starts) and int(self._starts[place]) < end
-
-    def between(self, start: int, end: int) -> "OffsetRanges":
-        """The part of the set in [start, end)."""
-        return OffsetRanges(
-            range(max(each.start, start), min(each.stop, end))
-            for each in self
-            if each.start < end and each.stop > start
-        )
 
     def erased(self) -> tuple[Erased, ...]:
         """As an index lists them."""

@@ -10,7 +10,6 @@ import msgspec
 
 from archiver.maintain.contents.merge import erased_in
 from archiver.maintain.contents.offset_ranges import OffsetRanges
-from archiver.maintain.erase.running import outside
 from archiver.maintain.erase.search import FoundRecords, read_chunks
 from archiver.maintain.garbage import Chain, Found
 from archiver.maintain.sweep import read_chain
@@ -152,10 +151,10 @@ def _not_erased(store: ToolStore, chain: Chain, offsets: OffsetRanges) -> Offset
     """Those of the offsets that no erased range holds, and that are not below the floor."""
     gone = [range(gap.start, gap.end) for gap in chain.gaps if gap.reason == ERASED]
     gone.append(range(chain.marker.pruned_before))
-    left = OffsetRanges(outside(offsets, OffsetRanges(gone)))
+    left = offsets - OffsetRanges(gone)
     entries = [entry for entry in chain.entries if left.meets(entry.start_offset, entry.next_offset)]
     erased = [each for chunk in read_chunks(store, chain.keys, entries) for each in erased_in(chunk.index)]
-    return OffsetRanges(outside(left, OffsetRanges(erased)))
+    return left - OffsetRanges(erased)
 
 
 def _unreached(store: ToolStore, chain: Chain, listed: Sequence[Found]) -> list[str]:

@@ -26,8 +26,6 @@ from index_format.marker import Marker
 RUN_CHUNKS = 1024
 RUN_RECORDS = 200_000_000
 """Of the catalogs that one rewrite takes, unless a single one has more: the indexes of all their chunks are read."""
-END = 2**63 - 1
-"""Above all offsets."""
 ATTEMPTS = 3
 """How often a rewrite is begun again that another maintainer took over."""
 
@@ -57,7 +55,7 @@ class ErasedContents:
     def done(self) -> OffsetRanges:
         """The offsets at which no such record is left once this rewrite is committed; none where there was no run."""
         run = [range(self._run.start, self._run.end)] if self._run else []
-        return OffsetRanges(outside(OffsetRanges(run), OffsetRanges(self._left)))
+        return OffsetRanges(run) - OffsetRanges(self._left)
 
     def choose(self, marker: Marker) -> Protocol[Run | None]:
         """What is to be rewritten."""
@@ -124,16 +122,7 @@ def erase_in(
             raise _refused(keys, outcome)
         if not len(work.done):
             return  # no catalog has such an offset any more: pruned, or erased by another
-        pending = OffsetRanges(outside(pending, work.done))
-
-
-def outside(offsets: OffsetRanges, others: OffsetRanges) -> list[range]:
-    """The offsets that are not among the others."""
-    left, at = list[range](), 0
-    for span in [*others, range(END, END)]:
-        left += offsets.between(at, span.start)
-        at = span.stop
-    return left
+        pending -= work.done
 
 
 def choose_run(keys: PartitionKeys, marker: Marker, offsets: OffsetRanges) -> Protocol[Run | None]:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from archiver.errors import ContentsDiffer, Fenced, RewriteOvertaken, RewriteRefused
 from archiver.maintain.contents.offset_ranges import OffsetRanges
 from archiver.maintain.erase import running
-from archiver.maintain.erase.running import fold_tail, outside, run_of
+from archiver.maintain.erase.running import fold_tail, run_of
 from archiver.maintain.sweep import read_chain
 from index_format import marker as markers
 from index_format.marker import MAX_RETIRED, CatalogReference, Maintenance, Retired
@@ -180,10 +180,6 @@ def test_a_run_takes_neighbours_from_the_first_to_the_last_that_is_meant() -> No
     assert run_of(references, ranges(0, 155)) == references[:16]
     large = tuple(reference(10 * n, records=150_000_000) for n in range(3))
     assert run_of(large, ranges(5, 15)) == large[:1]
-    assert outside(OffsetRanges([range(0, 10)]), OffsetRanges([range(3, 4), range(8, 20)])) == [
-        range(0, 3),
-        range(4, 8),
-    ]
 
 
 def test_a_chunk_that_lost_another_record_is_never_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
