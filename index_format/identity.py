@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 
 from index_format import objects
+from index_format.acls import Acl
 from index_format.objects import Count, Name, Sealed, Timestamp, Word
 
 FORMER_GROUP = "blockgz-archiver"
@@ -64,5 +65,7 @@ class TopicConfig(Sealed, frozen=True, kw_only=True):
     """What was set for the topic itself."""
     defaults: dict[str, str] | None
     """What is in effect beyond that: the cluster's and Kafka's own defaults."""
+    acls: tuple[Acl, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Those that concern the topic, in order; not there where the broker did not tell, and of earlier writers."""
     seen_at: Timestamp | msgspec.UnsetType = msgspec.UNSET
     """When it was first seen like that, in ms; in the copies below `_configs/`."""

@@ -191,6 +191,7 @@ def granted() -> Iterator[ACL]:
             "topic": ResourceType.TOPIC,
             "group": ResourceType.GROUP,
             "transactional-id": ResourceType.TRANSACTIONAL_ID,
+            "cluster": ResourceType.CLUSTER,
         }
         (kind,) = named.keys() & kinds.keys()
         is_prefix = named.get("resource-pattern-type") == "prefixed"
@@ -235,6 +236,8 @@ def test_a_recipe_archives_replays_and_proves(recipe: Path, without: str, tmp_pa
     archived = done("archiver", "run", "--once", "--json")
     assert json.loads(archived.stdout)["records"] == COUNT
     assert "denied" not in archived.stderr and "topic_config_unknown" not in archived.stderr
+    config = json.loads((tmp_path / "archive/topic=orders/_topic_config.json").read_bytes())
+    assert {"READ", "DESCRIBE_CONFIGS"} == {each["operation"] for each in config["acls"]}
     job = f"of-{tmp_path.name}".replace("_", "-").strip("-")[:40]
     copied = done(
         "replayer",

@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
+from msgspec import UNSET, UnsetType
 
 from archiver.commit.operations import LogBounds
 from archiver.ingest.kafka_log import BoundsOrFailure
 from archiver.ingest.kafka_source import Partition, name_of
 from archiver.logs import LogEvent, log
 from blockgz_runtime.errors import AccessDenied
+from blockgz_runtime.kafka.acls import topic_acls
 from blockgz_runtime.kafka.admin import (
     FACTS_DEADLINE_SECONDS,
     NOTHING_TOLD,
@@ -24,8 +26,15 @@ from blockgz_runtime.kafka.admin import (
     log_bounds,
     topic_ids,
 )
-from blockgz_runtime.kafka.connection import BROKER_DEADLINE_SECONDS, ConnectionErrors, cluster_metadata, kafka_failure
+from blockgz_runtime.kafka.connection import (
+    BROKER_DEADLINE_SECONDS,
+    DENIED,
+    ConnectionErrors,
+    cluster_metadata,
+    kafka_failure,
+)
 from blockgz_runtime.kafka.settings import make_client
+from index_format.acls import EVERY_TOPIC, Acl, AclsOfTopics
 from index_format.errors import BlockgzError
 
 MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
@@ -40,6 +49,8 @@ class TopicDescription(NamedTuple):
     """What was set for the topic itself."""
     defaults: dict[str, str] | None
     """What is in effect beyond that."""
+    acls: tuple[Acl, ...] | UnsetType = UNSET
+    """Those that concern it, in order."""
 
 
 class KafkaCluster:
@@ -154,6 +165,7 @@ class KafkaCluster:
         described, denied = {}, {}
         wanted = [topic for topic in topics if topic in known]
         answers = ask_configs(self.admin, wanted) if self._has_controller else {}
+        acls = self._acls() if wanted else None
         for topic in wanted:
             partitions = known[topic].partitions
             replicas = {len(partition.replicas) for partition in partitions.values()}
@@ -162,9 +174,25 @@ class KafkaCluster:
                 entries = answered(answers[topic], what) if topic in answers else None
             except AccessDenied as error:
                 denied[topic], entries = error, None
-            described[topic] = TopicDescription(len(partitions), max(replicas, default=None), *_config(entries))
+            concerning = UNSET if acls is None else acls.concerning(topic)
+            factor = max(replicas, default=None)
+            described[topic] = TopicDescription(len(partitions), factor, *_config(entries), concerning)
         self._note_denied("configuration", described.keys() - denied.keys(), denied)
         return described
+
+    def _acls(self) -> AclsOfTopics | None:
+        """The ACLs of all topics, in one request; None where they may not be read, or there is no authorizer."""
+        if not self._has_controller:
+            return None
+        try:
+            acls = topic_acls(self.admin, FACTS_DEADLINE_SECONDS)
+        except KafkaException as error:
+            if error.args[0].code() in DENIED:
+                denied = AccessDenied("the ACLs cannot be read", why=error.args[0].str())
+                self._note_denied("ACLs", (), {EVERY_TOPIC: denied})
+            return None
+        self._note_denied("ACLs", (EVERY_TOPIC,), {})
+        return AclsOfTopics(acls)
 
     def _note_denied(self, what: str, told: Iterable[str], denied: Mapping[str, AccessDenied]) -> None:
         """Log that a topic's id or configuration may not be asked for: once, until it may."""

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from archiver.commit.archive import adopt_topic_id, archived_topic_id, find_incarnation
@@ -180,6 +181,8 @@ def keep_topic_config(store: Store, layout: str, folder: TopicFolder, seen: Topi
         before = objects.decode(found.body, TopicConfig, key)
         if seen.config is None and before.topic_id == seen.topic_id:
             seen = replace(seen, config=before.config, defaults=before.defaults)
+        if seen.acls is UNSET and before.topic_id == seen.topic_id:
+            seen = replace(seen, acls=before.acls)
     body = objects.encode(seen)
     if found is not None and body == found.body:
         return False

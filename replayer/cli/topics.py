@@ -55,6 +55,9 @@ ignore_option = Option(
 )
 
 
+acls_option = Option("--acls", "with_acls", is_flag=True, help="Also compare ACLs; missing ones are created by apply.")
+
+
 @click.command(
     "diff",
     epilog=closing(
@@ -65,11 +68,17 @@ ignore_option = Option(
 )
 @topics_argument
 @ignore_option
+@acls_option
 @json_option
 @kafka_options(required=True)
 @archive_options
 def diff(
-    topics: tuple[str, ...], ignored: tuple[str, ...], as_json: bool, kafka: dict[str, str], archive: ArchivePlace
+    topics: tuple[str, ...],
+    ignored: tuple[str, ...],
+    with_acls: bool,
+    as_json: bool,
+    kafka: dict[str, str],
+    archive: ArchivePlace,
 ) -> int:
     """Compare partitions and configuration of topics with what the archive says of them.
 
@@ -80,7 +89,7 @@ def diff(
     Exits with 3 if a topic differs or is missing, and with 4 if the archive does not say what a topic was like.
     """
     found = asyncio.run(_found(topics, archive))
-    compared = compare_all(found.topics, kafka, ignored) if found.topics else []
+    compared = compare_all(found.topics, kafka, ignored, with_acls=with_acls) if found.topics else []
     if as_json:
         documents = [_document(each) for each in compared]
         same = all(each.state == "equal" for each in compared) and not found.unknown
@@ -113,6 +122,7 @@ def diff(
     "--reset-extra", is_flag=True, help="Also reset settings that only the live topic has to the cluster's default."
 )
 @ignore_option
+@acls_option
 @dry_run_option
 @yes_option
 @json_option
@@ -123,6 +133,7 @@ def apply(
     replication_factor: int | None,
     reset_extra: bool,
     ignored: tuple[str, ...],
+    with_acls: bool,
     dry_run: bool,
     yes: bool,
     as_json: bool,
@@ -140,7 +151,7 @@ def apply(
     found = asyncio.run(_found(topics, archive))
     if found.unknown:
         raise found.unknown[0]
-    compared = compare_all(found.topics, kafka, ignored)
+    compared = compare_all(found.topics, kafka, ignored, with_acls=with_acls)
     plans = [plan_topic(each, replication_factor, reset_extra=reset_extra) for each in compared]
     due = [plan for plan in plans if plan]
     if not as_json:
@@ -231,6 +242,7 @@ def _plan_document(plan: TopicPlan, failed: dict[str, list[str]]) -> dict[str, A
         "adds_to": plan.adds_to,
         "sets": plan.change.values,
         "resets": plan.change.removed,
+        "creates_acls": plan.acls,
         "notes": (*plan.compared.notes, *plan.notes),
         **done,
     }

@@ -1,7 +1,7 @@
 """What the archive should hold by its inventory, compared with what it holds."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from blockgz_runtime.errors import NotInArchive, ObjectMissing
@@ -54,6 +54,8 @@ class Compared:
     damage: Damage | None = None
     """The inventory is damaged, or missing though the archive declares it."""
     missing: tuple[MissingPartition, ...] = ()
+    held: Mapping[TopicFolder, Collection[int]] = field(default_factory=dict)
+    """The partitions that the archive holds, by folder, of those that were listed for this."""
 
 
 def missing_partitions(
@@ -103,14 +105,11 @@ async def compare(archive: Archive, wanted: Sequence[Wanted] = ()) -> Compared:
         return Compared(None, True, lost if await _is_declared(archive) else None)
     except Damaged as error:
         return Compared(None, True, Damage(key, error.reason))
-    meant = [each for each in await archive.find() if _may_be_meant(each, wanted)]
+    topics = {parse_topic_folder(topic).topic for topic, _ in wanted}
+    meant = [each for each in await archive.find() if not wanted or each.topic in topics]
     listed = prefetched(streamed(meant), archive.partitions_in, cost=lambda _: 1, budget=CONCURRENT_LISTINGS)
     held = dict(zip(meant, [numbers async for numbers in listed], strict=True))
-    return Compared(inventory, True, None, missing_partitions(inventory, held, wanted))
-
-
-def _may_be_meant(folder: TopicFolder, wanted: Sequence[Wanted]) -> bool:
-    return not wanted or folder.topic in {parse_topic_folder(topic).topic for topic, _ in wanted}
+    return Compared(inventory, True, None, missing_partitions(inventory, held, wanted), held)
 
 
 async def _is_declared(archive: Archive) -> bool:

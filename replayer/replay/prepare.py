@@ -27,6 +27,7 @@ from replayer.replay.asked import asked_of
 from replayer.replay.job import (
     Job,
     chain_hash,
+    check_job_name,
     continued,
     first_positions,
     followed,
@@ -129,12 +130,17 @@ async def prepared_job(
     `properties` are librdkafka's, `jobs` holds the folders of jobs. Raises ReplayRefused where what is recorded of the
     job belongs to another selection or another history, or its folder is missing, and TargetChanged.
     """
-    request = await _of_the_same_incarnation(request, archive, jobs)
+    kept = None
+    if request.job is not None:
+        check_job_name(request.job)
+        kept = await asyncio.to_thread(JobFolder(jobs, request.job).request)
+    request = await _of_the_same_incarnation(request, archive, kept)
     selections, job = await asked_job(request, archive, target.pipeline)
     if request.job is None and not request.transactional:
         job = await asyncio.to_thread(_numbered, job, jobs, resume=request.resume)
     folder = JobFolder(jobs, job.name)
-    kept = await asyncio.to_thread(folder.request)
+    if request.job is None:
+        kept = await asyncio.to_thread(folder.request)
     fresh = _asked_of_folder(request, job, selections, target)
     if kept is not None:
         await asyncio.to_thread(refuse_undone, folder)
@@ -213,12 +219,11 @@ def job_sink(
     return KafkaSink(properties, job.target, folder.positions, limit, timeout_ms=timeout_ms, producers=kept.producers)
 
 
-async def _of_the_same_incarnation(request: ReplayRequest, archive: Archive, jobs: Store) -> ReplayRequest:
+async def _of_the_same_incarnation(request: ReplayRequest, archive: Archive, kept: JobRequest | None) -> ReplayRequest:
     """What is resumed reads the incarnation that it began with, whatever was archived since."""
-    if not request.resume or request.job is None or request.follows:
+    if kept is None or not request.resume or request.follows:
         return request
-    kept = await asyncio.to_thread(JobFolder(jobs, request.job).request)
-    if kept is None or parse_topic_folder(kept.folder).topic != request.topic.topic:
+    if parse_topic_folder(kept.folder).topic != request.topic.topic:
         return request
     return replace(request, topic=replace(request.topic, topic=await archive.whole_topic(kept.folder)))
 

@@ -1,7 +1,7 @@
 """A replay from its request to its result: what it would do, and doing it. Whoever calls it asks, steers and prints."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -64,20 +64,25 @@ class Groundwork:
 
 
 async def groundwork(
-    request: ReplayRequest, archive: Archive, properties: Mapping[str, str], admin: KafkaAdmin | None = None
+    request: ReplayRequest,
+    archive: Archive,
+    properties: Mapping[str, str],
+    admin: KafkaAdmin | None = None,
+    missing: Sequence[str] | None = None,
 ) -> Groundwork:
-    """Asks archive and cluster, through `admin` if there is one already.
+    """Asks archive and cluster, through `admin` if there is one already; `missing` where that is known already.
 
     Raises ReplayRefused where the archive lacks a part, or the routing does not fit. What the archive alone can refuse
-    comes first: a client of the cluster asks for tokens as soon as it is made.
+    comes before a client of the cluster is made: that asks for tokens at once.
     """
     topic = request.topic.topic
     refuse_source(TargetRequest(parse_topic_folder(topic).topic, request.target, request.into_source))
-    await archive.partitions(topic)
-    missing = await missing_sources(request, archive)
+    if missing is None:
+        await archive.partitions(topic)
+        missing = await missing_sources(request, archive)
     if admin is None:
         admin = await asyncio.to_thread(KafkaAdmin, properties)
-    return Groundwork(request, properties, admin, missing, await shaped_target(request, archive, admin))
+    return Groundwork(request, properties, admin, tuple(missing), await shaped_target(request, archive, admin))
 
 
 async def undone_retention(request: ReplayRequest, properties: Mapping[str, str]) -> str:
@@ -145,14 +150,15 @@ async def planned_replay(
     properties: Mapping[str, str],
     jobs: Store,
     admin: KafkaAdmin | None = None,
+    missing: Sequence[str] | None = None,
 ) -> AsyncIterator[PlannedReplay]:
     """What a request would do; `properties` are librdkafka's, `jobs` holds the folders of jobs. Nothing is written.
 
-    `admin` is asked, if there is one already. Raises ReplayRefused, NoSuchTopic, NotInArchive, TargetChanged, or what
-    archive and cluster raise.
+    `admin` is asked, if there is one already; the inventory is not, if what is `missing` is known. Raises
+    ReplayRefused, NoSuchTopic, NotInArchive, TargetChanged, or what archive and cluster raise.
     """
     producing = request.producing(properties)
-    ground = await groundwork(request, archive, properties, admin)
+    ground = await groundwork(request, archive, properties, admin, missing)
     damage = DamagePolicies(request.on_damage)
     async with prepared_job(request, archive, ground.target, producing, jobs, damage) as job:
         yield PlannedReplay(ground, job, await ground.plan(job), damage)

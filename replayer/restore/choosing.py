@@ -9,7 +9,7 @@ import msgspec
 from blockgz_runtime.errors import NotInArchive, UsageError
 from blockgz_runtime.program.tables import time_text
 from blockgz_runtime.topic_patterns import is_pattern, matching
-from index_format.inventory import Incarnation, Inventory
+from index_format.inventory import Inventory
 from index_format.keys import TopicFolder, parse_topic_folder
 from replayer.replay.job import NAME_DIGITS, check_job_name
 from replayer.restore.document import TopicLeftOut
@@ -49,7 +49,8 @@ def incarnation_at(
 
 def same_topic(folder: TopicFolder, inventory: Inventory | None) -> tuple[TopicFolder, ...]:
     """The folder and those right before it that hold the same topic, whose log was truncated; oldest first."""
-    listed = {each.folder: each for each in inventory.incarnations} if inventory else dict[TopicFolder, Incarnation]()
+    known = inventory.incarnations if inventory else ()
+    listed = {each.folder: each for each in known if each.topic == folder.topic}
     found = [folder]
     while (this := listed.get(found[0])) is not None and this.topic_id is not None:
         before = listed.get(folder._replace(incarnation=found[0].incarnation - 1))

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from blockgz_runtime.errors import UsageError
+from index_format.acls import Acl
 from index_format.keys import check_topic, parse_topic_folder
 from replayer.replay.proof.sampling import Sample
 
@@ -24,7 +25,7 @@ class RestoreGroups(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TopicToRestore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One topic. `target`, `partitions` and `settings` may be edited; the rest says what was found.
+    """One topic. `target`, `partitions`, `settings` and `acls` may be edited; the rest says what was found.
 
     `source` is the incarnation, `numbers` its partitions that are read. Sizes are those of records before the time of
     the restore: `bytes` encoded, `largest` those of the largest partition, `stored_bytes` in the archive; `oldest` and
@@ -54,6 +55,8 @@ class TopicToRestore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     positions: Number = 0
     groups_at: Number | None = None
     """When the table of groups was taken, ms; null where there is none."""
+    acls: tuple[Acl, ...] | None = None
+    """Those that concerned the source; null where the archive does not know them."""
     refused: str | None = None
 
     @property
@@ -86,6 +89,8 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Of a sample, above 0 and at most 1; `prove_seed` chooses it."""
     prove_seed: Number = SAMPLE.seed
     groups: RestoreGroups | None = RestoreGroups()
+    create_acls: bool = False
+    """Whether the topics get their ACLs."""
     topics: tuple[TopicToRestore, ...] = ()
     left_out: tuple[TopicLeftOut, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -116,6 +121,16 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     @property
     def bytes(self) -> int:
         return sum(each.bytes for each in self.restorable)
+
+    @property
+    def acls(self) -> int:
+        """How many ACLs of the topics are known."""
+        return sum(len(each.acls or ()) for each in self.restorable)
+
+    @property
+    def without_acls(self) -> int:
+        """Of how many topics it is not known which ACLs they had."""
+        return sum(each.acls is None for each in self.restorable)
 
 
 _decoder = msgspec.json.Decoder(RestorePlan)

@@ -1,7 +1,7 @@
 """The folder of a restore, beside those of its jobs: what was agreed to, and what is done. docs/jobs.md specifies it.
 
-Below `{name}/`: `restore.json`, `topics/{job}.json` for each topic that is restored, `groups.json` once groups are set.
-Each is written once.
+Below `{name}/`: `restore.json`, `topics/{job}.json` for each topic that is restored, `groups.json` once groups are set,
+`acls.json` once ACLs are created. Each is written once.
 """
 
 from typing import TypeVar
@@ -56,6 +56,16 @@ class GroupsDone(Sealed, frozen=True, kw_only=True):
     at: int
 
 
+@stored
+class AclsDone(Sealed, frozen=True, kw_only=True):
+    """That the ACLs are created; by topic, the number of them."""
+
+    format: str = "blockgz-restore-acls"
+    version: int = 1
+    acls: dict[str, Count]
+    at: int
+
+
 class RestoreFolder:
     """One restore's folder in the store of jobs; calls block and raise what a store raises."""
 
@@ -104,6 +114,14 @@ class RestoreFolder:
     def groups(self) -> GroupsDone | None:
         """That the groups are set; None where they are not."""
         return self._read("groups.json", GroupsDone)
+
+    def add_acls(self, done: AclsDone) -> None:
+        """Writes down that the ACLs are created."""
+        self._store.put_if_absent(f"{self.name}/acls.json", encode(done), self.name)
+
+    def acls(self) -> AclsDone | None:
+        """That the ACLs are created; None where they are not."""
+        return self._read("acls.json", AclsDone)
 
     def _begun_already(self) -> ReplayRefused:
         return ReplayRefused(

@@ -39,15 +39,18 @@ class Looking(NamedTuple):
     async def at(self, chosen: ChosenIncarnation) -> LookedAt:
         """The topic of an incarnation; raises BadName for a new name that no topic can have."""
         folders = same_topic(chosen.folder, self.compared.inventory)
-        held = await self.archive.find()
+        held = self.compared.held or dict.fromkeys(await self.archive.find())
         source, missing = str(chosen.folder), [each for each in self.compared.missing if each.folder in folders]
         source = source if "~" in source else f"{source}~1"
         if chosen.folder not in held:
             survey = SurveyedTopic((), ())
         else:
+            meant = [chosen.folder]
             if len(folders) > 1 and chosen.folder == max(each for each in held if each.topic == chosen.folder.topic):
-                source = chosen.folder.topic  # which means the folders before it, too
-            survey = await self.archive.survey_topic(source)
+                # The plain name means the folders before it, too.
+                source, meant = chosen.folder.topic, [each for each in folders if each in held]
+            numbers = [number for each in meant for number in self.compared.held.get(each, ())]
+            survey = await self.archive.survey_topic(source, numbers if self.compared.held else None)
         archive_id = next((each.marker.archive_id for each in survey.partitions), None)
         if chosen.in_doubt and not await self._began_before(survey.partitions):
             return LookedAt(
@@ -62,6 +65,7 @@ class Looking(NamedTuple):
             numbers=tuple(each.partition for each in survey.partitions if each.partition < count),
             settings=dict(new_topic("", count, archived, {}).config),
             left_behind=left_behind(archived.config if archived else None),
+            acls=None if archived is None or archived.acls is msgspec.UNSET else archived.acls,
             lacks=(
                 *(f"{each} is missing" for each in map(str, missing)),
                 *(f"partition {number} cannot be read: {error.reason}" for number, error in survey.damaged),

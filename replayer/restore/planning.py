@@ -1,7 +1,7 @@
 """The plan of a restore: what archive and cluster say of every topic. Nothing is written."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
@@ -60,6 +60,7 @@ async def found_topics(asked: RestoreRequest, around: Surroundings) -> RestorePl
         prove_share=asked.sample.share,
         prove_seed=asked.sample.seed,
         groups=asked.groups,
+        create_acls=asked.create_acls,
         topics=tuple(topics),
         left_out=tuple(left_out),
         warnings=(*_of_inventory(compared), *_of_schemas(asked, topics)),
@@ -78,8 +79,14 @@ async def looked_over(plan: RestorePlan, name: str, around: Surroundings, admin:
     """
     await asyncio.to_thread(RestoreFolder(around.jobs, name).refuse_begun)
     around = replace(around, archive=await around.archive.pinned())
+    existing = frozenset(admin.topics)
 
     async def planned(topic: TopicToRestore) -> TopicToRestore:
+        job = JobFolder(around.jobs, topic_job(name, topic.source))
+        exists = topic.target in existing and await asyncio.to_thread(job.request) is None
+        refused = _refusal(plan, topic, exists=exists)
+        if refused is not None or not topic.numbers:
+            return msgspec.structs.replace(topic, refused=refused)
         return await _planned(plan, topic, name, around, admin)
 
     whole = msgspec.structs.replace(plan, topics=tuple(await _each(plan.topics, planned)))
@@ -90,24 +97,21 @@ async def looked_over(plan: RestorePlan, name: str, around: Surroundings, admin:
 async def _planned(
     plan: RestorePlan, topic: TopicToRestore, name: str, around: Surroundings, admin: KafkaAdmin
 ) -> TopicToRestore:
-    job = topic_job(name, topic.source)
     topic = msgspec.structs.replace(topic, refused=None)
-    refusal = await asyncio.to_thread(_refusal, plan, topic, JobFolder(around.jobs, job), admin.topics)
-    if refusal is None and topic.numbers:
-        try:
-            request = replay_of(plan, topic, name, around)
-            async with planned_replay(request, around.archive, around.properties, around.jobs, admin) as replay:
-                return _measured(topic, replay)
-        except (AccessDenied, BrokerUnreachable):
-            raise
-        except BlockgzError as error:
-            refusal = error.reason
-    return msgspec.structs.replace(topic, refused=refusal)
+    try:
+        request = replay_of(plan, topic, name, around)
+        place = (around.archive, around.properties, around.jobs)
+        async with planned_replay(request, *place, admin, topic.lacks) as replay:
+            return _measured(topic, replay)
+    except (AccessDenied, BrokerUnreachable):
+        raise
+    except BlockgzError as error:
+        return msgspec.structs.replace(topic, refused=error.reason)
 
 
-def _refusal(plan: RestorePlan, topic: TopicToRestore, folder: JobFolder, existing: Collection[str]) -> str | None:
-    """Why a topic is refused before it is looked at more closely."""
-    if topic.target in existing and folder.request() is None:
+def _refusal(plan: RestorePlan, topic: TopicToRestore, *, exists: bool) -> str | None:
+    """Why a topic is refused before it is looked at more closely; `exists`: others have made one of its new name."""
+    if exists:
         return f"topic {topic.target} exists: give the restored one another name with --map, or delete it"
     if topic.lacks and not plan.partial:
         return f"{topic.lacks[0]}: restore what is there with --partial"

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from replayer.restore.acls import AclsOutcome
 from replayer.restore.consumers import GroupsOutcome
 from replayer.restore.document import RestorePlan
 from replayer.restore.running import TopicOutcome
@@ -14,6 +15,7 @@ def plan_document(name: str, plan: RestorePlan, seconds: float) -> dict[str, Any
     """The plan, and the seconds that it takes at the least."""
     whole: dict[str, Any] = msgspec.to_builtins(plan)
     totals = {"records": plan.records, "bytes": plan.bytes, "seconds": round(seconds, 3)}
+    totals |= {"acls": plan.acls, "topics_with_unknown_acls": plan.without_acls}
     return {"restore": name, "totals": totals, "plan": whole}
 
 
@@ -24,13 +26,17 @@ def outcome_document(
     groups: GroupsOutcome | None,
     groups_error: str | None,
     seconds: float,
+    acls: AclsOutcome | None = None,
 ) -> dict[str, Any]:
-    """What was done; `verdict` is OK only where every topic of the plan is restored and proved, and its groups set."""
+    """What was done; `verdict` is OK only where every topic of the plan is restored and proved, its groups and
+    ACLs set.
+    """
     restored = all(each.state == "restored" for each in outcomes)
     lacks = any(each.topic.lacks or each.topic.gaps or each.skipped for each in outcomes)
     sampled = any(each.verdict == "SAMPLED" for each in outcomes)
     proved = "UNPROVED" if plan.prove == "none" else "SAMPLED" if sampled else "OK"
-    verdict = "FAILURE" if groups_error or not restored else "WARNING" if lacks else proved
+    failed = groups_error or (acls is not None and acls.error) or not restored
+    verdict = "FAILURE" if failed else "WARNING" if lacks else proved
     return {
         "verdict": verdict,
         "restore": name,
@@ -62,5 +68,8 @@ def outcome_document(
         "groups": None if groups is None else groups.positions,
         "group_notes": [] if groups is None else list(groups.notes),
         "groups_error": groups_error,
+        "acls": None if acls is None else dict(acls.created),
+        "acl_notes": [] if acls is None else list(acls.notes),
+        "acls_error": None if acls is None else acls.error,
         "warnings": plan.warnings,
     }

@@ -39,6 +39,7 @@ class RestoreRequest:
     sample: Sample = SAMPLE
     """What is compared where a sample is to be proved."""
     groups: RestoreGroups | None = field(default_factory=RestoreGroups)
+    create_acls: bool = False
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,8 @@ class RestoreRun:
         request = replay_of(self.plan, topic, self.folder.name, around)
         commands = Commands()
         admin = await asyncio.to_thread(around.admin.again)
-        async with planned_replay(request, around.archive, around.properties, around.jobs, admin) as planned:
+        place = (around.archive, around.properties, around.jobs)
+        async with planned_replay(request, *place, admin, topic.lacks) as planned:
             self.progress(planned.plan.job.written, 0)
             async with planned.begun() as begun:
                 self._running.add(commands)

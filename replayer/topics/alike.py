@@ -2,14 +2,20 @@
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec import UNSET
 
 from blockgz_runtime.errors import NotInArchive, UsageError
 from blockgz_runtime.topic_patterns import is_pattern, matching
+from index_format.acls import Acl
 from index_format.identity import TopicConfig as ArchivedTopic
 from index_format.keys import parse_topic_folder
+from replayer.kafka.acls import KafkaAcls
 from replayer.kafka.admin import ASK_AGAIN_SECONDS, CHANGE_SECONDS, KafkaAdmin, TopicChanges
 from replayer.read.archive import Archive
+from replayer.topics.acls import compare_acls, literal_acls
 from replayer.topics.archived_topic import partition_count
 from replayer.topics.comparison import LiveTopic, TopicComparison, TopicPlan, compare_topics
 
@@ -59,11 +65,26 @@ async def find_topics(archive: Archive, wanted: Collection[str]) -> FoundTopics:
 
 
 def compare_all(
-    topics: Sequence[FoundTopic], properties: Mapping[str, str], ignored: Collection[str] = ()
+    topics: Sequence[FoundTopic],
+    properties: Mapping[str, str],
+    ignored: Collection[str] = (),
+    *,
+    with_acls: bool = False,
 ) -> list[TopicComparison]:
-    """The topics as the cluster has them; raises AccessDenied or BrokerUnreachable."""
+    """The topics as the cluster has them; raises AccessDenied or BrokerUnreachable.
+
+    `with_acls`: their ACLs as well; raises ReplayRefused where the cluster has no authorizer.
+    """
     live = live_topics([each.name for each in topics], properties)
-    return [compare_topics(each.name, each.config, each.partitions, live[each.name], ignored) for each in topics]
+    found = [compare_topics(each.name, each.config, each.partitions, live[each.name], ignored) for each in topics]
+    if not with_acls:
+        return found
+    acls = KafkaAcls(properties).of_topics(live.keys())
+    return [replace(each, acls=compare_acls(each.name, _acls_of(each.archived), acls[each.name])) for each in found]
+
+
+def _acls_of(archived: ArchivedTopic) -> Sequence[Acl] | None:
+    return None if archived.acls is UNSET else archived.acls
 
 
 def live_topics(names: Collection[str], properties: Mapping[str, str]) -> dict[str, LiveTopic | None]:
@@ -92,10 +113,20 @@ def carry_out(plan: TopicPlan, properties: Mapping[str, str]) -> tuple[str, ...]
         changes.add_partitions(name, plan.adds_to)
     if plan.change:
         changes.alter(name, plan.change)
+    acls = KafkaAcls(properties) if plan.acls else None
+    if acls:
+        acls.create(plan.acls)
     deadline = time.monotonic() + CHANGE_SECONDS
     # A broker may hear of a change later than the one that made it.
-    while lacks := plan.outstanding(live_topics([name], properties)[name]):
+    while lacks := _lacks(plan, properties, acls):
         if time.monotonic() > deadline:
             break
         time.sleep(ASK_AGAIN_SECONDS)
     return lacks
+
+
+def _lacks(plan: TopicPlan, properties: Mapping[str, str], acls: KafkaAcls | None) -> tuple[str, ...]:
+    """What of the plan the topic does not have now."""
+    name = plan.compared.name
+    there = acls.of_topics([name])[name] if acls else ()
+    return plan.outstanding(live_topics([name], properties)[name], literal_acls(there, name))

@@ -4,8 +4,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from index_format.acls import Acl
 from index_format.identity import TopicConfig as ArchivedTopic
 from replayer.kafka.topic_facts import ConfigChange, NewTopic, TopicSettings
+from replayer.topics.acls import AclComparison, acl_text
 from replayer.topics.archived_topic import (
     DECISIVE,
     MIN_INSYNC,
@@ -18,6 +20,9 @@ from replayer.topics.archived_topic import (
 LISTS = frozenset({"cleanup.policy"})
 """Settings that are lists, whose order says nothing."""
 NO_CHANGE = ConfigChange({})
+NO_ACLS = AclComparison()
+ACL = "acl"
+"""What an ACL is called where settings are named."""
 
 
 @dataclass(frozen=True)
@@ -54,27 +59,32 @@ class TopicComparison:
     ignored: Collection[str] = ()
     changed: tuple[Difference, ...] = ()
     extra: tuple[Difference, ...] = ()
+    acls: AclComparison = NO_ACLS
+    """Without a difference where they were not asked for."""
 
     @property
     def state(self) -> str:
         """`equal`, `differs` or `missing`."""
         if self.live is None:
             return "missing"
-        same = self.live.partitions == self.archived_partitions and not self.changed and not self.extra
-        return "equal" if same else "differs"
+        return "differs" if self.differences else "equal"
 
     @property
     def differences(self) -> tuple[Difference, ...]:
-        """Of partitions and settings; none of a topic that is missing."""
+        """Of partitions, settings and ACLs; none of a topic that is missing."""
         if self.live is None:
             return ()
         counts = Difference("partitions", str(self.archived_partitions), str(self.live.partitions))
-        return (*([counts] if counts.archived != counts.live else []), *self.changed, *self.extra)
+        missing = (Difference(ACL, acl_text(each), None) for each in self.acls.missing)
+        extra = (Difference(ACL, None, acl_text(each)) for each in self.acls.extra)
+        partitions = [counts] if counts.archived != counts.live else []
+        return (*partitions, *self.changed, *self.extra, *missing, *extra)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What is no difference and should be known."""
-        return tuple(f"{self.name}: {text}" for text in (*_notes(self.archived), *_live_notes(self)))
+        acls = () if self.acls.known else ("the archive does not know which ACLs it had",)
+        return tuple(f"{self.name}: {text}" for text in (*_notes(self.archived), *_live_notes(self), *acls))
 
 
 def compare_topics(
@@ -114,8 +124,13 @@ class TopicPlan:
     adds_to: int | None = None
     change: ConfigChange = NO_CHANGE
 
+    @property
+    def acls(self) -> tuple[Acl, ...]:
+        """The ACLs that are created."""
+        return self.compared.acls.missing
+
     def __bool__(self) -> bool:
-        return bool(self.creates or self.adds_to or self.change)
+        return bool(self.creates or self.adds_to or self.change or self.acls)
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -125,16 +140,18 @@ class TopicPlan:
         if self.adds_to is not None and self.compared.live is not None:
             done.append(f"topic {name} gets {self.adds_to - self.compared.live.partitions} more partitions")
         done += [f"topic {name}: {setting}={value} is set" for setting, value in self.change.values.items()]
-        return (*done, *(f"topic {name}: {setting} is reset to the cluster's" for setting in self.change.removed))
+        done += [f"topic {name}: {setting} is reset to the cluster's" for setting in self.change.removed]
+        return (*done, *(f"topic {name}: ACL {acl_text(each)} is created" for each in self.acls))
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What is left as it is, and what the changes mean."""
         return tuple(f"{self.compared.name}: {text}" for text in _plan_notes(self))
 
-    def outstanding(self, now: LiveTopic | None) -> tuple[str, ...]:
-        """What of the plan the topic does not have, as it is now."""
-        return tuple(_outstanding(self, now))
+    def outstanding(self, now: LiveTopic | None, acls: Collection[Acl] = ()) -> tuple[str, ...]:
+        """What of the plan the topic does not have, as it is now; `acls` are those on its name."""
+        lacking = (f"ACL {acl_text(each)} is missing" for each in self.acls if each not in acls)
+        return (*_outstanding(self, now), *lacking)
 
 
 def plan_topic(compared: TopicComparison, replication_factor: int | None, *, reset_extra: bool) -> TopicPlan:
@@ -204,6 +221,8 @@ def _plan_notes(plan: TopicPlan) -> Iterator[str]:
     kept = [each.setting for each in compared.extra if each.setting not in plan.change.removed]
     if kept:
         yield f"{', '.join(kept)} stays as only the live topic has it: --reset-extra resets it"
+    if compared.acls.extra:
+        yield f"{len(compared.acls.extra)} ACLs stay that only the live topic has: ACLs are never deleted"
 
 
 def _outstanding(plan: TopicPlan, now: LiveTopic | None) -> Iterator[str]:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from index_format import objects
+from index_format.acls import Acl
 from index_format.chunk_index import ChunkIndex
 from index_format.errors import BlockgzError, FormatError, MalformedObject, TooLarge, UnsupportedVersion
 from index_format.groups import ConsumerGroups
@@ -24,6 +25,15 @@ EXAMPLES: list[msgspec.Struct] = [
     ArchiveInfo(archive_id="a", cluster_id=None, layout="topic"),
     TopicConfig(
         topic="orders", topic_id="id", partitions=4, replication_factor=3, config={"a": "b"}, defaults={"c": "d"}
+    ),
+    TopicConfig(
+        topic="orders",
+        topic_id="id",
+        partitions=4,
+        replication_factor=3,
+        config=None,
+        defaults=None,
+        acls=(Acl("PREFIXED", "or", "User:CN=a,O=ü", "*", "DESCRIBE_CONFIGS", "DENY"),),
     ),
     groups_of(group("billing", 0, 3)),
     index_of([block_at(0), block_at(1)], bytes(200)),

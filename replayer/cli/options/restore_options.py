@@ -43,6 +43,8 @@ class RestoreOptions(NamedTuple):
 
     asked: RestoreRequest | None
     groups: RestoreGroups | None
+    create_acls: bool | None
+    """None: as was agreed to; not, where nothing was."""
     name: str | None
     resume: bool
     plan: Path | None
@@ -129,6 +131,7 @@ def _restore(
     at: int | None,
     topic_map: GroupMap,
     groups: RestoreGroups | None,
+    create_acls: bool | None,
     no_transactional: bool,
     prove: Literal["all", "sample", "none"],
     share: float | None,
@@ -161,10 +164,12 @@ def _restore(
             prove,
             Sample(SAMPLE.share if share is None else share, random.randrange(2**32)),
             groups,
+            bool(create_acls),
         )
     return RestoreOptions(
         asked=asked,
         groups=groups,
+        create_acls=create_acls,
         resume=resume,
         from_plan=from_plan,
         **rest,  # type: ignore[arg-type]
@@ -224,6 +229,14 @@ restore_options = OptionSet(
     ),
     factor_option,
     groups_options,
+    Option(
+        "--acls/--no-acls",
+        "create_acls",
+        default=None,
+        envvar="BLOCKGZ_RESTORE_ACLS",
+        help="Also create the ACLs that the topics had, on their new names; their users may not exist in the target.  "
+        "[default: no-acls]",
+    ),
     choice_option(
         "--prove",
         choices=["all", "sample", "none"],

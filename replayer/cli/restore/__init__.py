@@ -25,6 +25,7 @@ from replayer.cli.options.options import json_option
 from replayer.cli.options.restore_options import RestoreOptions, Running, restore_options
 from replayer.cli.restore.output import print_outcome, print_plan, print_restored
 from replayer.errors import ReplayRefused
+from replayer.kafka.acls import KafkaAcls
 from replayer.kafka.groups import KafkaGroups
 from replayer.place import ArchivePlace
 from replayer.read.archive import Archive
@@ -32,6 +33,7 @@ from replayer.replay.jobs.lock import held
 from replayer.replay.jobs.log import this_process
 from replayer.replay.stages import wall_clock
 from replayer.replay.target_topic import state_folder
+from replayer.restore.acls import AclsOutcome, set_acls
 from replayer.restore.consumers import GroupsOutcome, set_groups
 from replayer.restore.document import RestorePlan, parse_plan, plan_text
 from replayer.restore.folder import RestoreFolder, RestoreRecord
@@ -112,7 +114,7 @@ async def _planned(options: RestoreOptions, around: Surroundings) -> _Named:
     if options.resume and options.name is not None:
         return _Named(options.name, _resumed(options.name, options, around))
     if options.from_plan is not None:
-        plan = parse_plan(options.from_plan.read_bytes(), str(options.from_plan))
+        plan = _with_acls(parse_plan(options.from_plan.read_bytes(), str(options.from_plan)), options)
     elif options.asked is not None:
         plan = await found_topics(options.asked, around)
     else:
@@ -129,12 +131,16 @@ async def _planned(options: RestoreOptions, around: Surroundings) -> _Named:
 
 
 def _resumed(name: str, options: RestoreOptions, around: Surroundings) -> RestorePlan:
-    """The plan that was agreed to, with what may be said otherwise when it is resumed: its groups."""
-    plan = RestoreFolder(around.jobs, name).begun().plan
+    """The plan that was agreed to, with what may be said otherwise when it is resumed: its groups and ACLs."""
+    plan = _with_acls(RestoreFolder(around.jobs, name).begun().plan, options)
     if plan.groups is None or options.groups is None:
         return msgspec.structs.replace(plan, groups=None)
     groups = msgspec.structs.replace(plan.groups, approximate=plan.groups.approximate or options.groups.approximate)
     return msgspec.structs.replace(plan, groups=groups)
+
+
+def _with_acls(plan: RestorePlan, options: RestoreOptions) -> RestorePlan:
+    return plan if options.create_acls is None else msgspec.structs.replace(plan, create_acls=options.create_acls)
 
 
 def _refuse_refused(plan: RestorePlan) -> None:
@@ -161,15 +167,16 @@ async def _carried_out(named: _Named, options: RestoreOptions, around: Surroundi
             try:
                 outcomes = await run.topics()
                 groups, error = await _groups(run, outcomes)
+                acls = await _acls(run, outcomes)
             except asyncio.CancelledError as stopped:
                 raise click.exceptions.Exit(ended_code(FAILED, signals, is_done=False)) from stopped
-    document = outcome_document(name, plan, outcomes, groups, error, time.monotonic() - began)
+    document = outcome_document(name, plan, outcomes, groups, error, time.monotonic() - began, acls)
     options.report_to.write(document)
     if as_json:
         click.echo(msgspec.json.encode(document))
     else:
-        print_restored(name, outcomes, groups, error)
-    stand = groups is not None or plan.groups is None
+        print_restored(name, outcomes, groups, error, acls)
+    stand = (groups is not None or plan.groups is None) and (acls is not None or not plan.create_acls)
     is_done = not run.ending or (stand and all(each.state == "restored" for each in outcomes))
     lacks = any(each.topic.lacks or each.skipped for each in outcomes)
     failed = document["verdict"] == "FAILURE" or lacks
@@ -206,6 +213,19 @@ async def _groups(run: RestoreRun, outcomes: list[TopicOutcome]) -> tuple[Groups
         return await set_groups(run.plan, run.folder, run.around, groups), None
     except BlockgzError as error:
         return None, f"{error.reason}; {error.remedy}" if error.remedy else error.reason
+
+
+async def _acls(run: RestoreRun, outcomes: list[TopicOutcome]) -> AclsOutcome | None:
+    """What was created, or why not; nothing before every topic is restored."""
+    if not run.plan.create_acls or run.ending:
+        return None
+    failed = [each for each in outcomes if each.state == "failed"]
+    if failed:
+        return AclsOutcome({}, error=f"{failed[0].topic.source} is not restored")
+    try:
+        return await asyncio.to_thread(set_acls, run.plan, run.folder, KafkaAcls(run.around.properties))
+    except BlockgzError as error:
+        return AclsOutcome({}, error=f"{error.reason}; {error.remedy}" if error.remedy else error.reason)
 
 
 def _write(path: Path, plan: RestorePlan) -> None:

@@ -7,6 +7,7 @@ import click
 
 from blockgz_runtime.program.tables import bytes_text, print_table, time_text
 from replayer.cli.replay_output import duration_text
+from replayer.restore.acls import AclsOutcome
 from replayer.restore.consumers import GroupsOutcome
 from replayer.restore.document import RestorePlan, TopicToRestore
 from replayer.restore.running import TopicOutcome
@@ -38,6 +39,7 @@ def print_plan(name: str, plan: RestorePlan, seconds: float) -> None:
         click.echo(f"warning: {warning}", err=True)
     groups = sorted({group for each in plan.restorable for group in each.groups})
     positions = sum(each.positions for each in plan.restorable)
+    click.echo(_acls_text(plan), err=True)
     factor = plan.replication_factor
     disk = f"{bytes_text(plan.bytes * (factor or 1))} on disk before compression"
     disk += f" with {factor} replicas" if factor else " a replica"
@@ -46,6 +48,12 @@ def print_plan(name: str, plan: RestorePlan, seconds: float) -> None:
         f"groups with {positions} positions; {duration_text(seconds)} or more{_proof_text(plan)}",
         err=True,
     )
+
+
+def _acls_text(plan: RestorePlan) -> str:
+    unknown = f"; which ones {plan.without_acls} topics had is unknown" if plan.without_acls else ""
+    what = "are created for the new names" if plan.create_acls else "are not created without --acls"
+    return f"{plan.acls} ACLs of the topics are known, and {what}{unknown}"
 
 
 def _proof_text(plan: RestorePlan) -> str:
@@ -76,7 +84,11 @@ def print_outcome(outcome: TopicOutcome) -> None:
 
 
 def print_restored(
-    name: str, outcomes: Sequence[TopicOutcome], groups: GroupsOutcome | None, groups_error: str | None
+    name: str,
+    outcomes: Sequence[TopicOutcome],
+    groups: GroupsOutcome | None,
+    groups_error: str | None,
+    acls: AclsOutcome | None = None,
 ) -> None:
     """The result, as a table on stdout."""
     rows = [(each.topic.source, each.topic.target, each.records, each.verdict or "-", each.state) for each in outcomes]
@@ -97,5 +109,17 @@ def print_restored(
             click.echo(f"note: {note}", err=True)
     if groups_error is not None:
         click.echo(f"FAILURE no consumer group was set: {groups_error}", err=True)
-    if any(each.state == "interrupted" for each in outcomes) or groups_error is not None:
+    if acls is not None:
+        _print_acls(acls)
+    unset = groups_error is not None or (acls is not None and acls.error is not None)
+    if any(each.state == "interrupted" for each in outcomes) or unset:
         click.echo(f"not complete: repeat the command with --resume --name {name}", err=True)
+
+
+def _print_acls(acls: AclsOutcome) -> None:
+    if acls.error is not None:
+        click.echo(f"FAILURE no ACL was created: {acls.error}", err=True)
+        return
+    click.echo(f"{sum(acls.created.values())} ACLs are created, of {len(acls.created)} topics")
+    for note in acls.notes:
+        click.echo(f"note: {note}", err=True)

@@ -5,6 +5,15 @@ from typing import Any, NoReturn
 
 import pytest
 from confluent_kafka import KafkaError
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init__ has no __all__
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+from msgspec import UNSET
 
 from archiver.commit.operations import LogBounds
 from archiver.ingest import kafka_cluster
@@ -13,10 +22,14 @@ from archiver.ingest.kafka_source import Partition
 from archiver.logs import LogEvent
 from blockgz_runtime.errors import BrokerUnreachable, PartitionUnavailable
 from blockgz_runtime.kafka.settings import client_settings
+from index_format.acls import Acl
 from tests.blockgz_runtime.kafka.test_admin import DENIED, future
 from tests.support.mock_cluster import MockCluster
 
 BOUNDS = LogBounds(10, 100)
+SECURITY_DISABLED = KafkaError(KafkaError.SECURITY_DISABLED)
+NO_ANSWER = KafkaError(KafkaError._TIMED_OUT)
+NOT_ALLOWED = KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
 
 def test_watermarks_outlive_a_broker_that_does_not_answer() -> None:
@@ -45,7 +58,12 @@ def test_watermarks_outlive_a_broker_that_does_not_answer() -> None:
 
 
 class Admin:
-    """A client that may read the configuration of one topic of two."""
+    """A client that may read the configuration of one topic of two; `acls` is the answer to who asks for them."""
+
+    def __init__(self, acls: object = SECURITY_DISABLED, rights: list[AclOperation] | None = None) -> None:
+        """`rights` are those on the cluster; a broker that grants none tells nothing."""
+        self.acls, self.rights = acls, rights
+        self.asked: list[AclBindingFilter] = []
 
     def list_topics(self, timeout: float) -> object:
         partition = SimpleNamespace(replicas=[1])
@@ -54,6 +72,13 @@ class Admin:
 
     def describe_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, object]:
         return {each: future(DENIED if each.name == "orders" else {}) for each in resources}
+
+    def describe_acls(self, wanted: AclBindingFilter, request_timeout: float) -> object:
+        self.asked.append(wanted)
+        return future(self.acls)
+
+    def describe_cluster(self, include_authorized_operations: bool, request_timeout: float) -> object:
+        return future(SimpleNamespace(authorized_operations=self.rights if include_authorized_operations else None))
 
     def poll(self, timeout: float) -> None:
         """Nothing to serve."""
@@ -73,6 +98,57 @@ def test_a_configuration_that_may_not_be_read_is_reported_once(caplog: pytest.Lo
     assert line.msg["why"] == KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED).str()
 
 
+def binding(name: str, principal: str, pattern: ResourcePatternType = ResourcePatternType.LITERAL) -> AclBinding:
+    kinds = (AclOperation.READ, AclPermissionType.ALLOW)
+    return AclBinding(ResourceType.TOPIC, name, pattern, f"User:{principal}", "*", *kinds)
+
+
+def acl(name: str, principal: str, pattern: str = "LITERAL") -> Acl:
+    return Acl(pattern, name, f"User:{principal}", "*", "READ", "ALLOW")
+
+
+def test_the_acls_of_all_topics_are_asked_for_once() -> None:
+    given = [binding("*", "all"), binding("ord", "some", ResourcePatternType.PREFIXED), binding("users", "one")]
+    cluster = KafkaCluster(client_settings({"bootstrap.servers": "127.0.0.1:1"}, "test"))
+    admin = cluster.admin = Admin(given)  # type: ignore[assignment]
+    described = cluster.describe(["orders", "users"])
+    assert described["orders"].acls == (acl("*", "all"), acl("ord", "some", "PREFIXED"))
+    assert described["users"].acls == (acl("*", "all"), acl("users", "one"))
+    assert len(admin.asked) == 1  # type: ignore[attr-defined]
+    assert cluster.describe([]) == {}
+    assert len(admin.asked) == 1, "nothing is asked about no topic"  # type: ignore[attr-defined]
+
+
+def test_no_acl_is_none_if_they_may_be_read() -> None:
+    cluster = KafkaCluster(client_settings({"bootstrap.servers": "127.0.0.1:1"}, "test"))
+    cluster.admin = Admin([], [AclOperation.DESCRIBE])  # type: ignore[assignment]
+    assert cluster.describe(["users"])["users"].acls == ()
+
+
+@pytest.mark.parametrize(
+    ("answer", "rights", "lines"),
+    [
+        (SECURITY_DISABLED, None, 0),
+        (NO_ANSWER, None, 0),
+        (NOT_ALLOWED, None, 1),
+        ([], [AclOperation.CREATE], 1),
+        ([], None, 1),
+    ],
+)
+def test_acls_that_cannot_be_read_are_reported_at_most_once(
+    answer: object, rights: list[AclOperation] | None, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = KafkaCluster(client_settings({"bootstrap.servers": "127.0.0.1:1"}, "test"))
+    cluster.admin = Admin(answer, rights)  # type: ignore[assignment]
+    with caplog.at_level("WARNING", "blockgz.archiver"):
+        for _ in range(3):
+            assert cluster.describe(["users"])["users"] == TopicDescription(1, 1, {}, {}, UNSET)
+    told = [line.msg for line in caplog.records if isinstance(line.msg, dict)]
+    assert [(each["event"], each["topic"], each["asked"]) for each in told] == [
+        (LogEvent.DESCRIBE_DENIED, "*", "ACLs")
+    ] * lines
+
+
 class WithoutController(Admin):
     """Like librdkafka's mock cluster: what an admin asks only times out."""
 
@@ -82,7 +158,7 @@ class WithoutController(Admin):
     def describe_configs(self, *_: object, **__: object) -> NoReturn:
         raise AssertionError("asked")
 
-    describe_cluster = describe_topics = describe_configs
+    describe_cluster = describe_topics = describe_acls = describe_configs  # type: ignore[assignment]
 
 
 def test_where_no_controller_is_nobody_is_asked() -> None:

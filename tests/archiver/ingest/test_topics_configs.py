@@ -12,6 +12,7 @@ from blockgz_runtime.errors import BrokerUnreachable, StoreUnavailable
 from blockgz_runtime.kafka.settings import client_settings
 from blockgz_runtime.store.local import LocalStore
 from index_format import objects
+from index_format.acls import Acl
 from index_format.identity import TopicConfig
 from index_format.keys import TopicFolder
 from tests.support.mock_cluster import PARTITIONS, MockCluster
@@ -72,6 +73,18 @@ def test_what_is_not_reported_any_more_stays(tmp_path: Path) -> None:
     assert stored(store) == seen(6, {"cleanup.policy": "compact"})
     assert keep(store, seen(6, None, topic_id="id-2")), "another topic has another configuration"
     assert stored(store).config is None
+
+
+def test_acls_make_a_version_of_their_own_and_stay_when_they_are_not_reported(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    granted = replace(seen(config={}), acls=(Acl("LITERAL", "orders", "User:a", "*", "READ", "ALLOW"),))
+    keep(store, seen(config={}), 1)
+    keep(store, granted, 2)
+    assert not keep(store, seen(config={}), 3), "who may not read them changes nothing"
+    keep(store, replace(granted, acls=()), 4)
+    assert dated(store) == [(1, seen(config={})), (2, granted), (4, replace(granted, acls=()))]
+    keep(store, seen(config={}, topic_id="id-2"), 5)
+    assert stored(store).acls is UNSET, "another topic has other ACLs"
 
 
 def test_another_process_may_win(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.store.local import LocalStore
 from replayer.errors import ReplayRefused
-from replayer.restore.folder import GroupsDone, RestoreFolder, RestoreRecord, TopicDone
+from replayer.restore.folder import AclsDone, GroupsDone, RestoreFolder, RestoreRecord, TopicDone
 from tests.replayer.restore.test_document import PLAN
 
 RECORD = RestoreRecord(name="night", cluster_id="c", host="h:1", begun_at=1, plan=PLAN)
@@ -30,12 +30,13 @@ def test_what_was_agreed_to_is_written_once(folder: RestoreFolder) -> None:
 
 def test_what_is_done(folder: RestoreFolder) -> None:
     done = TopicDone(source="a~1", target="a", records=3, verdict="OK", at=5)
-    groups = GroupsDone(groups={"billing": 2}, at=6)
-    assert (folder.topic("night.a-1"), folder.groups()) == (None, None)
+    groups, acls = GroupsDone(groups={"billing": 2}, at=6), AclsDone(acls={"a": 2}, at=7)
+    assert (folder.topic("night.a-1"), folder.groups(), folder.acls()) == (None, None, None)
     for _ in range(2):
         folder.add_topic("night.a-1", done)
         folder.add_groups(groups)
-    assert (folder.topic("night.a-1"), folder.groups()) == (done, groups)
+        folder.add_acls(acls)
+    assert (folder.topic("night.a-1"), folder.groups(), folder.acls()) == (done, groups, acls)
 
 
 def test_damage_is_refused(folder: RestoreFolder, tmp_path: Path) -> None:

@@ -4,12 +4,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from blockgz_runtime.errors import NotInArchive, UsageError
 from blockgz_runtime.store.address import LocalAddress
 from blockgz_runtime.store.local import LocalReader, LocalStore
+from blockgz_runtime.store.reader import PassingReader
 from index_format import objects
+from index_format.acls import Acl
 from index_format.groups import encode as encode_groups
 from index_format.identity import TopicConfig
 from index_format.inventory import Incarnation, ended
@@ -32,7 +35,9 @@ def planned(writer: ArchiveWriter, at: int = AT, **asked: object) -> RestorePlan
     return asyncio.run(found_topics(RestoreRequest(at, **asked), around))  # type: ignore[arg-type]
 
 
-def put_dated_config(writer: ArchiveWriter, topic: str, partitions: int, seen_at: int) -> None:
+def put_dated_config(
+    writer: ArchiveWriter, topic: str, partitions: int, seen_at: int, acls: tuple[Acl, ...] | UnsetType = UNSET
+) -> None:
     config = TopicConfig(
         topic=topic,
         topic_id=None,
@@ -40,9 +45,26 @@ def put_dated_config(writer: ArchiveWriter, topic: str, partitions: int, seen_at
         replication_factor=3,
         config={"retention.ms": str(seen_at), "confluent.tier.enable": "true"},
         defaults={},
+        acls=acls,
         seen_at=seen_at,
     )
     writer.put(dated_key(configs_home("topic", TopicFolder(topic)), seen_at), objects.encode(config))
+
+
+class Requests(PassingReader):
+    """Notes the keys of objects and the folders that are asked for."""
+
+    def __init__(self, reader: LocalReader) -> None:
+        super().__init__(reader)
+        self.asked: list[str] = []
+
+    async def get(self, key: str, max_bytes: int) -> bytes:
+        self.asked.append(key)
+        return await super().get(key, max_bytes)
+
+    async def folders(self, prefix: str) -> tuple[str, ...]:
+        self.asked.append(prefix)
+        return await super().folders(prefix)
 
 
 @pytest.fixture
@@ -88,6 +110,33 @@ def test_settings_and_partitions_of_the_time(writer: ArchiveWriter) -> None:
     assert orders.left_behind == {"confluent.tier.enable": "true"}
     (orders,) = planned(writer, AT + 10, topics=("orders",)).topics
     assert (orders.partitions, orders.numbers) == (6, (0, 1, 5))
+
+
+def test_acls_of_the_time(writer: ArchiveWriter) -> None:
+    before, after = (Acl("LITERAL", "orders", f"User:{name}", "*", "READ", "ALLOW") for name in ("a", "b"))
+    put_dated_config(writer, "orders", 2, AT - 10, (before,))
+    put_dated_config(writer, "orders", 2, AT + 10, (before, after))
+    put_dated_config(writer, "bills", 1, AT - 10)
+    plan = planned(writer)
+    assert [each.acls for each in plan.topics] == [None, (before,)], "who writes none does not know them"
+    assert (plan.acls, plan.without_acls, plan.create_acls) == (1, 1, False)
+    assert planned(writer, AT + 10, create_acls=True).acls == 2
+
+
+def test_what_all_topics_share_is_asked_once(writer: ArchiveWriter) -> None:
+    for number in range(20):
+        writer.partition(f"topic-{number:02}", 0).commit(records(range(3)))
+    reader = Requests(LocalReader(LocalAddress(str(writer.root))))
+    around = Surroundings(Archive(reader), {}, LocalStore(writer.root.parent / "jobs"))
+    plan = asyncio.run(found_topics(RestoreRequest(AT, groups=None), around))
+    assert len(plan.topics) == 22
+    assert reader.asked.count("_inventory.json") == 1
+    per_topic = [key for key in reader.asked if key.startswith("topic=topic-07/")]
+    assert sorted(per_topic) == [
+        "topic=topic-07/",
+        "topic=topic-07/_topic_config.json",
+        "topic=topic-07/partition=00000/last_chunk_index.json",
+    ]
 
 
 def test_the_incarnation_of_the_time(writer: ArchiveWriter) -> None:

@@ -1,12 +1,15 @@
 """An archived topic compared with a live one, what is planned, and what of a plan is not done."""
 
+import dataclasses
 from collections.abc import Mapping
 
 import pytest
 from msgspec.structs import replace
 
+from index_format.acls import Acl
 from index_format.identity import TopicConfig as ArchivedTopic
 from replayer.kafka.topic_facts import ConfigChange, TopicSettings
+from replayer.topics.acls import AclComparison
 from replayer.topics.comparison import Difference, LiveTopic, TopicComparison, TopicPlan, compare_topics, plan_topic
 
 ARCHIVED = ArchivedTopic(
@@ -35,6 +38,41 @@ def compared(
 
 def plan(now: LiveTopic | None, *, archived: ArchivedTopic = ARCHIVED, reset_extra: bool = False) -> TopicPlan:
     return plan_topic(compared(now, archived), None, reset_extra=reset_extra)
+
+
+def test_acls_that_differ_are_differences_and_missing_ones_are_created() -> None:
+    then, now = (Acl("LITERAL", "orders", f"User:{name}", "*", "READ", "ALLOW") for name in ("a", "b"))
+    found = replace_compared(live(), AclComparison(missing=(then,), extra=(now,)))
+    assert (found.state, found.differences) == (
+        "differs",
+        (
+            Difference("acl", "ALLOW READ for User:a from *", None),
+            Difference("acl", None, "ALLOW READ for User:b from *"),
+        ),
+    )
+    planned = plan_topic(found, None, reset_extra=True)
+    assert planned and planned.acls == (then,)
+    assert planned.steps == ("topic orders: ACL ALLOW READ for User:a from * is created",)
+    assert any("1 ACLs stay" in note for note in planned.notes)
+    assert planned.outstanding(live()) == ("ACL ALLOW READ for User:a from * is missing",)
+    assert planned.outstanding(live(), (then, now)) == ()
+
+
+def test_a_missing_topic_gets_its_acls_too() -> None:
+    then = Acl("LITERAL", "orders", "User:a", "*", "READ", "ALLOW")
+    planned = plan_topic(replace_compared(None, AclComparison(missing=(then,))), None, reset_extra=False)
+    assert planned.compared.state == "missing" and planned.creates is not None
+    assert len(planned.steps) == 2
+
+
+def test_acls_that_are_not_known_are_no_difference() -> None:
+    found = replace_compared(live(), AclComparison(known=False))
+    assert found.state == "equal"
+    assert "orders: the archive does not know which ACLs it had" in found.notes
+
+
+def replace_compared(now: LiveTopic | None, acls: AclComparison) -> TopicComparison:
+    return dataclasses.replace(compared(now), acls=acls)
 
 
 def test_topics_with_the_same_settings_are_equal_whatever_the_order_of_a_list() -> None:
