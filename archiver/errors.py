@@ -9,10 +9,13 @@
     │   └── FolderClosed 11   the partition goes on in another folder of the archive
     ├── GroupOfAnother   11   another archive commits offsets of the consumer group
     └── TopicChanged     11   its topic was created again since it was claimed
+    RewriteOvertaken     11   another maintainer rewrites the partition
+    RewriteRefused        1   a partition that cannot be rewritten
     TopicGone             3   the topic was deleted while it was archived (a NoSuchTopic)
     Diverged              1   the log no longer agrees with the archive; nothing is written
     GapRefused            1   records were lost to retention and --on-gap is stop
     SalvageRefused        1   what a dead writer left cannot take the place of a gap
+    ContentsDiffer        1   a rewritten chunk does not hold what it is to replace; nothing is committed
     UnreadableRecord      1   a record that the client cannot hand over
     UnencodableRecord     1   a record that the chosen record format cannot hold
     DeadLetterRefused     1   a record that cannot be archived, and that the topic for such records cannot hold
@@ -77,6 +80,20 @@ class GapRefused(BlockgzError):
 
 class SalvageRefused(BlockgzError):
     """What a dead writer left cannot take the place of a gap."""
+
+
+class RewriteOvertaken(BlockgzError):
+    """Another maintainer took over while this one rewrote a partition; nothing of this rewrite counts."""
+
+    exit_code = 11
+
+
+class RewriteRefused(BlockgzError):
+    """A partition that cannot be rewritten, or not as it was planned."""
+
+
+class ContentsDiffer(BlockgzError):
+    """A rewritten chunk does not hold what it is to replace."""
 
 
 class UnreadableRecord(BlockgzError):

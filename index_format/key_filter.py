@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import UnsetType
 
 Hashes = npt.NDArray[np.uint64]
 _LENGTHS = 2**32
@@ -25,6 +26,11 @@ def column_hashes(keys: pa.Array) -> Hashes:
 def probes_of(bits: int) -> int:
     """How many bits to look at for a key where each has so many: fewest other keys pass."""
     return max(1, round(bits * math.log(2)))
+
+
+def bits_of(stored: bytes | UnsetType) -> int | None:
+    """Bits for each key such that a new filter has as many probes as a stored one; None where there is none."""
+    return None if isinstance(stored, UnsetType) else max(1, round(stored[0] / math.log(2)))
 
 
 def key_filter(hashes: Hashes, bits: int) -> bytes:

@@ -289,6 +289,15 @@ class Marker(Sealed, frozen=True, kw_only=True):
         return held[0] if held else self.pruned_before or self.start_offset
 
 
+@objects.stored
+class Floor(msgspec.Struct, frozen=True, kw_only=True):
+    """Says that nothing is archived below an offset any more, whatever becomes of the marker. Write-once."""
+
+    format: str = "block-gzip-floor"
+    version: int = objects.VERSION
+    pruned_before: Offset
+
+
 class PendingCatalog(NamedTuple):
     """A catalog that must be stored before the marker that references it."""
 
@@ -558,11 +567,13 @@ def _without_empty_gap(marker: Marker, start_offset: int) -> Marker:
 def replaceable_gap(marker: Marker, start: int, end: int) -> Gap | None:
     """The gap whose offsets [start, end) a chunk can take; None where there is none.
 
-    It lies behind all catalogs and in no chunk of the tail, which has space for one more or something to fold below it,
-    and the chain stops at `start` without it: not where another gap and a hole lie between.
+    It lies behind all catalogs and the floor and in no chunk of the tail, which has space for one more or something to
+    fold below it, and the chain stops at `start` without it: not where another gap and a hole lie between.
     """
     gap = next((gap for gap in marker.gaps if gap.start <= start < end <= gap.end), None)
-    if gap is None or any(reference.next_offset > gap.start for level in marker.catalogs for reference in level):
+    if gap is None or start < marker.pruned_before:
+        return None
+    if any(reference.next_offset > gap.start for level in marker.catalogs for reference in level):
         return None
     if any(entry.start_offset < gap.end and entry.next_offset > gap.start for entry in marker.tail):
         return None

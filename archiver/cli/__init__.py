@@ -30,6 +30,14 @@ COMMANDS = {
         "archiver.cli.gc:gc",
         "Delete what dead writers left behind: orphaned objects, temporary files and unfinished uploads.",
     ),
+    "prune": Place(
+        "archiver.cli.prune:prune",
+        "Take the oldest records out of the archive, while archivers run.",
+    ),
+    "erase": Place(
+        "archiver.cli.erase:erase",
+        "Erase records by key or offset, and tell when nothing in the archive holds them any more.",
+    ),
     "repair": Place(
         "archiver.cli.repair:repair",
         "Rebuild lost indexes, markers and inventories, and recover records.",

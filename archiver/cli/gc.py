@@ -48,8 +48,9 @@ def gc(
 ) -> int:
     """Delete what dead writers left behind: orphaned objects, temporary files and unfinished uploads.
 
-    Also thins tables of consumer groups: one an hour stays after a day, one a day after 30 days. Safe at any time, even
-    while archivers run. TOPIC is a name, a glob or ~regex; the default is the whole archive.
+    Also what `archiver prune` replaced, once the grace is over: it counts from the first gc that saw it. Thins tables
+    of consumer groups: one an hour stays after a day, one a day after 30 days. Safe at any time, even while archivers
+    run. TOPIC is a name, a glob or ~regex; the default is the whole archive.
     Prints the plan and asks first.
     """
     if grace < SHORTEST_GRACE_SECONDS:
@@ -59,7 +60,7 @@ def gc(
             remedy="give 1h or more; the default is 7d",
         )
     store = open_existing_store(archive, s3)
-    plan = plan_sweep(store, topics, grace)
+    plan = plan_sweep(store, topics, grace, keeps_books=not dry_run)
     if not as_json:
         _print_plan(plan)
     result = None
@@ -105,6 +106,7 @@ def result_object(
         }
         for table in plan.tables
     ]
+    floors = [{"key": each.key, "bytes": each.listed.size if each.listed else None} for each in plan.old_floors]
     return {
         "archive": archive,
         "dry_run": dry_run,
@@ -113,6 +115,7 @@ def result_object(
         "deleted": result.deleted if result else 0,
         "garbage": garbage,
         "group_tables": tables,
+        "floors": floors,
         "leftovers": leftovers,
         "spared": spared,
         "problems": [{"where": where, "error": error.what, "why": error.why} for where, error in problems],
@@ -139,6 +142,9 @@ def _print_plan(plan: SweepPlan) -> None:
     for table in plan.tables:
         counts[str(table.folder), None, "group table"] += 1
         sizes[str(table.folder), None, "group table"] += table.listed.size
+    for floor in plan.old_floors:
+        counts[str(floor.keys.folder), floor.keys.partition, "floor"] += 1
+        sizes[str(floor.keys.folder), floor.keys.partition, "floor"] += floor.listed.size if floor.listed else 0
     for leftover in plan.leftovers:
         counts[None, None, leftover.kind] += 1
         sizes[None, None, leftover.kind] += leftover.size or 0

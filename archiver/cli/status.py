@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.ingest.kafka_settings import CLIENT_ID
 from archiver.ingest.ownership import PartitionState
-from archiver.maintain.status import read_status, with_lag
+from archiver.maintain.status import PartitionStatus, read_status, with_lag
 from archiver.monitor.server import health, readiness, service_snapshot
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError
 from blockgz_runtime.kafka.settings import client_settings
@@ -29,7 +29,7 @@ from blockgz_runtime.store.writer import ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
 
 DROPPABLE = (
-    *("writer", "epoch", "unstable", "high watermark", "chunks", "size", "gaps", "newest record"),
+    *("writer", "epoch", "unstable", "high watermark", "chunks", "size", "gaps", "retired", "floor", "newest record"),
     *("retries", "fetch s ago", "commit s ago", "open chunk s", "headroom", "records", "paused", "lag s"),
 )
 CLEARED = "\x1b[2J\x1b[H"
@@ -117,6 +117,7 @@ def _seen_in_archive(store: ToolStore, selection: TopicSelection | None, cluster
     if cluster is not None:
         status = with_lag(status, lambda partitions: cluster.watermarks(partitions, ISOLATION_LEVEL))
     asked = any(each.high_watermark is not None for each in status.partitions)
+    maintained = any(each.pruned_before or each.rewriting or each.retired for each in status.partitions)
     rows = [
         (
             str(each.folder),
@@ -128,6 +129,7 @@ def _seen_in_archive(store: ToolStore, selection: TopicSelection | None, cluster
             *((each.high_watermark, each.lag, each.unstable) if asked else ()),
             each.epoch,
             each.gaps,
+            *((each.pruned_before, each.retired) if maintained else ()),
             time_text(each.newest_ms),
             None if each.writer is None else each.writer[:8],
         )
@@ -135,10 +137,16 @@ def _seen_in_archive(store: ToolStore, selection: TopicSelection | None, cluster
     ]
     columns = ["topic", "partition", "records", "chunks", "size", "next offset"]
     columns += ["high watermark", "lag", "unstable"] if asked else []
-    columns += ["epoch", "gaps", "newest record", "writer"]
-    notes = [each.error or (f"continues as {each.successor}" if each.successor else "") for each in status.partitions]
+    columns += ["epoch", "gaps", *(["floor", "retired"] if maintained else []), "newest record", "writer"]
+    notes = [_note(each) for each in status.partitions]
     troubled = any(each.error is not None for each in status.partitions)
     return Seen(status, f"archive {status.archive_id} at {status.archive}", columns, rows, notes, troubled)
+
+
+def _note(status: PartitionStatus) -> str:
+    if status.error is None and status.rewriting is not None:
+        return f"a {status.rewriting} is under way"
+    return status.error or (f"continues as {status.successor}" if status.successor else "")
 
 
 def _seen_in_service(address: str, selection: TopicSelection | None) -> Seen:

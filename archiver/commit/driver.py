@@ -3,6 +3,7 @@
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from archiver.commit import operations as op
@@ -13,6 +14,7 @@ from index_format.errors import BlockgzError
 from index_format.records import Record
 
 R = TypeVar("R")
+REQUESTS_AT_ONCE = 8
 Wait = Callable[[int, BlockgzError | str], None]
 """Backs off, by how often something failed and what did; raises ShuttingDown to end a protocol."""
 
@@ -59,11 +61,13 @@ class Driver:
         wait: Wait,
         still_assigned: Callable[[], bool],
         situation: Callable[[], Situation] = lambda: Situation.BOUNDED,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """`situation` says whether failures are tried again now."""
+        """`situation` says whether failures are tried again now, `clock` the time, in seconds since 1970."""
         self._store = store
         self._log = log
         self._still_assigned = still_assigned
+        self._clock = clock
         self.situation = situation
         self.wait = wait
 
@@ -84,14 +88,10 @@ class Driver:
 
     def _carry_out(self, operation: op.Operation) -> Any:  # noqa: PLR0911
         match operation:
-            case op.Get(key):
-                return self._store.get(key)
-            case op.Head(key):
-                return self._store.head(key)
-            case op.PutIfAbsent(key, body, attempt):
-                return self._store.put_if_absent(key, body, attempt)
-            case op.CompareAndSwap(key, body, expected):
-                return self._store.compare_and_swap(key, body, expected)
+            case op.Compute(work):
+                return work()
+            case op.Get() | op.GetAll() | op.Head() | op.PutIfAbsent() | op.CompareAndSwap():
+                return self._ask_store(operation)
             case op.Wait(attempt, cause, error):
                 if error is not None and what_next(error, self.situation()) is not Next.AGAIN:
                     raise error
@@ -99,13 +99,27 @@ class Driver:
             case op.NewToken():
                 return str(uuid.uuid4())
             case op.Now():
-                return round(time.time() * 1000)
+                return round(self._clock() * 1000)
             case op.StillAssigned():
                 return self._still_assigned()
             case op.CourtesyFailed(key, cause):
                 return log.warning(LogEvent.COURTESY_FAILED, key=key, cause=cause)
             case op.ReadLogBounds() | op.ReadLogRecord() | op.FindLogRecord() | op.ConfirmTopic():
                 return self._ask_log(operation)
+
+    def _ask_store(self, operation: op.Get | op.GetAll | op.Head | op.PutIfAbsent | op.CompareAndSwap) -> Any:
+        match operation:
+            case op.Get(key):
+                return self._store.get(key)
+            case op.GetAll(keys):
+                with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="get") as pool:
+                    return list(pool.map(self._store.get, keys))
+            case op.Head(key):
+                return self._store.head(key)
+            case op.PutIfAbsent(key, body, attempt):
+                return self._store.put_if_absent(key, body, attempt)
+            case op.CompareAndSwap(key, body, expected):
+                return self._store.compare_and_swap(key, body, expected)
 
     def _ask_log(self, operation: op.ReadLogBounds | op.ReadLogRecord | op.FindLogRecord | op.ConfirmTopic) -> Any:
         match operation:

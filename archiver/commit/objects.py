@@ -42,7 +42,7 @@ def store_once(
     conflict: Conflict | None = (yield from _new_conflict(epoch)) if names_are_shared else None
     while True:
         for key_of, body in parts:
-            if not (yield from _store_at(key_of(conflict), body, attempt)):
+            if not (yield from store_at(key_of(conflict), body, attempt)):
                 break
         else:
             return conflict
@@ -54,7 +54,7 @@ def _new_conflict(epoch: int) -> Protocol[Conflict]:
     return Conflict(epoch, token.replace("-", "")[:8])
 
 
-def _store_at(key: str, body: Body, attempt: str) -> Protocol[bool]:
+def store_at(key: str, body: Body, attempt: str) -> Protocol[bool]:
     """Whether the key holds this body; False where another writer's took it.
 
     A body that goes up in parts is sent only where the key is free. Any other one is sent at once: one request.

@@ -1,6 +1,6 @@
 """What a protocol may ask for; the driver answers with the operation's result or throws the store's error in."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,6 +18,20 @@ class Get:
     """Answer: StoredObject or None."""
 
     key: str
+
+
+@dataclass(frozen=True)
+class GetAll:
+    """Answer: StoredObject or None for each key, in order."""
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Do what takes long, and may read and write files and read the store; answer: what it gives."""
+
+    work: Callable[[], Any]
 
 
 @dataclass(frozen=True)
@@ -129,6 +143,8 @@ class ListClaimed:
 
 Operation = (
     Get
+    | GetAll
+    | Compute
     | Head
     | PutIfAbsent
     | CompareAndSwap

@@ -50,7 +50,7 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Chain:
-    """Everything that one version of a marker leads to."""
+    """Everything that one version of a marker leads to, for garbage collection what it retired included."""
 
     keys: PartitionKeys
     marker: Marker
@@ -71,9 +71,12 @@ class Chain:
         return self.keys.layout != "seed"
 
     @cached_property
-    def by_number(self) -> Mapping[int, ChunkEntry]:
-        """Entries by the number that the names of their objects have."""
-        return {entry.start_offset if self.has_own_names else entry.first_offset: entry for entry in self.entries}
+    def by_number(self) -> Mapping[int, Sequence[ChunkEntry]]:
+        """Entries by the number that the names of their objects have; several where chunks were rewritten."""
+        found: dict[int, list[ChunkEntry]] = defaultdict(list)
+        for entry in dict.fromkeys(self.entries):
+            found[entry.start_offset if self.has_own_names else entry.first_offset].append(entry)
+        return dict(found)
 
     @cached_property
     def indexes(self) -> frozenset[str]:
@@ -106,7 +109,7 @@ def entries_in_doubt(chains: Sequence[Chain], objects: Iterable[Found]) -> Itera
             stems[found.name.number].add(found.name.stem)
     for number, names in stems.items():
         if len(names) > 1:
-            yield from ((chain, chain.by_number[number]) for chain in chains if number in chain.by_number)
+            yield from ((chain, entry) for chain in chains for entry in chain.by_number.get(number, ()))
 
 
 def catalogs_in_doubt(chains: Sequence[Chain], objects: Iterable[Found]) -> Iterator[Found]:
@@ -146,6 +149,11 @@ def find_dead(
             else _is_dead_chunk(chains, found, data_stems)
         )
     ]
+    return in_order(dead)
+
+
+def in_order(dead: Iterable[Found]) -> list[Found]:
+    """In the order in which they must be deleted."""
     return sorted(dead, key=lambda found: (DELETION_ORDER.index(found.name.kind), found.name.key))
 
 
@@ -183,7 +191,7 @@ def _is_dead_chunk(chains: Sequence[Chain], found: Found, data_stems: Mapping[st
         return False
     if found.name.kind is ObjectKind.INDEX:
         return not any(found.name.key in chain.indexes for chain in chains)
-    committed = [chain.index_key(chain.by_number[number]) for chain in chains if number in chain.by_number]
+    committed = [chain.index_key(entry) for chain in chains for entry in chain.by_number.get(number, ())]
     return all(data_stems.get(index, found.name.stem) != found.name.stem for index in committed)
 
 

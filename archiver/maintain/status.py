@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from archiver.commit.archive import archive_info, layout_of
 from archiver.ingest.kafka_cluster import LogEnds
 from archiver.ingest.kafka_source import Partition
-from blockgz_runtime.errors import NotInArchive
+from archiver.maintain.partitions import check_names
 from blockgz_runtime.store.writer import StoredObject, ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
 from index_format import marker as markers
@@ -47,6 +47,12 @@ class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Of the chunks' data, as stored."""
     gaps: int = 0
     """Those that the marker lists; of more than 256 older ones fold into catalogs."""
+    pruned_before: int = 0
+    """Below it nothing is archived any more."""
+    rewriting: str | None = None
+    """The kind of the rewrite under way: prune, merge, convert or erase."""
+    retired: int = 0
+    """Rewrites whose replaced objects are kept for readers until their grace is over."""
     newest_ms: int | None = None
     """The highest timestamp in the newest chunk."""
     successor: str | None = None
@@ -89,7 +95,7 @@ def read_status(store: ToolStore, selection: TopicSelection | None) -> ArchiveSt
     folders = topic_folders(store.folders(archive_key(layout).removesuffix(ARCHIVE_OBJECT)))
     if selection is not None:
         topics = {folder.topic for folder in (*folders, *claimed)}
-        _check_names(selection, topics, store.url)
+        check_names(selection, topics, store.url)
         selected = set(selection(topics))
         folders = [folder for folder in folders if folder.topic in selected]
         claimed = {folder: numbers for folder, numbers in claimed.items() if folder.topic in selected}
@@ -147,6 +153,9 @@ def partition_status(keys: PartitionKeys, stored: StoredObject | None) -> Partit
         records=marker.num_records,
         chunks=marker.num_chunks,
         bytes=marker.num_bytes,
+        pruned_before=marker.pruned_before,
+        rewriting=marker.maintenance.rewriting.kind if marker.maintenance and marker.maintenance.rewriting else None,
+        retired=len(marker.maintenance.retired) if marker.maintenance else 0,
         newest_ms=marker.newest_timestamp,
         successor=marker.successor,
     )
@@ -170,14 +179,3 @@ def with_lag(
         return replace(each, high_watermark=high, lag=max(0, high - start), unstable=max(0, high - known.bounds.high))
 
     return replace(status, partitions=tuple(measured(each) for each in status.partitions))
-
-
-def _check_names(selection: TopicSelection, topics: set[str], url: str) -> None:
-    missing = sorted(selection.names - topics)
-    if missing:
-        shown = ", ".join(sorted(topics)[:10]) + (" …" if len(topics) > 10 else "")
-        raise NotInArchive(
-            f"topic {missing[0]!r} is not in the archive",
-            why=f"{url} holds {shown or 'no topics'}",
-            remedy="choose one of these, or archive the topic first",
-        )

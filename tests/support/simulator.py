@@ -42,7 +42,7 @@ class Fate(Enum):
 
 
 WRITES = (op.PutIfAbsent, op.CompareAndSwap)
-READS = (op.Get, op.Head)
+READS = (op.Get, op.GetAll, op.Head)
 LOG_READS = (op.ReadLogBounds, op.ReadLogRecord, op.FindLogRecord, op.ConfirmTopic)
 CRASHES = (Fate.CRASH_BEFORE, Fate.CRASH_AFTER)
 FATES_OF_WRITES = tuple(fate for fate in Fate if fate not in (Fate.NORMAL, Fate.TAKEN_AWAY))
@@ -125,8 +125,7 @@ class Actor:
         assert operation is not None
         match fate:
             case Fate.NORMAL:
-                answer = self._carry_out(operation)
-                self._go_on(lambda: self._protocol.send(answer))
+                self._answer(operation)
             case Fate.CRASH_BEFORE:
                 self._crash()
             case Fate.CRASH_AFTER:
@@ -163,6 +162,15 @@ class Actor:
         """Carry out a request that was under way; nobody hears the answer."""
         self.late.remove(request)
         self._carry_out(request)
+
+    def _answer(self, operation: Step) -> None:
+        try:
+            answer = self._carry_out(operation)
+        except BlockgzError as error:
+            failure = error
+            self._go_on(lambda: self._protocol.throw(failure))
+        else:
+            self._go_on(lambda: self._protocol.send(answer))
 
     def _refuse(self, operation: Step) -> None:
         error: BlockgzError = StoreUnavailable("the store did not answer")
@@ -210,6 +218,10 @@ class Actor:
         match operation:
             case op.Get(key):
                 return store.get(key)
+            case op.GetAll(keys):
+                return [store.get(key) for key in keys]
+            case op.Compute(work):
+                return work()
             case op.Head(key):
                 return store.head(key)
             case op.PutIfAbsent(key, body, attempt):

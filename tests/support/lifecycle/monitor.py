@@ -126,6 +126,74 @@ class Monitor:
         levels: list[list[Json]] = (self.marker or {}).get("catalogs", [])
         return levels[level - 1] if len(levels) >= level else []
 
+    def level_1(self, marker: Json) -> list[Json]:
+        """All references to catalogs of level 1 that a marker leads to, in order."""
+        found: list[Json] = []
+        for level, references in reversed([*enumerate(marker["catalogs"], 1)]):
+            found += (each for reference in references for each in self._level_1_below(reference, level))
+        return found
+
+    def _level_1_below(self, reference: Json, level: int) -> list[Json]:
+        if level == 1:
+            return [reference]
+        entries = parsed(self._bodies[reference["sha256"]])["entries"]
+        return [each for entry in entries for each in self._level_1_below(entry, level - 1)]
+
+    def secrets_left(self) -> set[int]:
+        """Offsets whose records were to be erased, and still are in the chain."""
+        said = self.said(self.marker) if self.marker is not None else {}
+        return {offset for offset, what in said.items() if isinstance(what, bytes) and offset in self.truth.secrets}
+
+    def garbage(self) -> list[str]:
+        """What stands there and nothing is said to need: neither the chain, nor a gap, nor the next fold."""
+        if self.marker is None:
+            return []
+        reach, end = self.reach(self.marker), self._next_start()
+        gaps = [gap for gap in self._all_gaps() if gap["reason"] not in ("empty", "erased")]
+        return [key for key in self.digests if key not in reach and not self._is_needed(key, end, gaps)]
+
+    def orphans(self) -> list[str]:
+        """Chunks that stand there and are not in the chain."""
+        reach = self.reach(self.marker) if self.marker is not None else {}
+        return [key for key in self.digests if key.endswith(".index.json") and key not in reach]
+
+    def _is_needed(self, key: str, end: int, gaps: Sequence[Json]) -> bool:
+        folder, _, name = key.removeprefix(self._home).rpartition("/")
+        if folder == "_pruned":
+            return int(name) == self.floor
+        if "~r" in name:
+            return False
+        if folder == "_catalog":
+            level, _, position = name[:-5].partition("~")[0].partition("-")
+            return int(position) >= cover(self.marker or {}, int(level))
+        position = name[:20]
+        return int(position) >= end or any(gap["to"] > int(position) for gap in gaps)
+
+    def _next_start(self) -> int:
+        assert self.marker is not None
+        gaps = self.marker["gaps"]
+        if gaps and gaps[-1]["reason"] == "empty":
+            return int(gaps[-1]["from"])
+        ends = [gap["to"] for gap in gaps[-1:]] + [each["next_offset"] for each in self.tail[-1:]]
+        return max([cover(self.marker, 1), *ends])
+
+    def _all_gaps(self) -> list[Json]:
+        assert self.marker is not None
+        catalogs = [parsed(self._bodies[each["sha256"]]) for each in self.level_1(self.marker)]
+        return [*self.marker["gaps"], *(gap for catalog in catalogs for gap in catalog.get("gaps", ()))]
+
+    def indexes(self) -> list[tuple[Json, Mapping[int, bytes | str]]]:
+        """What each index that stands there says, whether it is committed or not."""
+        found = []
+        for key, digest in self.digests.items():
+            if not key.endswith(".index.json"):
+                continue
+            body = self._bodies[digest]
+            data = parsed(body)["data"]
+            if self.digests.get(self._chunks + data["name"]) == data["sha256"]:
+                found.append((parsed(body), records_of(body, self._bodies[data["sha256"]])))
+        return found
+
     def stored(self, key: str, body: bytes) -> None:
         """An object that is not the marker came into being."""
         digest = sha256_of(body)

@@ -214,10 +214,11 @@ def _look_up(partition: Partition, marker: Json, offset: int) -> Protocol[tuple[
             ((each, level) for each, level in spans if each["start_offset"] <= offset < each["next_offset"]), None
         )
         if hit is None:
-            end = next((gap["to"] for gap in gaps if gap["from"] <= offset < gap["to"]), None)
-            if end is None:  # progress behind a gap, where no entry can be raised
+            gap = next((gap for gap in gaps if gap["from"] <= offset < gap["to"]), None)
+            if gap is None:  # progress behind a gap, where no entry can be raised
                 return marker["next_offset"], dict.fromkeys(range(offset, marker["next_offset"]), "hole")
-            return end, dict.fromkeys(range(offset, end), "gap")
+            what = {"erased": "erased", "empty": "hole"}.get(gap["reason"], "gap")
+            return gap["to"], dict.fromkeys(range(offset, gap["to"]), what)
         span, level = hit
         body = yield from _sound((keys.home if level else keys.chunks) + span["name"], span["sha256"])
         if body is None:

@@ -1,16 +1,17 @@
 """Random schedules: who moves next, who sleeps, who dies, and what becomes of each request is drawn from a seed."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache, partial
 from typing import NamedTuple
 
 from index_format import marker as markers
-from tests.support.lifecycle import roles
-from tests.support.lifecycle.monitor import Harm
-from tests.support.lifecycle.world import GRACE, STEP, Partition, Process, Trace, World
+from index_format import objects
+from tests.support.lifecycle import maintainers, roles
+from tests.support.lifecycle.monitor import Harm, body_of, recovered
+from tests.support.lifecycle.world import GRACE, SKEW, STEP, Partition, Process, Trace, World
 from tests.support.simulator import Fate, Run, Step, is_write
 
 WIDE, WIDE_SHARE, WIDE_END = 64, 100, 160
@@ -120,13 +121,16 @@ class Schedule:
 
 @contextmanager
 def fan_out(width: int) -> Iterator[None]:
-    """A smaller fan-out than the product's, so that short archives fold."""
-    before = markers.FAN_OUT
-    markers.FAN_OUT = width
+    """A smaller fan-out than the product's, so that short archives fold; and no object is decoded twice."""
+    before = markers.FAN_OUT, objects.decode
+    markers.FAN_OUT, objects.decode = width, _decoded_once
     try:
         yield
     finally:
-        markers.FAN_OUT = before
+        markers.FAN_OUT, objects.decode = before
+
+
+_decoded_once = lru_cache(maxsize=20_000)(objects.decode)
 
 
 def run(seed: int, *, strict: bool = True) -> World:
@@ -176,11 +180,30 @@ def writer_to(goal: int, *, name: str = "writer", fair: bool = False, share: flo
     return Kind(name, "writer", make, share, at_once=99 if fair else 3, in_all=99 if fair else 5)
 
 
+def _maintainer(what: maintainers.Maintenance, world: World, partition: Partition, _: str) -> Run:
+    return maintainers.maintainer(world, partition, what)
+
+
 READER = Kind("reader", "reader", lambda world, partition, _: roles.reader(world, partition), 0.03, 2, 5)
 LOOK_UPS = Kind("look-ups", "reader", lambda world, partition, _: roles.look_ups(world, partition), 0.005, 1, 2)
 ASKER = Kind("asker", "maintainer", lambda _, partition, name: roles.asker(partition), 0.03, 2, 7)
 FOLDER = Kind("folder", "writer", lambda _, partition, name: roles.folder(partition, name), 0.002, 1, 2)
 SALVAGER = Kind("salvage", "writer", roles.salvager, 0.02, 1, 3, lambda partition: partition.monitor.lists_losses)
+MERGER, CONVERTER, ERASER, PRUNER = (
+    Kind(kind, "maintainer", partial(_maintainer, maintainers.Maintenance(kind)), 0.015, 2, 4)
+    for kind in maintainers.KINDS
+)
+COLLECTOR = Kind("gc", "gc", lambda world, partition, _: maintainers.collector(world), 0.02, 2, 6)
+FAIR = "fair "
+FAIR_MAINTAINERS = {
+    kind: Kind(
+        FAIR + kind, "maintainer", partial(_maintainer, maintainers.Maintenance(kind, is_patient=True)), at_once=1
+    )
+    for kind in ("merge", "erase", "prune")
+}
+FAIR_COLLECTOR = COLLECTOR._replace(name="fair gc", at_once=1, in_all=10**9)
+FAIR_ASKER = ASKER._replace(name="fair asker", at_once=1, in_all=10**9)
+FAIR_FOLDER = FOLDER._replace(name="fair folder", at_once=1, in_all=10**9)
 CLOSER = Kind("closer", "writer", lambda _, partition, name: roles.closer(partition, name), 0.0005, 1, 1)
 
 
@@ -189,6 +212,7 @@ def _run_loose(schedule: Schedule, goal: int) -> None:
     world, rng = schedule.world, schedule.world.rng
     calm = rng.random()
     kinds = (writer_to(goal, share=0.02), READER, LOOK_UPS, ASKER, FOLDER, SALVAGER, CLOSER)
+    kinds += (MERGER, CONVERTER, ERASER, PRUNER, COLLECTOR)
     for _ in range(rng.choice((150, 300, 450))):
         world.store.now += STEP
         draw = rng.random()
@@ -242,19 +266,24 @@ def _run_fairly(schedule: Schedule, goal: int) -> None:
     world, rng = schedule.world, schedule.world.rng
     fair = writer_to(goal, name="fair writer", fair=True)
     writing = set(world.partitions)
+    wanted = {partition: ["merge", "prune", "erase"] for partition in world.partitions}
     for partition in world.partitions:
         schedule.start(fair, partition)
     steps = 0
-    while writing:
+    while writing or any(wanted.values()):
         steps += 1
         world.store.now += STEP
         if steps > FAIR_STEPS:
-            raise Harm("nothing gets done")
+            raise Harm(f"nothing gets done: {len(writing)} writers, and {list(wanted.values())}")
+        for partition in world.partitions:
+            _start_fairly(schedule, partition, wanted[partition], is_written=partition in writing)
         if world.late and rng.random() < 0.1:
             schedule.deliver(rng.randrange(len(world.late)))
-        ended = schedule.step(rng.choice(schedule.live))
+        ended = schedule.step(rng.choice(schedule.live)) if schedule.live else None
         if ended is not None and ended.kind == fair.name:
             writing.remove(ended.partition)
+        elif ended is not None and _is_done(ended, is_written=ended.partition in writing):
+            wanted[ended.partition].remove(ended.kind.removeprefix(FAIR))
     while schedule.live:
         world.store.now += STEP
         schedule.step(rng.choice(schedule.live))
@@ -262,3 +291,63 @@ def _run_fairly(schedule: Schedule, goal: int) -> None:
         schedule.deliver(0)
     for process, request in rng.sample(world.sent, min(5, len(world.sent))):
         process.carry_out(request)
+    finish(schedule)
+
+
+def _start_fairly(schedule: Schedule, partition: Partition, wanted: Sequence[str], *, is_written: bool) -> None:
+    rng = schedule.world.rng
+    for kind in wanted:
+        if rng.random() < 0.03:
+            schedule.start(FAIR_MAINTAINERS[kind], partition)
+    if "erase" in wanted and partition.monitor.tail and rng.random() < 0.03:
+        schedule.start(FAIR_ASKER, partition)
+        if not is_written:
+            schedule.start(FAIR_FOLDER, partition)
+    if rng.random() < 0.02:
+        schedule.start(FAIR_COLLECTOR, partition)
+
+
+def _is_done(process: Process, *, is_written: bool) -> bool:
+    """Whether that was the last of what was wanted of its kind."""
+    kind = process.kind.removeprefix(FAIR)
+    if process.kind == kind or kind not in FAIR_MAINTAINERS:
+        return False
+    if kind == "erase":
+        left = process.partition.monitor.secrets_left()
+        return not is_written and not left
+    return process.result == "committed" or (not is_written and process.result in ("nothing", "aborted", "refused"))
+
+
+def finish(schedule: Schedule) -> None:
+    """Graces pass, garbage is collected: nothing but the archive may be left."""
+    world = schedule.world
+    for _ in range(3):
+        world.store.now += GRACE + 2 * SKEW + STEP
+        schedule.start(COLLECTOR._replace(name="last collector", in_all=99), world.partitions[0])
+        schedule.run_to_end()
+    for partition in world.partitions:
+        monitor = partition.monitor
+        body = body_of(monitor.marker or {})
+        if body.get("retired") or body.get("rewriting"):
+            raise Harm("the marker keeps what was retired, or an intent")
+        if body and (left := monitor.garbage()):
+            raise Harm(f"{left[0]} stays for ever")
+        check_rebuilt(partition)
+
+
+def check_rebuilt(partition: Partition) -> None:
+    """Were the marker lost now, the objects alone would tell what it holds: no record lost, none pruned or erased."""
+    monitor = partition.monitor
+    if monitor.marker is None:
+        return
+    floors = [int(key.rpartition("/")[2]) for key in monitor.digests if "/_pruned/" in key]
+    floor, pruned_before = max(floors, default=0), body_of(monitor.marker).get("pruned_before", 0)
+    if floor != pruned_before:
+        raise Harm(f"the floor {pruned_before} was not stored, but {floor}")
+    found = recovered(monitor.indexes(), monitor.floor)
+    has_orphans = bool(monitor.orphans())
+    for offset, what in monitor.said(monitor.marker).items():
+        if isinstance(what, bytes) and found.get(offset) not in (what, "erased"):
+            raise Harm(f"offset {offset} is in no object that is left")
+        if what == "erased" and isinstance(found.get(offset), bytes) and not has_orphans:
+            raise Harm(f"the erased record at offset {offset} is still there")

@@ -3,6 +3,7 @@
 import random
 from copy import copy
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from archiver.commit import operations as op
@@ -14,6 +15,7 @@ from index_format.keys import TOPIC_OBJECT, archive_key, topic_home
 from index_format.records import Record
 from tests.support.archives import CREATE_TIME
 from tests.support.chunks import identity_of
+from tests.support.lifecycle.blocking import ListPage
 from tests.support.lifecycle.coroutines import GetRange
 from tests.support.lifecycle.monitor import Monitor, Truth
 from tests.support.memory_store import Kept, MemoryLog, MemoryStore
@@ -28,6 +30,8 @@ PROMISE = GRACE - 2 * SKEW
 """For so long a marker that was read is good: two clocks take part in a grace."""
 SECRET = b"secret"
 """The key of the records that an erasure is about."""
+PATIENCE = 150 * STEP
+"""For so long a maintainer that is patient leaves the intent of another one alone."""
 FAR = 40
 """No log ends above."""
 
@@ -150,6 +154,10 @@ class World:
         """One more of those."""
         self.counts[what] = self.counts.get(what, 0) + 1
 
+    def count_more(self, what: str, number: int) -> None:
+        """So many more of those."""
+        self.counts[what] = self.counts.get(what, 0) + number
+
     def strictly(self, strict: bool) -> None:
         """Whether the rules themselves are checked, and not only what readers see."""
         for partition in self.partitions:
@@ -169,7 +177,7 @@ class Trace:
 
 
 LOCAL = (
-    *(op.NewToken, op.Wait, op.StillAssigned, op.CourtesyFailed),
+    *(op.NewToken, op.Wait, op.StillAssigned, op.CourtesyFailed, op.Compute),
     *(op.ReadLogBounds, op.ReadLogRecord, op.FindLogRecord, op.ConfirmTopic),
 )
 """What nobody else notices: no steps of a schedule."""
@@ -212,6 +220,9 @@ class Process(Actor):
         self.world.acting = self.role
         if isinstance(operation, op.Now):
             return round((self.world.store.now + self.skew) * 1000)
+        if isinstance(operation, ListPage):
+            behind = (each for each in self.world.store.list(operation.prefix) if each.key > operation.after)
+            return list(islice(behind, operation.size))
         if isinstance(operation, GetRange):
             kept = self.world.store.objects.get(operation.key)
             return kept.body[operation.start : operation.end] if kept is not None else None

@@ -1,0 +1,337 @@
+"""`archiver erase`."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import msgspec
+
+from archiver.commit.archive import archive_info, layout_of
+from archiver.commit.driver import Driver, NoLog
+from archiver.ingest.buffer import BufferFolder
+from archiver.maintain.contents.offset_ranges import OffsetRanges
+from archiver.maintain.erase.places import parse_offsets, places_of
+from archiver.maintain.erase.report import ErasedPartition, EraseReport, Remains, read_report, remains_of
+from archiver.maintain.erase.running import erase_in
+from archiver.maintain.erase.search import AtOffsets, FoundRecords, Wanted, WithKeys, find_records
+from archiver.maintain.sweep import Problem, read_chain
+from blockgz_runtime.atomic_file import replace_file
+from blockgz_runtime.errors import PARTLY_FAILED, UsageError
+from blockgz_runtime.program.archive_options import max_block_option, store_options, writing_s3_options
+from blockgz_runtime.program.main import closing, confirm, print_problems
+from blockgz_runtime.program.options import SIZE, Parsed
+from blockgz_runtime.program.tables import bytes_text, print_table, timestamp_text
+from blockgz_runtime.store.opening import default_buffer_root, open_existing_store
+from blockgz_runtime.store.retry import bounded_backoff
+from blockgz_runtime.store.s3_settings import S3Settings
+from blockgz_runtime.store.writer import ToolStore
+from index_format.errors import BlockgzError
+from index_format.keys import PartitionKeys
+
+SHOWN_RANGES = 4
+NOT_YET = "not erased yet"
+
+
+@click.command(
+    "erase",
+    epilog=closing(
+        "archiver erase orders --key 4711 -a s3://backup/kafka --dry-run",
+        "archiver erase orders eu-orders --keys-file keys.txt -a ./archive --report erased.json --yes",
+        "archiver erase orders:3 --offsets 1700,1800..1850 -a ./archive",
+        "archiver erase --status erased.json -a s3://backup/kafka",
+    ),
+)
+@click.argument("places", nargs=-1, metavar="[TOPIC[~N][:P[,P-P]]...]")
+@store_options(writing_s3_options)
+@click.option("--key", "keys", multiple=True, metavar="TEXT", help="Erase records with this key; may be repeated.")
+@click.option(
+    "--keys-file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Erase records with one of the keys in this file, one a line.",
+)
+@click.option(
+    "--offsets",
+    type=Parsed("offsets", lambda text: parse_offsets([text])),
+    metavar="RANGES",
+    help="Erase records at these offsets: 17, 17..30 (without 30), or several with commas.",
+)
+@click.option("--report", type=click.Path(path_type=Path), help="Write what was erased to this new file, as JSON.")
+@click.option(
+    "--status",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Tell whether the erase of that report is complete, and change nothing.",
+)
+@max_block_option
+@click.option("--buffer-dir", type=click.Path(path_type=Path), help="Folder for chunks that are rewritten.")
+@click.option(
+    "--buffer-bytes",
+    type=SIZE,
+    default="8GiB",
+    show_default=True,
+    help="Rewrite no more at once, unless a single chunk is larger.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def erase(
+    *,
+    places: tuple[str, ...],
+    archive: str,
+    s3: S3Settings,
+    keys: tuple[str, ...],
+    keys_file: Path | None,
+    offsets: OffsetRanges | None,
+    report: Path | None,
+    status: Path | None,
+    max_block_bytes: int,
+    buffer_dir: Path | None,
+    buffer_bytes: int,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Erase records by key or offset, and tell when nothing in the archive holds them any more.
+
+    TOPIC means all its incarnations. Chunks that hold such records are written again without them. Safe beside
+    archivers: one that is at work claims its partitions again. What was replaced stays for readers that are at work,
+    until archiver gc deletes it after its grace; --status tells whether that has happened. Prints the plan, without
+    content, and asks first.
+    """
+    store = open_existing_store(archive, s3)
+    if status is not None:
+        if places or keys or keys_file or offsets is not None:
+            raise UsageError("--status takes no topics and no keys", remedy="the report names what was erased")
+        return _tell_status(store, status, as_json=as_json)
+    wanted = _wanted(keys, keys_file, offsets)
+    _check_new(report)
+    found, problems = _find(store, _partitions(store, places, by_offset=offsets is not None), wanted, max_block_bytes)
+    if not as_json:
+        _print_plan(found)
+    meant = [each for each in found if each.num_records]
+    book = _Book(store, archive, report, meant, dry_run=dry_run)
+    if meant and not dry_run:
+        records = sum(each.num_records for each in meant)
+        question = f"Erase {records:,} records of {len(meant):,} partitions for good?"
+        confirm(question, undone="nothing was erased", is_agreed=yes)
+        book.write()
+        buffers = BufferFolder(buffer_dir or default_buffer_root(archive))
+        try:
+            problems += _erase(store, book, buffers, buffer_bytes=buffer_bytes, max_block_bytes=max_block_bytes)
+        finally:
+            buffers.close()
+            book.write()
+    elif dry_run:
+        book.write()
+    return _finish(book.report(), problems, report, as_json=as_json)
+
+
+class _Book:
+    """Keeps what is not erased yet, and the report of it in a file."""
+
+    def __init__(
+        self, store: ToolStore, archive: str, path: Path | None, found: Sequence[FoundRecords], *, dry_run: bool
+    ) -> None:
+        self._store, self._archive, self._path, self._dry_run = store, archive, path, dry_run
+        self._archive_id = archive_info(store, layout_of(store)).archive_id
+        self.found = found
+        self.errors = {str(each): NOT_YET for each in found}
+        """Why not all records of a partition are erased, by its name."""
+
+    def report(self) -> EraseReport:
+        """As it is now."""
+        return EraseReport(
+            archive=self._archive,
+            archive_id=self._archive_id,
+            at=round(self._store.clock() * 1000),
+            dry_run=self._dry_run,
+            partitions=tuple(ErasedPartition.of(each, self.errors.get(str(each))) for each in self.found),
+        )
+
+    def write(self) -> None:
+        """Puts the report into the file, if one is asked for: before anything is erased, and at the end."""
+        if self._path is None:
+            return
+        try:
+            replace_file(self._path, msgspec.json.format(msgspec.json.encode(self.report()), indent=1) + b"\n")
+        except OSError as error:
+            raise UsageError(
+                f"{self._path} cannot be written", why=error.strerror or str(error), remedy="name another file"
+            ) from error
+
+
+def _wanted(keys: Sequence[str], keys_file: Path | None, offsets: OffsetRanges | None) -> Wanted:
+    """Which records; raises UsageError unless either keys or offsets say so."""
+    chosen = {os.fsencode(key) for key in keys}
+    if keys_file is not None:
+        chosen |= {line for line in keys_file.read_bytes().splitlines() if line}
+        if not chosen:
+            raise UsageError(f"{keys_file} holds no key", remedy="write one key a line")
+    if bool(chosen) == (offsets is not None):
+        raise UsageError(
+            "either keys or offsets say which records to erase",
+            why="both are given" if chosen else "neither is given",
+            remedy="use --key and --keys-file, or --offsets",
+        )
+    return AtOffsets(offsets) if offsets is not None else WithKeys(frozenset(chosen))
+
+
+def _check_new(report: Path | None) -> None:
+    if report is not None and report.exists():
+        raise UsageError(
+            f"{report} exists already",
+            why="it may be the report of another erase, which --status needs",
+            remedy="name another file",
+        )
+
+
+def _partitions(store: ToolStore, places: Sequence[str], *, by_offset: bool) -> list[PartitionKeys]:
+    if not places:
+        raise UsageError("no topic is named", remedy="name one or more: archiver erase orders --key 4711 -a …")
+    chosen = [keys for place in places for keys in places_of(store, place, by_offset=by_offset)]
+    return list({keys.marker: keys for keys in chosen}.values())
+
+
+def _find(
+    store: ToolStore, partitions: Sequence[PartitionKeys], wanted: Wanted, max_block_bytes: int
+) -> tuple[list[FoundRecords], list[Problem]]:
+    """What there is to erase in each; a partition that cannot be read is a problem."""
+    found, problems = list[FoundRecords](), list[Problem]()
+    for keys in partitions:
+        try:
+            chain = read_chain(store, keys.layout, keys.folder, keys.partition)
+            if chain is not None:
+                found.append(find_records(store, chain, wanted, max_block_bytes))
+        except BlockgzError as error:
+            problems.append(Problem(f"{keys.folder}:{keys.partition}", error))
+    return found, problems
+
+
+def _erase(store: ToolStore, book: _Book, buffers: BufferFolder, **limits: int) -> list[Problem]:
+    """Erase in one partition after another."""
+    problems = list[Problem]()
+    driver = Driver(store, NoLog(), bounded_backoff(store.url), lambda: True)
+    for each in book.found:
+        try:
+            erase_in(store, each.keys, each.offsets, driver, buffers, **limits)
+        except BlockgzError as error:
+            book.errors[str(each)] = error.reason
+            problems.append(Problem(str(each), error))
+        else:
+            del book.errors[str(each)]
+    return problems
+
+
+def _finish(value: EraseReport, problems: Sequence[Problem], report: Path | None, *, as_json: bool) -> int:
+    """Prints the result; gives the exit code."""
+    print_problems(problems)
+    if as_json:
+        click.echo(msgspec.json.encode(value).decode())
+    elif value.partitions and not value.dry_run:
+        erased = sum(each.records for each in value.partitions if each.error is None)
+        click.echo(f"erased {erased:,} records")
+        click.echo(
+            "replaced chunks stay for readers until archiver gc deletes them after its grace; "
+            + (
+                f"archiver erase --status {report} tells when nothing holds the records"
+                if report
+                else "archiver gc --dry-run lists what is left"
+            )
+        )
+    return PARTLY_FAILED if problems else 0
+
+
+def _print_plan(found: Sequence[FoundRecords]) -> None:
+    rows = [
+        (
+            str(each.keys.folder),
+            each.keys.partition,
+            each.num_records,
+            each.num_chunks,
+            bytes_text(each.num_bytes),
+            f"{each.blocks_read:,} of {each.blocks:,}",
+            ranges_text(each.offsets),
+        )
+        for each in found
+        if each.num_records
+    ]
+    if not rows:
+        click.echo("no record to erase")
+        return
+    columns = ("topic", "partition", "records", "chunks", "size of chunks", "blocks read", "offsets")
+    print_table(columns, rows, droppable=("blocks read", "size of chunks"))
+
+
+def ranges_text(offsets: OffsetRanges) -> str:
+    """The first few ranges, and how many more there are."""
+    shown = [
+        str(each.start) if len(each) == 1 else f"{each.start}..{each.stop}"
+        for each, _ in zip(offsets, range(SHOWN_RANGES), strict=False)
+    ]
+    more = len(offsets) - len(shown)
+    return ",".join(shown) + (f" and {more:,} more" if more else "")
+
+
+def _tell_status(store: ToolStore, path: Path, *, as_json: bool) -> int:
+    """Prints what is still there; 0 once nothing is."""
+    report = read_report(path)
+    archive_id = archive_info(store, layout_of(store)).archive_id
+    if report.archive_id != archive_id:
+        raise UsageError(
+            f"{path} is the report of another archive",
+            why=f"its archive_id is {report.archive_id}, that of {store.url} is {archive_id}",
+            remedy="check -a",
+        )
+    uploads = list(store.leftovers())
+    seen, problems = list[tuple[ErasedPartition, Remains]](), list[Problem]()
+    for each in report.partitions:
+        try:
+            seen.append((each, remains_of(store, each, uploads)))
+        except BlockgzError as error:
+            problems.append(Problem(str(each), error))
+    print_problems(problems)
+    is_complete = not problems and all(remains.is_complete for _, remains in seen)
+    at = round(store.clock() * 1000)
+    if as_json:
+        partitions = [status_object(*each) for each in seen]
+        value = {"archive": store.url, "complete": is_complete, "at": at, "partitions": partitions}
+        click.echo(msgspec.json.encode(value).decode())
+    else:
+        _print_status(seen, is_complete=is_complete, at=at)
+    return 0 if is_complete else PARTLY_FAILED
+
+
+def status_object(erased: ErasedPartition, remains: Remains) -> dict[str, object]:
+    """What `archiver erase --status --json` says of a partition."""
+    return {
+        "topic": erased.topic,
+        "partition": erased.partition,
+        "complete": remains.is_complete,
+        "not_erased": [(each.start, each.stop) for each in remains.not_erased],
+        "retired": remains.retired,
+        "rewriting": remains.is_rewriting,
+        "unreached": remains.unreached,
+    }
+
+
+def _print_status(seen: Sequence[tuple[ErasedPartition, Remains]], *, is_complete: bool, at: int) -> None:
+    rows = [
+        (
+            erased.topic,
+            erased.partition,
+            erased.records,
+            remains.not_erased.num_offsets,
+            remains.retired,
+            len(remains.unreached),
+            "complete" if remains.is_complete else "not yet",
+        )
+        for erased, remains in seen
+    ]
+    columns = ("topic", "partition", "records", "not erased", "retired catalogs", "objects left", "state")
+    print_table(columns, rows, droppable=("retired catalogs",))
+    if is_complete:
+        click.echo(f"complete at {timestamp_text(at)}: nothing in the archive holds the records any more")
+        return
+    if any(len(remains.not_erased) for _, remains in seen):
+        click.echo("some records are not erased: run the same archiver erase again, with another --report")
+    click.echo("not complete yet: run archiver gc, now and once the grace of what is retired is over")

@@ -1,0 +1,152 @@
+"""`archiver prune`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+import orjson
+
+from archiver.maintain.rewrite.intent import Outcome
+from archiver.maintain.rewrite.planning import Pruned, PrunePlans, carry_out, not_pruned, plan_pruning, since
+from archiver.maintain.rewrite.pruning import Keep
+from archiver.maintain.sweep import Problem
+from blockgz_runtime.errors import PARTLY_FAILED, UsageError, exit_code
+from blockgz_runtime.program.archive_options import store_options, writing_s3_options
+from blockgz_runtime.program.main import closing, confirm, print_problems
+from blockgz_runtime.program.options import DURATION, SIZE
+from blockgz_runtime.program.tables import bytes_text, print_table
+from blockgz_runtime.store.opening import open_existing_store
+from blockgz_runtime.store.retry import bounded_backoff
+from blockgz_runtime.store.s3_settings import S3Settings
+from blockgz_runtime.topic_patterns import TopicSelection
+
+
+@click.command(
+    epilog=closing(
+        "archiver prune --keep 90d -a s3://backup/kafka --dry-run",
+        "archiver prune 'clicks-*' --keep-bytes 500GB -a ./archive --yes",
+    ),
+)
+@click.argument("topics", nargs=-1, metavar="[TOPIC...]")
+@store_options(writing_s3_options)
+@click.option("--keep", type=DURATION, help="Prune records with timestamps older than this.")
+@click.option("--keep-bytes", type=SIZE, help="Prune the oldest records, of each partition, beyond this size of data.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Print plan and result as JSON.")
+def prune(
+    *,
+    topics: tuple[str, ...],
+    archive: str,
+    s3: S3Settings,
+    keep: float | None,
+    keep_bytes: int | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Take the oldest records out of the archive, while archivers run.
+
+    Records go by whole catalogs, of 64 chunks each, so some that are older may stay, and the newest 64 chunks always
+    do. Their objects are deleted by `archiver gc`, a grace after it first saw that they were pruned. Until then readers
+    that began before are not disturbed. TOPIC is a name, a glob or ~regex; the default is the whole archive. Prints the
+    plan and asks first.
+    """
+    kept = _keep(keep, keep_bytes)
+    store = open_existing_store(archive, s3)
+    wait = bounded_backoff(store.url)
+    plan = plan_pruning(store, TopicSelection(topics) if topics else None, kept, wait)
+    if not as_json:
+        _print_plan(plan)
+    done: list[Pruned] = []
+    if plan.partitions and not dry_run:
+        question = f"Prune {plan.num_chunks:,} chunks ({plan.num_bytes:,} bytes)?"
+        confirm(question, undone="nothing was pruned", is_agreed=yes)
+        carry_out(store, plan.partitions, wait, done.append)
+        if not as_json:
+            pruned = sum(each.outcome is Outcome.COMMITTED for each in done)
+            click.echo(f"pruned {pruned:,} of {len(plan.partitions):,} partitions; archiver gc frees the space")
+    problems = (*plan.problems, *_failed(done))
+    print_problems(problems)
+    if as_json:
+        click.echo(orjson.dumps(result_object(archive, plan, done, problems, dry_run=dry_run)).decode())
+    if not problems:
+        return 0
+    all_failed = len(problems) == len(plan.partitions) + len(plan.problems)
+    return exit_code(problems[0].error) if all_failed and not dry_run else PARTLY_FAILED
+
+
+def _keep(age: float | None, size: int | None) -> Keep:
+    if (age is None) == (size is None):
+        raise UsageError(
+            "it is not clear what is to stay",
+            why="exactly one of --keep and --keep-bytes says that",
+            remedy="give --keep 90d, or --keep-bytes 500GB",
+        )
+    return Keep(newest_bytes=size) if age is None else Keep(since_ms=since(age))
+
+
+def _failed(done: Sequence[Pruned]) -> list[Problem]:
+    problems = []
+    for each in done:
+        error = each.error
+        if each.outcome is not None and each.outcome is not Outcome.COMMITTED:
+            error = not_pruned(each.plan, each.outcome)
+        if error is not None:
+            problems.append(Problem(each.plan.name, error))
+    return problems
+
+
+def result_object(
+    archive: str, plan: PrunePlans, done: Sequence[Pruned], problems: Sequence[Problem], *, dry_run: bool
+) -> dict[str, Any]:
+    """The JSON contract of `archiver prune --json`."""
+    outcomes = {each.plan.keys.home: each.outcome for each in done}
+    partitions = [
+        {
+            "topic": str(each.keys.folder),
+            "partition": each.keys.partition,
+            "pruned_before": each.going.pruned_before,
+            "records": each.going.num_records,
+            "chunks": each.going.num_chunks,
+            "bytes": each.going.num_bytes,
+            "left_records": each.left_records,
+            "left_chunks": each.left_chunks,
+            "left_bytes": each.left_bytes,
+            "next_offset": each.next_offset,
+            "pruned": outcomes.get(each.keys.home) is Outcome.COMMITTED,
+        }
+        for each in plan.partitions
+    ]
+    return {
+        "archive": archive,
+        "dry_run": dry_run,
+        "chunks": plan.num_chunks,
+        "bytes": plan.num_bytes,
+        "untouched": plan.untouched,
+        "partitions": partitions,
+        "problems": [{"where": where, "error": error.what, "why": error.why} for where, error in problems],
+    }
+
+
+def _print_plan(plan: PrunePlans) -> None:
+    if not plan.partitions:
+        click.echo("nothing to prune")
+        return
+    rows = [
+        (
+            str(each.keys.folder),
+            each.keys.partition,
+            each.going.num_records,
+            each.going.num_chunks,
+            bytes_text(each.going.num_bytes),
+            each.going.pruned_before,
+            each.next_offset,
+            bytes_text(each.left_bytes),
+        )
+        for each in plan.partitions
+    ]
+    columns = ("topic", "partition", "records", "chunks", "size", "readable from", "next offset", "stays")
+    print_table(columns, rows, droppable=("next offset", "chunks", "stays"))
+    if plan.untouched:
+        click.echo(f"{plan.untouched:,} partitions stay as they are")

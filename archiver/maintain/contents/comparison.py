@@ -1,0 +1,158 @@
+"""What a rewrite is to store, compared record by record with what it replaces, before anything is committed."""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from archiver.errors import ContentsDiffer
+from archiver.maintain.contents.chunks import TEXT, ErasedRun, NewChunk, OldChunk
+from archiver.maintain.contents.data import DataOf, ReadRange, stored_blocks
+from archiver.maintain.contents.merge import erased_of, gaps_of
+from archiver.maintain.contents.offset_ranges import OffsetRanges
+from index_format.blocks import decode_parts
+from index_format.canonical import RecordsDigest
+from index_format.chunk_index import BlockEntry
+from index_format.key_filter import column_hashes, holds_all
+from index_format.seek import block_at_or_after
+
+
+def check_same(old: Sequence[OldChunk], new: NewChunk, data_of: DataOf, read: ReadRange, max_block_bytes: int) -> None:
+    """Raises ContentsDiffer unless a merged or converted chunk holds what its neighbours hold, and nothing else.
+
+    `read` reads the new chunk's data. Raises a FormatError for a block that is not what its entry says.
+    """
+    _check(old, new, OffsetRanges(), data_of, read, max_block_bytes)
+
+
+def check_without(
+    old: OldChunk,
+    new: NewChunk | ErasedRun,
+    drop: OffsetRanges,
+    data_of: DataOf,
+    read: ReadRange | None,
+    max_block_bytes: int,
+) -> RecordsDigest:
+    """The same for a chunk without some records: those alone are missing, and those alone are listed as erased.
+
+    Gives the digest of the missing records.
+    """
+    return _check([old], new, drop, data_of, read, max_block_bytes)
+
+
+def _check(
+    old: Sequence[OldChunk],
+    new: NewChunk | ErasedRun,
+    drop: OffsetRanges,
+    data_of: DataOf,
+    read: ReadRange | None,
+    max_block_bytes: int,
+) -> RecordsDigest:
+    if (new.start_offset, new.next_offset) != (old[0].entry.start_offset, old[-1].entry.next_offset):
+        raise _differ(old, f"it spans offsets [{new.start_offset}..{new.next_offset})")
+    kept = _Kept(drop)
+    left = kept.of(batch for chunk in old for batch in _old_records(chunk, data_of, max_block_bytes))
+    right: Iterator[pa.RecordBatch] = iter(())
+    if isinstance(new, NewChunk) and read is not None:
+        right = _new_records(old, new, read, max_block_bytes)
+    for offset in _first_difference(left, right):
+        raise _differ(old, f"the record at offset {offset} is another one, or only one of them holds it")
+    if isinstance(new, NewChunk):
+        if new.gaps != gaps_of(old):
+            raise _differ(old, "it lists other gaps")
+        if new.erased != (erased_of(old) | OffsetRanges(kept.dropped)).erased():
+            raise _differ(old, "it lists other offsets as erased")
+    return kept.digest
+
+
+class _Kept:
+    """Leaves records out of a stream, and notes which."""
+
+    def __init__(self, drop: OffsetRanges) -> None:
+        self._drop = drop
+        self.dropped: list[range] = []
+        self.digest = RecordsDigest()
+
+    def of(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            offsets = batch.column("offset").to_numpy()
+            mask = self._drop.mask(offsets)
+            if not mask.any():
+                yield batch
+                continue
+            self.dropped += OffsetRanges.of_offsets(offsets[mask])
+            self.digest.update(batch.filter(pa.array(mask)))
+            yield batch.filter(pa.array(~mask))
+
+
+def _old_records(chunk: OldChunk, data_of: DataOf, max_block_bytes: int) -> Iterator[pa.RecordBatch]:
+    for entry, member in stored_blocks(data_of(chunk.index), chunk.index.blocks):
+        yield from decode_parts(member, entry, chunk.index, max_block_bytes)
+
+
+def _new_records(
+    old: Sequence[OldChunk], new: NewChunk, read: ReadRange, max_block_bytes: int
+) -> Iterator[pa.RecordBatch]:
+    """What the new chunk holds, each block compared with what its entry says beside its records."""
+    end = 0
+    for entry, member in stored_blocks(read, new.blocks):
+        parts = decode_parts(member, entry, new, max_block_bytes)
+        if entry.byte_offset != end:
+            raise _differ(old, f"a block lies at byte {entry.byte_offset}, not at {end}")
+        end = entry.byte_end
+        if _timestamps(old, new, entry, parts) != (entry.min_timestamp, entry.max_timestamp):
+            raise _differ(old, f"the block at offset {entry.first_record_offset} has other timestamps than its entry")
+        if isinstance(entry.key_filter, bytes):
+            stored = entry.key_filter
+            if not all(holds_all(stored, column_hashes(part.column("key"))) for part in parts):
+                raise _differ(old, f"the filter of the block at offset {entry.first_record_offset} misses a key")
+        yield from parts
+    size = len(new.body) if isinstance(new.body, bytes) else new.body.size
+    if end != size:
+        raise _differ(old, f"its blocks end at byte {end}, its data at {size}")
+
+
+def _timestamps(
+    old: Sequence[OldChunk], new: NewChunk, entry: BlockEntry, parts: Sequence[pa.RecordBatch]
+) -> tuple[int, int]:
+    """The bounds of a block's timestamps; under `text` the old index alone tells them."""
+    if new.record_format == TEXT:
+        for chunk in old:
+            number = block_at_or_after(chunk.index.blocks, entry.first_record_offset)
+            if number is not None:
+                return chunk.index.blocks[number].min_timestamp, chunk.index.blocks[number].max_timestamp
+    columns = [part.column("timestamp").to_numpy() for part in parts]
+    return min(int(column.min()) for column in columns), max(int(column.max()) for column in columns)
+
+
+def _first_difference(left: Iterator[pa.RecordBatch], right: Iterator[pa.RecordBatch]) -> Iterator[int]:
+    """The offset near which two streams of records differ first, by digests; nothing where they are equal."""
+    mine, other = _next(left), _next(right)
+    while mine is not None and other is not None:
+        rows = min(mine.num_rows, other.num_rows)
+        if _digests(mine.slice(0, rows)) != _digests(other.slice(0, rows)):
+            yield min(mine.column("offset")[0].as_py(), other.column("offset")[0].as_py())
+            return
+        mine = mine.slice(rows) if rows < mine.num_rows else _next(left)
+        other = other.slice(rows) if rows < other.num_rows else _next(right)
+    for rest in (mine, other):
+        if rest is not None:
+            yield rest.column("offset")[0].as_py()
+
+
+def _next(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    return next((batch for batch in batches if batch.num_rows), None)
+
+
+def _digests(batch: pa.RecordBatch) -> tuple[str, str]:
+    digest = RecordsDigest()
+    digest.update(batch)
+    return digest.content, digest.positions
+
+
+def _differ(old: Sequence[OldChunk], why: str) -> ContentsDiffer:
+    start, end = old[0].entry.start_offset, old[-1].entry.next_offset
+    return ContentsDiffer(
+        f"the rewritten chunk of offsets [{start}..{end}) does not hold what it is to replace",
+        why=why,
+        remedy="nothing was committed; check the disk of the buffer, and run `replayer verify --deep`",
+    )

@@ -1,0 +1,131 @@
+"""Neighbours merged into one chunk: their blocks are copied as they are, since members and frames concatenate."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from archiver.ingest.buffer import BufferFile
+from archiver.maintain.contents.chunks import NewChunk, OldChunk
+from archiver.maintain.contents.data import BlockWriter, DataOf, whole_data
+from archiver.maintain.contents.offset_ranges import OffsetRanges
+from blockgz_runtime.store.writer import Body
+from index_format.chunk_index import BlockEntry, ChunkIndex, Erased, Gap
+from index_format.marker import ChunkEntry
+
+SAME_PARTITION = ("timestamp_type", "isolation_level", "topic_id", "archive_id")
+"""What an index says of all its records, however they are encoded."""
+ALIKE = ("record_format", "codec", *SAME_PARTITION)
+"""The same, and how its blocks are encoded: what chunks have in common whose blocks can be copied into one."""
+
+
+class MergeLimits(NamedTuple):
+    """Which chunks are merged, by the bytes of their data as stored."""
+
+    small_bytes: int
+    """Only chunks of fewer bytes are."""
+    chunk_bytes: int
+    """What a merged chunk has at most."""
+    max_chunks: int = 4096
+    """How many become one at most."""
+
+
+def merge_groups(entries: Sequence[ChunkEntry], limits: MergeLimits) -> list[range]:
+    """The neighbours to merge, by their places in `entries`; two at least in each group, none over a gap."""
+    groups: list[range] = []
+    start, size = 0, 0
+    for place, entry in enumerate(entries):
+        is_small = entry.bytes < limits.small_bytes
+        follows = place > start and entries[place - 1].next_offset == entry.start_offset
+        fits = size + entry.bytes <= limits.chunk_bytes and place - start < limits.max_chunks
+        if is_small and follows and fits:
+            size += entry.bytes
+            continue
+        groups.append(range(start, place))
+        start, size = (place, entry.bytes) if is_small else (place + 1, 0)
+    groups.append(range(start, len(entries)))
+    return [group for group in groups if len(group) > 1]
+
+
+def runs_alike(chunks: Sequence[OldChunk], fields: Sequence[str] = ALIKE) -> list[Sequence[OldChunk]]:
+    """Neighbours cut where the next one cannot be part of the same chunk; see `why_apart`."""
+    cuts = [place for place, (a, b) in enumerate(pairwise(chunks), 1) if why_apart(a, b, fields)]
+    return [chunks[start:end] for start, end in pairwise([0, *cuts, len(chunks)])]
+
+
+def why_apart(before: OldChunk, after: OldChunk, fields: Sequence[str] = ALIKE) -> str | None:
+    """Why two chunks cannot become one; None where they can. `fields` are those of an index that have to be equal."""
+    if before.entry.next_offset != after.entry.start_offset:
+        return f"offsets {before.entry.next_offset} to {after.entry.start_offset} lie between them"
+    for what in fields:
+        if getattr(before.index, what) != getattr(after.index, what):
+            return f"{what} is {getattr(before.index, what)!r} in one and {getattr(after.index, what)!r} in the other"
+    return None
+
+
+def check_neighbours(old: Sequence[OldChunk], fields: Sequence[str] = ALIKE) -> None:
+    """Raises ValueError where chunks cannot become one; see `why_apart`."""
+    for before, after in pairwise(old):
+        if (why := why_apart(before, after, fields)) is not None:
+            raise ValueError(f"{before.entry.name} and {after.entry.name} cannot become one chunk: {why}")
+
+
+def merged(old: Sequence[OldChunk], data_of: DataOf, buffer: BufferFile) -> NewChunk:
+    """One chunk of neighbours, its data in `buffer`; a few MiB are in memory at a time.
+
+    Raises ValueError where they cannot become one, CorruptBlock where data is not what its index says, and BufferFull
+    or a StoreError.
+    """
+    check_neighbours(old)
+    writer = BlockWriter(buffer)
+    for chunk in old:
+        for block in whole_data(data_of(chunk.index), chunk.index):
+            writer.copy(block)
+    return new_chunk(old, writer.finish(), tuple(writer.blocks))
+
+
+def new_chunk(
+    old: Sequence[OldChunk],
+    body: Body,
+    blocks: tuple[BlockEntry, ...],
+    *,
+    erased: tuple[Erased, ...] | None = None,
+    record_format: str | None = None,
+    codec: str | None = None,
+) -> NewChunk:
+    """A chunk in the place of neighbours, which says all that theirs said but for what is given."""
+    first = old[0].index
+    return NewChunk(
+        start_offset=old[0].entry.start_offset,
+        next_offset=old[-1].entry.next_offset,
+        body=body,
+        blocks=blocks,
+        topic_id=first.topic_id,
+        epoch=max(chunk.index.epoch for chunk in old),
+        record_format=first.record_format if record_format is None else record_format,
+        codec=first.codec if codec is None else codec,
+        isolation_level=first.isolation_level,
+        timestamp_type=first.timestamp_type,
+        previous=first.previous,
+        gaps=gaps_of(old),
+        erased=erased_of(old).erased() if erased is None else erased,
+    )
+
+
+def gaps_of(old: Sequence[OldChunk]) -> tuple[Gap, ...]:
+    """The gaps right before neighbours, and inside them.
+
+    A gap that the index of a later one lists below its own start was filled since by the one before it.
+    """
+    gaps = list(old[0].index.gaps)
+    for chunk in old[1:]:
+        gaps += [gap for gap in chunk.index.gaps if gap.start >= chunk.entry.start_offset]
+    return tuple(gaps)
+
+
+def erased_of(old: Sequence[OldChunk]) -> OffsetRanges:
+    """What was erased inside them before."""
+    return OffsetRanges(erased for chunk in old for erased in erased_in(chunk.index))
+
+
+def erased_in(index: ChunkIndex) -> tuple[Erased, ...]:
+    return index.erased if isinstance(index.erased, tuple) else ()

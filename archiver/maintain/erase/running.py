@@ -1,0 +1,186 @@
+"""Erasing what was found in a partition: what stands in the tail is folded, then catalogs are rewritten, run by run."""
+
+import uuid
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from archiver.commit.driver import Driver
+from archiver.commit.objects import try_swap
+from archiver.commit.operations import Protocol, Wait
+from archiver.commit.recovery import claim_and_fold
+from archiver.errors import Fenced, RewriteOvertaken, RewriteRefused
+from archiver.ingest.buffer import BufferFile, BufferFolder
+from archiver.maintain.contents.chunks import ErasedRun, NewChunk, OldChunk, Replacement
+from archiver.maintain.contents.comparison import check_without
+from archiver.maintain.contents.data import ChunkFiles, data_in, data_of_body
+from archiver.maintain.contents.erase import without
+from archiver.maintain.contents.offset_ranges import OffsetRanges
+from archiver.maintain.rewrite.intent import Outcome, maintained, maintenance_of, read_existing
+from archiver.maintain.rewrite.replacing import Rewrite, rewrite
+from archiver.maintain.rewrite.tree import References, Run, level_1_lists
+from blockgz_runtime.store.writer import ToolStore
+from index_format.keys import PartitionKeys
+from index_format.marker import Marker
+
+RUN_CHUNKS = 1024
+RUN_RECORDS = 200_000_000
+"""Of the catalogs that one rewrite takes, unless a single one has more: the indexes of all their chunks are read."""
+ATTEMPTS = 3
+"""How often a rewrite is begun again that another maintainer took over."""
+
+
+class ErasedContents:
+    """What one rewrite puts in the place of chunks; its files are in the buffer until `discard`."""
+
+    def __init__(
+        self,
+        store: ToolStore,
+        keys: PartitionKeys,
+        drop: OffsetRanges,
+        buffers: BufferFolder,
+        buffer_bytes: int,
+        max_block_bytes: int,
+    ) -> None:
+        self._keys = keys
+        self._data_of = data_in(store, keys)
+        self._drop = drop
+        self._max_block_bytes = max_block_bytes
+        self._files = ChunkFiles(buffers, buffer_bytes)
+        self._run: Run | None = None
+        self._left: list[range] = []
+        """The offsets of chunks that stay as they are for want of room in the buffer."""
+
+    @property
+    def done(self) -> OffsetRanges:
+        """The offsets at which no such record is left once this rewrite is committed; none where there was no run."""
+        run = [range(self._run.start, self._run.end)] if self._run else []
+        return OffsetRanges(run) - OffsetRanges(self._left)
+
+    def choose(self, marker: Marker) -> Protocol[Run | None]:
+        """What is to be rewritten."""
+        self._run = yield from choose_run(self._keys, marker, self._drop)
+        return self._run
+
+    def contents(self, old: Sequence[OldChunk]) -> Replacement:
+        """The chunks without the records; those that the buffer has no room for stay as they are until the next run."""
+        replacement: list[OldChunk | NewChunk | ErasedRun] = []
+        for chunk in old:
+            entry = chunk.entry
+            is_meant = self._drop.meets(entry.start_offset, entry.next_offset)
+            buffer = self._files.new_file(entry.bytes) if is_meant else None
+            if is_meant and buffer is None:
+                self._left.append(range(entry.start_offset, entry.next_offset))
+            replacement.append(chunk if buffer is None else self._without(chunk, buffer))
+        return replacement
+
+    def _without(self, chunk: OldChunk, buffer: BufferFile) -> OldChunk | NewChunk | ErasedRun:
+        new = without(chunk, self._drop, self._data_of, buffer, self._max_block_bytes)
+        is_same = isinstance(new, NewChunk) and new.num_records == chunk.index.num_records
+        return chunk if is_same else new
+
+    def check(self, old: Sequence[OldChunk], replacement: Replacement) -> None:
+        """Raises ContentsDiffer unless the records to erase are missing, and nothing else."""
+        for before, after in zip(old, replacement, strict=True):
+            if isinstance(after, OldChunk):
+                continue
+            read = data_of_body(after.body) if isinstance(after, NewChunk) else None
+            check_without(before, after, self._drop, self._data_of, read, self._max_block_bytes)
+
+    def discard(self) -> None:
+        """Give the space in the buffer back."""
+        self._files.discard()
+
+
+def erase_in(
+    store: ToolStore,
+    keys: PartitionKeys,
+    offsets: OffsetRanges,
+    driver: Driver,
+    buffers: BufferFolder,
+    *,
+    buffer_bytes: int,
+    max_block_bytes: int,
+) -> None:
+    """Erase the records at these offsets of a partition's folder, however the chain changes meanwhile.
+
+    A writer that is at work is fenced where records stand in the tail, and claims the partition again. Raises
+    RewriteOvertaken or RewriteRefused where not all could be erased, ContentsDiffer, a FormatError or a StoreError.
+    What was erased until then stays erased.
+    """
+    driver.run(fold_tail(keys, offsets, str(uuid.uuid4())))
+    pending, attempts = offsets, 0
+    while len(pending):
+        work = ErasedContents(store, keys, pending, buffers, buffer_bytes, max_block_bytes)
+        try:
+            outcome = driver.run(rewrite(keys, work.choose, Rewrite("erase", work.contents, work.check)))
+        finally:
+            work.discard()
+        if outcome is Outcome.OVERTAKEN and (attempts := attempts + 1) < ATTEMPTS:
+            continue
+        if outcome not in (Outcome.COMMITTED, Outcome.NOTHING):
+            raise _refused(keys, outcome)
+        if not len(work.done):
+            return  # no catalog has such an offset any more: pruned, or erased by another
+        pending -= work.done
+
+
+def choose_run(keys: PartitionKeys, marker: Marker, offsets: OffsetRanges) -> Protocol[Run | None]:
+    """The first catalogs of level 1, neighbours in one list, that span such an offset; None where none does."""
+    spans = list(offsets)
+    for references in (yield from level_1_lists(keys, marker, spans[0].start, spans[-1].stop)):
+        chosen = run_of(references, offsets)
+        if chosen:
+            return Run(chosen)
+    return None
+
+
+def run_of(references: References, offsets: OffsetRanges) -> References:
+    """From the first that spans such an offset to the last one within the limits of a run; empty where none does."""
+    chosen, last, chunks, records = list(references[:0]), 0, 0, 0
+    for reference in references:
+        is_meant = offsets.meets(reference.start_offset, reference.next_offset)
+        if not (chosen or is_meant):
+            continue
+        chunks, records = chunks + reference.num_chunks, records + reference.num_records
+        if chosen and (chunks > RUN_CHUNKS or records > RUN_RECORDS):
+            break
+        chosen.append(reference)
+        last = len(chosen) if is_meant else last
+    return tuple(chosen[:last])
+
+
+def fold_tail(keys: PartitionKeys, offsets: OffsetRanges, writer: str) -> Protocol[None]:
+    """Fold the entries of the tail up to the last that spans such an offset: by claiming the partition for that."""
+    tries = 0
+    while True:
+        held = yield from read_existing(keys)
+        meant = [each for each in held.marker.tail if offsets.meets(each.start_offset, each.next_offset)]
+        if not meant:
+            return
+        before = meant[-1].next_offset
+        body = maintenance_of(held.marker)
+        if body.fold_before < before:
+            asked = maintained(held.marker, replace(body, fold_before=before))
+            yield from try_swap(keys.marker, asked, held.etag)
+            continue
+        try:
+            yield from claim_and_fold(keys, writer)
+        except Fenced as error:
+            tries += 1
+            yield Wait(tries, error.what)
+
+
+def _refused(keys: PartitionKeys, outcome: Outcome) -> RewriteRefused | RewriteOvertaken:
+    where = f"{keys.folder}:{keys.partition}"
+    if outcome is Outcome.FULL:
+        return RewriteRefused(
+            f"not all records of {where} could be erased yet",
+            why="its marker lists as many replaced catalogs as it may",
+            remedy="run archiver gc once their grace is over, then the same erase again",
+        )
+    return RewriteOvertaken(
+        f"not all records of {where} could be erased yet",
+        why="another maintainer is at work on the partition",
+        remedy="run the same erase again when that one has ended",
+    )

@@ -1,0 +1,200 @@
+"""The intent of a rewrite: taken by a swap of the marker, and seen in force before anything is stored."""
+
+from collections.abc import Callable
+from enum import StrEnum
+from itertools import count
+from typing import Protocol as Interface
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from archiver.commit.objects import Held, read_marker, store_at, try_swap
+from archiver.commit.operations import NewToken, Now, Protocol
+from archiver.errors import RewriteOvertaken, RewriteRefused
+from blockgz_runtime.errors import ObjectMissing, StoreError
+from blockgz_runtime.store.writer import Body
+from index_format.errors import FormatError
+from index_format.keys import PartitionKeys, Rewritten
+from index_format.marker import MAX_RETIRED, Maintenance, Marker, Rewriting
+
+LEASE_MS = 3_600_000
+"""For so long nobody replaces an intent that was just renewed."""
+RENEWALS = 4
+"""A living maintainer renews its intent so often in the time of a lease."""
+
+
+class Outcome(StrEnum):
+    """How a rewrite ended."""
+
+    COMMITTED = "committed"
+    OVERTAKEN = "overtaken"
+    """Another maintainer took over; what this one stored is garbage."""
+    BUSY = "busy"
+    """Another maintainer is at work."""
+    FULL = "full"
+    """The marker has as many retired references as it may: garbage collection comes first."""
+    NOTHING = "nothing"
+    """There is nothing to rewrite, or not any longer."""
+
+
+class Chosen(Interface):
+    """Offsets [start, end) that are to be rewritten."""
+
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+
+
+C = TypeVar("C", bound=Chosen)
+Choose = Callable[[Marker], Protocol[C | None]]
+"""What there is to rewrite under a marker, or None; may read catalogs."""
+
+
+class Attempt:
+    """One rewrite under way: its token, and the names that it gives."""
+
+    def __init__(self, keys: PartitionKeys, intent: Rewriting, lease_ms: int) -> None:
+        self.keys = keys
+        self.intent = intent
+        """As it was last renewed."""
+        self._lease_ms = lease_ms
+        self._numbers = count()
+
+    @property
+    def token(self) -> str:
+        return self.intent.token
+
+    def mark(self) -> Rewritten:
+        """What a new name has behind its position; no two are alike."""
+        return Rewritten(self.token, next(self._numbers))
+
+    def is_in_force(self, marker: Marker) -> bool:
+        """Whether the marker names this rewrite as the one under way."""
+        rewriting = maintenance_of(marker).rewriting
+        return rewriting is not None and rewriting.token == self.token
+
+    def is_committed(self, marker: Marker) -> bool:
+        """Whether the marker names what this rewrite retired; garbage collection drops that after a grace."""
+        return any(retired.token == self.token for retired in maintenance_of(marker).retired)
+
+    def outcome(self, marker: Marker) -> Outcome:
+        """What became of a rewrite that the marker does not name as under way."""
+        return Outcome.COMMITTED if self.is_committed(marker) else Outcome.OVERTAKEN
+
+    def keep(self) -> Protocol[None]:
+        """Renew the intent when it is time for that; raises RewriteOvertaken where it is no longer in force."""
+        now: int = yield Now()
+        if now < self.intent.since + self._lease_ms // RENEWALS:
+            return
+        while True:
+            held = yield from self.held()
+            self.intent = replace(self.intent, since=now)
+            body = replace(maintenance_of(held.marker), rewriting=self.intent)
+            found = yield from try_swap(self.keys.marker, maintained(held.marker, body), held.etag)
+            if maintenance_of(found.marker).rewriting == self.intent:
+                return
+
+    def held(self) -> Protocol[Held]:
+        """The marker as it is now; raises RewriteOvertaken where the intent is no longer in force."""
+        held = yield from read_existing(self.keys)
+        if not self.is_in_force(held.marker):
+            raise self.overtaken()
+        return held
+
+    def overtaken(self) -> RewriteOvertaken:
+        """What is raised once the intent is no longer in force."""
+        return RewriteOvertaken(
+            f"another maintainer took over {self.keys.marker}",
+            why=f"its {self.intent.kind} replaced this one, which had not renewed its claim, or garbage collection did",
+            remedy="run the command again; what this one stored goes with the next archiver gc",
+        )
+
+    def store(self, name: str, body: Body) -> Protocol[None]:
+        """Store an object under a name of this attempt."""
+        yield from self.keep()
+        attempt: str = yield NewToken()
+        if not (yield from store_at(name, body, attempt)):
+            raise StoreError(
+                f"{name} exists already",
+                why="its name holds a token that was drawn for this rewrite alone",
+                remedy="run the command again; tell the authors of blockgz if it happens again",
+            )
+
+    def give_up(self) -> Protocol[Outcome | None]:
+        """Clear the intent; what became of the rewrite where it was no longer in force."""
+        is_mine = False
+        while True:
+            held = yield from read_existing(self.keys)
+            if not self.is_in_force(held.marker):
+                return None if is_mine else self.outcome(held.marker)
+            is_mine = True
+            body = replace(maintenance_of(held.marker), rewriting=None)
+            yield from try_swap(self.keys.marker, maintained(held.marker, body), held.etag)
+
+
+def begin(
+    keys: PartitionKeys, kind: str, choose: Choose[C], *, lease_ms: int = LEASE_MS
+) -> Protocol[tuple[Attempt, C] | Outcome]:
+    """Take an intent for what `choose` finds under the marker as it is now, or say why not.
+
+    An intent in force is replaced only where nobody renewed it for `lease_ms`. `choose` may raise ObjectMissing or a
+    FormatError, which count if the marker is still the same. Raises RewriteRefused in layout seed.
+    """
+    if keys.layout == "seed":
+        raise RewriteRefused(
+            f"{keys.marker} cannot be rewritten",
+            why="it is in layout seed, which tools of its own read beside ours",
+            remedy="nothing to do; only archives of layout topic are pruned and compacted",
+        )
+    while True:
+        held = yield from read_marker(keys.marker)
+        if held is None or held.marker.next_offset is None:
+            return Outcome.NOTHING
+        before = maintenance_of(held.marker)
+        if len(before.retired) >= MAX_RETIRED:
+            return Outcome.FULL
+        now: int = yield Now()
+        if before.rewriting is not None and now < before.rewriting.since + lease_ms:
+            return Outcome.BUSY
+        try:
+            chosen = yield from choose(held.marker)
+        except (ObjectMissing, FormatError):
+            again = yield from read_marker(keys.marker)
+            if again is not None and again.etag == held.etag:
+                raise
+            continue
+        if chosen is None:
+            return Outcome.NOTHING
+        token: str = yield NewToken()
+        since: int = yield Now()
+        intent = Rewriting(
+            token=token.replace("-", ""), kind=kind, level=1, start=chosen.start, end=chosen.end, since=since
+        )
+        body = replace(before, rewriting=intent)
+        found = yield from try_swap(keys.marker, maintained(held.marker, body), held.etag)
+        attempt = Attempt(keys, intent, lease_ms)
+        if attempt.is_in_force(found.marker):
+            return attempt, chosen
+
+
+def read_existing(keys: PartitionKeys) -> Protocol[Held]:
+    """The marker as it is now, of a partition that had one."""
+    held = yield from read_marker(keys.marker)
+    if held is None:
+        raise StoreError(
+            f"the marker {keys.marker} vanished",
+            why="it existed when the rewrite began",
+            remedy="find out who deleted it, and restore it or run archiver repair markers",
+        )
+    return held
+
+
+def maintenance_of(marker: Marker) -> Maintenance:
+    """The maintainers' part of a marker; that of version 1 has nothing in it."""
+    return marker.maintenance or Maintenance()
+
+
+def maintained(marker: Marker, body: Maintenance) -> Marker:
+    """The marker with that as the maintainers' part: of version 2 from now on."""
+    return replace(marker, version=2, maintenance=body)

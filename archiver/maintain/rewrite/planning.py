@@ -1,0 +1,134 @@
+"""What a prune would take from each partition of an archive, shown before it is carried out."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from archiver.commit.driver import Driver, NoLog, Wait
+from archiver.commit.objects import read_marker
+from archiver.commit.operations import Protocol
+from archiver.errors import RewriteRefused
+from archiver.maintain.partitions import archived_partitions
+from archiver.maintain.rewrite.intent import Outcome
+from archiver.maintain.rewrite.pruning import Keep, PrunePlan, prune, prune_plan
+from archiver.maintain.rewrite.tree import level_1_lists
+from archiver.maintain.sweep import Problem
+from blockgz_runtime.errors import UsageError
+from blockgz_runtime.store.writer import ToolStore
+from blockgz_runtime.topic_patterns import TopicSelection
+from index_format.errors import BlockgzError
+from index_format.keys import PartitionKeys
+from index_format.marker import Marker
+
+
+class PartitionPlan(NamedTuple):
+    """What goes of one partition, and what stays."""
+
+    keys: PartitionKeys
+    going: PrunePlan
+    left_chunks: int
+    left_records: int
+    left_bytes: int
+    next_offset: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.keys.folder}:{self.keys.partition}"
+
+
+@dataclass(frozen=True)
+class PrunePlans:
+    """What goes of an archive."""
+
+    partitions: tuple[PartitionPlan, ...]
+    untouched: int
+    """Partitions of which everything stays."""
+    problems: tuple[Problem, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the data that goes, as stored."""
+        return sum(each.going.num_bytes for each in self.partitions)
+
+    @property
+    def num_chunks(self) -> int:
+        return sum(each.going.num_chunks for each in self.partitions)
+
+
+class Pruned(NamedTuple):
+    """How the prune of one partition ended."""
+
+    plan: PartitionPlan
+    outcome: Outcome | None
+    error: BlockgzError | None = None
+
+
+def plan_pruning(store: ToolStore, selection: TopicSelection | None, keep: Keep, wait: Wait) -> PrunePlans:
+    """What goes of the selected topics, or of all, as the markers are now; trouble with one partition is a problem.
+
+    Raises NoArchiveThere, NotInArchive, UsageError for layout seed, and what keeps the archive from being listed.
+    """
+    plans: list[PartitionPlan] = []
+    problems: list[Problem] = []
+    partitions = archived_partitions(store, selection)
+    if any(keys.layout == "seed" for keys in partitions):
+        raise UsageError(
+            f"the archive at {store.url} cannot be pruned",
+            why="it is in layout seed, which tools of its own read beside ours",
+            remedy="archive into layout topic, or let a rule of the store delete what is old",
+        )
+    driver = Driver(store, NoLog(), wait, lambda: True)
+    for keys in partitions:
+        try:
+            plan = driver.run(_plan(keys, keep))
+        except BlockgzError as error:
+            problems.append(Problem(f"{keys.folder}:{keys.partition}", error))
+            continue
+        plans += [plan] if plan is not None else []
+    return PrunePlans(tuple(plans), len(partitions) - len(plans) - len(problems), tuple(problems))
+
+
+def carry_out(store: ToolStore, plans: Sequence[PartitionPlan], wait: Wait, on_done: Callable[[Pruned], None]) -> None:
+    """Prune each partition as planned; `on_done` gets how each ended. Trouble with one does not keep others back."""
+    driver = Driver(store, NoLog(), wait, lambda: True)
+    for plan in plans:
+        try:
+            pruned = Pruned(plan, driver.run(prune(plan.keys, plan.going.pruned_before)))
+        except BlockgzError as error:
+            pruned = Pruned(plan, None, error)
+        on_done(pruned)
+
+
+def not_pruned(plan: PartitionPlan, outcome: Outcome) -> BlockgzError:
+    """Why a prune did not come true, as an error."""
+    why, remedy = {
+        Outcome.BUSY: ("another maintainer is at work on it", "run the command again when that is done"),
+        Outcome.OVERTAKEN: ("another maintainer took over", "run the command again"),
+        Outcome.FULL: ("its marker lists as many retired references as it may", "run archiver gc first"),
+    }.get(outcome, ("its chunks were rewritten since the plan was made", "run the command again to make a new plan"))
+    return RewriteRefused(f"{plan.name} was not pruned", why=why, remedy=remedy)
+
+
+def since(seconds: float) -> int:
+    """So long ago, in ms since 1970."""
+    return round((time.time() - seconds) * 1000)
+
+
+def _plan(keys: PartitionKeys, keep: Keep) -> Protocol[PartitionPlan | None]:
+    held = yield from read_marker(keys.marker)
+    if held is None or held.marker.next_offset is None:
+        return None
+    marker: Marker = held.marker
+    lists = yield from level_1_lists(keys, marker, 0, held.marker.next_offset)
+    going = prune_plan([each for references in lists for each in references], marker.num_bytes, keep)
+    if going is None:
+        return None
+    return PartitionPlan(
+        keys,
+        going,
+        left_chunks=marker.num_chunks - going.num_chunks,
+        left_records=marker.num_records - going.num_records,
+        left_bytes=marker.num_bytes - going.num_bytes,
+        next_offset=held.marker.next_offset,
+    )

@@ -1,0 +1,85 @@
+"""Walking the catalogs that a marker leads to, down to those of level 1."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from archiver.commit.operations import GetAll, Protocol, retrying
+from blockgz_runtime.errors import ObjectMissing
+from blockgz_runtime.store.writer import StoredObject
+from index_format import marker as markers
+from index_format.errors import MalformedObject
+from index_format.keys import PartitionKeys, is_catalog_name
+from index_format.marker import Catalog, CatalogReference, Marker
+
+References = tuple[CatalogReference, ...]
+
+
+class Run(NamedTuple):
+    """Catalogs of level 1 that are neighbours in one list: the marker's, or the entries of one catalog of level 2."""
+
+    references: References
+
+    @property
+    def start(self) -> int:
+        return self.references[0].start_offset
+
+    @property
+    def end(self) -> int:
+        return self.references[-1].next_offset
+
+
+def level_1_lists(keys: PartitionKeys, marker: Marker, start: int, end: int) -> Protocol[list[References]]:
+    """The lists of references to catalogs of level 1 that meet [start, end), each whole, in the order of offsets.
+
+    Reads the catalogs above them. Raises ObjectMissing or a FormatError for one that is not what was referenced.
+    """
+    found: list[References] = []
+    above: list[CatalogReference] = []
+    for level in range(len(marker.catalogs), 0, -1):
+        if level == 1:
+            return found + ([marker.catalogs[0]] if meeting(marker.catalogs[0], start, end) else [])
+        above = meeting([*above, *marker.catalogs[level - 1]], start, end)
+        catalogs = yield from read_catalogs(keys, above, level)
+        lists = [tuple(entry for entry in each.entries if isinstance(entry, CatalogReference)) for each in catalogs]
+        if level == 2:
+            found += lists
+        above = [reference for each in lists for reference in each]
+    return found
+
+
+def meeting(references: Sequence[CatalogReference], start: int, end: int) -> list[CatalogReference]:
+    """Those that hold offsets of [start, end)."""
+    return [each for each in references if each.start_offset < end and start < each.next_offset]
+
+
+def find_run(keys: PartitionKeys, marker: Marker, start: int, end: int) -> Protocol[Run | None]:
+    """The neighbours of one list that span [start, end) exactly; None where there are none."""
+    for references in (yield from level_1_lists(keys, marker, start, end)):
+        inside = tuple(each for each in references if start <= each.start_offset and each.next_offset <= end)
+        if inside and (inside[0].start_offset, inside[-1].next_offset) == (start, end):
+            return Run(inside)
+    return None
+
+
+def read_catalogs(keys: PartitionKeys, references: Sequence[CatalogReference], level: int) -> Protocol[list[Catalog]]:
+    """The catalogs, in order, each checked against its reference; raises ObjectMissing or a FormatError."""
+    for reference in references:
+        if not is_catalog_name(reference.name, level, reference.start_offset):
+            raise MalformedObject(
+                f"the name {reference.name[:120]!r} does not belong in {keys.home}",
+                why="names in an archive are always derived",
+            )
+    if not references:
+        return []
+    names = tuple(keys.home + reference.name for reference in references)
+    bodies = yield from read_all(names)
+    return [markers.decode_catalog(body, each, level) for body, each in zip(bodies, references, strict=True)]
+
+
+def read_all(names: tuple[str, ...]) -> Protocol[list[bytes]]:
+    """The objects of those keys; raises ObjectMissing."""
+    found: list[StoredObject | None] = yield from retrying(GetAll(names))
+    bodies = [each.body for each in found if each is not None]
+    if len(bodies) < len(names):
+        raise ObjectMissing(next(name for name, each in zip(names, found, strict=True) if each is None))
+    return bodies

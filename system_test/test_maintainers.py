@@ -1,0 +1,32 @@
+"""Twenty thousand schedules of maintainers, writers, readers and garbage collection; every broken rule is noticed.
+
+A violation names its seed and prints its steps; `python -m tests.support.lifecycle.campaign --schedules 1 --seed N`
+runs it again.
+"""
+
+import os
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+
+from tests.support.lifecycle.broken import BROKEN, first_violation
+from tests.support.lifecycle.campaign import BATCH, run_batch
+
+FIRST_SEED = 40_000_000
+SCHEDULES = 20_000
+RARE = {"prune_without_intent", "nonce_overwritten_by_maintainer", "catalog_by_next_offset"}
+"""Rules that show in one schedule of hundreds."""
+
+
+@pytest.mark.timeout(3600)
+def test_no_schedule_breaks_the_archive() -> None:
+    batches = [range(start, start + BATCH) for start in range(FIRST_SEED, FIRST_SEED + SCHEDULES, BATCH)]
+    with ProcessPoolExecutor(os.cpu_count() or 1) as pool:
+        for violation, _, _ in pool.map(run_batch, batches):
+            assert violation is None, violation
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", sorted(BROKEN.keys() - RARE))
+def test_a_broken_rule_is_noticed(name: str) -> None:
+    assert first_violation(name, range(300)) is not None

@@ -1,0 +1,261 @@
+"""`archiver erase` as it is typed: plan, report, status, and the whole erase of an archive in a folder."""
+
+import gzip
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from archiver.cli import main as archiver_main
+from archiver.cli.erase import ranges_text
+from archiver.commit.commit import commit_chunk
+from archiver.commit.driver import Driver, NoLog
+from archiver.commit.objects import read_marker
+from archiver.maintain.contents.offset_ranges import OffsetRanges
+from blockgz_runtime.errors import StoreUnavailable
+from blockgz_runtime.store.local import LocalStore
+from blockgz_runtime.store.opening import open_existing_store
+from blockgz_runtime.store.s3_settings import S3Settings
+from blockgz_runtime.store.writer import FileBody
+from index_format.records import Record
+from replayer.cli import main as replayer_main
+from tests.support.archives import ArchiveWriter, PartitionWriter
+from tests.support.chunks import finished_chunk, identity_of
+from tests.support.memory_store import content_of
+
+PERSON = b"person-17"
+
+
+def rows(start: int, count: int) -> list[Record]:
+    """Every tenth record has the person's key."""
+    return [
+        Record(n, 1000 + n, 0, PERSON if n % 10 == 3 else b"other-%d" % n, b"value of %d" % n, ())
+        for n in range(start, start + count)
+    ]
+
+
+def archive_of(root: Path, partitions: int = 2, chunks: int = 70) -> list[PartitionWriter]:
+    archive = ArchiveWriter(root)
+    writers = [archive.partition("orders", number) for number in range(partitions)]
+    for writer in writers:
+        writer.key_filter_bits = 10
+        for chunk in range(chunks):
+            writer.commit(rows(6 * chunk, 6), block_bytes=250)
+    return writers
+
+
+def run(*arguments: object, answer: str | None = None) -> Result:
+    return CliRunner().invoke(
+        archiver_main, [str(argument) for argument in arguments], input=answer, env={"COLUMNS": "250"}
+    )
+
+
+def archived(root: Path, partition: int) -> dict[int, Any]:
+    """What the other program reads of it, by offset."""
+    result = CliRunner().invoke(replayer_main, ["cat", f"orders:{partition}", "-a", str(root), "--json"])
+    assert result.exit_code == 0, result.output
+    return {each["offset"]: each for each in map(json.loads, result.stdout.splitlines())}
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_dry_run_shows_offsets_and_counts_and_changes_nothing(tmp_path: Path) -> None:
+    root = tmp_path / "archive"
+    writers = archive_of(root)
+    before = contents(root)
+    result = run("erase", "orders", "--key", PERSON.decode(), "-a", root, "--dry-run", "--json")
+    assert result.exit_code == 0, result.output
+    value = json.loads(result.stdout)
+    assert value["dry_run"]
+    for writer, partition in zip(writers, value["partitions"], strict=True):
+        expected = [record.offset for record in writer.records if record.key == PERSON]
+        assert [start for start, _ in partition["offsets"]] == expected
+        assert partition["records"] == len(expected)
+        assert partition["blocks_read"] < partition["blocks"]
+    assert "value of" not in result.output
+    assert PERSON.decode() not in result.output
+    shown = run("erase", "orders:1", "--key", PERSON.decode(), "-a", root, "--dry-run")
+    assert "3,13,23,33 and 38 more" in shown.stdout
+    assert contents(root) == before
+
+
+def test_an_erase_from_the_question_to_its_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, report = tmp_path / "archive", tmp_path / "report.json"
+    writers = archive_of(root)
+    keys = tmp_path / "keys"
+    keys.write_bytes(PERSON + b"\n\nnobody\n")
+    asked = run("erase", "orders", "--keys-file", keys, "-a", root, "--report", report)
+    assert asked.exit_code == 2
+    assert "add --yes" in asked.output
+    assert not report.exists()
+    done = run("erase", "orders", "--keys-file", keys, "-a", root, "--report", report, "--yes")
+    assert done.exit_code == 0, done.output
+    assert "erased 84 records" in done.stdout
+    for writer in writers:
+        kept = {record.offset: record for record in writer.records if record.key != PERSON}
+        assert set(archived(root, writer.keys.partition)) == set(kept)
+    written = json.loads(report.read_text())
+    assert [partition["error"] for partition in written["partitions"]] == [None, None]
+    assert "value of" not in report.read_text()
+    again = run("erase", "orders", "--keys-file", keys, "-a", root, "--report", report, "--yes")
+    assert again.exit_code == 2 and "exists already" in again.output
+    assert "no record to erase" in run("erase", "orders", "--keys-file", keys, "-a", root).stdout
+
+    _is_sound(root)
+    early = run("erase", "--status", report, "-a", root)
+    assert early.exit_code == 3, early.output
+    assert "not complete yet" in early.stdout
+    assert _holds(root)
+    _collect(root, monkeypatch, [0.0])
+    late = run("erase", "--status", report, "-a", root, "--json")
+    assert late.exit_code == 0, late.output
+    assert json.loads(late.stdout)["complete"]
+    assert not _holds(root)
+    assert "complete at" in run("erase", "--status", report, "-a", root).stdout
+    for writer in writers:
+        kept = {record.offset for record in writer.records if record.key != PERSON}
+        assert set(archived(root, writer.keys.partition)) == kept
+    _is_sound(root)
+
+
+@pytest.mark.parametrize("is_collected", [False, True])
+def test_a_marker_that_is_lost_after_an_erase_is_rebuilt_without_the_records(
+    is_collected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "archive"
+    (writer,) = archive_of(root, partitions=1)
+    # 60 to 65 are all records of a chunk.
+    erased = run("erase", "orders", "--offsets", "3,13,60..66,400", "-a", root, "--yes")
+    assert erased.exit_code == 0, erased.output
+    if is_collected:
+        _collect(root, monkeypatch, [0.0])
+    (root / writer.keys.marker).unlink()
+    repaired = run("repair", "marker", "orders:0", "-a", root, "--yes")
+    assert repaired.exit_code == 0, repaired.output
+    kept = {record.offset for record in writer.records} - {3, 13, *range(60, 66), 400}
+    assert set(archived(root, 0)) == kept
+
+
+def _is_sound(root: Path) -> None:
+    """The other program verifies it, and tells what became of a record."""
+    verified = CliRunner().invoke(replayer_main, ["verify", "--records", "-a", str(root)])
+    assert verified.exit_code == 0, verified.output
+    asked = CliRunner().invoke(replayer_main, ["get", "orders:0:3", "-a", str(root)])
+    assert asked.exit_code == 4
+    assert "erased" in asked.output
+
+
+def _collect(root: Path, monkeypatch: pytest.MonkeyPatch, passed: list[float]) -> None:
+    """Run garbage collection three times, two hours apart; `passed` is by how many seconds the clocks are ahead."""
+    real, clock = time.time, LocalStore.clock
+    monkeypatch.setattr("time.time", lambda: real() + passed[0])
+    monkeypatch.setattr(LocalStore, "clock", lambda self: clock(self) + passed[0])
+    for _ in range(3):
+        collected = run("gc", "-a", root, "--grace", "1h", "--yes")
+        assert collected.exit_code == 0, collected.output
+        passed[0] += 7200
+
+
+def _holds(root: Path) -> bool:
+    """Whether any object still holds one of the person's records."""
+
+    return any(PERSON in gzip.decompress(path.read_bytes()) for path in root.rglob("*.gz"))
+
+
+def test_an_archiver_goes_on_after_an_erase(tmp_path: Path) -> None:
+    root = tmp_path / "archive"
+    (writer,) = archive_of(root, partitions=1, chunks=3)
+    assert run("erase", "orders", "--offsets", "3,13..15", "-a", root, "--yes").exit_code == 0
+    store = open_existing_store(str(root), S3Settings())
+    driver = Driver(store, NoLog(), lambda attempt, cause: None, lambda: True)
+    identity = identity_of(partition=0)
+    held = driver.run(read_marker(identity.keys.marker))
+    assert held is not None and held.marker.tail == ()
+    more = rows(18, 6)
+    chunk = finished_chunk("json", tuple(more), 18, 24)
+    path = tmp_path / "chunk"
+    path.write_bytes(content_of(chunk.body))
+    body = FileBody(path, chunk.body.size, chunk.body.sha256)
+    driver.run(commit_chunk(identity, held, chunk._replace(body=body)))
+    kept = {record.offset for record in [*writer.records, *more]} - {3, 13, 14}
+    assert set(archived(root, 0)) == kept
+
+
+def test_what_could_not_be_erased_is_named_in_report_and_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, report = tmp_path / "archive", tmp_path / "report.json"
+    archive_of(root, chunks=3)
+    put = LocalStore.put_if_absent
+
+    def failing(self: LocalStore, key: str, *rest: Any) -> bool:
+        if "partition=00001" in key and "~r" in key:
+            raise StoreUnavailable("the store is away", why="a test", remedy="wait")
+        return put(self, key, *rest)
+
+    monkeypatch.setattr(LocalStore, "put_if_absent", failing)
+    monkeypatch.setattr("archiver.cli.erase.bounded_backoff", lambda _: lambda attempt, cause: _end(cause))
+    result = run("erase", "orders", "--key", PERSON.decode(), "-a", root, "--report", report, "--yes")
+    assert result.exit_code == 3, result.output
+    assert "orders:1" in result.stderr
+    errors = [partition["error"] for partition in json.loads(report.read_text())["partitions"]]
+    assert errors[0] is None
+    assert "the store is away" in errors[1]
+    monkeypatch.undo()
+    status = run("erase", "--status", report, "-a", root, "--json")
+    assert status.exit_code == 3
+    first, second = json.loads(status.stdout)["partitions"]
+    assert first["not_erased"] == []
+    assert second["not_erased"] == [[3, 4], [13, 14]]
+    again = run("erase", "orders", "--key", PERSON.decode(), "-a", root, "--yes")
+    assert again.exit_code == 0, again.output
+    assert len(archived(root, 1)) == 16
+
+
+def _end(cause: object) -> None:
+    if isinstance(cause, Exception):
+        raise cause
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "no topic is named"),
+        (["orders"], "either keys or offsets"),
+        (["orders", "--offsets", "1"], "either keys or offsets"),
+        (["orders", "--keys-file", "empty"], "holds no key"),
+        (["unknown"], "is not in the archive"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "archive"
+    archive_of(root, partitions=1, chunks=1)
+    monkeypatch.chdir(tmp_path)
+    Path("empty").write_bytes(b"\n\n")
+    key = [] if arguments == ["orders"] or "empty" in arguments else ["--key", "k"]
+    result = run("erase", *arguments, *key, "-a", root, "--yes")
+    assert result.exit_code in (2, 4)
+    assert said in result.output
+
+
+def test_the_report_of_another_archive_is_refused(tmp_path: Path) -> None:
+    root, report = tmp_path / "archive", tmp_path / "report.json"
+    archive_of(root, partitions=1, chunks=1)
+    assert run("erase", "orders", "--offsets", "3", "-a", root, "--report", report, "--yes").exit_code == 0
+    report.write_text(report.read_text().replace("archive-1", "archive-2"))
+    result = run("erase", "--status", report, "-a", root)
+    assert result.exit_code == 2 and "another archive" in result.output
+    mixed = run("erase", "orders", "--status", report, "-a", root)
+    assert mixed.exit_code == 2 and "takes no topics" in mixed.output
+
+
+def test_ranges_are_shown_in_few_words() -> None:
+    assert ranges_text(OffsetRanges([range(1, 2), range(5, 9)])) == "1,5..9"
+    assert ranges_text(OffsetRanges(range(n, n + 1) for n in range(0, 20, 2))) == "0,2,4,6 and 6 more"

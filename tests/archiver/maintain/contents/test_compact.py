@@ -1,0 +1,161 @@
+"""What a compaction puts in the place of chunks: fewer of them, as asked for, and every record in its place."""
+
+import dataclasses
+import random
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from archiver.errors import ContentsDiffer
+from archiver.maintain.contents.chunks import NewChunk, OldChunk, Replacement
+from archiver.maintain.contents.compact import CompactedContents, compact_groups
+from archiver.maintain.contents.convert import ConvertSettings, is_as_asked
+from archiver.maintain.contents.merge import MergeLimits
+from index_format import marker as markers
+from index_format import objects
+from index_format.chunk_index import ChunkIndex
+from index_format.records import Record
+from tests.archiver.maintain.contents.random_chunks import MAX, Partition, index_of_new, readable, records_of
+
+LARGE = 1 << 30
+
+
+def contents_of(
+    partition: Partition,
+    *,
+    limits: MergeLimits,
+    settings: ConvertSettings | None = None,
+    buffer_bytes: int = LARGE,
+) -> CompactedContents:
+    return CompactedContents(
+        partition.data_of,
+        partition.buffers,
+        limits=limits,
+        settings=settings,
+        buffer_bytes=buffer_bytes,
+        max_block_bytes=MAX,
+    )
+
+
+def settings_for(partition: Partition, rng: random.Random) -> ConvertSettings:
+    form = "text" if partition.format == "text" else rng.choice(["json", "arrow"])
+    return ConvertSettings(form, rng.choice(["isal", "zstd"]), 1, rng.choice([500, 1 << 20]))
+
+
+def records_in(partition: Partition, replacement: Replacement) -> list[Record]:
+    found = list[Record]()
+    for item in replacement:
+        if isinstance(item, OldChunk):
+            found += records_of(item.index, partition.bodies[item.index.data.name])
+        elif isinstance(item, NewChunk):
+            found += records_of(*index_of_new(item))
+    return found
+
+
+@pytest.mark.parametrize("run", range(6))
+def test_random_runs_keep_every_record(run: int, tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    print(f"run {run}, seed {seed}")
+    rng = random.Random(seed)
+    for number in range(5):
+        partition = Partition(rng, tmp_path / str(number)).grow(rng.randrange(1, 9), gaps=True)
+        settings = settings_for(partition, rng) if rng.random() < 0.6 else None
+        limits = MergeLimits(rng.choice([1, 1500, LARGE]), rng.choice([3000, LARGE]))
+        print(partition.format, partition.codec, settings, limits)
+        work = contents_of(partition, limits=limits, settings=settings, buffer_bytes=rng.choice([1, 4000, LARGE]))
+        replacement = work.contents(partition.chunks)
+        work.check(partition.chunks, replacement)
+        assert records_in(partition, replacement) == readable(partition, partition.records)
+        assert len(replacement) <= len(partition.chunks)
+        spans = [_span(item) for item in replacement]
+        assert spans[0][0] == partition.chunks[0].entry.start_offset
+        assert spans[-1][1] == partition.chunks[-1].entry.next_offset
+        work.discard()
+        assert partition.buffers.used_bytes == 0
+        partition.buffers.close()
+
+
+def _span(item: object) -> tuple[int, int]:
+    if isinstance(item, OldChunk):
+        return item.entry.start_offset, item.entry.next_offset
+    assert isinstance(item, NewChunk)
+    return item.start_offset, item.next_offset
+
+
+def partition_of(folder: Path, form: str, chunks: int = 6) -> Partition:
+    rng, number = random.Random(3), 0
+    while True:
+        partition = Partition(rng, folder / str(number)).grow(chunks)
+        if partition.format == form and partition.codec == "gzip":
+            return partition
+        partition.buffers.close()
+        number += 1
+
+
+def test_all_that_is_small_becomes_one_chunk_of_few_blocks(tmp_path: Path) -> None:
+    partition = partition_of(tmp_path, "json")
+    settings = ConvertSettings("arrow", "zstd", 3, 1 << 20)
+    work = contents_of(partition, limits=MergeLimits(LARGE, LARGE), settings=settings)
+    (new,) = work.contents(partition.chunks)
+    assert isinstance(new, NewChunk)
+    assert (len(new.blocks), new.record_format, new.codec) == (1, "arrow", "zstd")
+    index, body = index_of_new(new)
+    assert is_as_asked(index, settings)
+    partition.bodies["new"] = body
+    again = OldChunk(entry_of(index), index)
+    assert contents_of(partition, limits=MergeLimits(LARGE, LARGE), settings=settings).contents([again]) == [again]
+    partition.buffers.close()
+
+
+def entry_of(index: ChunkIndex) -> markers.ChunkEntry:
+    return markers.entry_of(index, "new.index.json", objects.encode(index))
+
+
+def test_what_has_no_room_stays_until_the_next_time(tmp_path: Path) -> None:
+    partition = partition_of(tmp_path, "json")
+    work = contents_of(partition, limits=MergeLimits(LARGE, LARGE, max_chunks=2), buffer_bytes=1)
+    first, *others = work.contents(partition.chunks)
+    assert isinstance(first, NewChunk)
+    assert others == list(partition.chunks[2:])
+    partition.buffers.close()
+
+
+def test_chunks_of_two_formats_become_one_only_if_they_are_converted(tmp_path: Path) -> None:
+    partition = partition_of(tmp_path, "json", chunks=2)
+    other = partition.chunks[1]
+    mixed = [partition.chunks[0], OldChunk(other.entry, replace(other.index, codec="zstd"))]
+    limits = MergeLimits(LARGE, LARGE)
+    assert compact_groups(mixed, limits, None) == [[mixed[0]], [mixed[1]]]
+    assert compact_groups(mixed, limits, ConvertSettings("json", "isal", 2, 100)) == [mixed]
+    partition.buffers.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_fine"),
+    [
+        (ConvertSettings("json", "isal", 2, 1 << 20), False),
+        (ConvertSettings("json", "isal", 2, 900), True),
+        (ConvertSettings("json", "isal", 2, 50), False),
+        (ConvertSettings("json", "zstd", 2, 900), False),
+        (ConvertSettings("arrow", "isal", 2, 900), False),
+    ],
+)
+def test_a_chunk_is_converted_if_it_is_not_as_asked(settings: ConvertSettings, is_fine: bool, tmp_path: Path) -> None:
+    partition = partition_of(tmp_path, "json", chunks=12)
+    assert sum(chunk.index.raw_bytes for chunk in partition.chunks) > 4000
+    work = contents_of(partition, limits=MergeLimits(LARGE, LARGE), settings=ConvertSettings("json", "isal", 2, 900))
+    (new,) = work.contents(partition.chunks)
+    index = index_of_new(new)[0] if isinstance(new, NewChunk) else partition.chunks[0].index
+    assert is_as_asked(index, settings) == is_fine
+    partition.buffers.close()
+
+
+def test_a_replacement_without_a_record_is_caught(tmp_path: Path) -> None:
+    partition = partition_of(tmp_path, "json", chunks=3)
+    work = contents_of(partition, limits=MergeLimits(LARGE, LARGE))
+    (new,) = work.contents(partition.chunks)
+    assert isinstance(new, NewChunk)
+    with pytest.raises(ContentsDiffer):
+        work.check(partition.chunks, [dataclasses.replace(new, blocks=new.blocks[:-1])])
+    partition.buffers.close()

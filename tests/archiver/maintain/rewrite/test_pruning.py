@@ -1,0 +1,186 @@
+"""What goes of a partition, and that it goes as planned."""
+
+import random
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from archiver.commit.commit import commit_chunk
+from archiver.commit.objects import Held, try_swap
+from archiver.commit.operations import CompareAndSwap
+from archiver.commit.recovery import take_over
+from archiver.errors import RewriteRefused
+from archiver.maintain.rewrite.intent import LEASE_MS, Outcome
+from archiver.maintain.rewrite.pruning import Keep, PrunePlan, prune, prune_plan
+from archiver.maintain.rewrite.tree import find_run, level_1_lists
+from index_format import marker as markers
+from index_format.marker import MAX_RETIRED, CatalogReference, Maintenance, Marker, Retired, Rewriting, decode_marker
+from tests.support.archives import records
+from tests.support.chunks import POLICY, finished_chunk, identity_of
+from tests.support.memory_store import MemoryLog, MemoryStore
+from tests.support.simulator import Actor, Fate, Run
+
+IDENTITY = identity_of()
+KEYS = IDENTITY.keys
+ROWS = records(range(40), value_bytes=0)
+LOG = MemoryLog(ROWS)
+TOKENS = random.Random(1)
+TOKEN = "0" * 32
+
+
+def reference(start: int, end: int, *, newest: int, size: int = 100) -> CatalogReference:
+    return CatalogReference(
+        name=f"_catalog/1-{start:020d}.json",
+        start_offset=start,
+        next_offset=end,
+        min_timestamp=0,
+        max_timestamp=newest,
+        num_records=end - start,
+        num_chunks=2,
+        bytes=size,
+        sha256="0" * 64,
+    )
+
+
+THREE = [reference(0, 10, newest=5), reference(10, 20, newest=3), reference(20, 30, newest=9)]
+
+
+@pytest.mark.parametrize(
+    ("keep", "plan"),
+    [
+        (Keep(since_ms=5), None),
+        (Keep(since_ms=6), PrunePlan(20, 4, 20, 200)),
+        (Keep(since_ms=10), PrunePlan(30, 6, 30, 300)),
+        (Keep(newest_bytes=350), None),
+        (Keep(newest_bytes=250), PrunePlan(10, 2, 10, 100)),
+        (Keep(newest_bytes=249), PrunePlan(10, 2, 10, 100)),
+        (Keep(newest_bytes=0), PrunePlan(30, 6, 30, 300)),
+    ],
+)
+def test_whole_catalogs_go_as_long_as_enough_stays(keep: Keep, plan: PrunePlan | None) -> None:
+    assert prune_plan(THREE, 350, keep) == plan
+
+
+def test_an_erased_catalog_goes_with_its_neighbours() -> None:
+    erased = replace(reference(0, 10, newest=-1), num_records=0, num_chunks=0, bytes=0)
+    assert prune_plan([erased, *THREE[1:]], 250, Keep(since_ms=4)) == PrunePlan(20, 2, 10, 100)
+
+
+def test_one_of_time_and_size_says_what_stays() -> None:
+    for wrong in ({}, {"since_ms": 1, "newest_bytes": 1}):
+        with pytest.raises(ValueError, match="either"):
+            Keep(**wrong)
+
+
+def run(store: MemoryStore, protocol: Run) -> Any:
+    actor = Actor("a", protocol, store, LOG, TOKENS)
+    actor.run_to_end()
+    if actor.failure is not None:
+        raise actor.failure
+    return actor.result
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
+    """Chunks of one record in catalogs of two: 16 in catalogs, 2 in the tail."""
+    monkeypatch.setattr(markers, "FAN_OUT", 2)
+    store = MemoryStore()
+    held: Held = run(store, take_over(IDENTITY, "writer", POLICY)).held
+    for offset in range(14):
+        held = run(store, commit_chunk(IDENTITY, held, finished_chunk("json", (ROWS[offset],), offset, offset + 1)))
+    return store
+
+
+def marker_in(store: MemoryStore) -> Marker:
+    return decode_marker(store.bodies()[KEYS.marker])
+
+
+def maintained(store: MemoryStore, **fields: Any) -> None:
+    found = store.get(KEYS.marker)
+    assert found is not None
+    marker = decode_marker(found.body)
+    body = replace(marker.maintenance or Maintenance(), **fields)
+    run(store, try_swap(KEYS.marker, replace(marker, version=2, maintenance=body), found.etag))
+
+
+def spans_of(store: MemoryStore) -> list[tuple[int, int]]:
+    marker = marker_in(store)
+    lists = run(store, level_1_lists(KEYS, marker, 0, 100))
+    return [(each.start_offset, each.next_offset) for each in (each for list_ in lists for each in list_)]
+
+
+def test_the_floor_rises_and_catalogs_across_it_are_copied(store: MemoryStore) -> None:
+    before = marker_in(store)
+    assert spans_of(store) == [(n, n + 2) for n in range(0, 12, 2)]
+    assert run(store, prune(KEYS, 6)) is Outcome.COMMITTED
+    after = marker_in(store)
+    assert spans_of(store) == [(6, 8), (8, 10), (10, 12)]
+    assert (after.pruned_before, after.start_offset, after.next_offset, after.tail) == (6, 0, 14, before.tail)
+    assert after.maintenance
+    (retired,) = after.maintenance.retired
+    assert (retired.at, after.maintenance.rewriting, after.maintenance.revision) == (None, None, 2)
+    gone = [each for level in before.catalogs for each in level if each not in sum(after.catalogs, ())]
+    assert list(retired.references) == gone
+    assert all(f"~r{retired.token}-" in each.name for each in sum(after.catalogs, ()) if each.start_offset < 8)
+    assert run(store, prune(KEYS, 12)) is Outcome.COMMITTED
+    assert (marker_in(store).catalogs, marker_in(store).cover(1), marker_in(store).num_chunks) == ((), 12, 2)
+
+
+def test_only_the_end_of_a_catalog_becomes_the_floor(store: MemoryStore) -> None:
+    before = marker_in(store)
+    assert [run(store, prune(KEYS, floor)) for floor in (5, 13, 14, 100)] == [Outcome.NOTHING] * 4
+    assert marker_in(store) == before
+    run(store, prune(KEYS, 4))
+    assert run(store, prune(KEYS, 4)) is Outcome.NOTHING
+
+
+@pytest.mark.parametrize("fate", [Fate.ANSWER_LOST, Fate.NOT_APPLIED, Fate.LATE, Fate.REPEATED])
+def test_it_is_done_once_whatever_becomes_of_its_swaps(fate: Fate, store: MemoryStore) -> None:
+    actor, met = Actor("maintainer", prune(KEYS, 6), store, LOG, TOKENS), list[Any]()
+    while actor.operation is not None:
+        is_first = isinstance(actor.operation, CompareAndSwap) and actor.operation not in met
+        met += [actor.operation] if is_first else []
+        actor.step(fate if is_first else Fate.NORMAL)
+        for request in list(actor.late):
+            actor.deliver(request)
+    assert (actor.failure, actor.result, marker_in(store).pruned_before) == (None, Outcome.COMMITTED, 6)
+    assert len(marker_in(store).maintenance.retired) == 1  # type: ignore[union-attr]
+
+
+def test_a_living_maintainer_is_left_alone(store: MemoryStore) -> None:
+    other = Rewriting(token=TOKEN, kind="merge", level=1, start=0, end=2, since=0)
+    maintained(store, rewriting=other)
+    store.now = LEASE_MS / 1000 - 1
+    assert run(store, prune(KEYS, 6)) is Outcome.BUSY
+    store.now += 1
+    assert run(store, prune(KEYS, 6)) is Outcome.COMMITTED
+
+
+def test_who_lost_the_intent_commits_nothing(store: MemoryStore) -> None:
+    actor = Actor("maintainer", prune(KEYS, 6), store, LOG, TOKENS)
+    while not (isinstance(actor.operation, CompareAndSwap) and marker_in(store).maintenance):
+        actor.step()
+    other = Rewriting(token=TOKEN, kind="merge", level=1, start=0, end=2, since=0)
+    maintained(store, rewriting=other)
+    actor.run_to_end()
+    assert (actor.failure, actor.result) == (None, Outcome.OVERTAKEN)
+    assert (marker_in(store).pruned_before, marker_in(store).maintenance.rewriting) == (0, other)  # type: ignore[union-attr]
+
+
+def test_garbage_collection_comes_before_the_65th(store: MemoryStore) -> None:
+    retired = Retired(references=(reference(0, 1, newest=0),), token=TOKEN)
+    maintained(store, retired=(retired,) * MAX_RETIRED)
+    assert run(store, prune(KEYS, 6)) is Outcome.FULL
+
+
+def test_layout_seed_is_refused(store: MemoryStore) -> None:
+    with pytest.raises(RewriteRefused):
+        run(store, prune(identity_of("seed").keys, 6))
+
+
+def test_a_run_is_found_in_one_list_alone(store: MemoryStore) -> None:
+    marker = marker_in(store)
+    for start, end, there in ((8, 10, True), (8, 12, True), (0, 2, True), (0, 12, False), (2, 3, False)):
+        found = run(store, find_run(KEYS, marker, start, end))
+        assert (found is not None) is there, (start, end)

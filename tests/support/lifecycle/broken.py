@@ -1,0 +1,353 @@
+"""Rules of docs/lifecycle.md that are broken on purpose, one at a time, in the product's own code.
+
+Each is a context manager. `python -m tests.support.lifecycle.broken [NAME...]` tells after how many schedules the
+simulation notices.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace as with_changes
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+from msgspec.structs import replace
+
+from archiver.commit.objects import read_marker
+from archiver.commit.operations import NewToken, Now, Protocol
+from archiver.maintain import maintained, sweep
+from archiver.maintain.rewrite import committing, intent, layout, pruning, replacing
+from archiver.maintain.rewrite.tree import read_catalogs
+from index_format import marker as markers
+from index_format.keys import ObjectKind, catalog_level
+from index_format.marker import MAX_RETIRED, CatalogReference, Maintenance, Marker, Rewriting
+from tests.support.lifecycle.schedule import Violation, run
+from tests.support.lifecycle.world import GRACE
+
+Broken = Callable[[], AbstractContextManager[Any]]
+GRACE_MS = round(GRACE * 1000)
+
+
+@contextmanager
+def all_of(*patches: AbstractContextManager[Any]) -> Iterator[None]:
+    """Several patches."""
+    with ExitStack() as stack:
+        for each in patches:
+            stack.enter_context(each)
+        yield
+
+
+class Unseen(intent.Attempt):
+    """A rewrite that nobody was told of."""
+
+    def is_in_force(self, marker: Marker) -> bool:
+        """As if it were."""
+        return not self.is_committed(marker)
+
+    def keep(self) -> Protocol[None]:
+        """There is nothing to renew."""
+        yield from ()
+
+    def give_up(self) -> Protocol[intent.Outcome | None]:
+        """Nor to clear."""
+        yield from ()
+        return None
+
+
+def begin_unseen(only: str | None, keys: Any, kind: str, choose: Any, *, lease_ms: int) -> Protocol[Any]:
+    """As `begin`, without a swap."""
+    if only is not None and kind != only:
+        return (yield from intent.begin(keys, kind, choose, lease_ms=lease_ms))
+    held = yield from read_marker(keys.marker)
+    if held is None or held.marker.next_offset is None:
+        return intent.Outcome.NOTHING
+    if len(intent.maintenance_of(held.marker).retired) >= MAX_RETIRED:
+        return intent.Outcome.FULL
+    chosen = yield from choose(held.marker)
+    if chosen is None:
+        return intent.Outcome.NOTHING
+    token: str = yield NewToken()
+    now: int = yield Now()
+    mine = Rewriting(token=token.replace("-", ""), kind=kind, level=1, start=chosen.start, end=chosen.end, since=now)
+    return Unseen(keys, mine, lease_ms), chosen
+
+
+def without_intent(only: str | None = None) -> AbstractContextManager[Any]:
+    begin = partial(begin_unseen, only)
+    return all_of(patch.object(pruning, "begin", begin), patch.object(replacing, "begin", begin))
+
+
+def grace_from_object_age() -> AbstractContextManager[Any]:
+    """Retired references are as old as their objects may be."""
+
+    def booked(body: Maintenance, *, now: int, grace_ms: int) -> Maintenance:
+        old = [each if each.at is not None else replace(each, at=max(0, now - grace_ms)) for each in body.retired]
+        return maintained_booked(replace(body, retired=tuple(old)), now=now, grace_ms=grace_ms)
+
+    maintained_booked = maintained.booked
+    return all_of(patch.object(maintained, "booked", booked), patch.object(sweep, "booked", booked))
+
+
+def token_reused() -> AbstractContextManager[Any]:
+    """Two tokens serve all attempts; what is stored under a name already is taken for one's own."""
+
+    def rewriting(**fields: Any) -> Rewriting:
+        return Rewriting(**(fields | {"token": f"{int(fields['token'], 16) % 2:032x}"}))
+
+    def store_at(key: str, body: Any, attempt: str) -> Protocol[bool]:
+        yield from real(key, body, attempt)
+        return True
+
+    real = intent.store_at
+    return all_of(patch.object(intent, "Rewriting", rewriting), patch.object(intent, "store_at", store_at))
+
+
+def token_unchecked() -> AbstractContextManager[Any]:
+    """The commit does not ask whether the intent is in force."""
+
+    def commit(attempt: intent.Attempt, change: committing.Change) -> Protocol[Any]:
+        attempt.__class__ = Unseen
+        return (yield from real(attempt, change))
+
+    real = committing.commit
+    return all_of(patch.object(pruning, "commit", commit), patch.object(replacing, "commit", commit))
+
+
+def commit_with_old_tree() -> AbstractContextManager[Any]:
+    """The change is put into the tree once, whatever a writer folds meanwhile."""
+
+    def place(attempt: intent.Attempt, marker: Marker, change: Any, copies: Any) -> Protocol[Any]:
+        if attempt not in first:
+            first[attempt] = yield from real(attempt, marker, change, copies)
+        return first[attempt]
+
+    first: dict[intent.Attempt, Any] = {}
+    real = committing.place
+    return patch.object(committing, "place", place)
+
+
+def prune_by_start_offset() -> AbstractContextManager[Any]:
+    """A prune raises the writer's start_offset."""
+
+    def changed(attempt: intent.Attempt, marker: Marker, change: committing.Change, placed: Any) -> Marker:
+        result = real(attempt, marker, change._replace(is_prune=False), placed)
+        return replace(result, start_offset=attempt.intent.end) if change.is_prune else result
+
+    real = committing.changed
+    return patch.object(committing, "changed", changed)
+
+
+def at_stamped_by_the_commit() -> AbstractContextManager[Any]:
+    """The commit says when it happened."""
+
+    def changed(attempt: intent.Attempt, marker: Marker, change: committing.Change, placed: Any) -> Marker:
+        result = real(attempt, marker, change, placed)
+        body = intent.maintenance_of(result)
+        newest = replace(body.retired[-1], at=attempt.intent.since)
+        return replace(result, maintenance=replace(body, retired=(*body.retired[:-1], newest)))
+
+    real = committing.changed
+    return patch.object(committing, "changed", changed)
+
+
+def more_references_than_before() -> AbstractContextManager[Any]:
+    """Every new catalog has one entry."""
+
+    def packed(entries: Sequence[Any], gaps: Sequence[Any], start: int, end: int) -> Iterator[Any]:
+        if gaps or len(entries) < 2:
+            yield from real(entries, gaps, start, end)
+            return
+        for entry in entries:
+            yield from real([entry], (), entry.start_offset, entry.next_offset)
+
+    real = layout._packed
+    return patch.object(layout, "_packed", packed)
+
+
+def range_from_the_index() -> AbstractContextManager[Any]:
+    """A new chunk ends where the last old index does, not where its entry does."""
+
+    def index_of(old: Sequence[Any], *rest: Any) -> Any:
+        return replace(real(old, *rest), next_offset=old[-1].index.next_offset)
+
+    real = replacing.index_of
+    return patch.object(replacing, "index_of", index_of)
+
+
+def nonce_overwritten_by_maintainer() -> AbstractContextManager[Any]:
+    """A maintainer's swap has a nonce of its own."""
+
+    def changed(marker: Marker, body: Maintenance) -> Marker:
+        return replace(real(marker, body), nonce=f"maintainer-{body.revision}")
+
+    real = intent.maintained
+    return all_of(patch.object(intent, "maintained", changed), patch.object(committing, "maintained", changed))
+
+
+def writer_swaps_its_old_catalogs() -> AbstractContextManager[Any]:
+    """A writer takes the maintainers' part as it was read, but not the catalogs."""
+
+    def rebased(marker: Marker, found: Marker) -> Marker:
+        return replace(marker, version=found.version, maintenance=found.maintenance)
+
+    return patch.object(markers, "rebased", rebased)
+
+
+def young_objects_not_kept() -> AbstractContextManager[Any]:
+    """Garbage collection does not look at the age of objects. This alone must do no harm, under version 2."""
+
+    def find_dead(*arguments: Any, now: float, grace: float) -> list[Any]:
+        return real(*arguments, now=now + 1e9, grace=grace)
+
+    real = sweep.find_dead_maintained
+    return patch.object(sweep, "find_dead_maintained", find_dead)
+
+
+def gc_reads_before_listing() -> AbstractContextManager[Any]:
+    """Garbage collection lists what was stored since it read the markers, and does not look at its age."""
+
+    def partitions(store: Any, *rest: Any) -> Iterator[Any]:
+        homes = [f"topic=orders/partition={number:05d}/last_chunk_index.json" for number in range(2)]
+        store.early = {key: store.get(key) for key in homes}
+        yield from real(store, *rest)
+
+    def read(store: Any, keys: Any) -> Any:
+        return real_read(_Early(store), keys)
+
+    real, real_read = sweep._partitions, sweep.read_current
+    early = all_of(patch.object(sweep, "_partitions", partitions), patch.object(sweep, "read_current", read))
+    return all_of(early, young_objects_not_kept())
+
+
+class _Early:
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def get(self, key: str) -> Any:
+        return self._store.early[key] if key in self._store.early else self._store.get(key)
+
+
+def retired_not_spared() -> AbstractContextManager[Any]:
+    """What the marker lists as retired leads nowhere."""
+
+    def follow(store: Any, keys: Any, marker: Marker, _retired: Any) -> Any:
+        return real(store, keys, marker)
+
+    real = sweep.follow
+    return patch.object(sweep, "follow", follow)
+
+
+def all_that_a_retired_catalog_lists() -> AbstractContextManager[Any]:
+    """What dropped references led to is deleted, whoever else leads there."""
+
+    def keep_books(keys: Any, grace: float) -> Protocol[None]:
+        before = yield from read_marker(keys.marker)
+        yield from real(keys, grace)
+        after = yield from read_marker(keys.marker)
+        assert before is not None
+        assert after is not None
+        left = {each.token for each in intent.maintenance_of(after.marker).retired}
+        for retired in intent.maintenance_of(before.marker).retired:
+            for reference in retired.references if retired.token not in left else ():
+                dropped.update((yield from _names_below(keys, reference)))
+
+    def find_dead(chain: Any, objects: Any, *rest: Any, **times: Any) -> list[Any]:
+        listed = [found for found in objects if found.name.key in dropped]
+        return [*real_find(chain, objects, *rest, **times), *listed]
+
+    dropped: set[str] = set()
+    real, real_find = sweep.keep_books, sweep.find_dead_maintained
+    return all_of(patch.object(sweep, "keep_books", keep_books), patch.object(sweep, "find_dead_maintained", find_dead))
+
+
+def _names_below(keys: Any, reference: CatalogReference) -> Protocol[set[str]]:
+    level, names = catalog_level(reference.name), {keys.home + reference.name}
+    (catalog,) = yield from read_catalogs(keys, [reference], level)
+    for entry in catalog.entries:
+        names.add(keys.home + entry.name)
+        if isinstance(entry, CatalogReference):
+            names |= yield from _names_below(keys, entry)
+    return names
+
+
+def catalog_by_next_offset() -> AbstractContextManager[Any]:
+    """A writer's catalog is dead below the end of the chain."""
+
+    def is_final(chain: Any, found: Any) -> bool:
+        if found.name.token is None and found.name.kind is ObjectKind.CATALOG:
+            return bool(found.name.number < (chain.marker.next_offset or 0))
+        return real(chain, found)
+
+    real = maintained._is_final
+    return patch.object(maintained, "_is_final", is_final)
+
+
+def repair_without_floor() -> AbstractContextManager[Any]:
+    """No floor is stored before records are deleted."""
+    return patch.object(sweep, "_store_floors", lambda store, floors: [])
+
+
+def token_of_an_intent_not_spared() -> AbstractContextManager[Any]:
+    """Garbage collection does not look at the intent in force."""
+
+    def find_dead(chain: Any, *rest: Any, **times: Any) -> list[Any]:
+        body = replace(intent.maintenance_of(chain.marker), rewriting=None)
+        return real(with_changes(chain, marker=replace(chain.marker, maintenance=body)), *rest, **times)
+
+    real = sweep.find_dead_maintained
+    return patch.object(sweep, "find_dead_maintained", find_dead)
+
+
+BROKEN: dict[str, Broken] = {
+    "no_intent": without_intent,
+    "prune_without_intent": partial(without_intent, "prune"),
+    "grace_from_object_age": grace_from_object_age,
+    "token_reused": token_reused,
+    "token_unchecked": token_unchecked,
+    "token_of_an_intent_not_spared": token_of_an_intent_not_spared,
+    "commit_with_old_tree": commit_with_old_tree,
+    "prune_by_start_offset": prune_by_start_offset,
+    "at_stamped_by_the_commit": at_stamped_by_the_commit,
+    "more_references_than_before": more_references_than_before,
+    "range_from_the_index": range_from_the_index,
+    "nonce_overwritten_by_maintainer": nonce_overwritten_by_maintainer,
+    "writer_swaps_its_old_catalogs": writer_swaps_its_old_catalogs,
+    "gc_reads_before_listing": gc_reads_before_listing,
+    "retired_not_spared": retired_not_spared,
+    "all_that_a_retired_catalog_lists": all_that_a_retired_catalog_lists,
+    "catalog_by_next_offset": catalog_by_next_offset,
+    "repair_without_floor": repair_without_floor,
+}
+
+
+def first_violation(name: str, seeds: Sequence[int]) -> Violation | None:
+    """Of the schedules of those seeds under a broken rule; None where all of them end well."""
+    with BROKEN[name]():
+        for seed in seeds:
+            try:
+                run(seed, strict=False)
+            except Violation as violation:
+                return violation
+    return None
+
+
+def main() -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.support.lifecycle.broken", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--schedules", type=int, default=600)
+    parser.add_argument("--seed", type=int, default=0, help="of the first schedule")
+    arguments = parser.parse_args()
+    missed = 0
+    for name in arguments.names or BROKEN:
+        found = first_violation(name, range(arguments.seed, arguments.seed + arguments.schedules))
+        missed += found is None
+        told = f"noticed at seed {found.seed}: {found.why[:110]}" if found else f"not noticed in {arguments.schedules}"
+        print(f"{name:34} {told}", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,202 @@
+"""Maintainers of a simulated archive: the product's rewrites with simple contents, its prune and garbage collection."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+from archiver.commit.operations import Get, Protocol
+from archiver.errors import RewriteRefused
+from archiver.maintain import sweep
+from archiver.maintain.contents.chunks import ErasedRun, NewChunk, OldChunk, Replacement
+from archiver.maintain.rewrite.intent import Outcome
+from archiver.maintain.rewrite.pruning import prune
+from archiver.maintain.rewrite.replacing import Rewrite, rewrite
+from archiver.maintain.rewrite.tree import Run as Neighbours
+from archiver.maintain.rewrite.tree import level_1_lists
+from blockgz_runtime.errors import ObjectMissing, StoreFull
+from index_format import objects
+from index_format.chunk_index import Erased
+from index_format.errors import BlockgzError
+from index_format.marker import CatalogReference, Marker
+from index_format.records import Record
+from tests.support.chunks import finished_chunk
+from tests.support.lifecycle.blocking import as_steps
+from tests.support.lifecycle.monitor import records_of
+from tests.support.lifecycle.world import GRACE, PATIENCE, Partition, World
+from tests.support.simulator import Run
+
+KINDS = ("merge", "convert", "erase", "prune")
+
+
+@dataclass(frozen=True)
+class Maintenance:
+    """What a maintainer is about."""
+
+    kind: str
+    is_patient: bool = False
+    """Whether it leaves a living one alone, takes as much as it can, and never changes its mind."""
+
+
+def maintainer(world: World, partition: Partition, what: Maintenance) -> Run:
+    """One rewrite of random neighbours, or one prune; gives how it ended."""
+    rng = world.rng
+    lease = PATIENCE if what.is_patient else rng.choice((0.0, PATIENCE / 8, PATIENCE))
+    lease_ms = round(lease * 1000)
+    changes_mind = not what.is_patient and rng.random() < 1 / 12
+    keys = partition.identity.keys
+    try:
+        if what.kind == "prune":
+            end = yield from _some_end(rng, partition)
+            return (yield from prune(keys, end, lease_ms=lease_ms))._value_ if end else Outcome.NOTHING._value_
+        choose = partial(_some_neighbours, rng, partition, what)
+        contents = partial(CONTENTS[what.kind], world, partition)
+        check = partial(_check, changes_mind)
+        steps = rewrite(
+            keys, choose, Rewrite(what.kind, contents, check, is_repacked=what.kind == "merge"), lease_ms=lease_ms
+        )
+        return (yield from steps)._value_
+    except StoreFull:
+        return "aborted"
+    except RewriteRefused:
+        if partition.monitor.strict:
+            raise
+        return "refused"
+
+
+def _check(changes_mind: bool, old: Sequence[OldChunk], replacement: Replacement) -> None:
+    """That the records are the same is the monitor's business."""
+    if changes_mind:
+        raise StoreFull("there is no space left")
+
+
+def _some_end(rng: random.Random, partition: Partition) -> Protocol[int | None]:
+    """Where a catalog of level 1 ends, as the monitor saw the chain last."""
+    yield Get(partition.identity.keys.marker)
+    ends = [each["next_offset"] for each in level_1_of(partition)]
+    above = [end for end in ends if end > partition.monitor.floor]
+    return rng.choice(above) if above else None
+
+
+def level_1_of(partition: Partition) -> list[dict[str, int]]:
+    """The references to catalogs of level 1, wherever in the tree."""
+    marker = partition.monitor.marker
+    return partition.monitor.level_1(marker) if marker is not None else []
+
+
+def _some_neighbours(
+    rng: random.Random, partition: Partition, what: Maintenance, marker: Marker
+) -> Protocol[Neighbours | None]:
+    assert marker.next_offset is not None
+    lists = yield from level_1_lists(partition.identity.keys, marker, 0, marker.next_offset)
+    if what.kind == "erase" and what.is_patient:
+        lists = [each for each in lists if _holds_secrets(partition, each)]
+    if not lists:
+        return None
+    references = rng.choice(lists)
+    if what.is_patient or rng.random() < 0.3:
+        return Neighbours(tuple(references))
+    start = rng.randrange(len(references))
+    return Neighbours(tuple(references[start : rng.randint(start + 1, len(references))]))
+
+
+def _holds_secrets(partition: Partition, references: Sequence[CatalogReference]) -> bool:
+    left = partition.monitor.secrets_left()
+    return any(each.start_offset <= offset < each.next_offset for each in references for offset in left)
+
+
+def _records(world: World, partition: Partition, chunk: OldChunk) -> tuple[list[Record], list[int]]:
+    """A chunk's records, and the offsets that were erased in it."""
+    key = partition.identity.keys.chunks + chunk.index.data.name
+    kept = world.store.objects.get(key)
+    if kept is None:
+        raise ObjectMissing(key)
+    said = records_of(objects.encode(chunk.index), kept.body)
+    log = {record.offset: record for record in partition.log.records}
+    there = [log[offset] for offset, what in sorted(said.items()) if what != "erased"]
+    assert all(record.value == said[record.offset] for record in there)
+    return there, [offset for offset, what in said.items() if what == "erased"]
+
+
+def _new_chunk(old: Sequence[OldChunk], records: Sequence[Record], erased: Sequence[int]) -> NewChunk | ErasedRun:
+    start, end, first = old[0].entry.start_offset, old[-1].entry.next_offset, old[0].index
+    if not records:
+        return ErasedRun(start, end)
+    chunk = finished_chunk(first.record_format, tuple(records), start, end)
+    return NewChunk(
+        start_offset=start,
+        next_offset=end,
+        body=chunk.body,
+        blocks=chunk.blocks,
+        topic_id=first.topic_id,
+        epoch=max(each.index.epoch for each in old),
+        record_format=first.record_format,
+        codec=first.codec,
+        isolation_level=first.isolation_level,
+        timestamp_type=chunk.timestamp_type,
+        previous=first.previous,
+        gaps=tuple(gap for each in old for gap in each.index.gaps if gap.start >= each.entry.start_offset),
+        erased=tuple(_ranges(erased)),
+    )
+
+
+def _ranges(offsets: Sequence[int]) -> Iterator[Erased]:
+    cuts = [0, *(n for n, (a, b) in enumerate(pairwise(sorted(offsets)), 1) if b != a + 1), len(offsets)]
+    for start, end in pairwise(cuts):
+        if start < end:
+            yield Erased(sorted(offsets)[start], sorted(offsets)[end - 1] + 1)
+
+
+def _merged(world: World, partition: Partition, old: Sequence[OldChunk]) -> Replacement:
+    """All neighbours between which there is no gap become one."""
+    groups: list[list[OldChunk]] = []
+    for chunk in old:
+        if groups and groups[-1][-1].entry.next_offset == chunk.entry.start_offset:
+            groups[-1].append(chunk)
+        else:
+            groups.append([chunk])
+    return [group[0] if len(group) == 1 else _joined(world, partition, group) for group in groups]
+
+
+def _joined(world: World, partition: Partition, old: Sequence[OldChunk]) -> NewChunk | ErasedRun:
+    parts = [_records(world, partition, chunk) for chunk in old]
+    return _new_chunk(old, [each for records, _ in parts for each in records], [n for _, gone in parts for n in gone])
+
+
+def _converted(world: World, partition: Partition, old: Sequence[OldChunk]) -> Replacement:
+    return [_joined(world, partition, [chunk]) for chunk in old]
+
+
+def _erased(world: World, partition: Partition, old: Sequence[OldChunk]) -> Replacement:
+    """The secrets go; a chunk without any stays as it is."""
+    secrets = partition.monitor.truth.secrets
+    result: list[OldChunk | NewChunk | ErasedRun] = []
+    for chunk in old:
+        records, gone = _records(world, partition, chunk)
+        more = [record.offset for record in records if record.offset in secrets]
+        left = [record for record in records if record.offset not in secrets]
+        result.append(_new_chunk([chunk], left, [*gone, *more]) if more else chunk)
+    return result
+
+
+CONTENTS: dict[str, Callable[[World, Partition, Sequence[OldChunk]], Replacement]] = {
+    "merge": _merged,
+    "convert": _converted,
+    "erase": _erased,
+}
+
+
+def collector(world: World) -> Run:
+    """`archiver gc`: what cannot be read or deleted is left for the next run."""
+
+    def work(store: sweep.ToolStore) -> str:
+        try:
+            plan = sweep.plan_sweep(store, (), GRACE, wait=lambda *_: None)
+        except BlockgzError:
+            return "not answered"
+        result = sweep.sweep(store, plan, lambda _: None)
+        world.count_more("objects deleted", result.deleted)
+        return "troubled" if plan.problems or result.problems else "done"
+
+    return (yield from as_steps(work))
