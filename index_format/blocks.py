@@ -11,8 +11,8 @@ import pyarrow as pa
 from isal import igzip, isal_zlib
 
 from index_format import zstd_frames
-from index_format.chunk_index import BlockEntry
-from index_format.errors import CorruptBlock, TooLarge, UnsupportedVersion
+from index_format.chunk_index import AUTHENTICATED, BlockEntry, Encryption
+from index_format.errors import CorruptBlock, KeyMissing, TooLarge, UnsupportedVersion
 from index_format.key_filter import Hashes, column_hashes, key_filter
 from index_format.record_formats import Piece, RecordFormat, record_format
 from index_format.records import TIMESTAMP_TYPE_IDS, small_slices
@@ -247,12 +247,15 @@ class Encoding(Protocol):
     def codec(self) -> str: ...
     @property
     def timestamp_type(self) -> str: ...
+    @property
+    def encryption(self) -> Encryption | msgspec.UnsetType: ...
 
 
 def decode_block(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> pa.RecordBatch:
     """The records of one stored block as a batch of `records.SCHEMA`, checked against its entry in the index.
 
-    Raises TooLarge, CorruptBlock or UnsupportedVersion.
+    One that is encrypted is opened first: see `encryption.opened_block`. Raises TooLarge, CorruptBlock or
+    UnsupportedVersion; KeyMissing for a block that was not opened.
     """
     parts = decode_parts(member, entry, index, max_bytes)
     return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
@@ -421,6 +424,8 @@ def _codec(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -
     codec = CODECS.get(index.codec)
     if codec is None:
         raise UnsupportedVersion(f"codec {index.codec!r} is unknown", remedy="use a newer release of blockgz")
+    if index.encryption and entry.crc32 != AUTHENTICATED:
+        raise KeyMissing("a block is encrypted", why="it was not opened with its key")
     if len(member) != entry.byte_length:
         raise CorruptBlock("a block is not the one its index describes", why="its length differs")
     _refuse_larger(entry.byte_length_uncompressed, max_bytes)
@@ -471,7 +476,7 @@ def _other_length(entry: BlockEntry, found: str) -> CorruptBlock:
 
 
 def _check_crc32(crc32: int, entry: BlockEntry) -> None:
-    if crc32 != entry.crc32:
+    if entry.crc32 not in (crc32, AUTHENTICATED):
         raise CorruptBlock("a block is not the one its index describes", why="its CRC-32 differs")
 
 
