@@ -113,8 +113,8 @@ COMPRESSORS: dict[str, type[IsalCompressor] | type[ZlibCompressor] | type[ZstdCo
 }
 
 
-def block_crc32(raw: bytes) -> int:
-    """The CRC-32 that an index entry gives of a block's uncompressed bytes."""
+def block_crc32(raw: Stored) -> int:
+    """The CRC-32 that an index entry gives of a block's uncompressed bytes, or of an encrypted block as stored."""
     return int(isal_zlib.crc32(raw))
 
 

@@ -39,7 +39,7 @@ class BlockCipher:
             [_text(archive_id), _text(topic), struct.pack(">QQ", partition, start_offset)],
         )
 
-    def sealed(self, number: int, member: bytes) -> bytes:
+    def sealed(self, number: int, member: bytes | memoryview) -> bytes:
         """A member or frame as it is stored; never two different ones under one number."""
         return self._cipher.encrypt(
             number.to_bytes(NONCE_BYTES, "big"), member, associated_data(self._bound_to, number)

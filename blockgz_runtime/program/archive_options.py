@@ -71,9 +71,18 @@ def _checked_keys(keys: str) -> str:
     try:
         parse_keys(keys)
     except ValueError as error:
-        raise UsageError("--keys cannot be used", why=str(error), remedy=f"write {FORMS}") from error
+        raise UsageError("the keys cannot be used", why=str(error), remedy=f"write {FORMS}") from error
     return keys
 
+
+encrypt_option = Option(
+    "--encrypt",
+    metavar="KEYS",
+    envvar="BLOCKGZ_ENCRYPT",
+    parse=_checked_keys,
+    help="Keys to encrypt chunks with: file:/path, env:NAME or kms:ARN; separated by commas, the newest last.",
+)
+"""Passes `encrypt: str | None`."""
 
 keys_option = Option(
     "--keys",

@@ -24,6 +24,7 @@ SHARED = {
     "archive": "archive",
     "bootstrap_server": "bootstrap_servers",
     "bootstrap_servers": "bootstrap_servers",
+    "encrypt": "encrypt",
     "keyring": "encrypt",
     **{each.name: each.name for each in fields(S3Settings)},
 }
