@@ -25,11 +25,11 @@ from archiver.commit.operations import (
 from archiver.errors import AssignmentLost, Diverged, Fenced, FolderClosed, GapRefused, OwnedByAnother, UnreadableRecord
 from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.encryption.keyring import keyring_of
+from blockgz_runtime.encryption.opening import required
 from blockgz_runtime.errors import StoreError, UsageError
 from blockgz_runtime.store.writer import StoredObject
 from index_format import marker as markers
 from index_format.chunk_index import Gap
-from index_format.errors import KeyMissing
 from index_format.keys import INDEX_SUFFIXES, LAYOUTS, PartitionKeys, TopicFolder, parse_topic_folder
 from index_format.marker import Marker
 from index_format.records import Record, record_hash
@@ -354,14 +354,7 @@ def _tail_secret(identity: PartitionIdentity, marker: Marker) -> bytes | None:
     """
     if not marker.tail_key:
         return None
-    keyring = keyring_of(identity.encrypt)
-    if keyring is None:
-        raise KeyMissing(
-            f"{identity} is encrypted",
-            why="its newest chunk is, and no keys were given",
-            remedy="give the keys with which it was encrypted: --encrypt KEYS, or --keys KEYS of a tool",
-        )
-    return keyring.unwrap(marker.tail_key, str(identity))
+    return required(keyring_of(identity.encrypt), str(identity)).unwrap(marker.tail_key, str(identity))
 
 
 def _check_holes(identity: PartitionIdentity, marker: Marker, bounds: LogBounds) -> Protocol[None]:

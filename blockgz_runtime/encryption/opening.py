@@ -6,7 +6,7 @@ from index_format.blocks import Stored
 from index_format.chunk_index import BlockEntry, ChunkIndex
 from index_format.errors import KeyMissing
 
-REMEDY = "give the keys with which it was encrypted: --keys KEYS, BLOCKGZ_KEYS, or `encrypt` in the configuration file"
+REMEDY = "give its keys: --keys KEYS, --encrypt KEYS to write, or `encrypt` in the configuration file"
 
 
 def opened_block(
@@ -18,7 +18,12 @@ def opened_block(
     """
     if not index.encryption:
         return stored, index.blocks[number]
-    if keyring is None:
-        raise KeyMissing(f"{data_key} is encrypted", why="no keys were given", remedy=REMEDY)
-    secret = keyring.unwrap(index.encryption.key, data_key)
+    secret = required(keyring, data_key).unwrap(index.encryption.key, data_key)
     return encryption.opened_block(stored, number, index, secret)
+
+
+def required(keyring: Keyring | None, what: str) -> Keyring:
+    """The keyring; raises KeyMissing where there is none. `what` is encrypted."""
+    if keyring is None:
+        raise KeyMissing(f"{what} is encrypted", why="no keys were given", remedy=REMEDY)
+    return keyring

@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 
 from blockgz_runtime.encryption.keyring import Keyring
+from blockgz_runtime.encryption.opening import required
 from blockgz_runtime.errors import NotInArchive
 from blockgz_runtime.store.reader import ObjectReader
 from index_format import objects
@@ -167,6 +168,12 @@ class ArchivedPartition:
         return tuple(
             zip([*(folder.keys for folder in self._older), self.keys], starts or [self.own_start], strict=True)
         )
+
+    async def check_keys(self) -> None:
+        """Raises KeyMissing where its newest chunk is encrypted and the keys are not at hand: before a long work."""
+        if self.marker.tail_key:
+            keyring = required(self.keyring, str(self))
+            await asyncio.to_thread(keyring.unwrap, self.marker.tail_key, str(self))
 
     def tail_secret(self) -> bytes | None:
         """The key of the marker's `tail_hash`; None where it has none, or no keys are at hand.
