@@ -57,8 +57,11 @@ class RawBlock(NamedTuple):
     summary: BlockSummary
     key_filter: bytes | msgspec.UnsetType = msgspec.UNSET
 
-    def entry(self, byte_offset: int, byte_length: int) -> BlockEntry:
-        """What the chunk index says of the block where these bytes of the data hold it."""
+    def entry(self, byte_offset: int, byte_length: int, crc32: int | None = None) -> BlockEntry:
+        """What the chunk index says of the block where these bytes of the data hold it.
+
+        `crc32` spares its calculation.
+        """
         return BlockEntry(
             byte_length_uncompressed=len(self.raw),
             num_records=self.summary.num_records,
@@ -68,7 +71,7 @@ class RawBlock(NamedTuple):
             last_record_offset=self.summary.last_offset,
             min_timestamp=self.summary.min_timestamp,
             max_timestamp=self.summary.max_timestamp,
-            crc32=block_crc32(self.raw),
+            crc32=block_crc32(self.raw) if crc32 is None else crc32,
             key_filter=self.key_filter,
         )
 
@@ -459,7 +462,8 @@ def _gzip_steps(member: Stored, entry: BlockEntry) -> Iterator[bytes]:
 
 def _from_zstd(frame: Stored, entry: BlockEntry) -> bytes:
     raw = zstd_frames.decompress(frame, entry.byte_length_uncompressed)
-    _check_crc32(block_crc32(raw), entry)
+    if entry.crc32 != AUTHENTICATED:
+        _check_crc32(block_crc32(raw), entry)
     return raw
 
 

@@ -72,9 +72,13 @@ def _text(text: str) -> bytes:
 def check_stored(stored: bytes | memoryview, entry: BlockEntry) -> None:
     """Raises CorruptBlock unless these are the bytes that the index of an encrypted chunk describes; takes no key."""
     if len(stored) != entry.byte_length:
-        raise CorruptBlock("a block is not the one its index describes", why="its length differs")
+        raise _another_length()
     if isal_zlib.crc32(stored) != entry.crc32:
         raise CorruptBlock("a block is not the one its index describes", why="its CRC-32 differs")
+
+
+def _another_length() -> CorruptBlock:
+    return CorruptBlock("a block is not the one its index describes", why="its length differs")
 
 
 def opened_block(stored: bytes | memoryview, number: int, index: ChunkIndex, secret: bytes) -> tuple[bytes, BlockEntry]:
@@ -94,8 +98,13 @@ def opened_with(
     cipher: BlockCipher, number: int, stored: bytes | memoryview, entry: BlockEntry
 ) -> tuple[bytes, BlockEntry]:
     """The same where the chunk's cipher is at hand. Raises CorruptBlock."""
-    check_stored(stored, entry)
-    member = cipher.opened(number, stored)
+    try:
+        member = cipher.opened(number, stored)
+    except CorruptBlock:
+        check_stored(stored, entry)  # a flipped bit is told from another key
+        raise
+    if len(stored) != entry.byte_length:
+        raise _another_length()
     return member, replace(entry, byte_length=len(member), crc32=AUTHENTICATED)
 
 

@@ -19,7 +19,7 @@ from archiver.ingest.roll_policy import OpenChunkFacts, RollLimits
 from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.errors import BufferFull
 from index_format.blocks import COMPRESSORS, BlockBuilder, Compressor, RawBlock, block_crc32, decode_block
-from index_format.chunk_index import BlockEntry, Encryption, Gap
+from index_format.chunk_index import AUTHENTICATED, BlockEntry, Encryption, Gap
 from index_format.keys import ChunkStart
 from index_format.record_formats import RecordFormat, record_format
 from index_format.records import TIMESTAMP_TYPES, record_at, record_hash
@@ -290,7 +290,8 @@ class ChunkBuilder:
 
     def _write(self, block: RawBlock, last: RecordMark) -> None:
         member = self._settings.compressor.compress(block.raw)
-        self._waiting.append(WaitingBlock(member, block.entry(0, len(member)), self._open_first, last))
+        crc32 = AUTHENTICATED if self._seal else None  # until it is that of the encrypted bytes
+        self._waiting.append(WaitingBlock(member, block.entry(0, len(member), crc32), self._open_first, last))
         if self._full is None:
             self.write_again()
 
