@@ -2,20 +2,28 @@
 
 import itertools
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import boto3
 import pytest
 from click.testing import CliRunner, Result
+from moto import mock_aws
 
+import replayer
 from archiver.cli import main as archiver_main
+from blockgz_runtime.encryption.keyring import load_keyring
 from index_format import objects
 from index_format.chunk_index import ChunkIndex
+from index_format.errors import KeyMissing
 from index_format.marker import decode_marker
 from replayer.cli import main as replayer_main
 from tests.support.archives import records
 from tests.support.encryption import key_line
 from tests.support.mock_cluster import MockCluster
+from tests.support.s3_server import CREDENTIALS
 
 SECRET = b"value of 17"
 names = map("vault-{}".format, itertools.count())
@@ -84,6 +92,10 @@ def test_with_its_keys_it_is_read_like_any_other(vault: Vault) -> None:
     assert (got.exit_code, got.stdout.split()[:3]) == (0, ["value", "of", "18"]), got.output
     printed = vault.replayer("cat", vault.topic, "-f", "%o\n", keys=vault.keys)
     assert printed.stdout.split() == [str(offset) for offset in range(60)]
+    newest = vault.replayer("tail", vault.topic, "-n", "3", "-f", "%o\n", keys=vault.keys)
+    assert newest.stdout.split() == ["57", "58", "59"]
+    found = vault.replayer("find", vault.topic, "--key", "17", keys=vault.keys)
+    assert found.exit_code == 0 and "17" in found.stdout, found.output
     checked = vault.replayer("verify", "--records", keys=vault.keys)
     assert (checked.exit_code, checked.stdout.splitlines()[-1]) == (0, "OK"), checked.output
 
@@ -166,3 +178,40 @@ def test_the_configuration_file_gives_both_programs_the_keys(vault: Vault, tmp_p
     config.write_text(f"archive: {vault.root}\nencrypt: {vault.keys}\n")
     got = CliRunner().invoke(replayer_main, ["get", f"{vault.topic}:0:17", "-C", str(config)], prog_name="replayer")
     assert got.exit_code == 0, got.output
+
+
+def test_keys_at_aws_kms(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    with mock_aws():
+        arn = boto3.client("kms", region_name="eu-central-1").create_key()["KeyMetadata"]["Arn"]
+        vault.produce(range(60, 70))
+        both = f"{vault.keys},kms:{arn}"
+        done = vault.archive("--encrypt", both)
+        assert done.exit_code == 0, done.output
+        printed = vault.replayer("cat", vault.topic, "-f", "%o\n", keys=both)
+        assert printed.stdout.split() == [str(offset) for offset in range(70)]
+        assert vault.replayer("cat", vault.topic, "--from", "60", keys=vault.keys).exit_code == 12
+    load_keyring.cache_clear()
+    with mock_aws():  # where that key is not
+        refused = vault.archive("--encrypt", both)
+        assert refused.exit_code == 12 and "cannot be used" in refused.stderr, refused.output
+
+
+def test_followers_read_what_comes(vault: Vault) -> None:
+    program = [sys.executable, "-m", "replayer", "tail", vault.topic, "-F", "-n", "60", "--interval", "100ms"]
+    words = [*program, "-f", "%o\n", "-a", str(vault.root), "--keys", vault.keys]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as follower:
+        assert follower.stdout is not None
+        assert [int(follower.stdout.readline()) for _ in range(60)] == list(range(60))
+        vault.produce(range(60, 90))
+        assert vault.archive("--encrypt", vault.keys).exit_code == 0
+        assert [int(follower.stdout.readline()) for _ in range(30)] == list(range(60, 90))
+        follower.terminate()
+
+
+def test_an_archive_for_python_programs(vault: Vault) -> None:
+    with replayer.open_archive(vault.root, keys=vault.keys, use_cache=False) as archive:
+        assert archive.get(vault.topic, 0, 17).key == b"17"
+    with replayer.open_archive(vault.root, use_cache=False) as archive, pytest.raises(KeyMissing):
+        archive.get(vault.topic, 0, 17)

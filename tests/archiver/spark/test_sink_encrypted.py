@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from archiver.errors import Diverged
+from blockgz_runtime.spark.errors import ReadFailed
 from index_format.errors import KeyMissing
 from index_format.records import Record
 from replayer.cli import main as replayer_main
@@ -48,7 +49,7 @@ def test_what_spark_wrote_with_keys_it_reads_with_keys(sink: Sink, keys: str) ->
     assert len([path for path in files if path.name.endswith(".gz.enc")]) == 2
     assert not any(b"value of" in path.read_bytes() for path in files)
     assert offsets(source(sink, keys=keys)) == list(range(60))
-    with pytest.raises(KeyMissing, match="is encrypted"):
+    with pytest.raises(ReadFailed, match="is encrypted"):
         offsets(source(sink))
     words = ["verify", "--records", "-a", str(sink.folder), "--keys", keys]
     assert CliRunner().invoke(replayer_main, words, prog_name="replayer").exit_code == 0

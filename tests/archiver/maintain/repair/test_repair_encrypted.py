@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from archiver.commit.sealing import Sealing
+from archiver.maintain.garbage import SHORTEST_GRACE_SECONDS
 from archiver.maintain.repair.chunk_indexes import plan_indexes
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairTarget, carry_out
 from archiver.maintain.repair.salvage import plan_salvage
+from archiver.maintain.sweep import plan_sweep, sweep
 from blockgz_runtime.encryption.keyring import load_keyring
 from blockgz_runtime.errors import exit_code
 from index_format.errors import KeyMissing
@@ -122,3 +124,21 @@ def test_a_writer_without_keys_claims_nothing(vault: Vault, keys: str) -> None:
         vault.claim()
     assert vault.store.bodies()[vault.keys.marker] == before
     assert isinstance(dataclasses.replace(vault.identity, encrypt=keys).sealing, Sealing)
+
+
+def test_garbage_is_told_from_what_is_committed(vault: Vault, keys: str) -> None:
+    vault.commit(range(10))
+    vault.die_committing(range(10, 20))
+    vault.held = None
+    vault.commit(range(10, 30))
+    before = set(vault.store.bodies())
+    vault.store.now += 10 * SHORTEST_GRACE_SECONDS
+    plan = plan_sweep(vault.store, (), SHORTEST_GRACE_SECONDS)
+    assert not plan.problems
+    sweep(vault.store, plan, lambda _: None)
+    gone = before - set(vault.store.bodies())
+    assert sorted(key.rpartition("/")[2] for key in gone) == [
+        "00000000000000000010.gz.enc",
+        "00000000000000000010.index.json",
+    ]
+    assert read(vault, keys) == list(range(30))
