@@ -10,8 +10,9 @@ import pytest
 from archiver.commit.sealing import Sealing
 from archiver.maintain.garbage import SHORTEST_GRACE_SECONDS
 from archiver.maintain.repair.chunk_indexes import plan_indexes
+from archiver.maintain.repair.diverged import Source, plan_diverged
 from archiver.maintain.repair.markers import plan_marker
-from archiver.maintain.repair.plan import RepairTarget, carry_out
+from archiver.maintain.repair.plan import RepairPlan, RepairTarget, carry_out
 from archiver.maintain.repair.salvage import plan_salvage
 from archiver.maintain.sweep import plan_sweep, sweep
 from blockgz_runtime.encryption.keyring import load_keyring
@@ -22,6 +23,7 @@ from replayer.read.archive import Archive
 from replayer.read.selection import scan
 from replayer.verify.chunk_checks import Depth
 from replayer.verify.partition import verify_partition
+from tests.archiver.maintain.repair.test_diverged import Cluster, rewritten
 from tests.archiver.maintain.repair.world import MAX, World
 from tests.support.archives import ARCHIVE_ID
 from tests.support.chunks import identity_of
@@ -29,14 +31,26 @@ from tests.support.encryption import key_line, sealed_chunk
 from tests.support.memory_reader import MemoryReader
 
 
-class Vault(World):
-    """A partition whose chunks are encrypted."""
+class Encrypting(World):
+    """Chunks are encrypted."""
 
     def chunk(self, rows: Any, start: int | None = None, end: int | None = None) -> Any:
         plain = super().chunk(rows, start, end)
         sealing = self.identity.sealing
         assert sealing is not None
         return sealed_chunk(plain, self.log.record_at(plain.blocks[-1].last_record_offset), sealing)
+
+
+class Vault(Encrypting):
+    """A partition whose chunks are encrypted."""
+
+
+class Truncated(Encrypting, Cluster):
+    """The same, and its log was truncated and written again."""
+
+    def plan(self) -> RepairPlan:
+        source = Source(lambda topic, partition, level: self.log, lambda topic: self.topic_id)
+        return plan_diverged(self.store, RepairTarget(self.keys), source, MAX, wait, self.identity.encrypt)
 
 
 def wait(attempt: int, cause: Any) -> None:
@@ -142,3 +156,30 @@ def test_garbage_is_told_from_what_is_committed(vault: Vault, keys: str) -> None
         "00000000000000000010.index.json",
     ]
     assert read(vault, keys) == list(range(30))
+
+
+@pytest.mark.parametrize(("low", "start", "copied"), [(0, 25, 0), (30, 35, 1)])
+def test_a_truncated_log_goes_on_with_the_keys(keys: str, low: int, start: int, copied: int) -> None:
+    load_keyring.cache_clear()
+    cluster = Truncated(dataclasses.replace(identity_of("topic", archive_id=ARCHIVE_ID), encrypt=keys))
+    cluster.commit(range(20))
+    cluster.commit(range(20, 40))
+    cluster.log = rewritten(start, 60, low=low)
+    with_keys, cluster.identity = cluster.identity, dataclasses.replace(cluster.identity, encrypt=None)
+    (problem,) = cluster.plan().problems
+    assert isinstance(problem.error, KeyMissing)
+    cluster.identity = with_keys
+    continues = cluster.repaired()
+    assert len(cluster.marker_at(cluster.last()).tail) == copied
+    cluster.go_on(range(continues.offset if not copied else 30, 60))
+    newer = {key for key in cluster.store.bodies() if "orders~2" in key and ".gz" in key}
+    assert len(newer) == 1 + copied and all(key.endswith(ENCRYPTED_SUFFIX) for key in newer)
+
+    async def found() -> list[int]:
+        archive = Archive(MemoryReader(cluster.store.bodies()), keyring=load_keyring(keys))
+        report = await verify_partition(archive, "orders", 3, Depth.RECORDS, lambda _: None)
+        assert not report.damage and not report.lost, (report.damage, report.lost)
+        partition = await archive.open_partition("orders", 3)
+        return [offset async for batch in scan(partition, 0, 2**62) for offset in batch.column("offset").to_pylist()]
+
+    assert asyncio.run(found()) == list(range(60))
