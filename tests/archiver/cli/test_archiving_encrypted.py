@@ -176,7 +176,11 @@ def test_a_replay_needs_the_keys(vault: Vault) -> None:
 def test_the_configuration_file_gives_both_programs_the_keys(vault: Vault, tmp_path: Path) -> None:
     config = tmp_path / "blockgz.yaml"
     config.write_text(f"archive: {vault.root}\nencrypt: {vault.keys}\n")
-    got = CliRunner().invoke(replayer_main, ["get", f"{vault.topic}:0:17", "-C", str(config)], prog_name="replayer")
+    vault.produce(range(60, 70))
+    words = ["run", vault.topic, "--once", "-C", str(config), "-b", vault.cluster.bootstrap_servers]
+    done = CliRunner().invoke(archiver_main, [*words, "--single-writer", "--groups", "none"], prog_name="archiver")
+    assert done.exit_code == 0, done.output
+    got = CliRunner().invoke(replayer_main, ["get", f"{vault.topic}:0:67", "-C", str(config)], prog_name="replayer")
     assert got.exit_code == 0, got.output
 
 
