@@ -219,3 +219,19 @@ def test_an_archive_for_python_programs(vault: Vault) -> None:
         assert archive.get(vault.topic, 0, 17).key == b"17"
     with replayer.open_archive(vault.root, use_cache=False) as archive, pytest.raises(KeyMissing):
         archive.get(vault.topic, 0, 17)
+
+
+def test_an_archive_may_become_encrypted(tmp_path: Path, cluster: MockCluster) -> None:
+    vault = Vault(tmp_path, cluster)
+    vault.produce(range(40))
+    assert vault.archive().exit_code == 0
+    vault.produce(range(40, 60))
+    assert vault.archive("--encrypt", vault.keys).exit_code == 0
+    assert len([*vault.home.glob("*.gz")]) == len([*vault.home.glob("*.gz.enc")]) == 1
+    whole = vault.replayer("verify", "--records", keys=vault.keys)
+    assert (whole.exit_code, whole.stdout.splitlines()[-1]) == (0, "OK"), whole.output
+    assert vault.replayer("get", f"{vault.topic}:0:17").exit_code == 0
+    assert vault.replayer("get", f"{vault.topic}:0:47").exit_code == 12
+    half = vault.replayer("verify", "--records")
+    assert half.exit_code == 0 and "1 chunks are encrypted" in half.stdout
+    assert vault.archive().exit_code == 12
