@@ -29,7 +29,7 @@ Errors of the format itself, which know of no program, get their exit codes from
 
 from collections.abc import Sequence
 
-from index_format.errors import BadName, BlockgzError, FormatError, UnsupportedVersion
+from index_format.errors import BadName, BlockgzError, FormatError, KeyMissing, UnsupportedVersion
 
 FAILED = 1
 USAGE = 2
@@ -155,7 +155,12 @@ class ShuttingDown(BlockgzError):
     """Raised inside work that a shutdown abandons."""
 
 
-_CODES_OF_THE_FORMAT = ((UnsupportedVersion, FAILED), (FormatError, PARTLY_FAILED), (BadName, USAGE))
+_CODES_OF_THE_FORMAT = (
+    (UnsupportedVersion, FAILED),
+    (FormatError, PARTLY_FAILED),
+    (KeyMissing, AccessDenied.exit_code),
+    (BadName, USAGE),
+)
 
 
 def exit_code(error: BlockgzError) -> int:

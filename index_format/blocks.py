@@ -11,8 +11,8 @@ import pyarrow as pa
 from isal import igzip, isal_zlib
 
 from index_format import zstd_frames
-from index_format.chunk_index import BlockEntry
-from index_format.errors import CorruptBlock, TooLarge, UnsupportedVersion
+from index_format.chunk_index import AUTHENTICATED, BlockEntry, Encryption
+from index_format.errors import CorruptBlock, KeyMissing, TooLarge, UnsupportedVersion
 from index_format.key_filter import Hashes, column_hashes, key_filter
 from index_format.record_formats import Piece, RecordFormat, record_format
 from index_format.records import TIMESTAMP_TYPE_IDS, small_slices
@@ -57,8 +57,11 @@ class RawBlock(NamedTuple):
     summary: BlockSummary
     key_filter: bytes | msgspec.UnsetType = msgspec.UNSET
 
-    def entry(self, byte_offset: int, byte_length: int) -> BlockEntry:
-        """What the chunk index says of the block where these bytes of the data hold it."""
+    def entry(self, byte_offset: int, byte_length: int, crc32: int | None = None) -> BlockEntry:
+        """What the chunk index says of the block where these bytes of the data hold it.
+
+        `crc32` spares its calculation.
+        """
         return BlockEntry(
             byte_length_uncompressed=len(self.raw),
             num_records=self.summary.num_records,
@@ -68,7 +71,7 @@ class RawBlock(NamedTuple):
             last_record_offset=self.summary.last_offset,
             min_timestamp=self.summary.min_timestamp,
             max_timestamp=self.summary.max_timestamp,
-            crc32=block_crc32(self.raw),
+            crc32=block_crc32(self.raw) if crc32 is None else crc32,
             key_filter=self.key_filter,
         )
 
@@ -113,8 +116,8 @@ COMPRESSORS: dict[str, type[IsalCompressor] | type[ZlibCompressor] | type[ZstdCo
 }
 
 
-def block_crc32(raw: bytes) -> int:
-    """The CRC-32 that an index entry gives of a block's uncompressed bytes."""
+def block_crc32(raw: Stored) -> int:
+    """The CRC-32 that an index entry gives of a block's uncompressed bytes, or of an encrypted block as stored."""
     return int(isal_zlib.crc32(raw))
 
 
@@ -247,12 +250,15 @@ class Encoding(Protocol):
     def codec(self) -> str: ...
     @property
     def timestamp_type(self) -> str: ...
+    @property
+    def encryption(self) -> Encryption | msgspec.UnsetType: ...
 
 
 def decode_block(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -> pa.RecordBatch:
     """The records of one stored block as a batch of `records.SCHEMA`, checked against its entry in the index.
 
-    Raises TooLarge, CorruptBlock or UnsupportedVersion.
+    One that is encrypted is opened first: see `encryption.opened_block`. Raises TooLarge, CorruptBlock or
+    UnsupportedVersion; KeyMissing for a block that was not opened.
     """
     parts = decode_parts(member, entry, index, max_bytes)
     return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
@@ -421,6 +427,8 @@ def _codec(member: Stored, entry: BlockEntry, index: Encoding, max_bytes: int) -
     codec = CODECS.get(index.codec)
     if codec is None:
         raise UnsupportedVersion(f"codec {index.codec!r} is unknown", remedy="use a newer release of blockgz")
+    if index.encryption and entry.crc32 != AUTHENTICATED:
+        raise KeyMissing("a block is encrypted", why="it was not opened with its key")
     if len(member) != entry.byte_length:
         raise CorruptBlock("a block is not the one its index describes", why="its length differs")
     _refuse_larger(entry.byte_length_uncompressed, max_bytes)
@@ -454,7 +462,8 @@ def _gzip_steps(member: Stored, entry: BlockEntry) -> Iterator[bytes]:
 
 def _from_zstd(frame: Stored, entry: BlockEntry) -> bytes:
     raw = zstd_frames.decompress(frame, entry.byte_length_uncompressed)
-    _check_crc32(block_crc32(raw), entry)
+    if entry.crc32 != AUTHENTICATED:
+        _check_crc32(block_crc32(raw), entry)
     return raw
 
 
@@ -471,7 +480,7 @@ def _other_length(entry: BlockEntry, found: str) -> CorruptBlock:
 
 
 def _check_crc32(crc32: int, entry: BlockEntry) -> None:
-    if crc32 != entry.crc32:
+    if entry.crc32 not in (crc32, AUTHENTICATED):
         raise CorruptBlock("a block is not the one its index describes", why="its CRC-32 differs")
 
 

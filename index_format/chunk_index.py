@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -18,6 +18,9 @@ UNVERIFIED = "unverified"
 MAX_KEY_FILTER_BITS = 32
 """Of a key filter, bits for each key, and bits to look at for one key."""
 
+
+AUTHENTICATED = -1
+"""Stands for the CRC-32 in the entry of a block that was decrypted, which proved its bytes; no index holds it."""
 
 EMPTY = "empty"
 """The reason of a gap in which the log held nothing to archive: holes, which no chunk's entry spans."""
@@ -100,6 +103,23 @@ def _check_key_filter(stored: bytes) -> None:
         raise ValueError(f"a key filter does not begin with a number from 1 to {MAX_KEY_FILTER_BITS}")
 
 
+class WrappedKey(msgspec.Struct, frozen=True):
+    """A key as it is stored: encrypted with another one, which is not in the archive."""
+
+    id: Name
+    """Of that other key."""
+    wrapped: bytes
+    session: bytes | msgspec.UnsetType = msgspec.UNSET
+    """Where a key service has the key of that id: what it gives back for this wraps `wrapped`."""
+
+
+class Encryption(msgspec.Struct, frozen=True):
+    """How the blocks of a chunk are encrypted; the cipher is an open enumeration."""
+
+    cipher: Word
+    key: WrappedKey
+
+
 class DataObject(msgspec.Struct, frozen=True):
     """The chunk's data as stored; `name` is relative like an entry's."""
 
@@ -110,7 +130,12 @@ class DataObject(msgspec.Struct, frozen=True):
 
 @objects.stored
 class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, rename={"blocks": "chunks"}):
-    """One chunk of one topic-partition. Offsets are Kafka's; next_offset is the consumer position after the chunk."""
+    """One chunk of one topic-partition. Offsets are Kafka's; next_offset is the consumer position after the chunk.
+
+    That of an encrypted chunk is of version 2, which former releases refuse.
+    """
+
+    VERSIONS: ClassVar = (objects.VERSION, 2)
 
     format: str = "block-gzip"
     version: int = objects.VERSION
@@ -136,10 +161,14 @@ class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, rename={"blocks": "c
     """The gaps recorded since the chunk before: right before this chunk, or inside it."""
     erased: tuple[Erased, ...] | msgspec.UnsetType = msgspec.UNSET
     """What was erased inside this chunk, in order; left out where nothing was."""
+    encryption: Encryption | msgspec.UnsetType = msgspec.UNSET
+    """Left out where the chunk is not encrypted."""
     blocks: Annotated[tuple[BlockEntry, ...], msgspec.Meta(min_length=1)]
 
     def __post_init__(self) -> None:
         blocks = self.blocks
+        if self.version != (2 if self.encryption else objects.VERSION):
+            raise ValueError("an index is of version 2 where it has the field encryption, and only there")
         if blocks[0].byte_offset != 0 or any(a.byte_end != b.byte_offset for a, b in pairwise(blocks)):
             raise ValueError("the blocks are not contiguous from byte 0")
         if blocks[-1].byte_end != self.data.bytes:

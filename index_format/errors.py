@@ -8,6 +8,7 @@ The tree::
     │   ├── UnsupportedVersion  written by a newer major version of the format
     │   ├── TooLarge            a stored number or object exceeds the reader's bound
     │   └── CorruptBlock        a block does not decompress to what its index says
+    ├── KeyMissing              a chunk is encrypted, and its key is not at hand
     └── BadName                 a topic or object name outside the format's alphabet (a ValueError)
 """
 
@@ -73,6 +74,10 @@ class TooLarge(FormatError):
 
 class CorruptBlock(FormatError):
     """A block does not inflate, or not to the length, checksum, count or offsets in its index."""
+
+
+class KeyMissing(BlockgzError):
+    """A chunk is encrypted, and the key that would open it is not at hand: nothing is damaged."""
 
 
 class BadName(BlockgzError, ValueError):

@@ -21,6 +21,7 @@ FLOORS_FOLDER = "_pruned/"
 CATALOGS_FOLDER = "_catalog/"
 INDEX_SUFFIX = ".index.json"
 SEED_INDEX_SUFFIX = ".meta.json"
+ENCRYPTED_SUFFIX = ".enc"
 SEED_HOME = "_blockgz/"
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -325,9 +326,10 @@ def ancestor_marker_partition(key: str, topic: str) -> int | None:
     return int(match[1]) if match and key.startswith(ancestor_marker_prefix(topic)) else None
 
 
-def data_suffix(record_format: str, codec: str) -> str:
+def data_suffix(record_format: str, codec: str, *, encrypted: bool = False) -> str:
     """What the name of a chunk's data ends with."""
-    return (".arrows" if record_format == "arrow" else "") + {"gzip": ".gz", "zstd": ".zst"}.get(codec, f".{codec}")
+    plain = (".arrows" if record_format == "arrow" else "") + {"gzip": ".gz", "zstd": ".zst"}.get(codec, f".{codec}")
+    return plain + ENCRYPTED_SUFFIX if encrypted else plain
 
 
 class ObjectKind(Enum):
@@ -395,7 +397,12 @@ def topic_of(key: str) -> str | None:
     return stem[4] if stem else None
 
 
-_CHUNK_SUFFIXES = tuple(data_suffix(form, codec) for form in ("json", "arrow") for codec in ("gzip", "zstd"))
+_CHUNK_SUFFIXES = tuple(
+    data_suffix(form, codec, encrypted=encrypted)
+    for form in ("json", "arrow")
+    for codec in ("gzip", "zstd")
+    for encrypted in (False, True)
+)
 
 
 def _catalog_key(keys: PartitionKeys, name: str) -> ObjectKey | None:

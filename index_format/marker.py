@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from index_format import objects
-from index_format.chunk_index import EMPTY, ChunkIndex, Gap, check_gaps
+from index_format.chunk_index import EMPTY, ChunkIndex, Gap, WrappedKey, check_gaps
 from index_format.errors import MalformedObject
 from index_format.keys import catalog_name
 from index_format.objects import Count, Name, Offset, Sealed, Sha256, Timestamp, Word
@@ -178,7 +178,8 @@ class Marker(Sealed, frozen=True, kw_only=True):
     `tail` holds the newest chunks, oldest first; `catalogs[n]` references to catalogs of level n + 1, oldest first.
     Deeper levels hold older chunks. Offsets are None from the first claim until the first commit.
 
-    A marker that was ever maintained is of version 2, which former releases refuse. `maintenance` and `catalogs` are
+    One that was ever maintained, or whose newest chunk is encrypted, is of version 2, which former releases refuse.
+    `maintenance` and `catalogs` are
     the maintainers' part, all else the writer's; writers add to `catalogs` what they fold.
     """
 
@@ -210,14 +211,16 @@ class Marker(Sealed, frozen=True, kw_only=True):
     successor: Name | None = None
     continues: Continues | msgspec.UnsetType = msgspec.UNSET
     """Only where the log was truncated; left out elsewhere."""
+    tail_key: WrappedKey | msgspec.UnsetType = msgspec.UNSET
+    """Of the HMAC that `tail_hash` is where the newest record is in an encrypted chunk; only in version 2."""
     last_offset: Offset | msgspec.UnsetType = msgspec.UNSET
     """Of the record that `tail_hash` is of; only in version 2, where the tail may be empty."""
     maintenance: Maintenance | msgspec.UnsetType = msgspec.UNSET
     """Only in version 2."""
 
     def __post_init__(self) -> None:
-        if self.version != (2 if self.maintenance else objects.VERSION):
-            raise ValueError("a marker is of version 2 where it has the field maintenance, and only there")
+        if self.version != _version(self):
+            raise ValueError("a marker is of version 2 where it has maintenance or tail_key, and only there")
         if (self.next_offset is None) != (self.start_offset is None):
             raise ValueError("start_offset and next_offset must both be set or both be null")
         _check_order(self.spans, "marker")
@@ -296,6 +299,10 @@ class Floor(msgspec.Struct, frozen=True, kw_only=True):
     format: str = "block-gzip-floor"
     version: int = objects.VERSION
     pruned_before: Offset
+
+
+def _version(marker: Marker) -> int:
+    return 2 if marker.maintenance or marker.tail_key else objects.VERSION
 
 
 class PendingCatalog(NamedTuple):
@@ -405,7 +412,8 @@ def revised(marker: Marker) -> Marker:
 
 def rebased(marker: Marker, found: Marker) -> Marker:
     """A writer's marker with the maintainers' part of the one that was found in its place."""
-    return replace(marker, version=found.version, catalogs=found.catalogs, maintenance=found.maintenance)
+    version = 2 if found.maintenance or marker.tail_key else objects.VERSION
+    return replace(marker, version=version, catalogs=found.catalogs, maintenance=found.maintenance)
 
 
 def recorded_at(gaps: Sequence[Gap], at: int | None) -> tuple[Gap, ...]:
@@ -530,9 +538,12 @@ def appended(
     nonce: str,
     leader_epoch: int | None,
     tail_hash: str | None,
+    tail_key: WrappedKey | msgspec.UnsetType = msgspec.UNSET,
     at: int | None = None,
 ) -> Marker:
     """The marker with one more chunk in its tail; `gaps` are those inside the chunk. Needs room: see `folded`.
+
+    `tail_key`: that of the HMAC that `tail_hash` is, where the chunk is encrypted.
 
     Raises ValueError for a chunk that does not start where the chain ends, or that holds what was passed already.
     """
@@ -545,11 +556,13 @@ def appended(
         raise ValueError(f"chunk {entry.name} begins at {entry.first_offset}, below next_offset {marker.next_offset}")
     return replace(
         marker,
+        version=2 if marker.maintenance or tail_key else objects.VERSION,
         nonce=nonce,
         start_offset=entry.start_offset if marker.start_offset is None else marker.start_offset,
         next_offset=entry.next_offset,
         leader_epoch=leader_epoch,
         tail_hash=tail_hash,
+        tail_key=tail_key,
         last_chunk_index=entry.name,
         tail=(*marker.tail, entry),
         gaps=(*marker.gaps, *recorded_at(gaps, at)),
@@ -591,7 +604,13 @@ def before_gap(marker: Marker, start: int) -> Marker:
 
 
 def inserted(
-    marker: Marker, entry: ChunkEntry, gaps: Sequence[Gap], *, nonce: str, tail_hash: str | None
+    marker: Marker,
+    entry: ChunkEntry,
+    gaps: Sequence[Gap],
+    *,
+    nonce: str,
+    tail_hash: str | None,
+    tail_key: WrappedKey | msgspec.UnsetType = msgspec.UNSET,
 ) -> tuple[Marker, tuple[PendingCatalog, ...]]:
     """The marker with a chunk in the place of a gap or of a part of it, and a catalog that must be stored for it.
 
@@ -616,14 +635,15 @@ def inserted(
         marker.next_offset or end,
     ]
     longer = replace(entry, next_offset=min(following))
-    chain = appended(below, longer, gaps, nonce=nonce, leader_epoch=marker.leader_epoch, tail_hash=tail_hash)
+    newest, newest_key = (marker.tail_hash, marker.tail_key) if above else (tail_hash, tail_key)
+    epoch = marker.leader_epoch
+    chain = appended(below, longer, gaps, nonce=nonce, leader_epoch=epoch, tail_hash=newest, tail_key=newest_key)
     joined = replace(
         chain,
         next_offset=marker.next_offset,
         tail=(*chain.tail, *above),
         gaps=(*chain.gaps, *rest),
         last_chunk_index=above[-1].name if above else entry.name,
-        tail_hash=marker.tail_hash if above else tail_hash,
     )
     return joined, pending
 

@@ -1,6 +1,7 @@
 """Records as Arrow: the one schema that travels from Kafka to the encoder and from the decoder to every sink."""
 
 import hashlib
+import hmac
 import struct
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -229,9 +230,13 @@ def _content_bytes(column: pa.BinaryArray) -> int:
     return int(ends[column.offset + len(column)] - ends[column.offset])
 
 
-def record_hash(record: Record) -> str:
-    """SHA-256 of a record in an unambiguous binary form, as lower-case hex (FORMAT.md, "tail_hash")."""
-    digest = hashlib.sha256(_canonical_head(record))
+def record_hash(record: Record, key: bytes | None = None) -> str:
+    """SHA-256 of a record in an unambiguous binary form, as lower-case hex (FORMAT.md, "tail_hash").
+
+    With a key its HMAC, which tells nothing to who has not the key.
+    """
+    head = _canonical_head(record)
+    digest = hashlib.sha256(head) if key is None else hmac.new(key, head, hashlib.sha256)
     for piece in canonical_contents(record):
         digest.update(piece)
     return digest.hexdigest()

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
+from blockgz_runtime.encryption.keyring import keyring_of
 from blockgz_runtime.store.address import Address, LocalAddress
 from blockgz_runtime.store.opening import open_reader
 from blockgz_runtime.store.reader import ObjectReader
@@ -24,6 +25,8 @@ class ArchivePlace:
     max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES
     old_format: OldFormat | None = None
     """How to read an archive of kafka-connect-s3, where that is wanted."""
+    keys: str | None = None
+    """Where the keys of encrypted chunks are, which each machine looks up."""
 
     def absolute(self) -> "ArchivePlace":
         """The same, for processes that work in folders of their own."""
@@ -40,5 +43,6 @@ async def opened(
     """The archive of a place, which reads through `around`; its store is closed at the end."""
     old, limit = place.old_format, place.max_block_bytes
     finder = None if old is None else old_archive_finder(old, limit)
+    keyring = keyring_of(place.keys)
     async with open_reader(place.address, place.s3) as reader:
-        yield Archive(around(reader), limit, finder, cache)
+        yield Archive(around(reader), limit, finder, cache, keyring)

@@ -60,9 +60,14 @@ KAFKA = (
     ("libraries", "homes"),
     [
         (("confluent_kafka",), KAFKA),
-        (("boto3", "s3transfer"), ("blockgz_runtime/store/s3_writer.py",)),
+        (("boto3",), ("blockgz_runtime/store/s3_writer.py", "blockgz_runtime/encryption/key_service.py")),
+        (("s3transfer",), ("blockgz_runtime/store/s3_writer.py",)),
         (("aiobotocore",), ("blockgz_runtime/store/s3_reader.py",)),
-        (("botocore",), ("blockgz_runtime/store",)),
+        (("botocore",), ("blockgz_runtime/store", "blockgz_runtime/encryption/key_service.py")),
+        (
+            ("cryptography",),
+            ("index_format/encryption.py", "replayer/verify/signing.py"),
+        ),
         (("click", "rich"), ("archiver/cli", "replayer/cli", "blockgz_runtime/program")),
         (("pyspark",), ("archiver/spark", "replayer/spark", "blockgz_runtime/spark")),
     ],

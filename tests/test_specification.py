@@ -7,11 +7,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from blockgz_runtime.encryption.keyring import LocalKey
 from index_format import objects
 from index_format.blocks import RECORD_FOOTPRINT, ZlibCompressor
-from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, BlockEntry, ChunkIndex
+from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, BlockEntry, ChunkIndex, Encryption
+from index_format.encryption import CIPHER, BlockCipher
 from index_format.groups import ConsumerGroups
 from index_format.identity import ArchiveInfo, TopicConfig, TopicInfo
 from index_format.inventory import Inventory
@@ -29,7 +33,7 @@ from index_format.marker import (
 )
 from index_format.record_formats import RECORD_FORMATS, record_format
 from index_format.records import TIMESTAMP_TYPES, canonical_bytes, iter_records, record_hash
-from tests.golden.test_ancestor import same_zlib
+from tests.golden.test_ancestor import deflates_like_the_ancestor, same_zlib
 from tests.index_format.builders import chunk_of, record
 
 TEXT = (Path(__file__).parents[1] / "FORMAT.md").read_text()
@@ -99,6 +103,21 @@ def test_the_key_filter_in_the_text_is_that_of_its_keys() -> None:
     stored = key_filter(hashes_of([b"42", b"4711"]), 10)
     assert f"`{stored.hex()}`" in TEXT
     assert f'"key_filter":"{base64.b64encode(stored).decode()}"' in TEXT
+
+
+def test_the_encrypted_block_in_the_text_is_that_of_its_keys() -> None:
+    data_key, master = bytes(range(32)), LocalKey(b"\x01" * 32)
+    (written,) = re.findall(r'^"encryption":.*?}}$', TEXT, re.DOTALL | re.MULTILINE)
+    assert msgspec.json.decode("{" + written + "}", type=dict[str, Encryption]) == {
+        "encryption": Encryption(CIPHER, master.wrap(data_key))
+    }
+    (bound_to,) = re.findall(r"^```aad\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+    index = objects.decode(OBJECTS["block-gzip"], ChunkIndex, "the index")
+    member = ZlibCompressor(6).compress(LINES[1].encode())
+    sealed = BlockCipher(data_key, index.archive_id, index.topic, index.partition, index.start_offset).sealed(1, member)
+    assert sealed == AESGCM(data_key).encrypt((1).to_bytes(12, "big"), member, bytes.fromhex(bound_to))
+    if deflates_like_the_ancestor():
+        assert (len(sealed), f"`{sealed[-16:].hex()}`" in TEXT) == (122, True)
 
 
 def test_numbers_and_names_in_the_text_are_those_of_the_code() -> None:

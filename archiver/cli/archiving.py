@@ -21,6 +21,7 @@ from archiver.ingest.service import ArchiverService
 from archiver.ingest.workers import Ended, Forks, own_http
 from archiver.logs import LogEvent, log
 from blockgz_runtime.config.model import RunConfig
+from blockgz_runtime.encryption.keyring import load_keyring
 from blockgz_runtime.errors import PARTLY_FAILED, BrokerUnreachable, StoreUnavailable
 from blockgz_runtime.process import ended_in_time, pandas_refused, share_heaps, signals_held_back, stop_on_signals
 from blockgz_runtime.program.main import TERMINATED, ended_code, print_failure
@@ -63,6 +64,8 @@ def archive(config: RunConfig, share: DrainShare, report: Report, showing: Abstr
 
     `showing` gives what shows progress.
     """
+    if config.encrypt is not None:
+        _ = load_keyring(config.encrypt).tail  # what keeps the keys from being used shows now
     store = open_store(config.archive, config.s3)
     buffer = BufferFolder(config.buffer_dir or default_buffer_root(config.archive))
     service = ArchiverService(config, store, buffer, share=share)

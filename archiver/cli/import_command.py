@@ -13,8 +13,9 @@ from rich.progress import Progress
 from archiver.ingest.buffer import BufferFolder
 from archiver.old_archives.importing import ImportReport, check_target, import_partitions
 from archiver.old_archives.old_archive import OldReader, survey
-from blockgz_runtime.errors import PARTLY_FAILED, exit_code
+from blockgz_runtime.errors import PARTLY_FAILED, UsageError, exit_code
 from blockgz_runtime.program.archive_options import (
+    encrypt_option,
     max_block_option,
     old_format_option,
     store_options,
@@ -59,6 +60,7 @@ SHOWN_NOTES = 20
 @click.option(
     "--chunk-bytes", type=SIZE, default="128MiB", show_default=True, help="Close a chunk at this compressed size."
 )
+@encrypt_option
 @click.option("--buffer-dir", type=click.Path(path_type=Path), help="Folder for the open chunk.")
 @click.option("--single-writer", is_flag=True, help="Accept a store without conditional writes.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
@@ -85,6 +87,12 @@ def import_command(
     them open, a gap with reason `unverified` is recorded and reported. A second run resumes where the first one ended.
     TOPIC is a name, a glob or ~regex. --endpoint-url and --region apply to both addresses.
     """
+    if form["layout"] == "seed" and form["encrypt"] is not None:
+        raise UsageError(
+            "--layout seed and --encrypt cannot be combined",
+            why="layout seed is for readers that know no encryption",
+            remedy="use --layout topic, or leave --encrypt out",
+        )
     old = open_existing_store(source, s3)
     reader = OldReader(old, old_format, max_block_bytes)
     partitions = survey(reader, topics)

@@ -20,6 +20,7 @@ from archiver.maintain.sweep import Problem
 from archiver.old_archives.old_archive import OldReader
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError, exit_code
 from blockgz_runtime.program.archive_options import (
+    keys_option,
     max_block_option,
     old_format_option,
     store_options,
@@ -85,8 +86,9 @@ def index(**options: Any) -> int:
 )
 @click.argument("places", nargs=-1, required=True, metavar="TOPIC[:P]...")
 @click.option("--group-id", help="Consumer group that archives it from now on. The default is the archive's own.")
+@keys_option
 @_options
-def marker(*, places: tuple[str, ...], group_id: str | None, **options: Any) -> int:
+def marker(*, places: tuple[str, ...], group_id: str | None, keyring: str | None, **options: Any) -> int:
     """Rebuild a lost or damaged marker from the indexes of its partition.
 
     A marker that leads to chunks is left alone. An archiver that is still working on the partition is fenced: it claims
@@ -96,7 +98,7 @@ def marker(*, places: tuple[str, ...], group_id: str | None, **options: Any) -> 
 
     def plan_one(store: ToolStore, target: RepairTarget, max_block_bytes: int) -> RepairPlan:
         group = archive_info(store, target.keys.layout).group(group_id)
-        return plan_marker(store, target, group, max_block_bytes, bounded_backoff(store.url))
+        return plan_marker(store, target, group, max_block_bytes, bounded_backoff(store.url), keyring)
 
     return _repair(plan_old_markers, plan_one, places=places, **options)
 
@@ -107,8 +109,9 @@ def marker(*, places: tuple[str, ...], group_id: str | None, **options: Any) -> 
     )
 )
 @click.argument("places", nargs=-1, required=True, metavar="TOPIC[:P]...")
+@keys_option
 @_options
-def salvage(*, places: tuple[str, ...], **options: Any) -> int:
+def salvage(*, places: tuple[str, ...], keyring: str | None, **options: Any) -> int:
     """Recover records that a gap lists as lost, from objects that a dead writer left behind.
 
     Reads and checks every record. Stores new objects, cut to fit the gap, and claims the partition to commit them. An
@@ -117,7 +120,7 @@ def salvage(*, places: tuple[str, ...], **options: Any) -> int:
     _no_keys("a gap is a partition's", places)
 
     def plan_one(store: ToolStore, target: RepairTarget, max_block_bytes: int) -> RepairPlan:
-        return plan_salvage(store, target, max_block_bytes, bounded_backoff(store.url))
+        return plan_salvage(store, target, max_block_bytes, bounded_backoff(store.url), keyring)
 
     return _repair(not_for_old, plan_one, places=places, **options)
 
@@ -130,8 +133,9 @@ def salvage(*, places: tuple[str, ...], **options: Any) -> int:
 )
 @click.argument("places", nargs=-1, required=True, metavar="TOPIC[:P]...")
 @kafka_options(required=True)
+@keys_option
 @_options
-def diverged(*, places: tuple[str, ...], kafka: dict[str, str], **options: Any) -> int:
+def diverged(*, places: tuple[str, ...], kafka: dict[str, str], keyring: str | None, **options: Any) -> int:
     """Let a partition continue whose log was truncated, as after an unclean leader election.
 
     The partition continues in the next folder of its topic, right after the newest chunk whose last record the log
@@ -142,7 +146,7 @@ def diverged(*, places: tuple[str, ...], kafka: dict[str, str], **options: Any) 
     source = log_source(kafka)
 
     def plan_one(store: ToolStore, target: RepairTarget, max_block_bytes: int) -> RepairPlan:
-        return plan_diverged(store, target, source, max_block_bytes, bounded_backoff(store.url))
+        return plan_diverged(store, target, source, max_block_bytes, bounded_backoff(store.url), keyring)
 
     return _repair(not_for_old, plan_one, places=places, follows=True, **options)
 

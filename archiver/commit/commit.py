@@ -2,18 +2,21 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from archiver.commit.objects import Held, store_once, swap_own_marker
 from archiver.commit.operations import CompareAndSwap, CourtesyFailed, Get, NewToken, Now, Protocol
+from archiver.commit.sealing import Sealing
 from blockgz_runtime.config.model import RunConfig
+from blockgz_runtime.encryption.keyring import keyring_of
 from blockgz_runtime.errors import AccessDenied, StoreError
 from blockgz_runtime.store.writer import Body, FileBody, StoredObject
 from index_format import marker as markers
 from index_format import objects
-from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Gap, ancestor_index
+from index_format.chunk_index import BlockEntry, ChunkIndex, DataObject, Encryption, Gap, WrappedKey, ancestor_index
 from index_format.keys import ChunkStart, Conflict, PartitionKeys, SeedLayoutKeys, catalog_name, data_suffix
 from index_format.marker import Marker
 
@@ -31,6 +34,8 @@ class PartitionIdentity:
     isolation_level: str
     key_prefix: str
     """What the store puts before a key; the ancestor's marker names keys in full."""
+    encrypt: str | None = None
+    """Where the keys are with which chunks are encrypted; None where they are not."""
 
     @classmethod
     def of(
@@ -38,7 +43,14 @@ class PartitionIdentity:
     ) -> "PartitionIdentity":
         """As the settings have it."""
         group, level = config.group, config.isolation_level
-        return cls(keys, archive_id, topic_id, group, config.record_format, config.codec, level, key_prefix)
+        formats = (config.record_format, config.codec)
+        return cls(keys, archive_id, topic_id, group, *formats, level, key_prefix, config.encrypt)
+
+    @property
+    def sealing(self) -> Sealing | None:
+        """What encrypts its chunks; None where nothing does. Raises UsageError where the keys cannot be had."""
+        keyring = keyring_of(self.encrypt)
+        return None if keyring is None else Sealing(keyring, self.archive_id, self.topic, self.keys.partition)
 
     @property
     def topic(self) -> str:
@@ -47,10 +59,9 @@ class PartitionIdentity:
     def __str__(self) -> str:
         return f"{self.topic}:{self.keys.partition}"
 
-    @property
-    def suffix(self) -> str:
+    def suffix(self, encryption: Encryption | UnsetType) -> str:
         """What the name of a chunk's data ends with."""
-        return data_suffix(self.record_format, self.codec)
+        return data_suffix(self.record_format, self.codec, encrypted=bool(encryption))
 
 
 class FinishedChunk(NamedTuple):
@@ -64,6 +75,8 @@ class FinishedChunk(NamedTuple):
     timestamp_type: str
     leader_epoch: int | None
     tail_hash: str | None
+    encryption: Encryption | UnsetType = UNSET
+    tail_key: WrappedKey | UnsetType = UNSET
 
 
 class StoredChunk(NamedTuple):
@@ -82,6 +95,8 @@ class StoredChunk(NamedTuple):
     timestamp_type: str
     leader_epoch: int | None
     tail_hash: str | None
+    encryption: Encryption | UnsetType = UNSET
+    tail_key: WrappedKey | UnsetType = UNSET
 
     @property
     def first_offset(self) -> int:
@@ -110,12 +125,13 @@ def store_data(
     """
     keys = identity.keys
     parts: list[tuple[Callable[[Conflict | None], str], Body]]
-    parts = [(lambda conflict: keys.chunks + keys.data_name(chunk.start, identity.suffix, conflict), chunk.body)]
+    suffix = identity.suffix(chunk.encryption)
+    parts = [(lambda conflict: keys.chunks + keys.data_name(chunk.start, suffix, conflict), chunk.body)]
     if isinstance(keys, SeedLayoutKeys):
         sidecar = ancestor_index(chunk.blocks)
         parts.append((lambda conflict: keys.ancestor_index_name(chunk.start, conflict), sidecar))
     conflict = yield from store_once(parts, epoch, names_are_shared=below_end or _shares_names(keys))
-    name = keys.data_name(chunk.start, identity.suffix, conflict)
+    name = keys.data_name(chunk.start, suffix, conflict)
     return StoredChunk(DataObject(name, chunk.body.size, chunk.body.sha256), conflict, *chunk[1:])
 
 
@@ -136,14 +152,18 @@ def commit_stored(identity: PartitionIdentity, held: Held, chunk: StoredChunk) -
     def append(based_on: Marker) -> Protocol[Marker]:
         folded = yield from fold_tail(keys, based_on, stored)
         at = yield from recording_time(based_on)
-        epoch, tail_hash = chunk.leader_epoch, chunk.tail_hash
-        return markers.appended(folded, entry, chunk.gaps, nonce=nonce, leader_epoch=epoch, tail_hash=tail_hash, at=at)
+        return markers.appended(folded, entry, chunk.gaps, nonce=nonce, at=at, **newest_record(chunk))
 
     result = yield from swap_own_marker(keys.marker, held, append)
     if isinstance(keys, SeedLayoutKeys):
         sidecar_key = identity.key_prefix + keys.ancestor_index_name(chunk.start, chunk.conflict)
         yield from _follow_with_ancestor_marker(keys, sidecar_key)
     return result
+
+
+def newest_record(chunk: StoredChunk) -> dict[str, Any]:
+    """What the marker says of the last record, where it is the chunk's."""
+    return {"leader_epoch": chunk.leader_epoch, "tail_hash": chunk.tail_hash, "tail_key": chunk.tail_key}
 
 
 def _shares_names(keys: PartitionKeys) -> bool:
@@ -190,6 +210,7 @@ def index_of(identity: PartitionIdentity, marker: Marker, chunk: StoredChunk) ->
     newest_end = marker.spans[-1].next_offset if marker.spans else 0
     gaps_since_chunk = (gap for gap in marker.gaps if gap.start >= newest_end)
     return ChunkIndex(
+        version=2 if chunk.encryption else objects.VERSION,
         archive_id=identity.archive_id,
         topic=identity.topic,
         topic_id=identity.topic_id,
@@ -209,6 +230,7 @@ def index_of(identity: PartitionIdentity, marker: Marker, chunk: StoredChunk) ->
         data=chunk.data,
         previous=marker.last_chunk_index,
         gaps=(*gaps_since_chunk, *chunk.gaps),
+        encryption=chunk.encryption,
         blocks=blocks,
     )
 

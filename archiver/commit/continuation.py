@@ -6,7 +6,14 @@ that leaves the old chain as it was, and the next attempt replaces the new folde
 
 from typing import NamedTuple
 
-from archiver.commit.commit import FinishedChunk, PartitionIdentity, StoredChunk, index_of, store_data
+from archiver.commit.commit import (
+    FinishedChunk,
+    PartitionIdentity,
+    StoredChunk,
+    index_of,
+    newest_record,
+    store_data,
+)
 from archiver.commit.objects import Held, read_marker, store_once, swap_marker
 from archiver.commit.operations import NewToken, Protocol
 from archiver.commit.recovery import close_folder
@@ -83,9 +90,7 @@ def _begun(
             names_are_shared=True,
         )
         entry = markers.entry_of(index, keys.index_name(stored.start, conflict), body)
-        marker = markers.appended(
-            marker, entry, stored.gaps, nonce=nonce, leader_epoch=None, tail_hash=stored.tail_hash
-        )
+        marker = markers.appended(marker, entry, stored.gaps, nonce=nonce, **newest_record(stored))
     if marker.next_offset != turn.next_offset:
         marker = markers.advanced(marker, turn.next_offset, nonce=nonce, leader_epoch=None)
     return marker

@@ -40,7 +40,8 @@ def _insert(identity: PartitionIdentity, chunk: StoredChunk, writer: str) -> Pro
     )
     entry = markers.entry_of(index, keys.index_name(chunk.start, conflict), body)
     nonce: str = yield NewToken()
-    longer, pending = markers.inserted(marker, entry, chunk.gaps, nonce=nonce, tail_hash=chunk.tail_hash)
+    tail_hash, tail_key = chunk.tail_hash, chunk.tail_key
+    longer, pending = markers.inserted(marker, entry, chunk.gaps, nonce=nonce, tail_hash=tail_hash, tail_key=tail_key)
     longer = yield from store_catalogs(keys, longer, pending, {})
     return (yield from swap_marker(keys.marker, longer, held.etag))
 

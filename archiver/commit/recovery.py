@@ -24,6 +24,8 @@ from archiver.commit.operations import (
 )
 from archiver.errors import AssignmentLost, Diverged, Fenced, FolderClosed, GapRefused, OwnedByAnother, UnreadableRecord
 from blockgz_runtime.config.model import RunConfig
+from blockgz_runtime.encryption.keyring import keyring_of
+from blockgz_runtime.encryption.opening import required
 from blockgz_runtime.errors import StoreError, UsageError
 from blockgz_runtime.store.writer import StoredObject
 from index_format import marker as markers
@@ -208,11 +210,13 @@ def _claimed_as_it_is(marker: Marker, writer: str, nonce: str) -> Marker:
 def read_own(identity: PartitionIdentity, policy: TakeoverPolicy) -> Protocol[Held | None]:
     """The marker of a partition that this writer may claim; None where there is none.
 
-    Raises Diverged, OwnedByAnother or UsageError for one that it may not claim.
+    Raises Diverged, OwnedByAnother or UsageError for one that it may not claim, KeyMissing for an encrypted one
+    without its keys: nobody adds plain chunks to encrypted ones by mistake.
     """
     held = yield from read_marker(identity.keys.marker)
     if held is not None:
         _check_identity(identity, held.marker, policy)
+        _tail_secret(identity, held.marker)
         yield from _check_isolation(identity, held.marker)
     return held
 
@@ -339,8 +343,18 @@ def _newest_archived(marker: Marker | None, bounds: LogBounds) -> Protocol[Recor
 
 
 def _compare_tail(identity: PartitionIdentity, marker: Marker, newest: Record | Vanished | None) -> None:
-    if isinstance(newest, Record) and record_hash(newest) != marker.tail_hash:
+    if isinstance(newest, Record) and record_hash(newest, _tail_secret(identity, marker)) != marker.tail_hash:
         raise _another_record(identity, newest.offset)
+
+
+def _tail_secret(identity: PartitionIdentity, marker: Marker) -> bytes | None:
+    """The key of the marker's `tail_hash`; None where it has none.
+
+    Raises KeyMissing where it has one and the keys are not at hand.
+    """
+    if not marker.tail_key:
+        return None
+    return required(keyring_of(identity.encrypt), str(identity)).unwrap(marker.tail_key, str(identity))
 
 
 def _check_holes(identity: PartitionIdentity, marker: Marker, bounds: LogBounds) -> Protocol[None]:

@@ -9,7 +9,14 @@ from collections.abc import Callable, Iterator
 
 from archiver.doctor.cluster_checks import ClusterChecks
 from archiver.doctor.findings import Finding, Verdict, carefully
-from archiver.doctor.machine_checks import check_buffer, check_kernels, check_store, check_versions, found_archive
+from archiver.doctor.machine_checks import (
+    check_buffer,
+    check_kernels,
+    check_keys,
+    check_store,
+    check_versions,
+    found_archive,
+)
 from blockgz_runtime.config.model import RunConfig
 from index_format.errors import BlockgzError
 
@@ -33,6 +40,7 @@ def examine(config: RunConfig, wall: Callable[[], float] = time.time) -> Iterato
             yield Finding(name, Verdict.WARN, "could not be checked: no broker answered")
     yield from carefully("open files", kafka.open_files)
     yield from carefully("buffer", lambda: check_buffer(config))
+    yield from carefully("keys", lambda: check_keys(config))
     yield from carefully("store", lambda: check_store(config, wall, kafka.cluster_id))
 
 

@@ -14,6 +14,7 @@ from confluent_kafka import libversion
 from archiver.doctor.findings import Finding, Verdict, carefully, failed, one_line
 from archiver.doctor.judging import judge_clock, judge_identity, judge_space
 from blockgz_runtime.config.model import RunConfig
+from blockgz_runtime.encryption.keyring import keyring_of
 from blockgz_runtime.errors import StoreUnfit
 from blockgz_runtime.program.version import kernel_words, kernels
 from blockgz_runtime.store.address import LocalAddress, parse_address
@@ -63,6 +64,15 @@ def check_buffer(config: RunConfig) -> Iterator[Finding]:
         yield Finding("buffer", Verdict.FAIL, detail, "fix it, or set another --buffer-dir")
         return
     yield judge_space(folder, free, config.buffer_bytes)
+
+
+def check_keys(config: RunConfig) -> Iterator[Finding]:
+    """Whether the keys of encrypted chunks can be had, and wrap and open a key; nothing where none are asked for."""
+    keyring = keyring_of(config.encrypt)
+    if keyring is not None:
+        made = keyring.new_key()
+        keyring.unwrap(made.wrapped, "a key")
+        yield Finding("keys", Verdict.OK, f"chunks are encrypted; the newest key is {keyring.newest_id}")
 
 
 def existing(folder: Path) -> Path:

@@ -12,13 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from archiver.commit.commit import FinishedChunk
+from archiver.commit.sealing import Sealing
 from archiver.errors import UnencodableRecord
 from archiver.ingest.buffer import BufferFile
 from archiver.ingest.roll_policy import OpenChunkFacts, RollLimits
 from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.errors import BufferFull
-from index_format.blocks import COMPRESSORS, BlockBuilder, Compressor, RawBlock, decode_block
-from index_format.chunk_index import BlockEntry, Gap
+from index_format.blocks import COMPRESSORS, BlockBuilder, Compressor, RawBlock, block_crc32, decode_block
+from index_format.chunk_index import AUTHENTICATED, BlockEntry, Encryption, Gap
 from index_format.keys import ChunkStart
 from index_format.record_formats import RecordFormat, record_format
 from index_format.records import TIMESTAMP_TYPES, record_at, record_hash
@@ -66,15 +67,17 @@ class RecordMark(NamedTuple):
     leader_epoch: int | None
 
     @classmethod
-    def of(cls, batch: pa.RecordBatch, row: int, leader_epoch: int | None) -> "RecordMark":
+    def of(cls, batch: pa.RecordBatch, row: int, leader_epoch: int | None, secret: bytes | None = None) -> "RecordMark":
+        """With `secret` the hash is an HMAC."""
         record = record_at(batch, row)
-        return cls(record.offset, record.timestamp, record_hash(record), leader_epoch)
+        return cls(record.offset, record.timestamp, record_hash(record, secret), leader_epoch)
 
 
 class WaitingBlock(NamedTuple):
     """A block that the buffer did not take yet."""
 
     member: bytes
+    """Not encrypted yet: with what, depends on the chunk that it becomes part of."""
     entry: BlockEntry
     """Its place in the data is told once it is written."""
     first: tuple[int, int]
@@ -85,9 +88,21 @@ class WaitingBlock(NamedTuple):
 class ChunkBuilder:
     """Builds one chunk from consecutive records of a partition. Not safe for use by two threads at once."""
 
-    def __init__(self, settings: ChunkSettings, buffer: BufferFile, start_offset: int, opened_at: float = 0.0) -> None:
-        """`start_offset` is where the chain so far ends; `opened_at` in seconds of a monotonic clock."""
+    def __init__(
+        self,
+        settings: ChunkSettings,
+        buffer: BufferFile,
+        start_offset: int,
+        opened_at: float = 0.0,
+        sealing: Sealing | None = None,
+    ) -> None:
+        """`start_offset` is where the chain so far ends; `opened_at` in seconds of a monotonic clock.
+
+        `sealing` encrypts the chunk, what is in its buffer included.
+        """
         self._settings = settings
+        self._sealing = sealing
+        self._seal = sealing.of_chunk(start_offset) if sealing else None
         self._format = settings.record_format
         self._buffer = buffer
         self._start_offset = start_offset
@@ -192,14 +207,17 @@ class ChunkBuilder:
         self._first = self._first or self._open_first
         for block in self._builder.add(batch):
             end = int(np.searchsorted(offsets.to_numpy(), block.summary.last_offset, side="right"))
-            last = RecordMark.of(batch, end - 1, leader_epoch) if end else self._last
+            last = self._mark(batch, end - 1, leader_epoch) if end else self._last
             assert last is not None
             self._write(block, last)
             if end < batch.num_rows:
                 self._open_first = (offsets[end].as_py(), timestamps[end].as_py())
-        self._last = RecordMark.of(batch, batch.num_rows - 1, leader_epoch)
+        self._last = self._mark(batch, batch.num_rows - 1, leader_epoch)
         self._num_records += batch.num_rows
         self._last_record_at = now
+
+    def _mark(self, batch: pa.RecordBatch, row: int, leader_epoch: int | None) -> RecordMark:
+        return RecordMark.of(batch, row, leader_epoch, self._seal.tail_secret if self._seal else None)
 
     def skip(self, offset: int) -> None:
         """Note an offset that is left out; those with no record between them become one gap."""
@@ -231,7 +249,7 @@ class ChunkBuilder:
         end = self._written_to
         if end is None or not self._waiting:
             return None
-        rest = ChunkBuilder(self._settings, buffer, end.offset + 1, self._opened_at)
+        rest = ChunkBuilder(self._settings, buffer, end.offset + 1, self._opened_at, self._sealing)
         rest._builder, self._builder = self._builder, None
         rest._waiting, self._waiting = self._waiting, rest._waiting
         rest._full, self._full = self._full, None
@@ -257,6 +275,8 @@ class ChunkBuilder:
             timestamp_type=TIMESTAMP_TYPES[self._timestamp_type],
             leader_epoch=last.leader_epoch,
             tail_hash=last.tail_hash,
+            encryption=self._seal.encryption if self._seal else msgspec.UNSET,
+            tail_key=self._seal.tail_key if self._seal else msgspec.UNSET,
         )
 
     def _entries(self) -> Iterator[BlockEntry]:
@@ -270,7 +290,8 @@ class ChunkBuilder:
 
     def _write(self, block: RawBlock, last: RecordMark) -> None:
         member = self._settings.compressor.compress(block.raw)
-        self._waiting.append(WaitingBlock(member, block.entry(0, len(member)), self._open_first, last))
+        crc32 = AUTHENTICATED if self._seal else None  # until it is that of the encrypted bytes
+        self._waiting.append(WaitingBlock(member, block.entry(0, len(member), crc32), self._open_first, last))
         if self._full is None:
             self.write_again()
 
@@ -280,6 +301,9 @@ class ChunkBuilder:
         while self._waiting:
             member, entry, _, last = self._waiting[0]
             at = self._buffer.size
+            if self._seal:
+                member = self._seal.cipher.sealed(self.facts.num_blocks, member)
+                entry = msgspec.structs.replace(entry, byte_length=len(member), crc32=block_crc32(member))
             try:
                 self._buffer.append(member)
             except BufferFull as error:
@@ -302,22 +326,32 @@ class Encoding(NamedTuple):
     record_format: str
     codec: str
     timestamp_type: str
+    encryption: Encryption | msgspec.UnsetType = msgspec.UNSET
 
 
 def part_below(
-    end: int, finished: FinishedChunk, codec: str, settings: ChunkSettings, buffer: BufferFile
+    end: int,
+    finished: FinishedChunk,
+    codec: str,
+    settings: ChunkSettings,
+    buffer: BufferFile,
+    sealing: Sealing | None = None,
 ) -> tuple[ChunkBuilder, FinishedChunk] | None:
     """The records of a finished chunk below offset `end`, as a chunk of their own; None where there are none.
 
     Its blocks are encoded again, in `buffer`, which the builder holds. Raises BufferFailed.
     """
     encoding = Encoding(settings.record_format.name, codec, finished.timestamp_type)
-    part = ChunkBuilder(settings, buffer, finished.start.position)
+    part = ChunkBuilder(settings, buffer, finished.start.position, sealing=sealing)
+    opened = sealing.opener(finished.start.position, finished.encryption) if sealing and finished.encryption else None
     with finished.body.reading(), finished.body.path.open("rb") as file:
-        for entry in finished.blocks:
+        for number, entry in enumerate(finished.blocks):
             if entry.first_record_offset >= end:
                 break
-            batch = decode_block(file.read(entry.byte_length), entry, encoding, sys.maxsize)
+            member = file.read(entry.byte_length)
+            if opened is not None:
+                member, entry = opened(number, member, entry)  # noqa: PLW2901 - the block as it was compressed
+            batch = decode_block(member, entry, encoding, sys.maxsize)
             part.add(batch.filter(pc.less(batch.column("offset"), end)), finished.leader_epoch, 0.0)
     if not part.facts.num_records:
         part.discard()

@@ -295,7 +295,8 @@ class PartitionArchiver:
         if state.chunk is not None:
             return state.chunk
         start_offset = state.position if state.chain_end is None else state.chain_end
-        chunk = ChunkBuilder(self._settings, self._buffer.new_file(), start_offset, opened_at=self._clock())
+        sealing, now = self._identity.sealing, self._clock()
+        chunk = ChunkBuilder(self._settings, self._buffer.new_file(), start_offset, opened_at=now, sealing=sealing)
         self._change(ArchivingState.opened, chunk, start_offset)
         return chunk
 
@@ -375,7 +376,8 @@ class PartitionArchiver:
         """Commit the records below an offset; gives their number."""
         if isinstance(content, CommitProgress):
             return 0
-        part = part_below(offset, content, self._identity.codec, self._settings, self._buffer.new_file())
+        codec, sealing = self._identity.codec, self._identity.sealing
+        part = part_below(offset, content, codec, self._settings, self._buffer.new_file(), sealing)
         if part is None:
             return 0
         builder, finished = part

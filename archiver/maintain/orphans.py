@@ -9,7 +9,7 @@ from index_format.ancestor.index import decode_old_index
 from index_format.ancestor.members import MemberScanner, Scanned
 from index_format.chunk_index import DEFAULT_MAX_BLOCK_BYTES, ChunkIndex, Gap
 from index_format.errors import FormatError
-from index_format.keys import INDEX_SUFFIX, ObjectKey, ObjectKind, PartitionKeys
+from index_format.keys import ENCRYPTED_SUFFIX, INDEX_SUFFIX, ObjectKey, ObjectKind, PartitionKeys
 from index_format.rebuild import blocks_of, scan_frames
 
 READ_BYTES = 4 * 1024 * 1024
@@ -76,6 +76,8 @@ def pieces(store: ToolStore, key: str, size: int) -> Iterator[bytes]:
 
 def _scanned_offsets(store: ToolStore, found: Found) -> list[range] | None:
     key = found.name
+    if key.key.endswith(ENCRYPTED_SUFFIX):
+        return None
     sidecar = store.get(key.stem + INDEX_SUFFIX)
     try:
         if sidecar is not None:

@@ -448,7 +448,7 @@ def _data_stem(store: ToolStore, chain: Chain, entry: ChunkEntry) -> str | None:
         if stored is None:
             return None
         index = markers.decode_index(stored.body, entry, chain.marker.topic, chain.marker.partition)
-        ending = data_suffix(index.record_format, index.codec)
+        ending = data_suffix(index.record_format, index.codec, encrypted=bool(index.encryption))
         data = chain.keys.check_name(index.data.name, index.start_offset, ending)
     except FormatError:
         return None

@@ -44,6 +44,8 @@ class ImportSettings:
     compressor: Compressor
     block_bytes: int
     chunk_bytes: int
+    encrypt: str | None = None
+    """Where the keys are to encrypt chunks with."""
 
 
 @dataclass
@@ -156,6 +158,7 @@ def import_partition(
             # The ancestor's consumers read everything, aborted transactions included.
             isolation_level="read_uncommitted",
             key_prefix=target.prefix,
+            encrypt=settings.encrypt,
         )
         driver = Driver(target, OldLog(reader, partition), wait, lambda: True)
         policy = TakeoverPolicy(gaps_are_recorded=True, other_groups_are_replaced=False)
@@ -238,7 +241,8 @@ class _Importer:
         if self._chunk is None:
             chain_end = self._held.marker.chain_end
             start_offset = self._position if chain_end is None else chain_end
-            self._chunk = ChunkBuilder(self._chunks, self._buffer.new_file(), start_offset)
+            sealing = self._identity.sealing
+            self._chunk = ChunkBuilder(self._chunks, self._buffer.new_file(), start_offset, sealing=sealing)
         return self._chunk
 
     def _commit_chunk(self) -> None:

@@ -20,6 +20,8 @@ from archiver.ingest.roll_policy import blocks_to_end, roll_reason, rows_that_fi
 from archiver.spark.context import WriteContext
 from archiver.spark.errors import BatchRefused
 from archiver.spark.rows import SortedRun, SourcePartition, sorted_runs
+from blockgz_runtime.encryption.keyring import Keyring, keyring_of
+from blockgz_runtime.encryption.opening import opened_block
 from blockgz_runtime.errors import StoreError
 from blockgz_runtime.store.opening import default_buffer_root
 from blockgz_runtime.store.writer import ToolStore
@@ -30,7 +32,7 @@ from index_format.errors import MalformedObject
 from index_format.keys import INDEX_SUFFIXES, PartitionKeys, data_suffix, is_catalog_name
 from index_format.marker import CatalogReference, ChunkEntry, Marker
 from index_format.records import Record, iter_records, record_hash
-from index_format.seek import span_at_or_after
+from index_format.seek import block_at_or_after, span_at_or_after
 
 OPEN_BLOCKS_SHARE = 0.25
 """Of the task's memory, what blocks that are not full may take, beside the records that wait to be sorted."""
@@ -125,7 +127,8 @@ class PartitionWriter:
         while batch.num_rows:
             if self._chunk is None:
                 start_offset = self._end.start_of(batch.column("offset")[0].as_py())
-                self._chunk = ChunkBuilder(self._settings, self._buffer.new_file(), start_offset)
+                sealing = self._identity.sealing
+                self._chunk = ChunkBuilder(self._settings, self._buffer.new_file(), start_offset, sealing=sealing)
                 self._gaps = []
                 self._position = batch.column("offset")[0].as_py()
             chunk = self._chunk
@@ -191,7 +194,7 @@ class PartitionWriter:
     def _compare(self, marker: Marker, known: pa.RecordBatch) -> None:
         """Records of another topic by the same name must not pass for what is archived already."""
         (newest,) = iter_records(known.slice(known.num_rows - 1))
-        if differs(self._context.store, self._identity.keys, marker, newest):
+        if differs(self._context.store, self._identity.keys, marker, newest, keyring_of(self._identity.encrypt)):
             raise Diverged(
                 f"{self._partition}: the record at offset {newest.offset} is not the one that was archived",
                 why="the topic was created again, or its records were changed on the way",
@@ -230,10 +233,13 @@ def too_late(marker: Marker, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
     return late
 
 
-def differs(store: ToolStore, keys: PartitionKeys, marker: Marker, record: Record) -> bool:
+def differs(
+    store: ToolStore, keys: PartitionKeys, marker: Marker, record: Record, keyring: Keyring | None = None
+) -> bool:
     """Whether the archive holds another record at that offset; False where it holds none there.
 
-    Record format `text` keeps values, so no more is compared. Raises StoreError, AccessDenied or FormatError.
+    Record format `text` keeps values, so no more is compared. Raises StoreError, AccessDenied or FormatError, or
+    KeyMissing for an encrypted chunk.
     """
     entry = _entry_at(store, keys, marker, record.offset)
     if entry is None:
@@ -241,12 +247,14 @@ def differs(store: ToolStore, keys: PartitionKeys, marker: Marker, record: Recor
     index_name = keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[keys.layout])
     found = _get(store, keys.chunks + index_name)
     index = markers.decode_index(found, entry, marker.topic, marker.partition)
-    block = next((each for each in index.blocks if each.last_record_offset >= record.offset), None)
-    if block is None or block.first_record_offset > record.offset:
+    number = block_at_or_after(index.blocks, record.offset)
+    if number is None or index.blocks[number].first_record_offset > record.offset:
         return False
-    name = keys.check_name(index.data.name, index.start_offset, data_suffix(index.record_format, index.codec))
-    member = store.get_range(keys.chunks + name, block.byte_offset, block.byte_end)
-    batch = decode_block(member, block, index, DEFAULT_MAX_BLOCK_BYTES)
+    ending = data_suffix(index.record_format, index.codec, encrypted=bool(index.encryption))
+    key = keys.chunks + keys.check_name(index.data.name, index.start_offset, ending)
+    block = index.blocks[number]
+    member = store.get_range(key, block.byte_offset, block.byte_end)
+    batch = decode_block(*opened_block(member, number, index, key, keyring), index, DEFAULT_MAX_BLOCK_BYTES)
     archived = next((each for each in iter_records(batch) if each.offset == record.offset), None)
     if archived is None:
         return False

@@ -32,6 +32,7 @@ SPARK_NAMES = {
     "zstdLevel": "zstd_level",
     "blockBytes": "block_bytes",
     "keyFilter": "key_filter",
+    "encrypt": "encrypt",
     "chunkBytes": "chunk_bytes",
     "chunkRecords": "chunk_records",
     "chunkSpan": "chunk_span",

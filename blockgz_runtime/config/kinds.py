@@ -133,6 +133,7 @@ _EXAMPLES = {
     "archive": "s3://bucket/prefix, file:///dir or ./dir",
     "bootstrap_servers": "HOST:PORT, several separated by commas",
     "http": "HOST:PORT, such as 127.0.0.1:9404",
+    "encrypt": "file:/path, env:NAME or kms:ARN",
     "endpoint_url": "a URL such as http://localhost:9000",
     **dict.fromkeys(REFERENCES, "${file:/path} or ${env:NAME}"),
     "proxy_url": "a URL such as http://proxy:3128",

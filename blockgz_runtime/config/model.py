@@ -24,6 +24,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from blockgz_runtime.encryption.keyring import parse_keys
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.kafka.secrets import is_secret
 from blockgz_runtime.store.address import LocalAddress, parse_address
@@ -173,6 +174,8 @@ class RunConfig(BaseModel):
     """Close a chunk before its records' timestamps span this much."""
     key_filter: OptionalKeyBits = None
     """Bits per key, such as 10, for a filter of each block's keys: a search by key reads few others."""
+    encrypt: str | None = None
+    """Keys to encrypt chunks with: file:/path, env:NAME or kms:ARN; several separated by commas, the newest last."""
     codec: Literal["gzip", "zstd"] = "gzip"
     """Compression of blocks: every tool reads gzip; zstd is smaller."""
     gzip_library: Literal["isal", "zlib"] = "isal"
@@ -246,6 +249,13 @@ class RunConfig(BaseModel):
             check_setting(str(info.field_name), value)
         return value
 
+    @field_validator("encrypt")
+    @classmethod
+    def _check_keys(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_keys(value)
+        return value
+
     @field_validator("dlq_topic")
     @classmethod
     def _check_topic(cls, value: str | None) -> str | None:
@@ -284,6 +294,18 @@ class RunConfig(BaseModel):
                 ("layout", "codec"),
                 "layout seed supports only gzip, because its readers know no other",
                 "set codec to gzip, or layout to topic",
+            )
+        if self.layout == "seed" and self.encrypt is not None:
+            raise _together(
+                ("layout", "encrypt"),
+                "layout seed is for readers that know no encryption",
+                "set layout to topic, or leave encrypt out",
+            )
+        if self.key_filter is not None and self.encrypt is not None:
+            raise _together(
+                ("key_filter", "encrypt"),
+                "key filters tell who has no key which record keys a block is likely to hold",
+                "leave key_filter out",
             )
         if self.gzip_library == "isal" and self.gzip_level is not None and self.gzip_level > 3:
             raise _together(

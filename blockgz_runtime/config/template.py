@@ -32,6 +32,7 @@ EXAMPLES = {
     "acl": "bucket-owner-full-control",
     "object_tags": "team=data,env=prod",
     "checksum_algorithm": "SHA256",
+    "encrypt": "file:/etc/blockgz/keys",
     "gzip_level": "1",
     "buffer_dir": "/var/lib/blockgz/buffer",
     "dlq_topic": "orders-dead",

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from blockgz_runtime.encryption.keyring import FORMS, parse_keys
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.options import SIZE, F, Option, OptionSet, choice_option, with_options
 from blockgz_runtime.store.s3_settings import CHECKSUMS, ENCRYPTIONS, S3Settings
@@ -64,6 +65,34 @@ s3_options = OptionSet("s3", _settings, *_CONNECTION)
 
 writing_s3_options = OptionSet("s3", _settings, *_CONNECTION, *_OBJECTS)
 """Adds all of S3's settings; passes `s3: S3Settings`."""
+
+
+def _checked_keys(keys: str) -> str:
+    try:
+        parse_keys(keys)
+    except ValueError as error:
+        raise UsageError("the keys cannot be used", why=str(error), remedy=f"write {FORMS}") from error
+    return keys
+
+
+encrypt_option = Option(
+    "--encrypt",
+    metavar="KEYS",
+    envvar="BLOCKGZ_ENCRYPT",
+    parse=_checked_keys,
+    help="Keys to encrypt chunks with: file:/path, env:NAME or kms:ARN; separated by commas, the newest last.",
+)
+"""Passes `encrypt: str | None`."""
+
+keys_option = Option(
+    "--keys",
+    "keyring",
+    metavar="KEYS",
+    envvar="BLOCKGZ_KEYS",
+    parse=_checked_keys,
+    help="Keys of an encrypted archive: file:/path, env:NAME or kms:ARN, separated by commas.",
+)
+"""Passes `keyring: str | None`."""
 
 max_block_option = Option(
     "--max-block-bytes",

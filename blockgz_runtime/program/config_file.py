@@ -24,6 +24,8 @@ SHARED = {
     "archive": "archive",
     "bootstrap_server": "bootstrap_servers",
     "bootstrap_servers": "bootstrap_servers",
+    "encrypt": "encrypt",
+    "keyring": "encrypt",
     **{each.name: each.name for each in fields(S3Settings)},
 }
 """Parameters of commands, and the field that gives their default; what else is set of Kafka, `kafka_options` merges."""

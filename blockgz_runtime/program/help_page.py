@@ -24,7 +24,7 @@ GROUPS = {
     "Reports": ("paths", "sign_key", "since_report", "key"),
     "Chunks and blocks": (
         *("chunk_bytes", "chunk_records", "chunk_interval", "chunk_idle", "chunk_span", "block_bytes", "key_filter"),
-        *("layout", "record_format", "codec", "gzip_library", "gzip_level", "zstd_level"),
+        *("layout", "record_format", "encrypt", "codec", "gzip_library", "gzip_level", "zstd_level"),
     ),
     "Reading from Kafka": (
         *("isolation_level", "group_id", "group_protocol", "group_instance_id", "topic_refresh"),
@@ -34,7 +34,7 @@ GROUPS = {
         *("workers", "memory", "buffer_dir", "buffer_bytes", "grace", "http", "log_format"),
         *("single_writer", "takeover"),
     ),
-    "Reading archives": ("on_damage", "cache", "max_block_bytes", "old_format", "key_delimiter"),
+    "Reading archives": ("keyring", "on_damage", "cache", "max_block_bytes", "old_format", "key_delimiter"),
     "Spark": ("master", "jars", "settings", "task_bytes", "min_tasks", "checkpoint"),
     "S3": (
         *("region", "endpoint_url", "profile", "role_arn", "external_id", "proxy_url", "customer_key"),

@@ -100,7 +100,7 @@ def print_result(plan: ReplayPlan, result: ReplayResult) -> None:
 def proof_command(job: str, jobs: str | None, properties: Mapping[str, str], archive: ArchivePlace) -> str:
     """The command that proves what a job wrote; settings of the connection (-X) are to be added."""
     words = ["replayer", "verify", "--job", job, "-a", str(archive.address), "-b", properties["bootstrap.servers"]]
-    given = {"jobs": jobs, **asdict(archive.s3)}
+    given = {"jobs": jobs, "keys": archive.keys, **asdict(archive.s3)}
     for name, value in given.items():
         if value is not None and masked_urls(value) == value:  # that of a proxy may have a password
             words += [f"--{name.replace('_', '-')}", value]

@@ -64,6 +64,11 @@ def print_report(report: ArchiveReport) -> None:
             click.echo(f"{place} erased: {listed([f'[{start}..{end})' for start, end in partition.erased])}")
         for gap in partition.gaps:
             click.echo(f"WARNING {place} recorded gap [{gap.start}..{gap.end}): {gap.reason}")
+        if partition.unopened:
+            click.echo(
+                f"WARNING {place} {partition.unopened} chunks are encrypted: without their keys (--keys), only their "
+                "bytes were checked, not their contents"
+            )
         for damage in partition.damage:
             click.echo(f"FAILURE {place} {damage.key}: {damage.reason}")
         for lost in partition.lost:

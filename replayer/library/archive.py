@@ -321,20 +321,22 @@ def open_archive(
     access_key_id: str | None = None,
     secret_access_key: str | None = None,
     session_token: str | None = None,
+    keys: str | None = None,
     max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES,
     use_cache: bool = True,
 ) -> Archive:
     """The archive at s3://bucket/prefix, file:///dir or a folder; use it in a `with` block, or close it.
 
     `endpoint_url` to `session_token` are for S3; the last four are `${file:/path}` or `${env:NAME}`. Without an access
-    key, credentials come from AWS's own chain. Indexes are kept in this machine's cache if `use_cache`.
+    key, credentials come from AWS's own chain. `keys` are those of an encrypted archive: file:/path, env:NAME or
+    kms:ARN, separated by commas. Indexes are kept in this machine's cache if `use_cache`.
     Raises UsageError for what is no address; whether an archive is there shows with the first use.
     """
     s3 = S3Settings(
         *(endpoint_url, region, profile, proxy_url, role_arn, external_id, customer_key),
         *(access_key_id, secret_access_key, session_token),
     )
-    place = ArchivePlace(parse_address(str(url)), s3, max_block_bytes, ANCESTORS_FORMAT)
+    place = ArchivePlace(parse_address(str(url)), s3, max_block_bytes, ANCESTORS_FORMAT, keys)
     folder = default_folder() if use_cache else None
     return Archive(place.absolute(), None if folder is None else DiskCache(folder))
 

@@ -6,6 +6,7 @@ from copy import copy
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from blockgz_runtime.encryption.keyring import Keyring
 from blockgz_runtime.errors import AccessDenied, NoArchiveThere, NotInArchive, ObjectMissing
 from blockgz_runtime.store.reader import ObjectReader
 from index_format import objects
@@ -75,10 +76,12 @@ class Archive:
         max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES,
         find_other: Callable[[ObjectReader], Awaitable[OtherArchive | None]] | None = None,
         cache: ObjectCache | None = None,
+        keyring: Keyring | None = None,
     ) -> None:
         """`find_other` looks for an archive of another kind, once, where there is no current one."""
         self.reader = reader
         self.max_block_bytes = max_block_bytes
+        self.keyring = keyring
         self._cache = cache
         self._layouts = tuple(LAYOUTS)
         self._find_other = find_other
@@ -284,7 +287,8 @@ class Archive:
                     f"{keys.marker} is not this partition's marker", why=f"it names {marker.topic}:{marker.partition}"
                 )
             reopen = partial(self._reopened, folder, partition)
-            return ArchivedPartition(self.reader, keys, marker, self.max_block_bytes, self._cache, (), reopen)
+            limit, cache, keyring = self.max_block_bytes, self._cache, self.keyring
+            return ArchivedPartition(self.reader, keys, marker, limit, cache, (), reopen, keyring)
         if denied is not None:
             raise denied
         return None

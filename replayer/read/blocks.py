@@ -11,9 +11,11 @@ from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from blockgz_runtime.encryption.opening import opened_block
 from blockgz_runtime.errors import ObjectTruncated
-from index_format.blocks import count_records, decode_block, decode_block_near, decode_parts
+from index_format.blocks import Stored, count_records, decode_block, decode_block_near, decode_parts
 from index_format.chunk_index import BlockEntry
+from index_format.encryption import check_stored
 from index_format.errors import BlockgzError, CorruptBlock, TooLarge
 from index_format.marker import ChunkEntry
 from index_format.seek import TimeBounded, blocks_between, range_groups
@@ -154,25 +156,37 @@ async def read_block(partition: ArchivedPartition, chunk: Chunk, number: int) ->
 def decoded(block: StoredBlock, max_bytes: int) -> pa.RecordBatch:
     """The records of a block; raises TooLarge, CorruptBlock or UnsupportedVersion."""
     with _located(block):
-        return decode_block(block.member, block.entry, block.chunk.index, max_bytes)
+        return decode_block(*opened(block), block.chunk.index, max_bytes)
 
 
 def decoded_parts(block: StoredBlock, max_bytes: int) -> list[pa.RecordBatch]:
     """The same, a large block as several batches, each small or of one record; raises as `decoded` does."""
     with _located(block):
-        return decode_parts(block.member, block.entry, block.chunk.index, max_bytes)
+        return decode_parts(*opened(block), block.chunk.index, max_bytes)
 
 
 def decoded_near(block: StoredBlock, offsets: Sequence[int], max_bytes: int) -> pa.RecordBatch:
     """Of those the ones at some offsets within the block, or the nearest on both sides; raises as `decoded` does."""
     with _located(block):
-        return decode_block_near(block.member, block.entry, block.chunk.index, max_bytes, offsets)
+        return decode_block_near(*opened(block), block.chunk.index, max_bytes, offsets)
 
 
 def counted(block: StoredBlock, max_bytes: int) -> int:
     """How many records a block holds, its checksum compared; raises as `decoded` does."""
     with _located(block):
-        return count_records(block.member, block.entry, block.chunk.index, max_bytes)
+        return count_records(*opened(block), block.chunk.index, max_bytes)
+
+
+def check_unopened(block: StoredBlock) -> None:
+    """Raises CorruptBlock unless the bytes of an encrypted block are those that its index describes; takes no key."""
+    with _located(block):
+        check_stored(block.member, block.entry)
+
+
+def opened(block: StoredBlock) -> tuple[Stored, BlockEntry]:
+    """The block's member or frame and its entry, decrypted where it is encrypted; raises KeyMissing, CorruptBlock."""
+    chunk = block.chunk
+    return opened_block(block.member, block.number, chunk.index, chunk.data_key, chunk.keyring)
 
 
 @contextmanager

@@ -11,6 +11,8 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
+from blockgz_runtime.encryption.keyring import Keyring
+from blockgz_runtime.encryption.opening import required
 from blockgz_runtime.errors import NotInArchive
 from blockgz_runtime.store.reader import ObjectReader
 from index_format import objects
@@ -46,6 +48,8 @@ class Chunk:
     entry: ChunkEntry
     index: ChunkIndex
     data_key: str
+    keyring: Keyring | None = None
+    """What opens its blocks where it is encrypted."""
 
 
 class ObjectCache(Protocol):
@@ -95,9 +99,11 @@ class ArchivedPartition:
         cache: ObjectCache | None = None,
         older: Sequence[OlderFolder] = (),
         reopen: Callable[[ObjectReader], Awaitable["ArchivedPartition"]] | None = None,
+        keyring: Keyring | None = None,
     ) -> None:
         """`older`: the folders that it continues, oldest first. `reopen` reads its marker again, as `newer` asks."""
         self.reader = reader
+        self.keyring = keyring
         self.keys = keys
         self.marker = marker
         self.max_block_bytes = max_block_bytes
@@ -163,6 +169,20 @@ class ArchivedPartition:
             zip([*(folder.keys for folder in self._older), self.keys], starts or [self.own_start], strict=True)
         )
 
+    async def check_keys(self) -> None:
+        """Raises KeyMissing where its newest chunk is encrypted and the keys are not at hand: before a long work."""
+        if self.marker.tail_key:
+            keyring = required(self.keyring, str(self))
+            await asyncio.to_thread(keyring.unwrap, self.marker.tail_key, str(self))
+
+    def tail_secret(self) -> bytes | None:
+        """The key of the marker's `tail_hash`; None where it has none, or no keys are at hand.
+
+        It may ask a key service. Raises KeyMissing.
+        """
+        wrapped = self.marker.tail_key
+        return self.keyring.unwrap(wrapped, str(self)) if wrapped and self.keyring else None
+
     @cached_property
     def listed_gaps(self) -> tuple[Gap, ...]:
         """The gaps that are known without reading a catalog, as far as they tell a reader something."""
@@ -215,9 +235,8 @@ class ArchivedPartition:
         """
         older = [await self._cut(folder.keys, folder, offset) for folder in self._older]
         older.append(await self._cut(self.keys, None, offset))
-        return ArchivedPartition(
-            self.reader, newer.keys, newer.marker, self.max_block_bytes, self._cache, older, newer._reopen
-        )
+        limit, cache, reopen = self.max_block_bytes, self._cache, newer._reopen
+        return ArchivedPartition(self.reader, newer.keys, newer.marker, limit, cache, older, reopen, self.keyring)
 
     async def newer(self, offset: int | None = None) -> "ArchivedPartition | None":
         """The partition as its marker is now, where that leads to something else: at an offset, or in its catalogs.
@@ -322,9 +341,9 @@ class ArchivedPartition:
         keys, stored = self.keys_of(entry), self.as_stored(entry)
         name = keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[keys.layout])
         index = decode_index(await self._get(keys.chunks + name, entry.sha256), stored, self.topic, self.partition)
-        suffix = data_suffix(index.record_format, index.codec)
+        suffix = data_suffix(index.record_format, index.codec, encrypted=bool(index.encryption))
         data_name = keys.check_name(index.data.name, index.start_offset, suffix)
-        chunk = Chunk(entry, index, keys.chunks + data_name)
+        chunk = Chunk(entry, index, keys.chunks + data_name, self.keyring)
         self._chunks[entry.name] = chunk
         if len(self._chunks) > REMEMBERED_CHUNKS:
             self._chunks.popitem(last=False)

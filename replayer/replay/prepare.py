@@ -354,11 +354,13 @@ async def asked_job(
 ) -> tuple[list[Selection], Job]:
     """What a request selects, and the job that this is; `more` is what else makes it another one.
 
-    Raises NotInArchive.
+    Raises NotInArchive, or KeyMissing.
     """
     selections = await request.selection.select(archive, request.topic)
     if not selections:
         raise NotInArchive(f"no partition of {request.topic.topic} is archived yet", why="there is nothing to replay")
+    for each in selections:
+        await each.partition.check_keys()
     partition = selections[0].partition
     numbers = "all" if request.topic.partitions is None else ",".join(map(str, request.topic.partitions))
     asked = (numbers, *request.selection.asked, *more)

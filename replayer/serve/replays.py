@@ -402,6 +402,7 @@ def environment_of(settings: ServeSettings) -> dict[str, str]:
     given: dict[str, Any] = {
         "archive": place.address,
         "max_block_bytes": place.max_block_bytes,
+        "keys": place.keys,
         "jobs": settings.jobs,
         "bootstrap_server": settings.kafka.get("bootstrap.servers"),
         **asdict(place.s3),

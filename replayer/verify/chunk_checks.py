@@ -1,5 +1,6 @@
 """Checking the data of chunks, in order: what is found can be told from one process to another and put together."""
 
+import asyncio
 import hashlib
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -20,6 +21,7 @@ from index_format.marker import ChunkEntry
 from index_format.records import record_hash, record_view
 from replayer.read.blocks import (
     StoredBlock,
+    check_unopened,
     counted,
     decoded_parts,
     readable_chunks,
@@ -105,6 +107,8 @@ class ChunkFindings:
     """Of the last record, where it was decoded from a lossless format."""
     digests: Digests | None = None
     """Of all records, where every one was decoded."""
+    unopened: int = 0
+    """Chunks whose contents should have been looked at, and are encrypted with keys that were not given."""
 
 
 def joined(parts: Sequence[ChunkFindings]) -> ChunkFindings:
@@ -119,6 +123,7 @@ def joined(parts: Sequence[ChunkFindings]) -> ChunkFindings:
         lost_records=sum(part.lost_records for part in parts),
         recounted=sum(part.recounted for part in parts),
         last_hash=parts[-1].last_hash if parts else None,
+        unopened=sum(part.unopened for part in parts),
     )
 
 
@@ -138,9 +143,12 @@ class _ChunkChecks:
         self._sizes: dict[str, int] = {}
         self._chunk: _ChunkUnderWay | None = None
         self._digest = RecordsDigest()
+        self._tail_secret: bytes | None = None
 
     async def run(self, entries: AsyncIterator[ChunkEntry]) -> ChunkFindings:
         found = self._found
+        if self._depth is Depth.RECORDS:
+            self._tail_secret = await asyncio.to_thread(self._partition.tail_secret)
         async for item in self._checked(entries):
             if isinstance(item, Chunk):
                 self._end_chunk()
@@ -150,7 +158,7 @@ class _ChunkChecks:
             else:
                 self._pass(item)
         self._end_chunk()
-        if self._depth is Depth.RECORDS and not found.lost:
+        if self._depth is Depth.RECORDS and not (found.lost or found.unopened):
             found.digests = Digests(self._digest.content, self._digest.positions)
         return found
 
@@ -202,6 +210,8 @@ class _ChunkChecks:
         self._found.erased += chunk.index.erased or ()
         self._found.recounted += chunk.entry.num_records
         self._chunk = _ChunkUnderWay(chunk)
+        if self._depth > Depth.STRUCTURE and _is_closed(chunk):
+            self._found.unopened += 1
         size = self._sizes.pop(chunk.data_key)
         if size != chunk.index.data.bytes:
             self._chunk.damage = f"it has {size} bytes, its index says {chunk.index.data.bytes}"
@@ -234,15 +244,21 @@ class _ChunkChecks:
         block, parts = checked
         self._chunk.digest.update(block.member)
         if parts is None:
+            self._found.last_hash = None
             return
         is_last = block.chunk.index.record_format != "text" and block.number == len(block.chunk.index.blocks) - 1
         while parts:
             batch = parts.pop(0)
             self._digest.update(batch)
-        self._found.last_hash = record_hash(record_view(batch, batch.num_rows - 1)) if is_last else None
+        last = record_view(batch, batch.num_rows - 1)
+        is_compared = is_last and (self._tail_secret is not None or not self._partition.marker.tail_key)
+        self._found.last_hash = record_hash(last, self._tail_secret) if is_compared else None
 
     def _check(self, block: StoredBlock) -> CheckedBlock:
         limit = self._partition.max_block_bytes
+        if _is_closed(block.chunk):
+            check_unopened(block)
+            return CheckedBlock(block, None)
         if self._depth < Depth.RECORDS:
             count = counted(block, limit)
             if count != block.entry.num_records:
@@ -271,6 +287,10 @@ class _ChunkChecks:
                 why="searches by key would miss records",
             )
         return CheckedBlock(block, parts)
+
+
+def _is_closed(chunk: Chunk) -> bool:
+    return bool(chunk.index.encryption) and chunk.keyring is None
 
 
 def _holds_any(batch: pa.RecordBatch, erased: Sequence[Erased]) -> bool:

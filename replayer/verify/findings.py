@@ -78,12 +78,14 @@ class PartitionReport:
     incarnation: int | None = None
     chain: str | None = None
     """The digest of the chain, see `replayer.verify.partition.ChainDigest`; None where not all of it can be read."""
+    unopened: int = 0
+    """Encrypted chunks whose contents were to be looked at, and were not, for want of keys."""
 
     @property
     def verdict(self) -> Verdict:
         if self.lost or self.damage:
             return Verdict.FAILURE
-        return Verdict.WARNING if self.gaps else Verdict.OK
+        return Verdict.WARNING if self.gaps or self.unopened else Verdict.OK
 
     @property
     def readable(self) -> list[OffsetRange]:

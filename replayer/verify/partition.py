@@ -290,6 +290,7 @@ def assembled(
         orphans=above.orphans,
         incarnation=partition.keys.folder.incarnation,
         chain=chain.digest.sha256 if chain.is_whole else None,
+        unopened=found.unopened,
     )
 
 

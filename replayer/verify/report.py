@@ -31,6 +31,8 @@ code { font-size: 90%; overflow-wrap: anywhere }
 .OK { color: #186a2b } .WARNING { color: #8a5a00 } .FAILURE { color: #a8071a; font-weight: bold }
 """
 COUNTS = ("records", "archived", "found", "differing", "missing", "extra", "chunks", "checked_chunks")
+UNUSUAL_COUNTS = ("unopened_chunks",)
+"""Those that are shown only where there are any."""
 WITHOUT_CONTENT = ("offset", "timestamp", "timestamp_type")
 FINDINGS = ("gaps", "erased", "lost", "readable", "damage", "orphans", "excused", "missing_offsets", "extra_offsets")
 
@@ -101,6 +103,7 @@ def _partition(report: PartitionReport) -> Document:
         "orphans": [{"object": orphan.key, "from": orphan.start, "to": orphan.end} for orphan in report.orphans],
         "incarnation": report.incarnation,
         "chain": report.chain,
+        "unopened_chunks": report.unopened,
     }
 
 
@@ -183,6 +186,7 @@ def page(document: Document) -> str:
 
 def _partitions(partitions: Sequence[Document]) -> str:
     counts = [name for name in COUNTS if partitions and name in partitions[0]]
+    counts += [name for name in UNUSUAL_COUNTS if any(each.get(name) for each in partitions)]
     columns = ["partition", "verdict", *counts]
     rows = [[_place(each), each["verdict"], *(each[name] for name in counts)] for each in partitions]
     return _table([name.replace("_", " ") for name in columns], rows)

@@ -47,7 +47,8 @@ times = st.one_of(st.just(-1), st.integers(0, 4_000_000_000_000), st.integers(MI
 conflicts = st.one_of(
     st.none(), st.builds(Conflict, st.integers(1, MAX_INT64), st.from_regex(r"[0-9a-f]{8}", fullmatch=True))
 )
-suffixes = st.sampled_from([".gz", ".zst", ".arrows.gz", INDEX_SUFFIX, SEED_INDEX_SUFFIX])
+DATA_SUFFIXES = st.sampled_from([".gz", ".zst", ".arrows.gz", ".gz.enc", ".arrows.zst.enc"])
+suffixes = st.sampled_from([".gz", ".zst", ".arrows.gz", ".gz.enc", ".arrows.zst.enc", INDEX_SUFFIX, SEED_INDEX_SUFFIX])
 
 
 @st.composite
@@ -272,6 +273,7 @@ def test_catalog_names_come_back(level: int, position: int, conflict: Conflict |
 )
 def test_suffixes(record_format: str, codec: str, suffix: str) -> None:
     assert data_suffix(record_format, codec) == suffix
+    assert data_suffix(record_format, codec, encrypted=True) == f"{suffix}.enc"
 
 
 @given(st.integers(0, 253_402_300_799_999))
@@ -285,7 +287,7 @@ def test_dates_have_bounds() -> None:
     assert utc_date(MAX_INT64) == date.max.isoformat()
 
 
-@given(folders, partitions, offsets, offsets, times, conflicts, st.sampled_from([".gz", ".zst", ".arrows.gz"]))
+@given(folders, partitions, offsets, offsets, times, conflicts, DATA_SUFFIXES)
 def test_keys_of_chunks_come_back(
     folder: TopicFolder,
     partition: int,

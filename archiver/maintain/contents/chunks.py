@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from msgspec import UNSET, UnsetType
+
 from blockgz_runtime.store.writer import Body
-from index_format.chunk_index import BlockEntry, ChunkIndex, Erased, Gap
+from index_format.chunk_index import BlockEntry, ChunkIndex, Encryption, Erased, Gap
 from index_format.marker import ChunkEntry
 
 TEXT = "text"
@@ -45,6 +47,8 @@ class NewChunk:
     """As the first of those replaced has it."""
     gaps: tuple[Gap, ...] = ()
     erased: tuple[Erased, ...] = ()
+    encryption: Encryption | UnsetType = UNSET
+    """Encrypted chunks are not rewritten."""
 
     def __post_init__(self) -> None:
         if not self.blocks:

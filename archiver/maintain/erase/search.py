@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from archiver.errors import RewriteRefused
 from archiver.maintain.contents.chunks import TEXT, OldChunk
 from archiver.maintain.contents.data import data_in, stored_blocks
 from archiver.maintain.contents.offset_ranges import OffsetRanges
@@ -140,14 +141,24 @@ def find_records(store: ToolStore, chain: Chain, wanted: Wanted, max_block_bytes
 
 
 def read_chunks(store: ToolStore, keys: PartitionKeys, entries: Sequence[ChunkEntry]) -> Iterator[OldChunk]:
-    """The chunks of these entries, with their indexes; raises ObjectMissing or a FormatError."""
+    """The chunks of these entries, with their indexes.
+
+    Raises ObjectMissing or a FormatError, and RewriteRefused for a chunk that is encrypted.
+    """
 
     def read(entry: ChunkEntry) -> OldChunk:
         key = keys.chunks + keys.check_name(entry.name, entry.start_offset, INDEX_SUFFIX)
         stored = store.get(key)
         if stored is None:
             raise ObjectMissing(key)
-        return OldChunk(entry, markers.decode_index(stored.body, entry, keys.folder.topic, keys.partition))
+        index = markers.decode_index(stored.body, entry, keys.folder.topic, keys.partition)
+        if index.encryption:
+            raise RewriteRefused(
+                f"chunk {key.removesuffix(INDEX_SUFFIX)} is encrypted",
+                why="erasing records from encrypted chunks is not supported",
+                remedy="prune them with archiver prune, or destroy the key of the chunks",
+            )
+        return OldChunk(entry, index)
 
     with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="index") as pool:
         for first in range(0, len(entries), INDEXES_AT_ONCE):

@@ -32,9 +32,10 @@ from index_format.chunk_index import (
     Gap,
     ancestor_index,
 )
-from index_format.errors import BlockgzError, CorruptBlock, FormatError, MalformedObject
+from index_format.errors import BlockgzError, CorruptBlock, FormatError, KeyMissing, MalformedObject
 from index_format.key_filter import probes_of
 from index_format.keys import (
+    ENCRYPTED_SUFFIX,
     INDEX_SUFFIX,
     SEED_INDEX_SUFFIX,
     ObjectKey,
@@ -287,7 +288,13 @@ def _blocks(
     timestamps: tuple[int, int] | None,
     key_filter_bits: int | None = None,
 ) -> tuple[tuple[BlockEntry, ...], str]:
-    """The blocks of a data object and their record format; raises a FormatError."""
+    """The blocks of a data object and their record format; raises a FormatError, or KeyMissing."""
+    if key.key.endswith(ENCRYPTED_SUFFIX):
+        raise KeyMissing(
+            f"{key.key} cannot be indexed again",
+            why="it is encrypted, and only its index had its key",
+            remedy="restore the index from a copy: nothing else opens the chunk",
+        )
     others = sorted(formats - {"arrow"})
     usual = others[0] if others else "text" if place.target.keys.layout == "seed" else "json"
     form = "arrow" if ".arrows." in key.key else usual

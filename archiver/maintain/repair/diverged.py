@@ -18,6 +18,8 @@ from archiver.maintain.garbage import Chain
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
 from archiver.maintain.repair.salvage import Piece, cut_chunk, members_of
 from archiver.maintain.sweep import Problem, read_chain
+from blockgz_runtime.encryption.keyring import keyring_of
+from blockgz_runtime.encryption.opening import opened_block
 from blockgz_runtime.errors import BrokerUnreachable, ObjectMissing
 from blockgz_runtime.store.writer import ToolStore
 from index_format.blocks import decode_block
@@ -54,14 +56,21 @@ class Place(NamedTuple):
     keys: PartitionKeys
     held: Held
     max_block_bytes: int
+    encrypt: str | None
+    """Where the keys of encrypted chunks are."""
 
 
 def plan_diverged(
-    store: ToolStore, target: RepairTarget, source: Source, max_block_bytes: int, wait: Wait
+    store: ToolStore,
+    target: RepairTarget,
+    source: Source,
+    max_block_bytes: int,
+    wait: Wait,
+    encrypt: str | None = None,
 ) -> RepairPlan:
     """How a partition that the archiver refuses as diverged goes on; reads its log."""
     try:
-        place = _last(store, target.keys, max_block_bytes)
+        place = _last(store, target.keys, max_block_bytes, encrypt)
         if place is None:
             return RepairPlan(notes=(f"{target}: nothing of it is archived",))
         keys, marker = place.keys, place.held.marker
@@ -81,19 +90,20 @@ def plan_diverged(
     return RepairPlan((step,), (f"{refusal.what}: {refusal.why}",))
 
 
-def _last(store: ToolStore, keys: PartitionKeys, max_block_bytes: int) -> Place | None:
+def _last(store: ToolStore, keys: PartitionKeys, max_block_bytes: int, encrypt: str | None) -> Place | None:
     """The folder that the partition's own successors lead to; None where nothing is archived."""
     while True:
         found = store.get(keys.marker)
         held = Held(decode_marker(found.body, keys.marker), found.etag) if found else None
         if held is None or held.marker.successor is None:
-            return Place(store, keys, held, max_block_bytes) if held and held.marker.next_offset is not None else None
+            is_begun = held is not None and held.marker.next_offset is not None
+            return Place(store, keys, held, max_block_bytes, encrypt) if held and is_begun else None
         keys = LAYOUTS[keys.layout](parse_topic_folder(held.marker.successor), keys.partition)
 
 
 def _identity(place: Place, topic_id: str | None, level: str) -> PartitionIdentity:
     """The partition in the next folder. Raises BrokerUnreachable or Diverged where the topic may be another one."""
-    store, keys, (marker, _), _ = place
+    store, keys, marker = place.store, place.keys, place.held.marker
     known = marker.topic_id if marker.topic_id is not None else archived_topic_id(store, keys.layout, keys.folder)
     if known is not None and topic_id is None:
         raise BrokerUnreachable(
@@ -119,6 +129,7 @@ def _identity(place: Place, topic_id: str | None, level: str) -> PartitionIdenti
             codec="gzip",
             isolation_level=level,
             key_prefix=store.prefix,
+            encrypt=place.encrypt,
         )
     raise Diverged(f"{following} holds another topic", why="its topic id differs", remedy="nothing was changed")
 
@@ -149,8 +160,9 @@ def _is_archived(place: Place, entry: ChunkEntry, found: Record) -> bool:
     index = _index(place, entry)
     block = index.blocks[-1]
     key = place.keys.chunks + index.data.name
-    member = place.store.get_range(key, block.byte_offset, block.byte_end)
-    archived = record_at(decode_block(member, block, index, place.max_block_bytes), -1)
+    stored = place.store.get_range(key, block.byte_offset, block.byte_end)
+    opened = opened_block(stored, len(index.blocks) - 1, index, key, keyring_of(place.encrypt))
+    archived = record_at(decode_block(*opened, index, place.max_block_bytes), -1)
     if index.record_format == "text":
         return (found.offset, found.value) == (archived.offset, archived.value)
     return found == archived
@@ -168,7 +180,7 @@ def _index(place: Place, entry: ChunkEntry) -> ChunkIndex:
 def _step(
     target: RepairTarget, place: Place, identity: PartitionIdentity, chain: Chain, agreed: Agreement, driver: Driver
 ) -> RepairStep:
-    store, keys, held, max_block_bytes = place
+    store, keys, held, max_block_bytes, encrypt = place
     new, cut, offset = identity.keys, agreed.cut, agreed.offset
     above = sum(entry.num_records for entry in chain.entries if entry.first_offset >= offset)
     also = f", and more in the chunk around offset {offset}" if cut is not None else ""
@@ -193,7 +205,8 @@ def _step(
         piece = Piece(cut, cut.start_offset, offset)
         alike = replace(identity, record_format=cut.record_format, codec=cut.codec)
         with tempfile.TemporaryDirectory(prefix="blockgz-") as folder:
-            chunk = cut_chunk(piece, members_of(store, keys, piece, max_block_bytes), Path(folder) / "chunk")
+            members = members_of(store, keys, piece, max_block_bytes, encrypt)
+            chunk = cut_chunk(piece, members, Path(folder) / "chunk", encrypt)
             driver.run(continue_in(alike, keys, held, Turn(cut.start_offset, offset, chunk), writer))
 
     return RepairStep(str(target), "marker", new.marker, detail, carry_out)

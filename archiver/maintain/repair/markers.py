@@ -21,12 +21,14 @@ from archiver.maintain.repair.chunk_indexes import (
 )
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
 from archiver.maintain.sweep import Problem, read_chain
+from blockgz_runtime.encryption.keyring import Keyring, keyring_of
+from blockgz_runtime.encryption.opening import opened_block
 from blockgz_runtime.store.writer import ContentTag, StoredObject, ToolStore
 from index_format import marker as markers
 from index_format import objects
 from index_format.blocks import decode_block
-from index_format.chunk_index import ERASED, UNVERIFIED, Gap
-from index_format.errors import BlockgzError, FormatError, MalformedObject
+from index_format.chunk_index import ERASED, UNVERIFIED, Gap, WrappedKey
+from index_format.errors import BlockgzError, FormatError, KeyMissing, MalformedObject
 from index_format.keys import (
     CATALOGS_FOLDER,
     FLOORS_FOLDER,
@@ -58,6 +60,8 @@ class MarkerFacts(NamedTuple):
     continues: Continues | UnsetType = UNSET
     floor: int | None = None
     """Below it nothing is archived; None in an archive that nobody maintained."""
+    tail_key: WrappedKey | UnsetType = UNSET
+    """Of the HMAC that `tail_hash` is, where the newest chunk is encrypted."""
 
 
 def store_marker(
@@ -97,6 +101,7 @@ def store_marker(
             nonce=nonce,
             leader_epoch=None,
             tail_hash=facts.tail_hash or "",
+            tail_key=facts.tail_key,
         )
     if chain.gaps_behind:
         gaps = chain.gaps_behind
@@ -105,8 +110,18 @@ def store_marker(
     return (yield from swap_marker(keys.marker, marker, expected))
 
 
-def plan_marker(store: ToolStore, target: RepairTarget, group_id: str, max_block_bytes: int, wait: Wait) -> RepairPlan:
-    """The marker of a partition that lost it, or whose marker is damaged or holds nothing yet."""
+def plan_marker(
+    store: ToolStore,
+    target: RepairTarget,
+    group_id: str,
+    max_block_bytes: int,
+    wait: Wait,
+    encrypt: str | None = None,
+) -> RepairPlan:
+    """The marker of a partition that lost it, or whose marker is damaged or holds nothing yet.
+
+    `encrypt`: where the keys of encrypted chunks are.
+    """
     keys = target.keys
     stored = store.get(keys.marker)
     state = marker_state(stored, keys)
@@ -124,13 +139,15 @@ def plan_marker(store: ToolStore, target: RepairTarget, group_id: str, max_block
         _check(place, chain, found, floor or 0)
         successor, begun = _successor(store, target)
         conflicts = [conflict.epoch for key, _ in place.listed if (conflict := conflict_in(key.key)) is not None]
+        tail_hash, tail_key = _tail_hash(place, chain.links[-1], keyring_of(encrypt))
         facts = MarkerFacts(
             group_id=group_id,
             epoch=max([claimed.epoch if claimed else 0, *conflicts, *(each.index.epoch for each in found)]) + 1,
-            tail_hash=_tail_hash(place, chain.links[-1]),
+            tail_hash=tail_hash,
             successor=successor,
             continues=_continues(store, target, chain.links[0]),
             floor=floor,
+            tail_key=tail_key,
         )
     except BlockgzError as error:
         return RepairPlan(notes=(*damaged, *chain.notes), problems=(Problem(keys.marker, error),))
@@ -237,18 +254,28 @@ def _notes(place: ListedPartition, chain: RebuiltChain, found: Sequence[StoredIn
     return notes
 
 
-def _tail_hash(place: ListedPartition, link: Link) -> str | None:
-    """The hash of the last record; None where its format does not hold all of it, or its block is damaged."""
+def _tail_hash(
+    place: ListedPartition, link: Link, keyring: Keyring | None
+) -> tuple[str | None, WrappedKey | UnsetType]:
+    """The hash of the last record; None where its format does not hold all of it, or its block is damaged.
+
+    And its key where the chunk is encrypted. Raises KeyMissing.
+    """
     index = link.chunk.index
-    if index.record_format == "text":
-        return None
-    block = index.blocks[-1]
+    key, block = place.target.keys.chunks + index.data.name, index.blocks[-1]
+    tail = keyring.tail if keyring and index.encryption else None
+    tail_key = tail.wrapped if tail else UNSET
     try:
-        member = place.store.get_range(place.target.keys.chunks + index.data.name, block.byte_offset, block.byte_end)
-        batch = decode_block(member, block, index, place.max_block_bytes)
+        stored = place.store.get_range(key, block.byte_offset, block.byte_end)
+        opened = opened_block(stored, len(index.blocks) - 1, index, key, keyring)
+        batch = decode_block(*opened, index, place.max_block_bytes)
+    except KeyMissing:
+        raise
     except BlockgzError:
-        return None
-    return record_hash(record_at(batch, -1))
+        return None, tail_key
+    if index.record_format == "text":
+        return None, tail_key
+    return record_hash(record_at(batch, -1), tail.secret if tail else None), tail_key
 
 
 def _successor(store: ToolStore, target: RepairTarget) -> tuple[str | None, list[str]]:

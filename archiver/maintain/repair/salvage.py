@@ -13,19 +13,23 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from archiver.commit.commit import FinishedChunk, PartitionIdentity
 from archiver.commit.driver import Driver, NoLog, Wait
 from archiver.commit.insertion import insert_chunk
+from archiver.commit.sealing import ChunkSeal, Sealing
 from archiver.errors import SalvageRefused
 from archiver.maintain.garbage import Chain, Found, gaps_met, may_meet_a_gap
 from archiver.maintain.orphans import held_offsets, offsets_of
 from archiver.maintain.repair.chunk_indexes import ListedPartition, list_partition, stored_indexes
 from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget
 from archiver.maintain.sweep import Problem, read_chain
+from blockgz_runtime.encryption.keyring import keyring_of
+from blockgz_runtime.encryption.opening import opened_block
 from blockgz_runtime.store.writer import FileBody, ToolStore
-from index_format.blocks import COMPRESSORS, BlockBuilder, RawBlock, decode_block
+from index_format.blocks import COMPRESSORS, BlockBuilder, RawBlock, Stored, block_crc32, decode_block
 from index_format.chunk_index import BlockEntry, ChunkIndex, Gap
 from index_format.errors import BlockgzError
 from index_format.keys import ChunkStart, ObjectKind, PartitionKeys
@@ -53,15 +57,23 @@ class Piece:
 
 
 class StoredMember(NamedTuple):
-    """A block of the piece as it will be stored, its records checked; `entry` says nothing of where."""
+    """A block of the piece as it will be stored, but not encrypted yet; its records are checked.
 
-    member: bytes
+    `entry` says nothing of where.
+    """
+
+    member: Stored
     entry: BlockEntry
     last: Record
 
 
-def plan_salvage(store: ToolStore, target: RepairTarget, max_block_bytes: int, wait: Wait) -> RepairPlan:
-    """The chunks to make of what orphans of a partition hold of its gaps; every record of them is read."""
+def plan_salvage(
+    store: ToolStore, target: RepairTarget, max_block_bytes: int, wait: Wait, encrypt: str | None = None
+) -> RepairPlan:
+    """The chunks to make of what orphans of a partition hold of its gaps; every record of them is read.
+
+    `encrypt`: where the keys of encrypted chunks are.
+    """
     keys = target.keys
     place = list_partition(store, target, max_block_bytes)
     try:
@@ -81,13 +93,13 @@ def plan_salvage(store: ToolStore, target: RepairTarget, max_block_bytes: int, w
                 check_piece(target, chain.marker, piece, gap, keys.chunks + name)
                 records = sum(
                     member.entry.num_records
-                    for member in members_of(place.store, target.keys, piece, place.max_block_bytes)
+                    for member in members_of(place.store, target.keys, piece, place.max_block_bytes, encrypt)
                 )
             except BlockgzError as error:
                 plan += RepairPlan(problems=(Problem(keys.chunks + name, error),))
                 continue
             if records:
-                plan += RepairPlan((_step(place, chain.marker, piece, gap, records, wait),))
+                plan += RepairPlan((_step(place, chain.marker, piece, gap, records, wait, encrypt),))
                 gaps = list(_without(gaps, piece))
     return plan
 
@@ -129,7 +141,9 @@ def _refused(key: str, why: str) -> SalvageRefused:
     )
 
 
-def _step(place: ListedPartition, marker: Marker, piece: Piece, gap: Gap, records: int, wait: Wait) -> RepairStep:
+def _step(
+    place: ListedPartition, marker: Marker, piece: Piece, gap: Gap, records: int, wait: Wait, encrypt: str | None
+) -> RepairStep:
     target, index = place.target, piece.index
     key = target.keys.chunks + index.data.name
     detail = (
@@ -147,27 +161,31 @@ def _step(place: ListedPartition, marker: Marker, piece: Piece, gap: Gap, record
             codec=index.codec,
             isolation_level=index.isolation_level,
             key_prefix=place.store.prefix,
+            encrypt=encrypt,
         )
         with tempfile.TemporaryDirectory(prefix="blockgz-") as folder:
-            chunk = cut_chunk(
-                piece, members_of(place.store, target.keys, piece, place.max_block_bytes), Path(folder) / "chunk"
-            )
+            members = members_of(place.store, target.keys, piece, place.max_block_bytes, encrypt)
+            chunk = cut_chunk(piece, members, Path(folder) / "chunk", encrypt)
             driver = Driver(place.store, NoLog(), wait, lambda: True)
             driver.run(insert_chunk(identity, chunk, str(uuid.uuid4())))
 
     return RepairStep(str(target), "records", key, detail, carry_out)
 
 
-def cut_chunk(piece: Piece, members: Iterable[StoredMember], path: Path) -> FinishedChunk:
-    """The chunk of a piece, its data written to `path`."""
+def cut_chunk(piece: Piece, members: Iterable[StoredMember], path: Path, encrypt: str | None = None) -> FinishedChunk:
+    """The chunk of a piece, its data written to `path`; encrypted again where the piece was."""
     blocks, size, digest, last = list[BlockEntry](), 0, hashlib.sha256(), None
+    seal = _seal(piece, encrypt)
     with path.open("wb") as data:
         for member, entry, newest in members:
-            data.write(member)
-            digest.update(member)
-            blocks.append(replace(entry, byte_offset=size, byte_length=len(member)))
-            size, last = size + len(member), newest
+            stored = member if seal is None else seal.cipher.sealed(len(blocks), member)
+            crc32 = entry.crc32 if seal is None else block_crc32(stored)
+            data.write(stored)
+            digest.update(stored)
+            blocks.append(replace(entry, byte_offset=size, byte_length=len(stored), crc32=crc32))
+            size, last = size + len(stored), newest
     is_lossless = piece.index.record_format != "text"
+    secret = seal.tail_secret if seal else None
     return FinishedChunk(
         body=FileBody(path, size, digest.hexdigest()),
         start=ChunkStart(piece.start, blocks[0].first_record_offset, blocks[0].min_timestamp),
@@ -176,17 +194,33 @@ def cut_chunk(piece: Piece, members: Iterable[StoredMember], path: Path) -> Fini
         gaps=piece.own_gaps,
         timestamp_type=piece.index.timestamp_type,
         leader_epoch=None,
-        tail_hash=record_hash(last) if last is not None and is_lossless else None,
+        tail_hash=record_hash(last, secret) if last is not None and is_lossless else None,
+        encryption=seal.encryption if seal else UNSET,
+        tail_key=seal.tail_key if seal else UNSET,
     )
 
 
-def members_of(store: ToolStore, keys: PartitionKeys, piece: Piece, max_block_bytes: int) -> Iterator[StoredMember]:
-    """The blocks of a piece, those at its edges cut; raises a FormatError or StoreError for one that is not whole."""
+def _seal(piece: Piece, encrypt: str | None) -> ChunkSeal | None:
+    index, keyring = piece.index, keyring_of(encrypt)
+    if not index.encryption or keyring is None:
+        return None
+    return Sealing(keyring, index.archive_id, index.topic, index.partition).of_chunk(piece.start)
+
+
+def members_of(
+    store: ToolStore, keys: PartitionKeys, piece: Piece, max_block_bytes: int, encrypt: str | None = None
+) -> Iterator[StoredMember]:
+    """The blocks of a piece, those at its edges cut, decrypted where they are encrypted.
+
+    Raises a FormatError or StoreError for one that is not whole, KeyMissing for an encrypted one without its key.
+    """
+    keyring = keyring_of(encrypt)
     index, start, end = piece.index, piece.start, piece.end
     key = keys.chunks + index.data.name
     for number in blocks_between(index.blocks, start, end):
         entry = index.blocks[number]
-        member = store.get_range(key, entry.byte_offset, entry.byte_end)
+        stored = store.get_range(key, entry.byte_offset, entry.byte_end)
+        member, entry = opened_block(stored, number, index, key, keyring)
         batch = decode_block(member, entry, index, max_block_bytes)
         if start <= entry.first_record_offset and entry.last_record_offset < end:
             yield StoredMember(member, entry, record_at(batch, -1))

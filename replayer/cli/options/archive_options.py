@@ -9,6 +9,7 @@ import click
 
 from blockgz_runtime.program.archive_options import (
     archive_option,
+    keys_option,
     max_block_option,
     old_format_option,
     s3_options,
@@ -24,12 +25,12 @@ from replayer.read.partition import ObjectCache
 SHOWN_NOTES = 20
 
 
-def _archive_place(archive: str, **rest: Any) -> ArchivePlace:
-    return ArchivePlace(parse_address(archive), **rest)
+def _archive_place(archive: str, keyring: str | None, **rest: Any) -> ArchivePlace:
+    return ArchivePlace(parse_address(archive), keys=keyring, **rest)
 
 
 archive_options = OptionSet(
-    "archive", _archive_place, archive_option(), s3_options, max_block_option, old_format_option
+    "archive", _archive_place, archive_option(), keys_option, s3_options, max_block_option, old_format_option
 )
 """Adds -a/--archive and what goes with it; passes `archive: ArchivePlace`."""
 

@@ -207,7 +207,8 @@ class Check:
 
     async def _findings(self, task: ChunkSlice) -> ChunkFindings:
         async with opened(self.place) as archive:
-            partition = ArchivedPartition(archive.reader, task.keys, task.marker, self.place.max_block_bytes)
+            limit, keyring = self.place.max_block_bytes, archive.keyring
+            partition = ArchivedPartition(archive.reader, task.keys, task.marker, limit, keyring=keyring)
             entries = streamed(task.entries)
             if task.choice is not None:
                 entries = chosen_chunks(partition, await read_chain(partition, task.choice))

@@ -81,6 +81,7 @@ _KNOWN = (
     "onDamage",
     "taskBytes",
     *_S3,
+    "keys",
     "maxBlockBytes",
     *DECODING_OPTIONS,
 )
@@ -99,6 +100,7 @@ def parse_options(given: Mapping[str, str], *, default_start: Position) -> Sourc
         address,
         S3Settings(**{field: options.text(name) for name, field in _S3.items()}),
         options.number("maxBlockBytes") or DEFAULT_MAX_BLOCK_BYTES,
+        keys=options.text("keys"),
     )
     return SourceOptions(
         place.absolute(),

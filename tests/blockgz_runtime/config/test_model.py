@@ -69,6 +69,8 @@ def test_http_addresses(address: str) -> None:
         ("http", "9404"),
         ("http", "localhost:65536"),
         ("log_format", "xml"),
+        ("encrypt", "keys"),
+        ("encrypt", "file:keys"),
         ("gzip_level", 10),
         ("dlq_topic", "a/b"),
         ("kafka", {"debug": None}),
@@ -85,6 +87,8 @@ def test_what_cannot_be(field: str, value: object) -> None:
     "values",
     [
         {"layout": "seed"},
+        {"layout": "seed", "record_format": "text", "encrypt": "env:KEYS"},
+        {"encrypt": "env:KEYS", "key_filter": 10},
         {"gzip_level": 4},
         {"on_bad_record": "dlq"},
         {"on_bad_record": "dlq", "dlq_topic": "orders"},

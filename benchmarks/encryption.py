@@ -1,0 +1,142 @@
+"""`python -m benchmarks.encryption`: what encrypting costs a record, written and read, on one core.
+
+Prints a markdown table for blocks of 1 MiB of JSON lines. Written: records are encoded, compressed, their blocks
+encrypted. Read: blocks are decrypted, inflated and decoded. Plain and encrypted take turns; the least of each counts.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from benchmarks.data import START_MS, STEP_MS, generated
+from benchmarks.measure import machine
+from benchmarks.tables import Table, as_markdown
+from blockgz_runtime.process import share_heaps
+from index_format.blocks import COMPRESSORS, BlockBuilder, Compressor, block_crc32, decode_block
+from index_format.chunk_index import AUTHENTICATED, BlockEntry, Encryption, WrappedKey
+from index_format.encryption import CIPHER, BlockCipher, opened_with
+from index_format.record_formats import record_format
+from index_format.records import Record, batch_from_records
+
+BLOCK_BYTES = 1024 * 1024
+CREATE_TIME = 0
+BATCH_RECORDS = 4000
+CIPHER_OF_ALL = BlockCipher(bytes(32), "archive", "orders", 0, 0)
+KINDS = {
+    "gzip, values of 200 B": (200, "gzip", "isal", 1),
+    "gzip, values of 1 KB": (1000, "gzip", "isal", 1),
+    "zstd, values of 1 KB": (1000, "zstd", "zstd", 2),
+}
+
+
+class Encoding(NamedTuple):
+    """How the blocks are encoded."""
+
+    codec: str
+    encryption: Encryption | None
+    record_format: str = "json"
+    timestamp_type: str = "CreateTime"
+
+
+class StoredBlock(NamedTuple):
+    """A block as it is stored, and its entry."""
+
+    stored: bytes
+    entry: BlockEntry
+
+
+def batches(count: int, value_bytes: int) -> list[pa.RecordBatch]:
+    """`count` batches of records with values of about that size."""
+    values = generated(value_bytes)
+    return [
+        batch_from_records(
+            [
+                Record(at, START_MS + at * STEP_MS, CREATE_TIME, b"order-%09d" % at, next(values), None)
+                for at in range(start, start + BATCH_RECORDS)
+            ]
+        )
+        for start in range(0, count * BATCH_RECORDS, BATCH_RECORDS)
+    ]
+
+
+def written(parts: Sequence[pa.RecordBatch], compressor: Compressor, cipher: BlockCipher | None) -> list[StoredBlock]:
+    """The blocks of some batches, as an open chunk stores them."""
+    builder, blocks = BlockBuilder(record_format("json"), CREATE_TIME, BLOCK_BYTES), list[StoredBlock]()
+    for part in parts:
+        for raw in builder.add(part):
+            member = compressor.compress(raw.raw)
+            entry = raw.entry(0, len(member), AUTHENTICATED if cipher else None)
+            if cipher is not None:
+                member = cipher.sealed(len(blocks), member)
+                entry = replace(entry, byte_length=len(member), crc32=block_crc32(member))
+            blocks.append(StoredBlock(member, entry))
+    return blocks
+
+
+def read(blocks: Sequence[StoredBlock], codec: str, cipher: BlockCipher | None) -> int:
+    """Decodes the blocks; gives the number of their records."""
+    encryption = Encryption(CIPHER, WrappedKey("id", b"")) if cipher else None
+    encoding, count = Encoding(codec, encryption), 0
+    for number, (stored, entry) in enumerate(blocks):
+        opened = (stored, entry) if cipher is None else opened_with(cipher, number, stored, entry)
+        count += decode_block(*opened, encoding, 1 << 28).num_rows
+    return count
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Processor time of this thread."""
+    begun = time.thread_time()
+    work()
+    return time.thread_time() - begun
+
+
+class Kind(NamedTuple):
+    """Records of one kind, and how they are compressed."""
+
+    parts: Sequence[pa.RecordBatch]
+    codec: str
+    compressor: Compressor
+
+    def times(self, cipher: BlockCipher | None) -> tuple[float, float]:
+        """Seconds that writing and reading take."""
+        blocks: list[StoredBlock] = []
+        return (
+            seconds(lambda: blocks.extend(written(self.parts, self.compressor, cipher))),
+            seconds(lambda: read(blocks, self.codec, cipher)),
+        )
+
+
+def rows(count: int, rounds: int) -> list[tuple[str, ...]]:
+    """Two rows for each kind of records."""
+    found = []
+    for name, (value_bytes, codec, library, level) in KINDS.items():
+        kind = Kind(batches(count, value_bytes), codec, COMPRESSORS[library](level))
+        turns = [(kind.times(None), kind.times(CIPHER_OF_ALL)) for _ in range(rounds)]
+        for number, what in enumerate(("written", "read")):
+            plain, encrypted = (
+                min(turn[side][number] for turn in turns) / (count * BATCH_RECORDS) * 1e9 for side in (0, 1)
+            )
+            found.append((f"{name}, {what}", f"{plain:,.0f}", f"{encrypted:,.0f}", f"{encrypted / plain:.3f}"))
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.encryption", description=__doc__)
+    parser.add_argument("--batches", type=int, default=10, help=f"batches of {BATCH_RECORDS} records")
+    parser.add_argument("--rounds", type=int, default=9, help="rounds; the least counts")
+    given = parser.parse_args()
+    share_heaps()  # as the programs do
+    facts, load = machine(), os.getloadavg()[0]
+    print(f"Measured on {facts['date']}, one of {facts['cpu']}, load {load:.1f}.\n")
+    head = ("", "ns a record, plain", "ns, encrypted", "ratio")
+    print(as_markdown(Table("Encryption", head, rows(given.batches, given.rounds))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The keys of encrypted archives: where they are, and what they wrap."""

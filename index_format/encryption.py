@@ -1,0 +1,128 @@
+"""Encrypted chunks: bytes and keys in, bytes out (FORMAT.md, "Encrypted chunks").
+
+Each chunk has a key of its own, each of its blocks a nonce of its own; what a block belongs to is authenticated.
+"""
+
+import struct
+from dataclasses import dataclass, field
+
+from isal import isal_zlib
+from msgspec.structs import replace
+
+from index_format.chunk_index import AUTHENTICATED, BlockEntry, ChunkIndex, WrappedKey
+from index_format.errors import CorruptBlock, UnsupportedVersion
+
+CIPHER = "AES-256-GCM"
+KEY_BYTES = 32
+NONCE_BYTES = 12
+TAG_BYTES = 16
+"""What a stored block has more than its member or frame."""
+
+
+@dataclass(frozen=True)
+class StoredKey:
+    """A key, and what is stored of it."""
+
+    secret: bytes = field(repr=False)
+    wrapped: WrappedKey
+
+
+class BlockCipher:
+    """Encrypts and decrypts the blocks of one chunk; releases the GIL, so it may run in threads."""
+
+    def __init__(self, secret: bytes, archive_id: str, topic: str, partition: int, start_offset: int) -> None:
+        # Here, because it loads slowly and few archives are encrypted.
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
+
+        self._cipher = AESGCM(secret)
+        self._bound_to = b"".join(
+            [_text(archive_id), _text(topic), struct.pack(">QQ", partition, start_offset)],
+        )
+
+    def sealed(self, number: int, member: bytes | memoryview) -> bytes:
+        """A member or frame as it is stored; never two different ones under one number."""
+        return self._cipher.encrypt(
+            number.to_bytes(NONCE_BYTES, "big"), member, associated_data(self._bound_to, number)
+        )
+
+    def opened(self, number: int, stored: bytes | memoryview) -> bytes:
+        """What `sealed` was given; raises CorruptBlock for all but what it gave, under that number of that chunk."""
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - as above
+
+        nonce = number.to_bytes(NONCE_BYTES, "big")
+        try:
+            return self._cipher.decrypt(nonce, stored, associated_data(self._bound_to, number))
+        except (InvalidTag, ValueError) as error:
+            raise CorruptBlock(
+                "a block cannot be decrypted",
+                why="its bytes are not what was encrypted as this block of this chunk, or its key is another one",
+            ) from error
+
+
+def associated_data(bound_to: bytes, number: int) -> bytes:
+    """What is authenticated with a block beside its bytes."""
+    return bound_to + struct.pack(">Q", number)
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return struct.pack(">Q", len(encoded)) + encoded
+
+
+def check_stored(stored: bytes | memoryview, entry: BlockEntry) -> None:
+    """Raises CorruptBlock unless these are the bytes that the index of an encrypted chunk describes; takes no key."""
+    if len(stored) != entry.byte_length:
+        raise _another_length()
+    if isal_zlib.crc32(stored) != entry.crc32:
+        raise CorruptBlock("a block is not the one its index describes", why="its CRC-32 differs")
+
+
+def _another_length() -> CorruptBlock:
+    return CorruptBlock("a block is not the one its index describes", why="its length differs")
+
+
+def opened_block(stored: bytes | memoryview, number: int, index: ChunkIndex, secret: bytes) -> tuple[bytes, BlockEntry]:
+    """The member or frame of an encrypted chunk's block, and its entry as `blocks.decode_block` takes both.
+
+    Raises CorruptBlock, or UnsupportedVersion for another cipher.
+    """
+    entry = index.blocks[number]
+    if not index.encryption or index.encryption.cipher != CIPHER:
+        name = index.encryption.cipher if index.encryption else None
+        raise UnsupportedVersion(f"cipher {name!r} is unknown", remedy="use a newer release of blockgz")
+    cipher = BlockCipher(secret, index.archive_id, index.topic, index.partition, index.start_offset)
+    return opened_with(cipher, number, stored, entry)
+
+
+def opened_with(
+    cipher: BlockCipher, number: int, stored: bytes | memoryview, entry: BlockEntry
+) -> tuple[bytes, BlockEntry]:
+    """The same where the chunk's cipher is at hand. Raises CorruptBlock."""
+    try:
+        member = cipher.opened(number, stored)
+    except CorruptBlock:
+        check_stored(stored, entry)  # a flipped bit is told from another key
+        raise
+    if len(stored) != entry.byte_length:
+        raise _another_length()
+    return member, replace(entry, byte_length=len(member), crc32=AUTHENTICATED)
+
+
+def wrapped_key(secret: bytes, wrapping: bytes) -> bytes:
+    """A key encrypted with another one (RFC 3394)."""
+    from cryptography.hazmat.primitives.keywrap import aes_key_wrap  # noqa: PLC0415 - as above
+
+    return aes_key_wrap(wrapping, secret)
+
+
+def unwrapped_key(wrapped: bytes, wrapping: bytes) -> bytes:
+    """The key again; raises ValueError where it was not wrapped with that one, or was changed."""
+    from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap  # noqa: PLC0415 - as above
+
+    try:
+        secret = aes_key_unwrap(wrapping, wrapped)
+    except InvalidUnwrap as error:
+        raise ValueError("it was wrapped with another key, or was changed") from error
+    if len(secret) != KEY_BYTES:
+        raise ValueError(f"it has {len(secret)} bytes, not {KEY_BYTES}")
+    return secret
