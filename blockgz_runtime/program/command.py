@@ -10,7 +10,7 @@ from blockgz_runtime.program.completion import TOPIC
 from blockgz_runtime.program.config_file import CONFIG, SHARED, config_option, used_config
 from blockgz_runtime.program.help_page import HelpPage, HelpPageOfGroup
 
-NEVER_FROM_ENVIRONMENT = {"yes", "into_source"}
+NEVER_FROM_ENVIRONMENT = {"yes", "into_source", "switch_over"}
 """Options by which a person agrees to one command: a variable would agree to all that follow."""
 WITHOUT_CONFIG = {"demo"}
 """What is shown must do the same on every machine, and never touches a cluster that only a file names."""

@@ -19,6 +19,7 @@ GROUPS = {
         *("replication_factor", "reset_extra", "ignored"),
     ),
     "Consumer groups": ("globs", "no_groups", "rename", "approximate"),
+    "Warm standby": ("follow_archive", "every", "status", "switch_over"),
     "Jobs": ("resume", "job", "jobs", "partial", "patience", "rate", "speed"),
     "Output": ("as_json", "form", "template", "as_envelope", "raw", "stats"),
     "Reports": ("paths", "sign_key", "since_report", "key"),

@@ -22,7 +22,7 @@ from replayer.cli.options.options import json_option, yes_option
 from replayer.cli.options.restore_options import Running, factor_option, report_options, running_options, time_of
 from replayer.cli.options.verify_options import parse_share
 from replayer.cli.replay_output import duration_text
-from replayer.cli.restore import ending_signals, surroundings
+from replayer.cli.restore.carrying_out import ending_signals, surroundings
 from replayer.cli.restore.output import print_outcome
 from replayer.kafka.admin import KafkaAdmin
 from replayer.place import ArchivePlace

@@ -254,7 +254,9 @@ class _RunningReplay:
         self._ends = {**ends, **least}
         self._ledger = Ledger({**first, **recorded})
         # From then on the job's ranges stand: whoever resumes it reads the same, however the archive grows.
-        positions = {lane: position for lane, position in first.items() if lane not in recorded}
+        # Those of a job that follows its archive are committed again, or the cluster forgets them when nothing comes.
+        again = {} if self.work.follows else recorded
+        positions = {lane: recorded.get(lane, position) for lane, position in first.items() if lane not in again}
         await self._commit(_Mark(positions, {}), ())
 
     def _learn_what_stands(self, recorded: Mapping[int, LanePosition]) -> None:

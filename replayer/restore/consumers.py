@@ -1,23 +1,29 @@
 """The consumer groups of a restore: planned for all topics first, then set."""
 
 import asyncio
-import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from blockgz_runtime.errors import NotInArchive
 from blockgz_runtime.program.tables import time_text
+from index_format.errors import BlockgzError
 from index_format.keys import parse_topic_folder
 from replayer.groups.applying import GroupChanges, Groups, refuse_active
-from replayer.groups.planning import MOST_NAMED, GroupMap, GroupPlan, plan_groups_of_job
+from replayer.groups.planning import MOST_NAMED, GroupPlan, plan_groups_of_job
 from replayer.groups.positions import archived_groups, group_choice, positions_of
+from replayer.kafka.groups import GroupOffset
 from replayer.replay.recorded_job import kept_job
 from replayer.replay.stages import wall_clock
 from replayer.restore.choosing import topic_job
 from replayer.restore.document import RestoreGroups, RestorePlan, TopicToRestore
 from replayer.restore.folder import GroupsDone, RestoreFolder
-from replayer.restore.request import Surroundings
+from replayer.restore.request import Surroundings, map_of
+
+REST = 9
+"""So many times as long as it took, groups are left alone: their run maps are read each time."""
 
 
 class PlannedGroups(NamedTuple):
@@ -32,11 +38,6 @@ class GroupsOutcome(NamedTuple):
 
     positions: dict[str, int]
     notes: Sequence[str] = ()
-
-
-def group_map(wanted: RestoreGroups) -> GroupMap:
-    """The rules of a plan."""
-    return GroupMap(tuple((re.compile(pattern), name) for pattern, name in wanted.rename))
 
 
 async def set_groups(plan: RestorePlan, folder: RestoreFolder, around: Surroundings, groups: Groups) -> GroupsOutcome:
@@ -65,10 +66,69 @@ async def set_groups(plan: RestorePlan, folder: RestoreFolder, around: Surroundi
     return GroupsOutcome(positions, planned.notes)
 
 
+@dataclass
+class FollowedGroups:
+    """The consumer groups of a standby, set wherever they moved since; that takes a tenth of the time at the most."""
+
+    wanted: RestoreGroups
+    restore: str
+    groups: Groups
+    planned: Callable[[RestorePlan, RestoreGroups, str, Surroundings], Awaitable[PlannedGroups]]
+    """As `plan_groups`."""
+
+    def __post_init__(self) -> None:
+        self._not_before = 0.0
+        self._seen: dict[str, Hashable] = {}
+        """By source what decided where its groups stand, when they were set."""
+        self._set: dict[tuple[str, str], Mapping[int, GroupOffset]] = {}
+        """By topic and group."""
+        self._notes: dict[str, list[str]] = {}
+
+    async def follow(
+        self, plan: RestorePlan, reached: Mapping[str, Mapping[int, int]], around: Surroundings
+    ) -> tuple[str, ...]:
+        """Sets the groups of topics that are copied up to where they `reached`, by source; why some are not set."""
+        clock = asyncio.get_running_loop().time
+        if (began := clock()) < self._not_before:
+            return self._all_notes()
+        for topic in plan.topics:
+            seen = (topic.groups_at, tuple(sorted(reached[topic.source].items())))
+            if self._seen.get(topic.source) == seen or topic.groups_at is None:
+                continue
+            try:
+                notes = await self._set_of(msgspec.structs.replace(plan, topics=(topic,)), around)
+            except BlockgzError as error:
+                notes = [f"the groups of {topic.target} are not set: {error.reason}"]
+            self._notes[topic.source] = notes
+            if not notes:
+                self._seen[topic.source] = seen
+        self._not_before = clock() + REST * (clock() - began)
+        return self._all_notes()
+
+    async def _set_of(self, plan: RestorePlan, around: Surroundings) -> list[str]:
+        """Sets the groups of one topic."""
+        notes = []
+        for each in (await self.planned(plan, self.wanted, self.restore, around)).plans:
+            moved = [group for group in each.groups if self._set.get((each.topic, group.name)) != group.positions]
+            members = await asyncio.to_thread(self.groups.members, [group.name for group in moved]) if moved else {}
+            for group in moved:
+                if not group.exact and not self.wanted.approximate:
+                    notes.append(f"group {group.name} is not set in {each.topic}: {group.doubts[0]}")
+                elif members[group.name].active:
+                    notes.append(f"group {group.name} is not set in {each.topic}: consumers are at work in it")
+                else:
+                    await asyncio.to_thread(self.groups.set_positions, group.name, each.topic, group.positions)
+                    self._set[each.topic, group.name] = group.positions
+        return notes
+
+    def _all_notes(self) -> tuple[str, ...]:
+        return tuple(note for _, notes in sorted(self._notes.items()) for note in notes)
+
+
 async def plan_groups(plan: RestorePlan, wanted: RestoreGroups, restore: str, around: Surroundings) -> PlannedGroups:
     """The groups of every topic as of the time of the restore; raises as `plan_groups_of_job` does."""
     plans, notes, unknown = list[GroupPlan](), list[str](), list[str]()
-    around = replace(around, archive=await around.archive.pinned())
+    around = around.reading(await around.archive.pinned())
     for topic in plan.restorable:
         if not topic.numbers:
             continue
@@ -107,5 +167,5 @@ async def _of_topic(
     positions = positions_of(table, group_choice(wanted.globs))
     admin = await asyncio.to_thread(lambda: around.admin)
     return await plan_groups_of_job(
-        kept, folder, around.archive, around.properties, positions, group_map(wanted), admin
+        kept, folder, around.archive, around.properties, positions, map_of(wanted.rename), admin
     )

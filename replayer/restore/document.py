@@ -24,6 +24,14 @@ class RestoreGroups(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     approximate: bool = False
 
 
+class Followed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a warm standby follows: topics by name, glob or `~regex`, all without any, and their new names."""
+
+    topics: tuple[str, ...] = ()
+    rename: tuple[tuple[str, str], ...] = ()
+    """As of groups."""
+
+
 class TopicToRestore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One topic. `target`, `partitions`, `settings` and `acls` may be edited; the rest says what was found.
 
@@ -64,6 +72,11 @@ class TopicToRestore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         """The source's name without its incarnation."""
         return parse_topic_folder(self.source).topic
 
+    @property
+    def is_in_one_folder(self) -> bool:
+        """Whether one folder holds all of it, unlike where its log was truncated."""
+        return "~" in self.source
+
 
 class TopicLeftOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A topic that was meant and is not restored."""
@@ -91,6 +104,8 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     groups: RestoreGroups | None = RestoreGroups()
     create_acls: bool = False
     """Whether the topics get their ACLs."""
+    follow: Followed | None = None
+    """Null for a restore as of one time; else `at` is when following began."""
     topics: tuple[TopicToRestore, ...] = ()
     left_out: tuple[TopicLeftOut, ...] = ()
     warnings: tuple[str, ...] = ()

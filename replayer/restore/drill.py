@@ -18,7 +18,7 @@ from replayer.replay.stages import wall_clock
 from replayer.restore.document import RestorePlan
 from replayer.restore.folder import RestoreFolder
 from replayer.restore.request import RestoreRequest, Surroundings
-from replayer.restore.running import TopicOutcome
+from replayer.restore.topic_replay import TopicOutcome
 
 
 @dataclass(frozen=True)

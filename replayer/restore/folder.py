@@ -1,20 +1,22 @@
 """The folder of a restore, beside those of its jobs: what was agreed to, and what is done. docs/jobs.md specifies it.
 
 Below `{name}/`: `restore.json`, `topics/{job}.json` for each topic that is restored, `groups.json` once groups are set,
-`acls.json` once ACLs are created. Each is written once.
+`acls.json` once ACLs are created. Each is written once. A warm standby also has `followed/{job}.json` for each topic
+that it began to follow, `switch-over.json` once it is told to end, and `standby.json`, which is replaced, with what its
+last slot found.
 """
 
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.store.writer import Store
 from index_format.errors import FormatError
-from index_format.objects import Count, Sealed, decode, encode, stored
+from index_format.objects import Count, Sealed, Timestamp, decode, encode, stored
 from replayer.errors import ReplayRefused
 from replayer.replay.job import check_job_name
-from replayer.restore.document import RestorePlan
+from replayer.restore.document import RestorePlan, TopicToRestore
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -63,6 +65,59 @@ class AclsDone(Sealed, frozen=True, kw_only=True):
     format: str = "blockgz-restore-acls"
     version: int = 1
     acls: dict[str, Count]
+    at: int
+
+
+@stored
+class TopicFollowed(Sealed, frozen=True, kw_only=True):
+    """A topic that a standby follows, as it was when that began."""
+
+    format: str = "blockgz-restore-followed"
+    version: int = 1
+    topic: TopicToRestore
+    at: int
+
+
+StandState = Literal["following", "behind", "failing", "stopped", "gone"]
+"""Of a topic: it had all that was archived; not yet; an error, tried again; it is not followed; its source is gone."""
+
+
+class TopicStand(msgspec.Struct, frozen=True):
+    """A topic of a standby after a slot; `why` and `do` say what is wrong, `skipped` what was passed over at damage."""
+
+    source: str
+    target: str
+    state: StandState
+    why: str | None = None
+    do: str | None = None
+    skipped: tuple[str, ...] = ()
+
+
+@stored
+class StandbyReport(Sealed, frozen=True, kw_only=True):
+    """What a follower found in its last slot, which ended at `slot_at`, in ms; `error` is that of the whole slot.
+
+    `host` is its machine and process; it looks every so many seconds.
+    """
+
+    format: str = "blockgz-restore-standby"
+    version: int = 1
+    state: Literal["following", "ended"]
+    host: str
+    slot_at: Timestamp
+    every: float
+    topics: tuple[TopicStand, ...] = ()
+    group_notes: tuple[str, ...] = ()
+    error: str | None = None
+
+
+@stored
+class SwitchOver(Sealed, frozen=True, kw_only=True):
+    """That a standby is to be followed no more; `host` is who said so."""
+
+    format: str = "blockgz-restore-switch-over"
+    version: int = 1
+    host: str
     at: int
 
 
@@ -122,6 +177,35 @@ class RestoreFolder:
     def acls(self) -> AclsDone | None:
         """That the ACLs are created; None where they are not."""
         return self._read("acls.json", AclsDone)
+
+    def add_followed(self, job: str, followed: TopicFollowed) -> None:
+        """Writes down that a topic is followed, before it is created; of several times the first one stays."""
+        self._store.put_if_absent(f"{self.name}/followed/{job}.json", encode(followed), followed.topic.source)
+
+    def followed(self) -> dict[str, TopicToRestore]:
+        """By source the topics that were followed, in the order in which that began."""
+        prefix = f"{self.name}/followed/"
+        names = [each.key.removeprefix(f"{self.name}/") for each in self._store.list(prefix)]
+        found = [each for name in names if (each := self._read(name, TopicFollowed)) is not None]
+        return {each.topic.source: each.topic for each in sorted(found, key=lambda each: each.at)}
+
+    def report(self, report: StandbyReport) -> None:
+        """Replaces the last report; that of another follower who reports at the same moment stays."""
+        key = f"{self.name}/standby.json"
+        found = self._store.get(key)
+        self._store.compare_and_swap(key, encode(report), None if found is None else found.etag)
+
+    def reported(self) -> StandbyReport | None:
+        """The last report, None before the first."""
+        return self._read("standby.json", StandbyReport)
+
+    def switch_over(self, told: SwitchOver) -> None:
+        """Tells whoever follows to end; of several times the first one stays."""
+        self._store.put_if_absent(f"{self.name}/switch-over.json", encode(told), told.host)
+
+    def switched_over(self) -> SwitchOver | None:
+        """Who told it, None where nobody did."""
+        return self._read("switch-over.json", SwitchOver)
 
     def _begun_already(self) -> ReplayRefused:
         return ReplayRefused(

@@ -1,7 +1,7 @@
 """The plan of a restore: what archive and cluster say of every topic. Nothing is written."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -13,24 +13,40 @@ from index_format.errors import BlockgzError
 from replayer.kafka.admin import KafkaAdmin
 from replayer.read.inventory import Compared, compare
 from replayer.replay.jobs.folder import JobFolder
+from replayer.replay.plan import SourcePartition
 from replayer.replay.preflight import pruned_text
 from replayer.replay.replaying import PlannedReplay, planned_replay
 from replayer.restore.choosing import ChosenIncarnation, incarnation_at, restore_name, topic_job, wanted_topics
-from replayer.restore.document import RestorePlan, TopicLeftOut, TopicToRestore, refuse_twins
+from replayer.restore.document import Followed, RestorePlan, TopicLeftOut, TopicToRestore, refuse_twins
 from replayer.restore.folder import RestoreFolder
 from replayer.restore.looking import Looking
-from replayer.restore.request import RestoreRequest, Surroundings, replay_of
+from replayer.restore.request import RestoreRequest, Surroundings, replay_of, rules_of
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 TOPICS_AT_ONCE = 6
+TRUNCATED = "its log was truncated, some partitions are in other folders: restore it without --follow"
 SCHEMAS = "_schemas"
 """Where schema registries keep their schemas, unless they are told otherwise."""
 
 
 async def found_topics(asked: RestoreRequest, around: Surroundings) -> RestorePlan:
     """What the archive has of the topics, not looked over; raises NotInArchive, UsageError, StoreError."""
+    plan = await surveyed_topics(asked, around)
+    if not plan.topics:
+        left_out = plan.left_out
+        raise NotInArchive(
+            f"there is nothing to restore at {time_text(asked.at)}",
+            why=f"{left_out[0].topic}: {left_out[0].why}" if left_out else "the archive has no topic",
+            remedy="archive the topics first" if asked.follows else "choose another time with --at",
+        )
+    refuse_twins(plan.topics)
+    return plan
+
+
+async def surveyed_topics(asked: RestoreRequest, around: Surroundings) -> RestorePlan:
+    """The same, whatever is found."""
     archive = await around.archive.pinned()
     compared = await compare(archive)
     held = await archive.find()
@@ -38,17 +54,10 @@ async def found_topics(asked: RestoreRequest, around: Surroundings) -> RestorePl
     names = wanted_topics(asked.topics, [*(each.topic for each in held), *(each.topic for each in listed)])
     chosen = [incarnation_at(each, held, compared.inventory, asked.at) for each in names]
     looking = Looking(archive, compared, asked.at, asked.rename, asked.groups)
-    found = await _each((each for each in chosen if isinstance(each, ChosenIncarnation)), looking.at)
+    found = await gathered((each for each in chosen if isinstance(each, ChosenIncarnation)), looking.at)
     left_out = [each for each in chosen if isinstance(each, TopicLeftOut)]
     left_out += [each.topic for each in found if isinstance(each.topic, TopicLeftOut)]
     topics = [each.topic for each in found if isinstance(each.topic, TopicToRestore)]
-    if not topics:
-        raise NotInArchive(
-            f"there is nothing to restore at {time_text(asked.at)}",
-            why=f"{left_out[0].topic}: {left_out[0].why}" if left_out else "the archive has no topic",
-            remedy="choose another time with --at",
-        )
-    refuse_twins(topics)
     return RestorePlan(
         archive_id=next((each.archive_id for each in found if each.archive_id is not None), ""),
         at=asked.at,
@@ -61,6 +70,7 @@ async def found_topics(asked: RestoreRequest, around: Surroundings) -> RestorePl
         prove_seed=asked.sample.seed,
         groups=asked.groups,
         create_acls=asked.create_acls,
+        follow=Followed(asked.topics, rules_of(asked.rename)) if asked.follows else None,
         topics=tuple(topics),
         left_out=tuple(left_out),
         warnings=(*_of_inventory(compared), *_of_schemas(asked, topics)),
@@ -89,7 +99,7 @@ async def looked_over(plan: RestorePlan, name: str, around: Surroundings, admin:
             return msgspec.structs.replace(topic, refused=refused)
         return await _planned(plan, topic, name, around, admin)
 
-    whole = msgspec.structs.replace(plan, topics=tuple(await _each(plan.topics, planned)))
+    whole = msgspec.structs.replace(plan, topics=tuple(await gathered(plan.topics, planned)))
     warnings = dict.fromkeys([*plan.warnings, *_late(whole)])
     return msgspec.structs.replace(whole, warnings=tuple(warnings))
 
@@ -111,6 +121,8 @@ async def _planned(
 
 def _refusal(plan: RestorePlan, topic: TopicToRestore, *, exists: bool) -> str | None:
     """Why a topic is refused before it is looked at more closely; `exists`: others have made one of its new name."""
+    if plan.follow is not None and not topic.is_in_one_folder:
+        return TRUNCATED
     if exists:
         return f"topic {topic.target} exists: give the restored one another name with --map, or delete it"
     if topic.lacks and not plan.partial:
@@ -121,22 +133,27 @@ def _refusal(plan: RestorePlan, topic: TopicToRestore, *, exists: bool) -> str |
 
 
 def _measured(topic: TopicToRestore, replay: PlannedReplay) -> TopicToRestore:
-    plan = replay.plan
-    times = [source.timestamps for source in plan.sources if source.timestamps is not None]
-    pruned = [pruned_text(source.partition, source.pruned) for source in plan.sources if source.pruned is not None]
+    topic = sized(topic, replay.plan.sources)
+    ends_before = all(each.offsets.end == each.partition.next_offset for each in replay.job.work.selections)
+    return msgspec.structs.replace(topic, ends_before=ends_before)
+
+
+def sized(topic: TopicToRestore, sources: Sequence[SourcePartition]) -> TopicToRestore:
+    """The topic with the sizes of what is archived of it."""
+    times = [source.timestamps for source in sources if source.timestamps is not None]
+    pruned = [pruned_text(source.partition, source.pruned) for source in sources if source.pruned is not None]
     return msgspec.structs.replace(
         topic,
         notes=tuple(dict.fromkeys([*topic.notes, *pruned])),
-        records=plan.records,
-        bytes=plan.bytes,
-        largest=max((source.bytes for source in plan.sources), default=0),
-        stored_bytes=plan.stored_bytes,
+        records=sum(source.records for source in sources),
+        bytes=sum(source.bytes for source in sources),
+        largest=max((source.bytes for source in sources), default=0),
+        stored_bytes=sum(source.stored_bytes for source in sources),
         oldest=min((each.min for each in times), default=None),
         newest=max((each.max for each in times), default=None),
-        ends_before=all(each.offsets.end == each.partition.next_offset for each in replay.job.work.selections),
         gaps=tuple(
             f"partition {source.partition} [{gap.start}..{gap.end}) ({gap.reason})"
-            for source in plan.sources
+            for source in sources
             for gap in source.gaps
         ),
     )
@@ -153,6 +170,8 @@ def _of_inventory(compared: Compared) -> Iterator[str]:
 
 
 def _late(plan: RestorePlan) -> Iterator[str]:
+    if plan.follow is not None:
+        return
     sized = [each for each in plan.restorable if each.newest is not None]
     if sized and all(each.ends_before for each in sized):
         newest = max(each.newest for each in sized if each.newest is not None)
@@ -170,8 +189,8 @@ def _of_schemas(asked: RestoreRequest, topics: Iterable[TopicToRestore]) -> Iter
         )
 
 
-async def _each(items: Iterable[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
-    """The results in order, a few at once."""
+async def gathered(items: Iterable[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
+    """The results of work on some topics, in order, a few at once."""
     limit = asyncio.Semaphore(TOPICS_AT_ONCE)
 
     async def one(item: T) -> R:

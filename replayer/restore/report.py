@@ -8,7 +8,7 @@ import msgspec
 from replayer.restore.acls import AclsOutcome
 from replayer.restore.consumers import GroupsOutcome
 from replayer.restore.document import RestorePlan
-from replayer.restore.running import TopicOutcome
+from replayer.restore.topic_replay import TopicOutcome
 
 
 def plan_document(name: str, plan: RestorePlan, seconds: float) -> dict[str, Any]:

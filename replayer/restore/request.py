@@ -1,7 +1,8 @@
 """What is asked of a restore, and the replay of each of its topics."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -40,6 +41,8 @@ class RestoreRequest:
     """What is compared where a sample is to be proved."""
     groups: RestoreGroups | None = field(default_factory=RestoreGroups)
     create_acls: bool = False
+    follows: bool = False
+    """Whether what is archived later is restored as well."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +63,26 @@ class Surroundings:
         """A client of the cluster, made when it is first asked for: that blocks. Raises as KafkaAdmin does."""
         return KafkaAdmin(self.properties)
 
+    def reading(self, archive: Archive) -> "Surroundings":
+        """The same with another view of the archive; clients that were made stay."""
+        same = replace(self, archive=archive)
+        vars(same).update({name: made for name, made in vars(self).items() if name in ("admin", "changes")})
+        return same
+
     @cached_property
     def changes(self) -> TopicChanges:
         """One for changes, made when it is first asked for."""
         return TopicChanges(self.properties)
+
+
+def rules_of(rename: GroupMap) -> tuple[tuple[str, str], ...]:
+    """New names as a document has them."""
+    return tuple((pattern.pattern, name) for pattern, name in rename.rules)
+
+
+def map_of(rules: Iterable[tuple[str, str]]) -> GroupMap:
+    """The reverse."""
+    return GroupMap(tuple((re.compile(pattern), name) for pattern, name in rules))
 
 
 def new_topic(plan: RestorePlan, topic: TopicToRestore) -> NewTopic:
@@ -72,17 +91,23 @@ def new_topic(plan: RestorePlan, topic: TopicToRestore) -> NewTopic:
 
 
 def replay_of(plan: RestorePlan, topic: TopicToRestore, restore: str, around: Surroundings) -> ReplayRequest:
-    """The replay that restores one topic: it resumes what an earlier run of the restore began."""
+    """The replay that restores one topic: it resumes what an earlier run of the restore began.
+
+    One that follows the archive takes all partitions that there are, and all of their records.
+    """
+    follows = plan.follow is not None
+    until = Positions(None, AtTime(plan.at), asked=("earliest", f"@{plan.at}"))
     return ReplayRequest(
-        TopicPartitions(topic.source, topic.numbers),
+        TopicPartitions(topic.source, None if follows else topic.numbers),
         topic.target,
-        SelectionRequest(Positions(None, AtTime(plan.at), asked=("earliest", f"@{plan.at}"))),
+        SelectionRequest(Positions(asked=("earliest", "latest")) if follows else until),
         Shape(create_topic=True, new_topic=new_topic(plan, topic)),
         on_damage=plan.on_damage,
         into_source=True,
         transactional=plan.transactional,
         partial=True,
         resume=True,
+        follows=follows,
         job=topic_job(restore, topic.source),
         patience=around.patience,
         pace=around.pace,

@@ -3,44 +3,22 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, replace
 
 from blockgz_runtime.open_files import allow_open_files
 from index_format.errors import BlockgzError
-from replayer.replay.pace import Commands
 from replayer.replay.prepare import PRODUCERS
 from replayer.replay.proof.job_proof import JobProof, prove_job
 from replayer.replay.recorded_job import kept_job
-from replayer.replay.replaying import FILES, FILES_OF_A_PRODUCER, planned_replay
+from replayer.replay.replaying import FILES, FILES_OF_A_PRODUCER
+from replayer.replay.run import Progress
 from replayer.replay.stages import wall_clock
 from replayer.restore.choosing import topic_job
 from replayer.restore.document import RestorePlan, TopicToRestore
 from replayer.restore.folder import RestoreFolder, TopicDone
-from replayer.restore.request import Surroundings, replay_of
-from replayer.restore.target import create_empty, refuse_foreign, set_last
-
-TopicState = Literal["restored", "failed", "interrupted", "refused"]
-
-
-@dataclass
-class TopicOutcome:
-    """What became of a topic; `records` are all that the restore wrote, `error` what happened and why."""
-
-    topic: TopicToRestore
-    job: str
-    state: TopicState = "interrupted"
-    records: int = 0
-    seconds: float = 0.0
-    verdict: str | None = None
-    error: str | None = None
-    do: str | None = None
-    notes: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-    """Offsets that were passed over at damage."""
-
-
-Progress = Callable[[int, int], None]
+from replayer.restore.request import Surroundings
+from replayer.restore.target import create_empty, set_last
+from replayer.restore.topic_replay import TopicOutcome, TopicReplays
 
 
 @dataclass
@@ -55,15 +33,14 @@ class RestoreRun:
     told: Callable[[TopicOutcome], None]
 
     def __post_init__(self) -> None:
-        self._running: set[Commands] = set()
+        self._replays = TopicReplays(self.folder.name, self.progress)
         self._proving: set[asyncio.Future[JobProof]] = set()
         self.ending = False
 
     def end(self) -> None:
         """Commits what was sent, and ends; a proof is broken off."""
         self.ending = True
-        for commands in self._running:
-            commands.end()
+        self._replays.end()
         for proving in self._proving:
             proving.cancel()
 
@@ -110,7 +87,7 @@ class RestoreRun:
         done = await asyncio.to_thread(self.folder.topic, outcome.job)
         if done is None:
             if topic.numbers:
-                whole = await self._replayed(outcome)
+                whole = await self._replays.run(self.plan, outcome, self.around)
                 if self.ending or not whole or (self.plan.prove != "none" and not await self._proved(outcome)):
                     return
             else:
@@ -130,33 +107,6 @@ class RestoreRun:
         outcome.notes += await asyncio.to_thread(set_last, topic, self.around)
         outcome.state = "restored"
         outcome.seconds = asyncio.get_running_loop().time() - began
-
-    async def _replayed(self, outcome: TopicOutcome) -> bool:
-        """Whether all records of the topic are there."""
-        around, topic = self.around, outcome.topic
-        await asyncio.to_thread(refuse_foreign, self.plan, topic, outcome.job, around)
-        request = replay_of(self.plan, topic, self.folder.name, around)
-        commands = Commands()
-        admin = await asyncio.to_thread(around.admin.again)
-        place = (around.archive, around.properties, around.jobs)
-        async with planned_replay(request, *place, admin, topic.lacks) as planned:
-            self.progress(planned.plan.job.written, 0)
-            async with planned.begun() as begun:
-                self._running.add(commands)
-                try:
-                    if self.ending:
-                        commands.end()
-                    result = await begun.run(commands, self.progress)
-                    await begun.settled(result)
-                finally:
-                    self._running.discard(commands)
-            outcome.records = result.records + result.records_before
-            outcome.skipped = [
-                f"{partition} [{lost.start}..{lost.end}): {lost.reason}" for partition, lost in planned.damage.skipped
-            ]
-            if result.zero_timestamps:
-                outcome.notes.append(f"{result.zero_timestamps} records with timestamp 0 were sent with 1")
-            return result.complete
 
     async def _proved(self, outcome: TopicOutcome) -> bool:
         """Whether the topic holds what the archive does, record by record."""

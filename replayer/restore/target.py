@@ -2,6 +2,7 @@
 
 from replayer.errors import ReplayRefused
 from replayer.replay.jobs.folder import JobFolder
+from replayer.replay.prepare import refuse_changed_target
 from replayer.replay.stages import wall_clock
 from replayer.restore.document import RestorePlan, TopicToRestore
 from replayer.restore.request import Surroundings, new_topic
@@ -26,6 +27,21 @@ def refuse_foreign(plan: RestorePlan, topic: TopicToRestore, job: str, around: S
             why="this restore did not create it",
             remedy="restore under another name with --map and another --name, or delete it",
         )
+
+
+def make_ready(plan: RestorePlan, topic: TopicToRestore, job: str, around: Surroundings) -> None:
+    """Raises ReplayRefused as `refuse_foreign` does; adds the partitions that a topic gained which is followed.
+
+    Raises TargetChanged for another topic of its name.
+    """
+    refuse_foreign(plan, topic, job, around)
+    kept = JobFolder(around.jobs, job).request()
+    if plan.follow is None or kept is None:
+        return
+    facts = around.admin.again().topic(topic.target)
+    refuse_changed_target(kept, facts)
+    if facts is not None and facts.num_partitions < topic.partitions:
+        around.changes.add_partitions(topic.target, topic.partitions)
 
 
 def create_empty(plan: RestorePlan, topic: TopicToRestore, job: str, around: Surroundings) -> None:

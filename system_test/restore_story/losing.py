@@ -105,7 +105,7 @@ def lose(broker: KafkaBroker, site: Site, notes: Path, records: int, seconds: fl
         ) as working,
     ):
         standing = cluster.stand() | {("following", topic) for topic in FOLLOWED}
-        archiver.wait_for(lambda: standing <= _asked(Path(site.address)), 60, "the groups in tables")
+        archiver.wait_for(lambda: standing <= asked(Path(site.address)), 60, "the groups in tables")
         long = Producing(broker.bootstrap, cluster.book, DEALS, "long")
         at = (now_ms() // 1000 + 2) * 1000
         _pass(at - 400)
@@ -113,7 +113,7 @@ def lose(broker: KafkaBroker, site: Site, notes: Path, records: int, seconds: fl
         long.close()
         cluster.change()
         _pass(at + round(seconds * 1000))
-        archiver.wait_for(lambda: _archived(site, notes, at), 60, "the archive of the moment")
+        archiver.wait_for(lambda: archived(site, notes, at), 60, "the archive of the moment")
         assert working.alive, working.stderr
         broker.kill()
         archiver.kill()
@@ -124,12 +124,12 @@ def _pass(at: int) -> None:
     wait_until(lambda: now_ms() >= at, 30, "a moment to pass")
 
 
-def _asked(folder: Path) -> set[tuple[str, str]]:
+def asked(folder: Path) -> set[tuple[str, str]]:
     """Groups and topics, as the newest tables have them."""
     return {(group["group_id"], topic) for topic in PARTITIONS for group in _table(folder, topic, None)}
 
 
-def _archived(site: Site, notes: Path, at: int) -> bool:
+def archived(site: Site, notes: Path, at: int) -> bool:
     """Whether everything from before the moment, and something after it, is archived where there is anything."""
     needed = defaultdict[tuple[str, int], int](int)
     for note in noted(notes.iterdir()):
@@ -158,7 +158,7 @@ class Cluster:
             else:
                 create_topic(self.bootstrap, topic, partitions, SETTINGS.get(topic))
             if topic not in ("empty", "deals"):
-                self._produce(topic, self._records(topic, partitions))
+                self.produce(topic, self._records(topic, partitions))
         self._deal()
 
     def stand(self) -> set[tuple[str, str]]:
@@ -192,6 +192,10 @@ class Cluster:
         produce(self.bootstrap, "later", [NewRecord(b"later")])
         for topic in ENDED:
             delete_topic(self.bootstrap, topic)
+        self.create_again()
+
+    def create_again(self) -> None:
+        """One that was deleted, with another partition and other records."""
         wait_until(self._created_again, 30, "a topic to be created again")
         produce(self.bootstrap, "again", [NewRecord(b"new %d" % n, partition=n % 3) for n in range(9)])
 
@@ -227,7 +231,8 @@ class Cluster:
                 value = f"{topic} {number}".encode()
                 yield NewRecord(value, key.encode(), number % partitions, timestamp=first + number + ahead)
 
-    def _produce(self, topic: str, produced: Iterator[NewRecord]) -> None:
+    def produce(self, topic: str, produced: Iterable[NewRecord]) -> None:
+        """Produces and notes records; each has a timestamp."""
         records = list(produced)
         offsets = produce(self.bootstrap, topic, records)
         if topic == "compacted":

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import click
 
-from blockgz_runtime.program.options import DURATION, Argument, Option, OptionSet, Parsed, choice_option
+from blockgz_runtime.program.options import DURATION, Argument, Option, OptionSet, Parsed
 from replayer.cli.options.options import dry_run_option, jobs_option, rename_rule, yes_option
 from replayer.cli.options.selection_options import damage_option
 from replayer.cli.options.verify_options import parse_share
@@ -22,6 +22,10 @@ from replayer.restore.request import RestoreRequest
 from replayer.verify.report_files import ReportFiles
 
 MOST_WORKERS = 8
+ENDS = 1e-9
+"""A share so small is the first and the last piece of each partition, and one in between."""
+
+Doing = Literal["restore", "follow", "status", "switch-over"]
 
 
 class Running(NamedTuple):
@@ -38,13 +42,33 @@ def _running(jobs: str | None, workers: int | None, rate: str | None, patience: 
     return Running(jobs, workers or min(2 * (os.cpu_count() or 1), MOST_WORKERS), patience, pace)
 
 
+class Proof(NamedTuple):
+    """What is compared."""
+
+    prove: Literal["all", "sample", "none"]
+    sample: Sample
+
+
+def _proof(prove: Literal["all", "sample", "none"] | None, share: float | None, doing: Doing) -> Proof:
+    if share is not None and prove != "sample":
+        raise click.UsageError("--sample says how much is proved with --prove sample")
+    if doing == "follow" and prove is not None:
+        raise click.UsageError("--prove says what --switch-over compares: remove it")
+    if doing == "switch-over" and prove is None:
+        prove, share = "sample", ENDS
+    return Proof(prove or "all", Sample(SAMPLE.share if share is None else share, random.randrange(2**32)))
+
+
 class RestoreOptions(NamedTuple):
     """What is asked for; without `asked` the plan is that of `from_plan`, or with `resume` of an earlier run."""
 
+    doing: Doing
     asked: RestoreRequest | None
     groups: RestoreGroups | None
     create_acls: bool | None
     """None: as was agreed to; not, where nothing was."""
+    proof: Proof
+    every: float
     name: str | None
     resume: bool
     plan: Path | None
@@ -126,54 +150,70 @@ def time_of(text: str) -> int:
     return parse_time(text, wall_clock()).timestamp
 
 
+def _doing(follow: bool, status: bool, switch_over: bool, name: str | None, is_planned: bool, resume: bool) -> Doing:
+    wanted: list[Doing] = []
+    wanted += ["follow"] if follow else []
+    wanted += ["status"] if status else []
+    wanted += ["switch-over"] if switch_over else []
+    if len(wanted) > 1:
+        raise click.UsageError(f"--{wanted[0]} and --{wanted[1]} are two things: give one")
+    doing: Doing = wanted[0] if wanted else "restore"
+    if doing != "restore" and name is None:
+        raise click.UsageError(f"--{doing} needs --name, which says which standby")
+    if doing in ("status", "switch-over") and (is_planned or resume):
+        raise click.UsageError(f"--{doing} is of what is followed: remove topics, --map, --at, --resume and plans")
+    return doing
+
+
 def _restore(
     topics: tuple[str, ...],
+    follow_archive: bool,
+    status: bool,
+    switch_over: bool,
+    name: str | None,
     at: int | None,
     topic_map: GroupMap,
     groups: RestoreGroups | None,
     create_acls: bool | None,
     no_transactional: bool,
-    prove: Literal["all", "sample", "none"],
+    prove: Literal["all", "sample", "none"] | None,
     share: float | None,
     replication_factor: int | None,
     on_damage: str,
     partial: bool,
+    plan: Path | None,
     from_plan: Path | None,
     resume: bool,
     **rest: object,
 ) -> RestoreOptions:
-    agreed = "--from-plan" if from_plan is not None else "--resume" if resume else None
+    is_planned = bool(topics or topic_map.rules or at is not None or plan or from_plan)
+    doing = _doing(follow_archive, status, switch_over, name, is_planned, resume)
     if from_plan is not None and resume:
         raise click.UsageError("--resume continues what was agreed to: remove --from-plan")
     if from_plan is not None and (at is not None or topics or topic_map.rules):
         raise click.UsageError("--from-plan says what is restored: remove the topics, --at and --map")
-    if share is not None and prove != "sample":
-        raise click.UsageError("--sample says how much is proved with --prove sample")
-    if at is None and agreed is None:
+    if doing == "follow" and (at is not None or plan or from_plan or no_transactional):
+        raise click.UsageError("--follow has no end and needs transactions: remove --at, plans, --no-transactional")
+    if doing == "restore" and at is None and from_plan is None and not resume:
         raise click.UsageError("--at, which says as of when, is missing")
+    proof = _proof(prove, share, doing)
     asked = None
-    if at is not None:
+    if at is not None or (doing == "follow" and not resume):
         asked = RestoreRequest(
-            at,
+            wall_clock() if at is None else at,
             topics,
             topic_map,
             replication_factor,
             not no_transactional,
             on_damage,
             partial,
-            prove,
-            Sample(SAMPLE.share if share is None else share, random.randrange(2**32)),
+            *proof,
             groups,
             bool(create_acls),
+            doing == "follow",
         )
-    return RestoreOptions(
-        asked=asked,
-        groups=groups,
-        create_acls=create_acls,
-        resume=resume,
-        from_plan=from_plan,
-        **rest,  # type: ignore[arg-type]
-    )
+    told = {"doing": doing, "asked": asked, "groups": groups, "create_acls": create_acls, "proof": proof, "name": name}
+    return RestoreOptions(**told, plan=plan, from_plan=from_plan, resume=resume, **rest)  # type: ignore[arg-type]
 
 
 factor_option = Option(
@@ -237,10 +277,11 @@ restore_options = OptionSet(
         help="Also create the ACLs that the topics had, on their new names; their users may not exist in the target.  "
         "[default: no-acls]",
     ),
-    choice_option(
+    Option(
         "--prove",
-        choices=["all", "sample", "none"],
-        help="Compare every topic with the archive, record by record, or a sample of each partition.",
+        type=click.Choice(["all", "sample", "none"]),
+        help="Compare every topic with the archive, record by record, or a sample of each partition.  [default: all; "
+        "with --switch-over the first and last records of each partition, and all counts]",
     ),
     Option(
         "--sample",
@@ -279,6 +320,32 @@ restore_options = OptionSet(
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         metavar="FILE",
         help="Carry out the plan in this file.",
+    ),
+    Option(
+        "--follow",
+        "follow_archive",
+        is_flag=True,
+        envvar="BLOCKGZ_RESTORE_FOLLOW",
+        help="Keep a warm standby: restore all, then whatever the archive gains.",
+    ),
+    Option(
+        "--every",
+        type=DURATION,
+        default="1m",
+        envvar="BLOCKGZ_RESTORE_EVERY",
+        metavar="TIME",
+        help="With --follow: look so often what the archive gained.",
+    ),
+    Option(
+        "--status",
+        is_flag=True,
+        envvar="BLOCKGZ_RESTORE_STATUS",
+        help="Say how far the standby of this --name is behind the archive.",
+    ),
+    Option(
+        "--switch-over",
+        is_flag=True,
+        help="End following, restore what the archive holds, prove the ends, set settings and groups.",
     ),
     running_options,
     report_options,

@@ -10,7 +10,7 @@ from replayer.cli.replay_output import duration_text
 from replayer.restore.acls import AclsOutcome
 from replayer.restore.consumers import GroupsOutcome
 from replayer.restore.document import RestorePlan, TopicToRestore
-from replayer.restore.running import TopicOutcome
+from replayer.restore.topic_replay import TopicOutcome
 
 
 def print_plan(name: str, plan: RestorePlan, seconds: float) -> None:
@@ -29,7 +29,7 @@ def print_plan(name: str, plan: RestorePlan, seconds: float) -> None:
         for each in plan.topics
     ]
     columns = ("SOURCE", "TARGET", "PARTITIONS", "RECORDS", "SIZE", "NEWEST", "GROUPS", "RESTORED")
-    title = f"restore {name}, as of {time_text(plan.at)}"
+    title = f"standby {name}" if plan.follow else f"restore {name}, as of {time_text(plan.at)}"
     print_table(columns, rows, droppable=("NEWEST", "GROUPS", "PARTITIONS"), title=title, file=sys.stderr)
     for each in plan.left_out:
         click.echo(f"left out: {each.topic}: {each.why}", err=True)
@@ -59,6 +59,8 @@ def _acls_text(plan: RestorePlan) -> str:
 def _proof_text(plan: RestorePlan) -> str:
     if plan.sample is not None:
         return f", and a sample of {plan.sample.share:.6g} is proved (seed {plan.sample.seed})"
+    if plan.follow is not None:
+        return ", then what the archive gains"
     return ", twice that proved" if plan.prove == "all" else ", without a proof"
 
 
@@ -84,13 +86,13 @@ def print_outcome(outcome: TopicOutcome) -> None:
 
 
 def print_restored(
-    name: str,
     outcomes: Sequence[TopicOutcome],
     groups: GroupsOutcome | None,
     groups_error: str | None,
-    acls: AclsOutcome | None = None,
+    acls: AclsOutcome | None,
+    again: str,
 ) -> None:
-    """The result, as a table on stdout."""
+    """The result, as a table on stdout; `again` are the options that continue it."""
     rows = [(each.topic.source, each.topic.target, each.records, each.verdict or "-", each.state) for each in outcomes]
     print_table(("SOURCE", "TARGET", "RECORDS", "PROOF", "STATE"), rows)
     for each in outcomes:
@@ -113,7 +115,7 @@ def print_restored(
         _print_acls(acls)
     unset = groups_error is not None or (acls is not None and acls.error is not None)
     if any(each.state == "interrupted" for each in outcomes) or unset:
-        click.echo(f"not complete: repeat the command with --resume --name {name}", err=True)
+        click.echo(f"not complete: repeat the command with {again}", err=True)
 
 
 def _print_acls(acls: AclsOutcome) -> None:

@@ -23,6 +23,15 @@ def restore(*arguments: str) -> Result:
         (("--at", "-1h", "--report", "r.html"), "a restore writes .json"),
         (("--at", "-1h", "--rate", "fast"), "'fast' is not a rate"),
         (("--at", "-1h", "--sample", "1%"), "--sample says how much is proved with --prove sample"),
+        (("--follow",), "--follow needs --name"),
+        (("--follow", "--status", "--name", "n"), "--follow and --status are two things"),
+        (("--follow", "--name", "n", "--at", "-1h"), "--follow has no end"),
+        (("--follow", "--name", "n", "--from-plan", "plan.json"), "--follow has no end"),
+        (("--follow", "--name", "n", "--no-transactional"), "needs transactions"),
+        (("--follow", "--name", "n", "--prove", "all"), "--prove says what --switch-over compares"),
+        (("--status", "--name", "n", "orders"), "--status is of what is followed"),
+        (("--switch-over", "--name", "n", "--map", "a=b"), "--switch-over is of what is followed"),
+        (("--switch-over",), "--switch-over needs --name"),
         (("--from-plan", "plan.json", "--at", "-1h"), "--from-plan says what is restored"),
         (("--from-plan", "plan.json", "orders"), "--from-plan says what is restored"),
         (("--from-plan", "plan.json", "--resume"), "remove --from-plan"),
@@ -46,5 +55,8 @@ def test_what_is_no_plan_or_was_not_begun_is_refused(tmp_path: Path, monkeypatch
     assert "plan.json is not the plan of a restore" in restore("--from-plan", "plan.json").stderr
     unknown = restore("--resume", "--name", "night")
     assert (unknown.exit_code, "there is no restore night" in unknown.stderr) == (2, True)
+    for doing in (("--status",), ("--switch-over", "--yes")):
+        unknown = restore(*doing, "--name", "night")
+        assert (unknown.exit_code, "there is no restore night" in unknown.stderr) == (2, True)
     nameless = restore("--resume")
     assert (nameless.exit_code, "which restore is to be continued" in nameless.stderr) == (2, True)

@@ -84,7 +84,7 @@ def test_every_help_shows_an_example_and_the_exit_codes() -> None:
         assert all(f"{code:>3}  {meaning}" in page for code, meaning in EXIT_CODES.items())
 
 
-CONSENTS = {"yes", "into_source"}
+CONSENTS = {"yes", "into_source", "switch_over"}
 
 
 def test_an_environment_variable_means_one_option() -> None:

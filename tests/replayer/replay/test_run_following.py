@@ -1,7 +1,7 @@
 """A job that follows its archive, turn by turn: whatever crashes or is lost, every record arrives once."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pytest
 
@@ -114,3 +114,18 @@ def test_positions_reach_up_to_the_new_ends(turns: list[list[Selection]]) -> Non
     position: LanePosition = continued(before, first)[0]
     assert position == first[0]
     assert (before[0].sources[0].end, position.sources[0].end) == (11, 43)
+
+
+def test_positions_are_committed_again_where_nothing_came(turns: list[list[Selection]]) -> None:
+    folder, topic = JobFolder(MemoryStore(), "job"), Topic()
+    turn(folder, FolderLog(folder), FakeSink(topic), turns[1])
+    before, topic.positions = dict(topic.positions), dict(topic.positions)
+    committed: list[int] = []
+
+    class Noting(FakeSink):
+        def commit(self, positions: Mapping[int, LanePosition]) -> None:
+            committed.extend(positions)
+            super().commit(positions)
+
+    turn(folder, FolderLog(folder), Noting(topic), turns[1])
+    assert (sorted(committed), topic.positions) == ([0, 1], before)

@@ -5,7 +5,7 @@ import pytest
 from blockgz_runtime.errors import NotInArchive
 from replayer.restore.document import RestorePlan, TopicToRestore
 from replayer.restore.drill import Drill, drill_document, sampled
-from replayer.restore.running import TopicOutcome
+from replayer.restore.topic_replay import TopicOutcome
 
 DRILL = Drill(1000, (), "drill.", 0.05, 7)
 

@@ -1,11 +1,22 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from blockgz_runtime.errors import UsageError
 from blockgz_runtime.store.local import LocalStore
 from replayer.errors import ReplayRefused
-from replayer.restore.folder import AclsDone, GroupsDone, RestoreFolder, RestoreRecord, TopicDone
+from replayer.restore.folder import (
+    AclsDone,
+    GroupsDone,
+    RestoreFolder,
+    RestoreRecord,
+    StandbyReport,
+    SwitchOver,
+    TopicDone,
+    TopicFollowed,
+    TopicStand,
+)
 from tests.replayer.restore.test_document import PLAN
 
 RECORD = RestoreRecord(name="night", cluster_id="c", host="h:1", begun_at=1, plan=PLAN)
@@ -50,3 +61,20 @@ def test_damage_is_refused(folder: RestoreFolder, tmp_path: Path) -> None:
 def test_names(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a job name"):
         RestoreFolder(LocalStore(tmp_path), "a/b")
+
+
+def test_what_a_standby_follows_and_found(folder: RestoreFolder) -> None:
+    later, first = (TopicFollowed(topic=replace(PLAN.topics[each], refused=None), at=5 - each) for each in (0, 1))
+    assert (folder.followed(), folder.reported(), folder.switched_over()) == ({}, None, None)
+    for topic in (later, first, later):
+        folder.add_followed(f"night.{topic.topic.target}-1", topic)
+    assert list(folder.followed().items()) == [("big~2", first.topic), ("small~1", later.topic)]
+    stand = TopicStand("small~1", "small", "stopped", "created again", "delete it", ("0 [1..2)",))
+    report = StandbyReport(state="following", host="h:1", slot_at=7, every=60.0, topics=(stand,), group_notes=("n",))
+    for each in (report, replace(report, state="ended")):
+        folder.report(each)
+        assert folder.reported() == each
+    told = SwitchOver(host="h:2", at=9)
+    for other in (told, SwitchOver(host="h:3", at=10)):
+        folder.switch_over(other)
+    assert folder.switched_over() == told
