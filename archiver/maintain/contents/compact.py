@@ -45,7 +45,8 @@ class CompactedContents:
         return replacement
 
     def _is_as_asked(self, chunk: OldChunk) -> bool:
-        return self._settings is None or is_as_asked(chunk.index, self._settings)
+        # Encrypted chunks stay as they are.
+        return self._settings is None or bool(chunk.index.encryption) or is_as_asked(chunk.index, self._settings)
 
     def check(self, old: Sequence[OldChunk], replacement: Replacement) -> None:
         """Raises ContentsDiffer unless every record is in its place."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from archiver.errors import RewriteRefused
 from archiver.ingest.buffer import BufferFile, BufferFolder
 from archiver.ingest.chunk_builder import MAX_KEY_FILTERS
 from blockgz_runtime.store.writer import Body, FileBody, ToolStore
@@ -34,9 +35,18 @@ class StoredBlock(NamedTuple):
 
 
 def data_in(store: ToolStore, keys: PartitionKeys) -> DataOf:
-    """The data of a partition's chunks in the store; raises MalformedObject for a name that is not derived."""
+    """The data of a partition's chunks in the store.
+
+    Raises MalformedObject for a name that is not derived, RewriteRefused for an encrypted chunk.
+    """
 
     def data_of(index: ChunkIndex) -> ReadRange:
+        if index.encryption:
+            raise RewriteRefused(
+                f"{keys.chunks}{index.data.name} is encrypted",
+                why="rewriting encrypted chunks is not supported",
+                remedy="leave its topic out; prune takes encrypted chunks out as a whole",
+            )
         suffix = data_suffix(index.record_format, index.codec)
         name = keys.check_name(index.data.name, index.start_offset, suffix)
         return partial(store.get_range, keys.chunks + name)

@@ -56,6 +56,8 @@ def why_apart(before: OldChunk, after: OldChunk, fields: Sequence[str] = ALIKE) 
     """Why two chunks cannot become one; None where they can. `fields` are those of an index that have to be equal."""
     if before.entry.next_offset != after.entry.start_offset:
         return f"offsets {before.entry.next_offset} to {after.entry.start_offset} lie between them"
+    if before.index.encryption or after.index.encryption:
+        return "one of them is encrypted"
     for what in fields:
         if getattr(before.index, what) != getattr(after.index, what):
             return f"{what} is {getattr(before.index, what)!r} in one and {getattr(after.index, what)!r} in the other"

@@ -7,16 +7,20 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from archiver.errors import ContentsDiffer
+from archiver.errors import ContentsDiffer, RewriteRefused
 from archiver.maintain.contents.chunks import NewChunk, OldChunk, Replacement
 from archiver.maintain.contents.compact import CompactedContents, compact_groups
 from archiver.maintain.contents.convert import ConvertSettings, is_as_asked
+from archiver.maintain.contents.data import data_in
 from archiver.maintain.contents.merge import MergeLimits
 from index_format import marker as markers
 from index_format import objects
-from index_format.chunk_index import ChunkIndex
+from index_format.chunk_index import ChunkIndex, Encryption, WrappedKey
+from index_format.encryption import CIPHER
+from index_format.keys import LAYOUTS, TopicFolder
 from index_format.records import Record
 from tests.archiver.maintain.contents.random_chunks import MAX, Partition, index_of_new, readable, records_of
+from tests.support.memory_store import MemoryStore
 
 LARGE = 1 << 30
 
@@ -158,4 +162,23 @@ def test_a_replacement_without_a_record_is_caught(tmp_path: Path) -> None:
     assert isinstance(new, NewChunk)
     with pytest.raises(ContentsDiffer):
         work.check(partition.chunks, [dataclasses.replace(new, blocks=new.blocks[:-1])])
+    partition.buffers.close()
+
+
+@pytest.mark.parametrize("is_converted", [False, True])
+def test_encrypted_chunks_stay_as_they_are(tmp_path: Path, is_converted: bool) -> None:
+    partition = partition_of(tmp_path, "json")
+    for number in (2, 3):
+        chunk = partition.chunks[number]
+        index = replace(chunk.index, version=2, encryption=Encryption(CIPHER, WrappedKey("id", b"wrapped")))
+        partition.chunks[number] = OldChunk(chunk.entry, index)
+        with pytest.raises(RewriteRefused, match="is encrypted"):
+            data_in(MemoryStore(), LAYOUTS["topic"](TopicFolder("orders"), 3))(index)
+    settings = ConvertSettings("arrow", "zstd", 3, 1 << 20) if is_converted else None
+    work = contents_of(partition, limits=MergeLimits(LARGE, LARGE), settings=settings)
+    before, *kept, behind = work.contents(partition.chunks)
+    assert isinstance(before, NewChunk) and isinstance(behind, NewChunk)
+    assert kept == partition.chunks[2:4]
+    work.check(partition.chunks, [before, *kept, behind])
+    work.discard()
     partition.buffers.close()
