@@ -39,7 +39,7 @@ NOTICED_AT = {
     "gc_reads_before_listing": 0,
     "retired_not_spared": 0,
     "all_that_a_retired_catalog_lists": 1,
-    "catalog_by_next_offset": 5,
+    "catalog_by_next_offset": 100,
     "repair_without_floor": 0,
 }
 """A seed at which a broken rule shows, near which it is looked for; what shows rarely is left to the long tests."""
