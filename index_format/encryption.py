@@ -6,7 +6,6 @@ Each chunk has a key of its own, each of its blocks a nonce of its own; what a b
 import struct
 from dataclasses import dataclass, field
 
-from isal import isal_zlib
 from msgspec.structs import replace
 
 from index_format.chunk_index import AUTHENTICATED, BlockEntry, ChunkIndex, WrappedKey
@@ -73,6 +72,9 @@ def check_stored(stored: bytes | memoryview, entry: BlockEntry) -> None:
     """Raises CorruptBlock unless these are the bytes that the index of an encrypted chunk describes; takes no key."""
     if len(stored) != entry.byte_length:
         raise _another_length()
+    # Here, because commands that read no block import this module, too.
+    from isal import isal_zlib  # noqa: PLC0415
+
     if isal_zlib.crc32(stored) != entry.crc32:
         raise CorruptBlock("a block is not the one its index describes", why="its CRC-32 differs")
 

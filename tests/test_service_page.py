@@ -9,6 +9,7 @@ from replayer.serve.api import archive_routes, job_routes
 from replayer.serve.app import ERRORS
 from replayer.serve.errors import STATUS_OF_CODE
 from replayer.serve.guard import LOGINS_A_MINUTE, MAX_BODY_BYTES, SESSION_SECONDS
+from replayer.serve.replays import MOST_PLANS
 from replayer.serve.searching import MOST_FOUND
 from replayer.serve.settings import LEAST_TOKEN
 from replayer.serve.tasks import MOST_RUNNING
@@ -35,5 +36,5 @@ def test_its_bounds_are_those_of_the_program() -> None:
     assert f"lasts {SESSION_SECONDS // 3600} hours" in PAGE
     assert LOGINS_A_MINUTE == 10 and "Ten wrong tokens a" in PAGE
     assert f"up to {MAX_BODY_BYTES // 1024} KiB" in PAGE
-    assert f"{MOST_RUNNING} tasks at once" in PAGE
+    assert f"{MOST_RUNNING} tasks and {MOST_PLANS} plans at once" in PAGE
     assert f"{MOST_FOUND:,} hits a search" in PAGE

@@ -24,8 +24,7 @@ from archiver.commit.operations import (
 )
 from archiver.errors import AssignmentLost, Diverged, Fenced, FolderClosed, GapRefused, OwnedByAnother, UnreadableRecord
 from blockgz_runtime.config.model import RunConfig
-from blockgz_runtime.encryption.keyring import keyring_of
-from blockgz_runtime.encryption.opening import required
+from blockgz_runtime.encryption.keyring import keyring_of, required
 from blockgz_runtime.errors import StoreError, UsageError
 from blockgz_runtime.store.writer import StoredObject
 from index_format import marker as markers

@@ -20,6 +20,7 @@ from index_format.errors import KeyMissing, MalformedObject
 
 ID_DIGITS = 16
 FORMS = "file:/path, env:NAME or kms:ARN, several separated by commas, the newest last"
+REMEDY = "give its keys: --keys KEYS, --encrypt KEYS to write, or `encrypt` in the configuration file"
 MAKE_ONE = "make one: openssl rand -base64 32 >> FILE"
 
 _log = logging.getLogger(__name__)
@@ -201,3 +202,10 @@ def _file_text(name: str) -> str:
             f"the keys in {name} cannot be read", why=str(reason), remedy=f"make it readable here, or {MAKE_ONE}"
         ) from error
     return text
+
+
+def required(keyring: Keyring | None, what: str) -> Keyring:
+    """The keyring; raises KeyMissing where there is none. `what` is encrypted."""
+    if keyring is None:
+        raise KeyMissing(f"{what} is encrypted", why="no keys were given", remedy=REMEDY)
+    return keyring

@@ -11,8 +11,7 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from blockgz_runtime.encryption.keyring import Keyring
-from blockgz_runtime.encryption.opening import required
+from blockgz_runtime.encryption.keyring import Keyring, required
 from blockgz_runtime.errors import NotInArchive
 from blockgz_runtime.store.reader import ObjectReader
 from index_format import objects

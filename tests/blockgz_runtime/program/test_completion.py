@@ -57,7 +57,8 @@ def test_the_archiver_asks_the_brokers(archive: str, tmp_path: Path) -> None:
     with mock_cluster() as cluster:
         brokers = cluster.properties["bootstrap.servers"]
         new = str(tmp_path / "new")
-        assert completed(archiver, "run", "-b", brokers, "-a", new, "orders") == ["orders", "orders-restored"]
+        found = completed(archiver, "run", "-b", brokers, "-a", new, "orders")
+        assert found == ["orders", "orders-again", "orders-restored"]
         assert completed(archiver, "run", "-b", brokers, "-a", archive, "pay") == ["payments"]
 
 

@@ -34,6 +34,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning")
 @pytest.mark.timeout(LONG_SECONDS if EXAMPLES > 100 else 120)
 def test_requests_made_up_from_the_schema_meet_no_bug(served: str) -> None:
     schema = schemathesis.openapi.from_url(f"{served}/api/v1/openapi.json")
