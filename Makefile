@@ -87,6 +87,7 @@ long: $(VENV)/.dev
 	$(MAKE) sanitize fuzz mutants
 	BLOCKGZ_LONG=1 $(BIN)/python -m pytest tests/replayer/serve/test_app.py
 	BLOCKGZ_LONG=1 BLOCKGZ_RESTORE_KILLS=20 $(BIN)/python -m pytest system_test/test_restore.py system_test/test_restore_story.py
+	BLOCKGZ_LONG=1 BLOCKGZ_MAINTAINERS=20000 $(BIN)/python -m pytest system_test/test_maintainers.py
 	BLOCKGZ_TRANSLATED_ARCHIVES=2000 $(BIN)/python -m pytest tests/replayer/groups/test_translation.py
 	BLOCKGZ_NO_KERNEL=1 $(MAKE) system
 	$(MAKE) simulate
