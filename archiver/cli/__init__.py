@@ -34,6 +34,10 @@ COMMANDS = {
         "archiver.cli.prune:prune",
         "Take the oldest records out of the archive, while archivers run.",
     ),
+    "compact": Place(
+        "archiver.cli.compact:compact",
+        "Merge small neighbouring chunks, and convert chunks, while archivers run.",
+    ),
     "erase": Place(
         "archiver.cli.erase:erase",
         "Erase records by key or offset, and tell when nothing in the archive holds them any more.",

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from archiver.cli.buffer_options import buffer_options
 from archiver.commit.archive import archive_info, layout_of
 from archiver.commit.driver import Driver, NoLog
 from archiver.ingest.buffer import BufferFolder
@@ -20,7 +21,7 @@ from blockgz_runtime.atomic_file import replace_file
 from blockgz_runtime.errors import PARTLY_FAILED, UsageError
 from blockgz_runtime.program.archive_options import max_block_option, store_options, writing_s3_options
 from blockgz_runtime.program.main import closing, confirm, print_problems
-from blockgz_runtime.program.options import SIZE, Parsed
+from blockgz_runtime.program.options import Parsed
 from blockgz_runtime.program.tables import bytes_text, print_table, timestamp_text
 from blockgz_runtime.store.opening import default_buffer_root, open_existing_store
 from blockgz_runtime.store.retry import bounded_backoff
@@ -63,14 +64,7 @@ NOT_YET = "not erased yet"
     help="Tell whether the erase of that report is complete, and change nothing.",
 )
 @max_block_option
-@click.option("--buffer-dir", type=click.Path(path_type=Path), help="Folder for chunks that are rewritten.")
-@click.option(
-    "--buffer-bytes",
-    type=SIZE,
-    default="8GiB",
-    show_default=True,
-    help="Rewrite no more at once, unless a single chunk is larger.",
-)
+@buffer_options
 @click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")

@@ -6,13 +6,13 @@ from typing import Any
 import click
 import orjson
 
-from archiver.maintain.rewrite.intent import Outcome
-from archiver.maintain.rewrite.planning import Pruned, PrunePlans, carry_out, not_pruned, plan_pruning, since
+from archiver.maintain.rewrite.intent import Outcome, not_done
+from archiver.maintain.rewrite.planning import Pruned, PrunePlans, carry_out, plan_pruning, since
 from archiver.maintain.rewrite.pruning import Keep
 from archiver.maintain.sweep import Problem
-from blockgz_runtime.errors import PARTLY_FAILED, UsageError, exit_code
+from blockgz_runtime.errors import UsageError
 from blockgz_runtime.program.archive_options import store_options, writing_s3_options
-from blockgz_runtime.program.main import closing, confirm, print_problems
+from blockgz_runtime.program.main import closing, code_of_problems, confirm, print_problems
 from blockgz_runtime.program.options import DURATION, SIZE
 from blockgz_runtime.program.tables import bytes_text, print_table
 from blockgz_runtime.store.opening import open_existing_store
@@ -70,10 +70,8 @@ def prune(
     print_problems(problems)
     if as_json:
         click.echo(orjson.dumps(result_object(archive, plan, done, problems, dry_run=dry_run)).decode())
-    if not problems:
-        return 0
-    all_failed = len(problems) == len(plan.partitions) + len(plan.problems)
-    return exit_code(problems[0].error) if all_failed and not dry_run else PARTLY_FAILED
+    tried = len(plan.partitions) + len(plan.problems)
+    return code_of_problems([each.error for each in problems], tried=None if dry_run else tried)
 
 
 def _keep(age: float | None, size: int | None) -> Keep:
@@ -91,7 +89,7 @@ def _failed(done: Sequence[Pruned]) -> list[Problem]:
     for each in done:
         error = each.error
         if each.outcome is not None and each.outcome is not Outcome.COMMITTED:
-            error = not_pruned(each.plan, each.outcome)
+            error = not_done(each.plan.name, "pruned", each.outcome)
         if error is not None:
             problems.append(Problem(each.plan.name, error))
     return problems

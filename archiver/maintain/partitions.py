@@ -1,7 +1,7 @@
 """The partitions of an archive, for tools that work on some or all of them."""
 
 from archiver.commit.archive import layout_of
-from blockgz_runtime.errors import NotInArchive
+from blockgz_runtime.errors import NotInArchive, UsageError
 from blockgz_runtime.store.writer import ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
 from index_format.keys import (
@@ -31,6 +31,23 @@ def archived_partitions(store: ToolStore, selection: TopicSelection | None) -> l
         for folder in folders
         for keys in partition_folders(layout, folder, store.folders(topic_home(layout, folder)))
     ]
+
+
+def rewritable_partitions(
+    store: ToolStore, selection: TopicSelection | None, what: str, other: str
+) -> list[PartitionKeys]:
+    """The same of an archive that can be rewritten; raises UsageError for one in layout seed.
+
+    `what` is to be done with it, such as `pruned`, and `other` is what can be done about it there.
+    """
+    partitions = archived_partitions(store, selection)
+    if any(keys.layout == "seed" for keys in partitions):
+        raise UsageError(
+            f"the archive at {store.url} cannot be {what}",
+            why="it is in layout seed, which tools of its own read beside ours",
+            remedy=f"archive into layout topic, or {other}",
+        )
+    return partitions
 
 
 def check_names(selection: TopicSelection, topics: set[str], url: str) -> None:

@@ -76,7 +76,7 @@ def completed(command: click.Command) -> click.Command:
     for param in command.params:
         if isinstance(param, click.Argument) and param.type is click.STRING and "TOPIC" in (param.metavar or ""):
             param.type = TOPIC
-        if isinstance(param, click.Option) and param.name not in NEVER_FROM_ENVIRONMENT:
+        if isinstance(param, click.Option) and param.allow_from_autoenv and param.name not in NEVER_FROM_ENVIRONMENT:
             name = max(param.opts, key=len).lstrip("-").replace("-", "_").upper()
             param.envvar = param.envvar or f"BLOCKGZ_{name}"
             param.show_envvar = True

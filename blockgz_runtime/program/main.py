@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
-from blockgz_runtime.errors import FAILED, USAGE, UsageError, exit_code
+from blockgz_runtime.errors import FAILED, PARTLY_FAILED, USAGE, UsageError, exit_code
 from blockgz_runtime.process import terminated_as_interrupted
 from blockgz_runtime.program.command import completed, debug
 from blockgz_runtime.program.help_page import HelpPageOfGroup
@@ -188,6 +188,13 @@ def print_problems(problems: Iterable[tuple[str, BlockgzError]]) -> None:
     for where, error in problems:
         lines = error_lines(error)
         click.echo("\n".join([lines[0].replace("error:", f"error: {where}:", 1), *lines[1:]]), err=True)
+
+
+def code_of_problems(problems: Sequence[BlockgzError], *, tried: int | None = None) -> int:
+    """The exit code of a command that met those: that of the first where as many were tried, and all failed."""
+    if not problems:
+        return 0
+    return exit_code(problems[0]) if len(problems) == tried else PARTLY_FAILED
 
 
 def announce_retry(error: BlockgzError) -> None:

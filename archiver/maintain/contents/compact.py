@@ -1,6 +1,7 @@
 """What a compaction puts in the place of chunks: small neighbours as one, and all as it is asked for."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from archiver.ingest.buffer import BufferFolder
 from archiver.maintain.contents.chunks import NewChunk, OldChunk, Replacement
@@ -8,6 +9,69 @@ from archiver.maintain.contents.comparison import check_same
 from archiver.maintain.contents.convert import ConvertSettings, converted, is_as_asked
 from archiver.maintain.contents.data import ChunkFiles, DataOf, data_of_body
 from archiver.maintain.contents.merge import ALIKE, SAME_PARTITION, MergeLimits, merge_groups, merged, runs_alike
+from index_format.chunk_index import ChunkIndex
+
+ISAL_LEVELS = 3
+"""The highest level of the library that is ten times faster; higher ones are those of zlib."""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """How chunks are to be encoded; record format and codec stay what they are where they are None."""
+
+    block_bytes: int
+    record_format: str | None = None
+    codec: str | None = None
+    gzip_level: int = 1
+    zstd_level: int = 2
+
+    def settings_of(self, index: ChunkIndex) -> ConvertSettings:
+        """How a chunk is to be encoded."""
+        library, level = ("isal" if self.gzip_level <= ISAL_LEVELS else "zlib"), self.gzip_level
+        if (self.codec or index.codec) == "zstd":
+            library, level = "zstd", self.zstd_level
+        return ConvertSettings(self.record_format or index.record_format, library, level, self.block_bytes)
+
+    @property
+    def alike(self) -> tuple[str, ...]:
+        """What chunks have in common that become one."""
+        kept = [field for field in ("record_format", "codec") if getattr(self, field) is None]
+        return (*kept, *SAME_PARTITION)
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """What becomes of chunks: small neighbours are merged and, with a `conversion`, all are encoded as it says."""
+
+    limits: MergeLimits
+    conversion: Conversion | None = None
+
+    @property
+    def kind(self) -> str:
+        """What it is called in the marker."""
+        return "merge" if self.conversion is None else "convert"
+
+    def groups(self, old: Sequence[OldChunk]) -> list[Sequence[OldChunk]]:
+        """The chunks in order, those together that become one."""
+        fields = ALIKE if self.conversion is None else self.conversion.alike
+        groups = list[Sequence[OldChunk]]()
+        for run in runs_alike(old, fields) if old else []:
+            done = 0
+            for group in merge_groups([chunk.entry for chunk in run], self.limits):
+                groups += [[chunk] for chunk in run[done : group.start]]
+                groups.append(run[group.start : group.stop])
+                done = group.stop
+            groups += [[chunk] for chunk in run[done:]]
+        return groups
+
+    def is_meant(self, group: Sequence[OldChunk]) -> bool:
+        """Whether a group is stored again; encrypted chunks stay as they are."""
+        if len(group) > 1:
+            return True
+        index = group[0].index
+        if self.conversion is None or index.encryption:
+            return False
+        return not is_as_asked(index, self.conversion.settings_of(index))
 
 
 class CompactedContents:
@@ -17,36 +81,45 @@ class CompactedContents:
         self,
         data_of: DataOf,
         buffers: BufferFolder,
+        compaction: Compaction,
         *,
-        limits: MergeLimits,
-        settings: ConvertSettings | None,
         buffer_bytes: int,
         max_block_bytes: int,
+        start: int = 0,
     ) -> None:
-        """Without `settings` blocks are only copied; `buffer_bytes` are rewritten at once, unless a group has more."""
+        """`buffer_bytes` are rewritten at once, unless a group has more; chunks below `start` stay as they are."""
         self._data_of = data_of
         self._files = ChunkFiles(buffers, buffer_bytes)
-        self._limits = limits
-        self._settings = settings
+        self._compaction = compaction
         self._max_block_bytes = max_block_bytes
+        self._start = start
+        self.left_from: int | None = None
+        """Where the first chunk starts that the buffer had no room for."""
 
     def contents(self, old: Sequence[OldChunk]) -> Replacement:
         """New chunks, and old ones where nothing is to be done or the buffer has no room; see `merged`, `converted`."""
-        replacement: list[OldChunk | NewChunk] = []
-        for group in compact_groups(old, self._limits, self._settings):
-            is_meant = len(group) > 1 or not self._is_as_asked(group[0])
-            buffer = self._files.new_file(sum(chunk.entry.bytes for chunk in group)) if is_meant else None
-            if buffer is None:
-                replacement += group
-            elif self._settings is None:
-                replacement.append(merged(group, self._data_of, buffer))
-            else:
-                replacement.append(converted(group, self._settings, self._data_of, buffer, self._max_block_bytes))
+        replacement: list[OldChunk | NewChunk] = [each for each in old if each.entry.start_offset < self._start]
+        self.left_from = None
+        for group in self._compaction.groups(old[len(replacement) :]):
+            if self.left_from is None and self._compaction.is_meant(group):
+                new = self._new_chunk(group)
+                if new is not None:
+                    replacement.append(new)
+                    continue
+                self.left_from = group[0].entry.start_offset
+            replacement += group
         return replacement
 
-    def _is_as_asked(self, chunk: OldChunk) -> bool:
-        # Encrypted chunks stay as they are.
-        return self._settings is None or bool(chunk.index.encryption) or is_as_asked(chunk.index, self._settings)
+    def _new_chunk(self, group: Sequence[OldChunk]) -> NewChunk | None:
+        """What stands for a group; None without room."""
+        buffer = self._files.new_file(sum(chunk.entry.bytes for chunk in group))
+        if buffer is None:
+            return None
+        conversion = self._compaction.conversion
+        if conversion is None:
+            return merged(group, self._data_of, buffer)
+        settings = conversion.settings_of(group[0].index)
+        return converted(group, settings, self._data_of, buffer, self._max_block_bytes)
 
     def check(self, old: Sequence[OldChunk], replacement: Replacement) -> None:
         """Raises ContentsDiffer unless every record is in its place."""
@@ -62,16 +135,3 @@ class CompactedContents:
     def discard(self) -> None:
         """Give the space in the buffer back."""
         self._files.discard()
-
-
-def compact_groups(
-    old: Sequence[OldChunk], limits: MergeLimits, settings: ConvertSettings | None
-) -> list[Sequence[OldChunk]]:
-    """The chunks in order, those together that become one."""
-    fields = ALIKE if settings is None else SAME_PARTITION
-    groups, done = list[Sequence[OldChunk]](), 0
-    for group in merge_groups([chunk.entry for chunk in old], limits):
-        groups += [[chunk] for chunk in old[done : group.start]]
-        groups += runs_alike(old[group.start : group.stop], fields)
-        done = group.stop
-    return groups + [[chunk] for chunk in old[done:]]

@@ -18,14 +18,11 @@ from archiver.maintain.contents.erase import without
 from archiver.maintain.contents.offset_ranges import OffsetRanges
 from archiver.maintain.rewrite.intent import Outcome, maintained, maintenance_of, read_existing
 from archiver.maintain.rewrite.replacing import Rewrite, rewrite
-from archiver.maintain.rewrite.tree import References, Run, level_1_lists
+from archiver.maintain.rewrite.tree import References, Run, RunLimits, first_run, level_1_lists
 from blockgz_runtime.store.writer import ToolStore
 from index_format.keys import PartitionKeys
 from index_format.marker import Marker
 
-RUN_CHUNKS = 1024
-RUN_RECORDS = 200_000_000
-"""Of the catalogs that one rewrite takes, unless a single one has more: the indexes of all their chunks are read."""
 ATTEMPTS = 3
 """How often a rewrite is begun again that another maintainer took over."""
 
@@ -136,18 +133,8 @@ def choose_run(keys: PartitionKeys, marker: Marker, offsets: OffsetRanges) -> Pr
 
 
 def run_of(references: References, offsets: OffsetRanges) -> References:
-    """From the first that spans such an offset to the last one within the limits of a run; empty where none does."""
-    chosen, last, chunks, records = list(references[:0]), 0, 0, 0
-    for reference in references:
-        is_meant = offsets.meets(reference.start_offset, reference.next_offset)
-        if not (chosen or is_meant):
-            continue
-        chunks, records = chunks + reference.num_chunks, records + reference.num_records
-        if chosen and (chunks > RUN_CHUNKS or records > RUN_RECORDS):
-            break
-        chosen.append(reference)
-        last = len(chosen) if is_meant else last
-    return tuple(chosen[:last])
+    """Neighbours that span such offsets, as many as one rewrite takes; empty where none does."""
+    return first_run(references, lambda each: offsets.meets(each.start_offset, each.next_offset), RunLimits())
 
 
 def fold_tail(keys: PartitionKeys, offsets: OffsetRanges, writer: str) -> Protocol[None]:

@@ -37,6 +37,16 @@ class Outcome(StrEnum):
     """There is nothing to rewrite, or not any longer."""
 
 
+def not_done(where: str, what: str, outcome: Outcome) -> RewriteRefused:
+    """Why a rewrite did not come true, as an error; `what` was to be done with the partition, such as `pruned`."""
+    why, remedy = {
+        Outcome.BUSY: ("another maintainer is at work on it", "run the command again when that is done"),
+        Outcome.OVERTAKEN: ("another maintainer took over", "run the command again"),
+        Outcome.FULL: ("its marker lists as many retired references as it may", "run archiver gc first"),
+    }.get(outcome, ("its chunks were rewritten since the plan was made", "run the command again to make a new plan"))
+    return RewriteRefused(f"{where} was not {what}", why=why, remedy=remedy)
+
+
 class Chosen(Interface):
     """Offsets [start, end) that are to be rewritten."""
 

@@ -8,13 +8,11 @@ from typing import NamedTuple
 from archiver.commit.driver import Driver, NoLog, Wait
 from archiver.commit.objects import read_marker
 from archiver.commit.operations import Protocol
-from archiver.errors import RewriteRefused
-from archiver.maintain.partitions import archived_partitions
+from archiver.maintain.partitions import rewritable_partitions
 from archiver.maintain.rewrite.intent import Outcome
 from archiver.maintain.rewrite.pruning import Keep, PrunePlan, prune, prune_plan
 from archiver.maintain.rewrite.tree import level_1_lists
 from archiver.maintain.sweep import Problem
-from blockgz_runtime.errors import UsageError
 from blockgz_runtime.store.writer import ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
 from index_format.errors import BlockgzError
@@ -71,13 +69,7 @@ def plan_pruning(store: ToolStore, selection: TopicSelection | None, keep: Keep,
     """
     plans: list[PartitionPlan] = []
     problems: list[Problem] = []
-    partitions = archived_partitions(store, selection)
-    if any(keys.layout == "seed" for keys in partitions):
-        raise UsageError(
-            f"the archive at {store.url} cannot be pruned",
-            why="it is in layout seed, which tools of its own read beside ours",
-            remedy="archive into layout topic, or let a rule of the store delete what is old",
-        )
+    partitions = rewritable_partitions(store, selection, "pruned", "let a rule of the store delete what is old")
     driver = Driver(store, NoLog(), wait, lambda: True)
     for keys in partitions:
         try:
@@ -98,16 +90,6 @@ def carry_out(store: ToolStore, plans: Sequence[PartitionPlan], wait: Wait, on_d
         except BlockgzError as error:
             pruned = Pruned(plan, None, error)
         on_done(pruned)
-
-
-def not_pruned(plan: PartitionPlan, outcome: Outcome) -> BlockgzError:
-    """Why a prune did not come true, as an error."""
-    why, remedy = {
-        Outcome.BUSY: ("another maintainer is at work on it", "run the command again when that is done"),
-        Outcome.OVERTAKEN: ("another maintainer took over", "run the command again"),
-        Outcome.FULL: ("its marker lists as many retired references as it may", "run archiver gc first"),
-    }.get(outcome, ("its chunks were rewritten since the plan was made", "run the command again to make a new plan"))
-    return RewriteRefused(f"{plan.name} was not pruned", why=why, remedy=remedy)
 
 
 def since(seconds: float) -> int:

@@ -31,6 +31,9 @@ from index_format.marker import ChunkCatalog, ChunkEntry
 
 INDEXES_AT_ONCE = 64
 
+Keep = Callable[[], Protocol[None]]
+"""What has to be done while something takes long."""
+
 
 @dataclass(frozen=True)
 class Rewrite:
@@ -71,8 +74,8 @@ def rewrite(keys: PartitionKeys, choose: Choose[Run], what: Rewrite, *, lease_ms
 
 def _stored(attempt: Attempt, run: Run, what: Rewrite) -> Protocol[References]:
     """The references to what is stored in the place of the run."""
-    catalogs = yield from _old_catalogs(attempt.keys, run)
-    old = yield from _old_chunks(attempt, catalogs)
+    catalogs = yield from old_catalogs(attempt.keys, run.references)
+    old = yield from old_chunks(attempt.keys, catalogs, attempt.keep)
     replacement: Replacement = yield Compute(partial(what.contents, old))
     check_replacement(old, replacement)
     yield from attempt.keep()
@@ -86,21 +89,22 @@ def _stored(attempt: Attempt, run: Run, what: Rewrite) -> Protocol[References]:
     return tuple(references)
 
 
-def _old_catalogs(keys: PartitionKeys, run: Run) -> Protocol[list[OldCatalog]]:
-    catalogs = yield from read_catalogs(keys, run.references, 1)
-    return [OldCatalog(*each) for each in zip(run.references, cast(list[ChunkCatalog], catalogs), strict=True)]
+def old_catalogs(keys: PartitionKeys, references: References) -> Protocol[list[OldCatalog]]:
+    """The catalogs of level 1; raises ObjectMissing or a FormatError."""
+    catalogs = yield from read_catalogs(keys, references, 1)
+    return [OldCatalog(*each) for each in zip(references, cast(list[ChunkCatalog], catalogs), strict=True)]
 
 
-def _old_chunks(attempt: Attempt, catalogs: Sequence[OldCatalog]) -> Protocol[list[OldChunk]]:
-    keys, folder = attempt.keys, attempt.keys.folder
+def old_chunks(keys: PartitionKeys, catalogs: Sequence[OldCatalog], keep: Keep) -> Protocol[list[OldChunk]]:
+    """Their chunks with their indexes, in order; `keep` runs now and then. Raises ObjectMissing or a FormatError."""
     entries = [entry for each in catalogs for entry in each.catalog.entries]
     old: list[OldChunk] = []
     for first in range(0, len(entries), INDEXES_AT_ONCE):
-        yield from attempt.keep()
+        yield from keep()
         some = entries[first : first + INDEXES_AT_ONCE]
         names = [keys.chunks + keys.check_name(each.name, each.start_offset, INDEX_SUFFIX) for each in some]
         for body, entry in zip((yield from read_all(tuple(names))), some, strict=True):
-            old.append(OldChunk(entry, markers.decode_index(body, entry, folder.topic, keys.partition)))
+            old.append(OldChunk(entry, markers.decode_index(body, entry, keys.folder.topic, keys.partition)))
     return old
 
 

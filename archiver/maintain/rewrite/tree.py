@@ -1,6 +1,6 @@
 """Walking the catalogs that a marker leads to, down to those of level 1."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from archiver.commit.operations import GetAll, Protocol, retrying
@@ -26,6 +26,31 @@ class Run(NamedTuple):
     @property
     def end(self) -> int:
         return self.references[-1].next_offset
+
+
+class RunLimits(NamedTuple):
+    """How much one rewrite takes, unless a single catalog has more: the indexes of all its chunks are read."""
+
+    chunks: int = 1024
+    records: int = 200_000_000
+    bytes: int = 2**63
+    """Of data as stored."""
+
+
+def first_run(references: References, is_meant: Callable[[CatalogReference], bool], limits: RunLimits) -> References:
+    """From the first that is meant to the last one within the limits of a run; empty where none is."""
+    chosen, last, chunks, records, size = list(references[:0]), 0, 0, 0, 0
+    for reference in references:
+        is_it = is_meant(reference)
+        if not (chosen or is_it):
+            continue
+        chunks, records = chunks + reference.num_chunks, records + reference.num_records
+        size += reference.bytes
+        if chosen and (chunks > limits.chunks or records > limits.records or size > limits.bytes):
+            break
+        chosen.append(reference)
+        last = len(chosen) if is_it else last
+    return tuple(chosen[:last])
 
 
 def level_1_lists(keys: PartitionKeys, marker: Marker, start: int, end: int) -> Protocol[list[References]]:

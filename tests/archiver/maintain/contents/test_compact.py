@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from archiver.errors import ContentsDiffer, RewriteRefused
 from archiver.maintain.contents.chunks import NewChunk, OldChunk, Replacement
-from archiver.maintain.contents.compact import CompactedContents, compact_groups
+from archiver.maintain.contents.compact import CompactedContents, Compaction, Conversion
 from archiver.maintain.contents.convert import ConvertSettings, is_as_asked
 from archiver.maintain.contents.data import data_in
 from archiver.maintain.contents.merge import MergeLimits
@@ -29,22 +29,23 @@ def contents_of(
     partition: Partition,
     *,
     limits: MergeLimits,
-    settings: ConvertSettings | None = None,
+    conversion: Conversion | None = None,
     buffer_bytes: int = LARGE,
+    start: int = 0,
 ) -> CompactedContents:
     return CompactedContents(
         partition.data_of,
         partition.buffers,
-        limits=limits,
-        settings=settings,
+        Compaction(limits, conversion),
         buffer_bytes=buffer_bytes,
         max_block_bytes=MAX,
+        start=start,
     )
 
 
-def settings_for(partition: Partition, rng: random.Random) -> ConvertSettings:
-    form = "text" if partition.format == "text" else rng.choice(["json", "arrow"])
-    return ConvertSettings(form, rng.choice(["isal", "zstd"]), 1, rng.choice([500, 1 << 20]))
+def conversion_for(partition: Partition, rng: random.Random) -> Conversion:
+    form = None if partition.format == "text" else rng.choice(["json", "arrow", None])
+    return Conversion(rng.choice([500, 1 << 20]), form, rng.choice(["gzip", "zstd", None]))
 
 
 def records_in(partition: Partition, replacement: Replacement) -> list[Record]:
@@ -64,10 +65,10 @@ def test_random_runs_keep_every_record(run: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     for number in range(5):
         partition = Partition(rng, tmp_path / str(number)).grow(rng.randrange(1, 9), gaps=True)
-        settings = settings_for(partition, rng) if rng.random() < 0.6 else None
+        conversion = conversion_for(partition, rng) if rng.random() < 0.6 else None
         limits = MergeLimits(rng.choice([1, 1500, LARGE]), rng.choice([3000, LARGE]))
-        print(partition.format, partition.codec, settings, limits)
-        work = contents_of(partition, limits=limits, settings=settings, buffer_bytes=rng.choice([1, 4000, LARGE]))
+        print(partition.format, partition.codec, conversion, limits)
+        work = contents_of(partition, limits=limits, conversion=conversion, buffer_bytes=rng.choice([1, 4000, LARGE]))
         replacement = work.contents(partition.chunks)
         work.check(partition.chunks, replacement)
         assert records_in(partition, replacement) == readable(partition, partition.records)
@@ -99,16 +100,16 @@ def partition_of(folder: Path, form: str, chunks: int = 6) -> Partition:
 
 def test_all_that_is_small_becomes_one_chunk_of_few_blocks(tmp_path: Path) -> None:
     partition = partition_of(tmp_path, "json")
-    settings = ConvertSettings("arrow", "zstd", 3, 1 << 20)
-    work = contents_of(partition, limits=MergeLimits(LARGE, LARGE), settings=settings)
+    conversion = Conversion(1 << 20, "arrow", "zstd", zstd_level=3)
+    work = contents_of(partition, limits=MergeLimits(LARGE, LARGE), conversion=conversion)
     (new,) = work.contents(partition.chunks)
     assert isinstance(new, NewChunk)
     assert (len(new.blocks), new.record_format, new.codec) == (1, "arrow", "zstd")
     index, body = index_of_new(new)
-    assert is_as_asked(index, settings)
+    assert is_as_asked(index, conversion.settings_of(index))
     partition.bodies["new"] = body
     again = OldChunk(entry_of(index), index)
-    assert contents_of(partition, limits=MergeLimits(LARGE, LARGE), settings=settings).contents([again]) == [again]
+    assert contents_of(partition, limits=MergeLimits(LARGE, LARGE), conversion=conversion).contents([again]) == [again]
     partition.buffers.close()
 
 
@@ -122,6 +123,13 @@ def test_what_has_no_room_stays_until_the_next_time(tmp_path: Path) -> None:
     first, *others = work.contents(partition.chunks)
     assert isinstance(first, NewChunk)
     assert others == list(partition.chunks[2:])
+    assert work.left_from == partition.chunks[2].entry.start_offset
+    work.discard()
+    rest = contents_of(partition, limits=MergeLimits(LARGE, LARGE), start=work.left_from)
+    *kept, new = rest.contents(partition.chunks)
+    assert (kept, rest.left_from) == (list(partition.chunks[:2]), None)
+    assert isinstance(new, NewChunk) and new.start_offset == work.left_from
+    rest.discard()
     partition.buffers.close()
 
 
@@ -130,8 +138,9 @@ def test_chunks_of_two_formats_become_one_only_if_they_are_converted(tmp_path: P
     other = partition.chunks[1]
     mixed = [partition.chunks[0], OldChunk(other.entry, replace(other.index, codec="zstd"))]
     limits = MergeLimits(LARGE, LARGE)
-    assert compact_groups(mixed, limits, None) == [[mixed[0]], [mixed[1]]]
-    assert compact_groups(mixed, limits, ConvertSettings("json", "isal", 2, 100)) == [mixed]
+    assert Compaction(limits).groups(mixed) == [[mixed[0]], [mixed[1]]]
+    assert Compaction(limits, Conversion(100, record_format="arrow")).groups(mixed) == [[mixed[0]], [mixed[1]]]
+    assert Compaction(limits, Conversion(100, codec="gzip")).groups(mixed) == [mixed]
     partition.buffers.close()
 
 
@@ -148,7 +157,7 @@ def test_chunks_of_two_formats_become_one_only_if_they_are_converted(tmp_path: P
 def test_a_chunk_is_converted_if_it_is_not_as_asked(settings: ConvertSettings, is_fine: bool, tmp_path: Path) -> None:
     partition = partition_of(tmp_path, "json", chunks=12)
     assert sum(chunk.index.raw_bytes for chunk in partition.chunks) > 4000
-    work = contents_of(partition, limits=MergeLimits(LARGE, LARGE), settings=ConvertSettings("json", "isal", 2, 900))
+    work = contents_of(partition, limits=MergeLimits(LARGE, LARGE), conversion=Conversion(900, "json", "gzip"))
     (new,) = work.contents(partition.chunks)
     index = index_of_new(new)[0] if isinstance(new, NewChunk) else partition.chunks[0].index
     assert is_as_asked(index, settings) == is_fine
@@ -174,11 +183,27 @@ def test_encrypted_chunks_stay_as_they_are(tmp_path: Path, is_converted: bool) -
         partition.chunks[number] = OldChunk(chunk.entry, index)
         with pytest.raises(RewriteRefused, match="is encrypted"):
             data_in(MemoryStore(), LAYOUTS["topic"](TopicFolder("orders"), 3))(index)
-    settings = ConvertSettings("arrow", "zstd", 3, 1 << 20) if is_converted else None
-    work = contents_of(partition, limits=MergeLimits(LARGE, LARGE), settings=settings)
+    conversion = Conversion(1 << 20, "arrow", "zstd") if is_converted else None
+    work = contents_of(partition, limits=MergeLimits(LARGE, LARGE), conversion=conversion)
     before, *kept, behind = work.contents(partition.chunks)
     assert isinstance(before, NewChunk) and isinstance(behind, NewChunk)
     assert kept == partition.chunks[2:4]
     work.check(partition.chunks, [before, *kept, behind])
     work.discard()
+    partition.buffers.close()
+
+
+@pytest.mark.parametrize(
+    ("conversion", "encoded"),
+    [
+        (Conversion(100), ("json", "isal", 1)),
+        (Conversion(100, gzip_level=6), ("json", "zlib", 6)),
+        (Conversion(100, codec="zstd", zstd_level=9), ("json", "zstd", 9)),
+        (Conversion(100, record_format="arrow"), ("arrow", "isal", 1)),
+    ],
+)
+def test_what_is_not_given_stays(conversion: Conversion, encoded: tuple[str, str, int], tmp_path: Path) -> None:
+    partition = partition_of(tmp_path, "json", chunks=1)
+    settings = conversion.settings_of(partition.chunks[0].index)
+    assert (settings.record_format, settings.compression_library, settings.compression_level) == encoded
     partition.buffers.close()

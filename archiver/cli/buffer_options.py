@@ -1,0 +1,24 @@
+"""The options of commands that write chunks again."""
+
+from pathlib import Path
+
+import click
+
+from blockgz_runtime.program.options import SIZE, F, with_options
+
+
+def buffer_options(function: F) -> F:
+    """Adds `buffer_dir: Path | None` and `buffer_bytes: int`."""
+    return with_options(
+        function,
+        [
+            click.option("--buffer-dir", type=click.Path(path_type=Path), help="Folder for chunks that are rewritten."),
+            click.option(
+                "--buffer-bytes",
+                type=SIZE,
+                default="8GiB",
+                show_default=True,
+                help="Rewrite no more at once, unless a single chunk is larger.",
+            ),
+        ],
+    )

@@ -1,0 +1,233 @@
+"""`archiver compact`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from archiver.cli.buffer_options import buffer_options
+from archiver.commit.driver import Driver, NoLog
+from archiver.ingest.buffer import BufferFolder
+from archiver.maintain.compact.planning import CompactPlans, plan_compaction
+from archiver.maintain.compact.running import Compacted, Room, carry_out
+from archiver.maintain.contents.compact import Compaction, Conversion
+from archiver.maintain.contents.merge import MergeLimits
+from archiver.maintain.rewrite.intent import Outcome, not_done
+from archiver.maintain.sweep import Problem
+from blockgz_runtime.errors import UsageError
+from blockgz_runtime.program.archive_options import max_block_option, store_options, writing_s3_options
+from blockgz_runtime.program.main import closing, code_of_problems, confirm, print_problems
+from blockgz_runtime.program.options import SIZE, OptionSet
+from blockgz_runtime.program.options import Option as Single
+from blockgz_runtime.program.tables import bytes_text, print_table
+from blockgz_runtime.store.opening import default_buffer_root, open_existing_store
+from blockgz_runtime.store.retry import bounded_backoff
+from blockgz_runtime.store.s3_settings import S3Settings
+from blockgz_runtime.topic_patterns import TopicSelection
+
+BLOCK_BYTES = 1024**2
+
+
+def _conversion(
+    record_format: str | None,
+    codec: str | None,
+    block_bytes: int | None,
+    gzip_level: int | None,
+    zstd_level: int | None,
+) -> Conversion | None:
+    """What the options ask for; None without any. Raises UsageError for a level of which nothing is encoded."""
+    levels = [level for level in (gzip_level, zstd_level) if level is not None]
+    if record_format is None and codec is None and block_bytes is None:
+        if levels:
+            raise UsageError(
+                "a level alone converts nothing",
+                why="chunks do not tell the level that they were compressed with",
+                remedy="add what they are to become: --codec, --record-format or --block-bytes",
+            )
+        return None
+    return Conversion(
+        block_bytes or BLOCK_BYTES,
+        record_format,
+        codec,
+        1 if gzip_level is None else gzip_level,
+        2 if zstd_level is None else zstd_level,
+    )
+
+
+conversion_options = OptionSet(
+    "conversion",
+    _conversion,
+    Single(
+        "--record-format",
+        allow_from_autoenv=False,
+        type=click.Choice(["json", "arrow", "text"]),
+        help="Convert chunks to this record format. The default is each chunk's own; text stays text.",
+    ),
+    Single(
+        "--codec",
+        allow_from_autoenv=False,
+        type=click.Choice(["gzip", "zstd"]),
+        help="Convert chunks to this compression of blocks.",
+    ),
+    Single(
+        "--block-bytes",
+        allow_from_autoenv=False,
+        type=SIZE,
+        help="Convert chunks to blocks of at most this size; 1 MiB if not given.",
+    ),
+    Single(
+        "--gzip-level",
+        allow_from_autoenv=False,
+        type=click.IntRange(0, 9),
+        help="Level of what is converted to gzip: 0 to 3 by ISA-L, higher by zlib; 1 if not given.",
+    ),
+    Single(
+        "--zstd-level",
+        allow_from_autoenv=False,
+        type=click.IntRange(1, 19),
+        help="Level of what is converted to zstd; 2 if not given.",
+    ),
+)
+
+
+@click.command(
+    epilog=closing(
+        "archiver compact -a s3://backup/kafka --dry-run",
+        "archiver compact 'clicks-*' --chunk-bytes 256MiB -a ./archive --yes",
+        "archiver compact orders --codec zstd --zstd-level 9 -a ./archive",
+    ),
+)
+@click.argument("topics", nargs=-1, metavar="[TOPIC...]")
+@store_options(writing_s3_options)
+@click.option(
+    "--chunk-bytes", type=SIZE, default="128MiB", show_default=True, help="Merge chunks to at most this size of data."
+)
+@click.option("--small-bytes", type=SIZE, help="Merge only chunks below this size. The default is half of a chunk.")
+@conversion_options
+@max_block_option
+@buffer_options
+@click.option("--dry-run", is_flag=True, help="Print the plan and change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Print plan and result as JSON.")
+def compact(
+    *,
+    topics: tuple[str, ...],
+    archive: str,
+    s3: S3Settings,
+    chunk_bytes: int,
+    small_bytes: int | None,
+    conversion: Conversion | None,
+    max_block_bytes: int,
+    buffer_dir: Path | None,
+    buffer_bytes: int,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Merge small neighbouring chunks into large ones, and convert chunks, while archivers run.
+
+    Merged blocks are copied byte for byte; converted ones are encoded again. Every new chunk is compared with the old
+    ones before it takes their place. The newest chunks of a partition, which are in no catalog yet, and encrypted
+    chunks stay as they are. What was replaced is deleted by `archiver gc`, a grace after it first saw that. TOPIC is a
+    name, a glob or ~regex; the default is the whole archive. Prints the plan and asks first.
+    """
+    small = chunk_bytes // 2 if small_bytes is None else small_bytes
+    compaction = Compaction(MergeLimits(small, chunk_bytes), conversion)
+    store = open_existing_store(archive, s3)
+    driver = Driver(store, NoLog(), bounded_backoff(store.url), lambda: True)
+    selection = TopicSelection(topics) if topics else None
+    plan = plan_compaction(store, selection, compaction, driver, buffer_bytes)
+    if not as_json:
+        _print_plan(plan)
+    done: list[Compacted] = []
+    if plan.partitions and not dry_run:
+        question = f"Store {plan.moved_bytes:,} bytes again ({plan.chunks:,} chunks become {plan.chunks_after:,})?"
+        confirm(question, undone="nothing was changed", is_agreed=yes)
+        buffers = BufferFolder(buffer_dir or default_buffer_root(archive))
+        try:
+            room = Room(buffers, buffer_bytes, max_block_bytes)
+            carry_out(store, plan.partitions, compaction, driver, room, done.append)
+        finally:
+            buffers.close()
+        if not as_json:
+            compacted = sum(not _is_left(each) for each in done)
+            click.echo(f"compacted {compacted:,} of {len(plan.partitions):,} partitions; archiver gc frees the space")
+    problems = (*plan.problems, *_failed(done))
+    print_problems(problems)
+    if as_json:
+        click.echo(orjson.dumps(result_object(archive, plan, done, problems, dry_run=dry_run)).decode())
+    return code_of_problems([each.error for each in problems])
+
+
+def _is_left(each: Compacted) -> bool:
+    return each.error is not None or each.outcome is not Outcome.COMMITTED
+
+
+def _failed(done: Sequence[Compacted]) -> list[Problem]:
+    problems = []
+    for each in done:
+        if _is_left(each):
+            what = "compacted as a whole" if each.done else "compacted"
+            problems.append(Problem(each.plan.name, each.error or not_done(each.plan.name, what, each.outcome)))
+    return problems
+
+
+def result_object(
+    archive: str, plan: CompactPlans, done: Sequence[Compacted], problems: Sequence[Problem], *, dry_run: bool
+) -> dict[str, Any]:
+    """The JSON contract of `archiver compact --json`."""
+    by_home = {each.plan.keys.home: each for each in done}
+    partitions = []
+    for each in plan.partitions:
+        ended = by_home.get(each.keys.home)
+        partitions.append(
+            {
+                "topic": str(each.keys.folder),
+                "partition": each.keys.partition,
+                "chunks": each.chunks,
+                "chunks_after": each.chunks_after,
+                "catalogs": each.catalogs,
+                "catalogs_after": each.catalogs_after,
+                "moved_bytes": each.moved_bytes,
+                "rewrites": len(each.runs),
+                "rewrites_done": len(ended.done) if ended else 0,
+                "compacted": ended is not None and not _is_left(ended),
+            }
+        )
+    return {
+        "archive": archive,
+        "dry_run": dry_run,
+        "chunks": plan.chunks,
+        "chunks_after": plan.chunks_after,
+        "moved_bytes": plan.moved_bytes,
+        "untouched": plan.untouched,
+        "encrypted_chunks": plan.encrypted,
+        "partitions": partitions,
+        "problems": [{"where": where, "error": error.what, "why": error.why} for where, error in problems],
+    }
+
+
+def _print_plan(plan: CompactPlans) -> None:
+    if plan.partitions:
+        rows = [
+            (
+                str(each.keys.folder),
+                each.keys.partition,
+                each.chunks,
+                each.chunks_after,
+                bytes_text(each.moved_bytes),
+                each.catalogs,
+                each.catalogs_after,
+            )
+            for each in plan.partitions
+        ]
+        columns = ("topic", "partition", "chunks", "chunks after", "bytes to move", "catalogs", "catalogs after")
+        print_table(columns, rows, droppable=("catalogs", "catalogs after"))
+    else:
+        click.echo("nothing to compact")
+    if plan.encrypted:
+        click.echo(f"{plan.encrypted:,} encrypted chunks stay as they are")
+    if plan.partitions and plan.untouched:
+        click.echo(f"{plan.untouched:,} partitions stay as they are")

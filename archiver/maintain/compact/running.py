@@ -1,0 +1,85 @@
+"""Compacting partitions as planned: one rewrite for each run of catalogs, more where the buffer has too little room."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from archiver.commit.driver import Driver
+from archiver.commit.operations import Protocol
+from archiver.ingest.buffer import BufferFolder
+from archiver.maintain.compact.planning import PartitionPlan, PlannedRun
+from archiver.maintain.contents.compact import CompactedContents, Compaction
+from archiver.maintain.contents.data import data_in
+from archiver.maintain.rewrite.intent import Outcome
+from archiver.maintain.rewrite.replacing import Rewrite, rewrite
+from archiver.maintain.rewrite.tree import Run, find_run
+from blockgz_runtime.store.writer import ToolStore
+from index_format.errors import BlockgzError
+from index_format.keys import PartitionKeys
+from index_format.marker import Marker
+
+
+class Compacted(NamedTuple):
+    """How the compaction of one partition ended."""
+
+    plan: PartitionPlan
+    done: tuple[PlannedRun, ...]
+    """The runs that were committed."""
+    outcome: Outcome
+    """COMMITTED where all were; else how the one behind them ended."""
+    error: BlockgzError | None = None
+
+
+class Room(NamedTuple):
+    """What a compaction may use."""
+
+    buffers: BufferFolder
+    buffer_bytes: int
+    """Of chunks that are stored again at once, unless a single new one has more."""
+    max_block_bytes: int
+
+
+def carry_out(
+    store: ToolStore,
+    plans: Sequence[PartitionPlan],
+    compaction: Compaction,
+    driver: Driver,
+    room: Room,
+    on_done: Callable[[Compacted], None],
+) -> None:
+    """Compact each partition as planned; `on_done` gets how each ended. Trouble with one does not keep others back."""
+    for plan in plans:
+        done, outcome, failure = list[PlannedRun](), Outcome.COMMITTED, None
+        try:
+            for run in plan.runs:
+                outcome = _compact(store, plan.keys, run, compaction, driver, room)
+                if outcome is not Outcome.COMMITTED:
+                    break
+                done.append(run)
+        except BlockgzError as error:
+            failure = error
+        on_done(Compacted(plan, tuple(done), outcome, failure))
+
+
+def _compact(
+    store: ToolStore, keys: PartitionKeys, run: PlannedRun, compaction: Compaction, driver: Driver, room: Room
+) -> Outcome:
+    """Rewrite one run, in parts if the buffer has no room for the whole of it."""
+
+    def choose(marker: Marker) -> Protocol[Run | None]:
+        return (yield from find_run(keys, marker, run.start, run.end))
+
+    start: int | None = run.start
+    while start is not None:
+        new_contents = partial(CompactedContents, data_in(store, keys), room.buffers, compaction, start=start)
+        work = new_contents(buffer_bytes=room.buffer_bytes, max_block_bytes=room.max_block_bytes)
+        try:
+            outcome = driver.run(
+                rewrite(keys, choose, Rewrite(compaction.kind, work.contents, work.check, is_repacked=True))
+            )
+        finally:
+            work.discard()
+        if outcome is not Outcome.COMMITTED:
+            return outcome
+        start = work.left_from
+    return Outcome.COMMITTED
