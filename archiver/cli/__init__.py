@@ -36,7 +36,7 @@ COMMANDS = {
     ),
     "compact": Place(
         "archiver.cli.compact:compact",
-        "Merge small neighbouring chunks, and convert chunks, while archivers run.",
+        "Merge small neighbouring chunks into large ones, and convert chunks, while archivers run.",
     ),
     "erase": Place(
         "archiver.cli.erase:erase",
