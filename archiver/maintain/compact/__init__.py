@@ -1,1 +1,1 @@
-"""Compaction: small neighbouring chunks found, shown, and made into large ones; or all of them encoded anew."""
+"""Compaction: small neighbouring chunks found, shown, and made into large ones; or all of them encoded again."""
