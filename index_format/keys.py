@@ -4,7 +4,7 @@ All keys are relative to the archive's root; a store puts its own prefix before 
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -32,7 +32,7 @@ _MARK = r"(~e[1-9][0-9]{0,18}-[0-9a-f]{8}|~r[0-9a-f]{32}-(?:0|[1-9][0-9]{0,9}))?
 _REWRITTEN = re.compile(r"~r[0-9a-f]{32}-[0-9]")
 _STEM = re.compile(rf"([0-9]{{20}}){_MARK}")
 _CATALOG = re.compile(rf"_catalog/([1-9][0-9]?)-([0-9]{{20}}){_MARK}\.json")
-_GROUPS_OBJECT = re.compile(rf"{_FOLDER.pattern}/{GROUPS_FOLDER}([0-9]{{20}})\.json")
+_DATED_OBJECT = re.compile(rf"{_FOLDER.pattern}/(?:{GROUPS_FOLDER}|{CONFIGS_FOLDER})[0-9]{{20}}\.json")
 _DATED = re.compile(r"([0-9]{20})\.json")
 _PARTITION_FOLDER = re.compile(r"partition=([0-9]{5,10})")
 _FLOOR = re.compile(rf"{_FOLDER.pattern}/partition=([0-9]{{5,10}})/{FLOORS_FOLDER}([0-9]{{20}})")
@@ -309,10 +309,21 @@ def parse_dated_key(home: str, key: str) -> int | None:
 
 def parse_groups_key(layout: str, key: str) -> tuple[TopicFolder, int] | None:
     """The topic and the slot of a table of consumer groups; None for other keys."""
-    match = _GROUPS_OBJECT.fullmatch(key.removeprefix(SEED_HOME if layout == "seed" else ""))
+    return _parse_dated_object(layout, key, groups_home)
+
+
+def parse_configs_key(layout: str, key: str) -> tuple[TopicFolder, int] | None:
+    """The topic and the time of a dated version of its configuration; None for other keys."""
+    return _parse_dated_object(layout, key, configs_home)
+
+
+def _parse_dated_object(
+    layout: str, key: str, home: Callable[[str, TopicFolder], str]
+) -> tuple[TopicFolder, int] | None:
+    match = _DATED_OBJECT.fullmatch(key.removeprefix(SEED_HOME if layout == "seed" else ""))
     folder = TopicFolder(match[1], int(match[2] or 1)) if match and match[1] not in (".", "..") else None
-    slot = None if folder is None else parse_dated_key(groups_home(layout, folder), key)
-    return None if folder is None or slot is None else (folder, slot)
+    at_ms = None if folder is None else parse_dated_key(home(layout, folder), key)
+    return None if folder is None or at_ms is None else (folder, at_ms)
 
 
 def ancestor_marker_prefix(topic: str) -> str:

@@ -157,6 +157,16 @@ class Retired(msgspec.Struct, frozen=True, kw_only=True):
     at: Timestamp | None = None
     """When garbage collection first saw them here, from which the grace counts."""
 
+    @property
+    def num_chunks(self) -> int:
+        """Of what they lead to; what stayed in place counts too."""
+        return sum(reference.num_chunks for reference in self.references)
+
+    @property
+    def num_bytes(self) -> int:
+        """The same, of these chunks' data as stored."""
+        return sum(reference.bytes for reference in self.references)
+
 
 class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
     """The maintainers' part of a marker; the catalogs are theirs too, but that writers fold into them."""
@@ -240,6 +250,11 @@ class Marker(Sealed, frozen=True, kw_only=True):
     def pruned_before(self) -> int:
         """Below it nothing is archived any more; 0 where nothing was pruned."""
         return self.maintenance.pruned_before if self.maintenance else 0
+
+    @property
+    def retired(self) -> tuple[Retired, ...]:
+        """Rewrites whose replaced references are kept for a grace."""
+        return self.maintenance.retired if self.maintenance else ()
 
     @property
     def newest_offset(self) -> int | None:

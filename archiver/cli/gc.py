@@ -49,9 +49,9 @@ def gc(
     """Delete what dead writers left behind: orphaned objects, temporary files and unfinished uploads.
 
     Also what `archiver prune` replaced, once the grace is over: it counts from the first gc that saw it. Thins tables
-    of consumer groups: one an hour stays after a day, one a day after 30 days. Safe at any time, even while archivers
-    run. TOPIC is a name, a glob or ~regex; the default is the whole archive.
-    Prints the plan and asks first.
+    of consumer groups: one an hour stays after a day, one a day after 30 days. Tables and configurations of a time
+    before the oldest record follow a prune. Safe at any time, even while archivers run. TOPIC is a name, a glob or
+    ~regex; the default is the whole archive. Prints the plan and asks first.
     """
     if grace < SHORTEST_GRACE_SECONDS:
         raise UsageError(
@@ -97,15 +97,18 @@ def result_object(
         {"kind": each.kind, "key": each.key, "bytes": each.size, "modified_ms": round(each.modified * 1000)}
         for each in plan.leftovers
     ]
-    tables = [
-        {
-            "topic": str(table.folder),
-            "key": table.listed.key,
-            "bytes": table.listed.size,
-            "modified_ms": round(table.listed.modified * 1000),
-        }
-        for table in plan.tables
-    ]
+    tables, configs = (
+        [
+            {
+                "topic": str(each.folder),
+                "key": each.listed.key,
+                "bytes": each.listed.size,
+                "modified_ms": round(each.listed.modified * 1000),
+            }
+            for each in dated
+        ]
+        for dated in (plan.tables, plan.configs)
+    )
     floors = [{"key": each.key, "bytes": each.listed.size if each.listed else None} for each in plan.old_floors]
     return {
         "archive": archive,
@@ -115,6 +118,7 @@ def result_object(
         "deleted": result.deleted if result else 0,
         "garbage": garbage,
         "group_tables": tables,
+        "topic_configs": configs,
         "floors": floors,
         "leftovers": leftovers,
         "spared": spared,
@@ -139,9 +143,9 @@ def _print_plan(plan: SweepPlan) -> None:
         kind = (str(found.name.folder), found.name.partition, found.name.kind.value)
         counts[kind] += 1
         sizes[kind] += found.listed.size
-    for table in plan.tables:
-        counts[str(table.folder), None, "group table"] += 1
-        sizes[str(table.folder), None, "group table"] += table.listed.size
+    for each, what in [(each, "group table") for each in plan.tables] + [(each, "config") for each in plan.configs]:
+        counts[str(each.folder), None, what] += 1
+        sizes[str(each.folder), None, what] += each.listed.size
     for floor in plan.old_floors:
         counts[str(floor.keys.folder), floor.keys.partition, "floor"] += 1
         sizes[str(floor.keys.folder), floor.keys.partition, "floor"] += floor.listed.size if floor.listed else 0

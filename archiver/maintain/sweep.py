@@ -25,7 +25,14 @@ from archiver.maintain.garbage import (
     spared,
 )
 from archiver.maintain.maintained import booked, find_dead_maintained, guarded_gaps, keep_books
-from archiver.maintain.old_tables import GroupTableObject, find_superfluous, group_table
+from archiver.maintain.old_tables import (
+    DatedObject,
+    dated_config,
+    find_pruned,
+    find_superfluous,
+    group_table,
+    oldest_record,
+)
 from archiver.maintain.orphans import held_offsets
 from blockgz_runtime.errors import NoSuchTopic
 from blockgz_runtime.store.retry import bounded_backoff
@@ -96,8 +103,10 @@ class SweepPlan:
     problems: tuple[Problem, ...]
     spared: tuple[Found, ...] = ()
     """What no marker leads to, and may hold records that a gap lists as lost."""
-    tables: tuple[GroupTableObject, ...] = ()
-    """Tables of consumer groups that are thinned out."""
+    tables: tuple[DatedObject, ...] = ()
+    """Tables of consumer groups that are thinned out, or of a time before the oldest record."""
+    configs: tuple[DatedObject, ...] = ()
+    """Versions of topics' configurations of a time before the oldest record."""
     floors: tuple[FloorObject, ...] = ()
     """Stored before anything else is deleted of their partitions."""
     old_floors: tuple[FloorObject, ...] = ()
@@ -106,12 +115,17 @@ class SweepPlan:
     @property
     def count(self) -> int:
         """Objects, files and uploads that are deleted."""
-        return len(self.garbage) + len(self.leftovers) + len(self.tables) + len(self.old_floors)
+        return len(self.garbage) + len(self.leftovers) + len(self.dated) + len(self.old_floors)
+
+    @property
+    def dated(self) -> tuple[DatedObject, ...]:
+        """Tables and configurations."""
+        return (*self.tables, *self.configs)
 
     @property
     def bytes(self) -> int:
         """What that frees, as far as the store tells."""
-        listed = [*(found.listed for found in self.garbage), *(table.listed for table in self.tables)]
+        listed = [*(found.listed for found in self.garbage), *(each.listed for each in self.dated)]
         listed += [floor.listed for floor in self.old_floors if floor.listed is not None]
         return sum(each.size for each in listed) + sum(each.size or 0 for each in self.leftovers)
 
@@ -141,7 +155,7 @@ def plan_sweep(
     garbage: list[Garbage] = []
     problems: list[Problem] = []
     topics: set[str] = set()
-    beside = Beside([], [])
+    beside = Beside([], [], [])
     collector = _Collector(store, layout, now=now, grace=grace, keeps_books=keeps_books, wait=wait)
     for name, folders, found in _partitions(store, layout, selection, beside):
         topics.add(name[0])
@@ -162,7 +176,8 @@ def plan_sweep(
         leftovers=tuple(leftovers),
         problems=tuple(problems),
         spared=tuple(found for each in garbage for found in each.spared),
-        tables=tuple(find_superfluous(beside.tables, now=now, grace=grace)),
+        tables=tuple(find_superfluous(beside.tables, collector.oldest, now=now, grace=grace)),
+        configs=tuple(find_pruned(beside.configs, collector.oldest, now=now, grace=grace)),
         floors=tuple(floor for each in garbage for floor in each.floors),
         old_floors=tuple(floor for each in garbage for floor in each.old_floors),
     )
@@ -181,7 +196,7 @@ def sweep(store: ToolStore, plan: SweepPlan, on_deleted: Callable[[int], None]) 
             keys = [each.name.key for each in garbage if each.name.kind is kind and _chunk_of(each.name) not in spared]
             problems += _problems(keys, pool.map(_outcome, [partial(store.delete, key) for key in keys]), on_deleted)
             num_attempted += len(keys)
-        keys = [table.listed.key for table in plan.tables]
+        keys = [each.listed.key for each in plan.dated]
         keys += [floor.key for floor in plan.old_floors if floor.keys.home not in without_floor]
         problems += _problems(keys, pool.map(_outcome, [partial(store.delete, key) for key in keys]), on_deleted)
         num_attempted += len(keys)
@@ -233,7 +248,8 @@ PartitionName = tuple[str, int]
 class Beside(NamedTuple):
     """What a listing meets beside chunks and catalogs."""
 
-    tables: list[GroupTableObject]
+    tables: list[DatedObject]
+    configs: list[DatedObject]
     floors: list[FloorObject]
 
 
@@ -283,6 +299,8 @@ def _objects(
             yield Found(name, listed)
         elif (table := group_table(layout, listed)) is not None:
             beside.tables.append(table)
+        elif (config := dated_config(layout, listed)) is not None:
+            beside.configs.append(config)
         elif (floor := parse_floor_key(layout, listed.key)) is not None:
             folder, partition, pruned_before = floor
             beside.floors.append(FloorObject(LAYOUTS[layout](folder, partition), pruned_before, listed))
@@ -308,12 +326,24 @@ class _Collector:
         self._grace = grace
         self._keeps_books = keeps_books
         self._wait = wait or bounded_backoff(store.url)
+        self._markers: dict[TopicFolder, list[Marker | None]] = defaultdict(list)
+        """Of the partitions looked at; None for one whose marker is missing or cannot be followed."""
+
+    @property
+    def oldest(self) -> dict[TopicFolder, int]:
+        """See `old_tables.Oldest`; of topics of which all partitions are known."""
+        known = {
+            folder: oldest_record(each for each in markers if each is not None)
+            for folder, markers in self._markers.items()
+            if None not in markers
+        }
+        return {folder: oldest for folder, oldest in known.items() if oldest is not None}
 
     def garbage_of(
         self, folders: Sequence[TopicFolder], partition: int, found: list[Found], floors: Sequence[FloorObject]
     ) -> Garbage:
         """What there is to do for a partition: its marker is read now, after the listing."""
-        read = [self._chain(LAYOUTS[self._layout](folder, partition)) for folder in folders]
+        read = [self._noted(LAYOUTS[self._layout](folder, partition)) for folder in folders]
         chains = [chain for chain in read if chain is not None]
         if len(chains) < len(read):
             # A missing marker may be a lost one, whose chunks have the names of the others' orphans.
@@ -321,6 +351,14 @@ class _Collector:
         if len(chains) == 1 and chains[0].marker.maintenance:
             return self._of_maintained(chains[0], found, floors)
         return Garbage(*_garbage_of(self._store, chains, found, now=self._now, grace=self._grace))
+
+    def _noted(self, keys: PartitionKeys) -> Chain | None:
+        chain = None
+        try:
+            chain = self._chain(keys)
+        finally:
+            self._markers[keys.folder].append(chain.marker if chain else None)
+        return chain
 
     def _chain(self, keys: PartitionKeys) -> Chain | None:
         """The chain and what its marker retired, once that is up to date, whether or not it can be followed."""

@@ -6,12 +6,23 @@ import pytest
 from click.testing import CliRunner
 
 from archiver.cli import main as archiver
-from archiver.maintain.old_tables import DAY_MS, HOUR_MS, MONTH_MS, GroupTableObject, find_superfluous, group_table
+from archiver.maintain.old_tables import (
+    DAY_MS,
+    HOUR_MS,
+    MONTH_MS,
+    DatedObject,
+    find_pruned,
+    find_superfluous,
+    group_table,
+    oldest_record,
+)
 from archiver.maintain.sweep import plan_sweep, sweep
 from blockgz_runtime.store.local import LocalStore
 from blockgz_runtime.store.writer import ListedObject
 from index_format.keys import TopicFolder, configs_home, dated_key, groups_home
+from index_format.marker import CatalogReference, Maintenance, Marker, Retired
 from replayer.cli import main as replayer
+from tests.index_format.builders import marker_of
 from tests.support.archives import ArchiveWriter, records
 
 PROGRAMS = {"archiver": archiver, "replayer": replayer}
@@ -19,7 +30,7 @@ NOW_MS = 400 * DAY_MS
 GRACE = 3600.0
 
 
-def table(slot: int, topic: str = "orders", modified_ms: int | None = None) -> GroupTableObject:
+def table(slot: int, topic: str = "orders", modified_ms: int | None = None) -> DatedObject:
     folder = TopicFolder(topic)
     modified = (slot if modified_ms is None else modified_ms) / 1000
     found = group_table("topic", ListedObject(dated_key(groups_home("topic", folder), slot), 10, modified))
@@ -28,7 +39,7 @@ def table(slot: int, topic: str = "orders", modified_ms: int | None = None) -> G
 
 
 def kept(slots: list[int], now_ms: int = NOW_MS) -> list[int]:
-    gone = {each.slot for each in find_superfluous([table(slot) for slot in slots], now=now_ms / 1000, grace=GRACE)}
+    gone = {each.at for each in find_superfluous([table(slot) for slot in slots], {}, now=now_ms / 1000, grace=GRACE)}
     return sorted(set(slots) - gone)
 
 
@@ -65,8 +76,70 @@ def test_what_is_thinned_once_is_what_would_be_thinned_later() -> None:
 
 def test_topics_have_tables_of_their_own_and_the_grace_counts() -> None:
     tables = [table(5), table(6), table(5, "bills"), table(7, modified_ms=NOW_MS - 1000), table(8)]
-    found = find_superfluous(tables, now=NOW_MS / 1000, grace=GRACE)
-    assert [(each.folder.topic, each.slot) for each in found] == [("orders", 5), ("orders", 6)]
+    found = find_superfluous(tables, {}, now=NOW_MS / 1000, grace=GRACE)
+    assert [(each.folder.topic, each.at) for each in found] == [("orders", 5), ("orders", 6)]
+
+
+ERASED = -2
+"""A catalog of which every record was erased."""
+
+
+def reference(start: int, time: int) -> CatalogReference:
+    return CatalogReference(
+        name=f"_catalog/1-{start:020d}.json",
+        start_offset=start,
+        next_offset=start + 10,
+        min_timestamp=max(time, -1),
+        max_timestamp=99,
+        num_records=int(time != ERASED),
+        num_chunks=1,
+        bytes=10,
+        sha256="0" * 64,
+    )
+
+
+def pruned(*times: int, deep: int = 0, retired: int | None = None, floor: int = 5) -> Marker:
+    """Catalogs whose oldest records are of these times; the first ones `deep` in the tree."""
+    references = tuple(reference(10 * number, time) for number, time in enumerate(times, 1))
+    gone = () if retired is None else (Retired(references=(reference(0, retired),), token="0" * 32),)
+    body = Maintenance(pruned_before=floor, retired=gone)
+    catalogs = (references[deep:], references[:deep]) if deep else (references,)
+    return marker_of(version=2, maintenance=body, catalogs=catalogs, start_offset=0, next_offset=1000)
+
+
+@pytest.mark.parametrize(
+    ("markers", "oldest"),
+    [
+        ([pruned(30, 20)], 20),
+        ([pruned(10, 30, deep=1)], 10),
+        ([pruned(30), pruned(8, floor=0)], 8),
+        ([pruned(30, retired=7)], 7),
+        ([pruned(30, ERASED)], 30),
+        ([pruned(30, -1)], None),
+        ([pruned(30, floor=0)], None),
+        ([pruned()], None),
+        ([], None),
+    ],
+)
+def test_the_oldest_record_is_that_of_all_partitions_once_one_was_pruned(
+    markers: list[Marker], oldest: int | None
+) -> None:
+    assert oldest_record(markers) == oldest
+
+
+@pytest.mark.parametrize(
+    ("oldest", "gone"), [(None, []), (4, []), (5, []), (6, [5]), (100, [5, 6]), (NOW_MS, [5, 6, 7])]
+)
+def test_what_is_of_a_time_before_the_oldest_record_goes_but_the_last(oldest: int | None, gone: list[int]) -> None:
+    times = {TopicFolder("orders"): oldest, TopicFolder("bills"): 10}
+    known = {folder: at for folder, at in times.items() if at is not None}
+    recent = NOW_MS - 2 * HOUR_MS
+    dated = [table(at) for at in (recent, 5, 7, 6)]
+    assert [each.at for each in find_pruned(dated, known, now=NOW_MS / 1000, grace=GRACE)] == gone
+    within_a_day = [table(NOW_MS - DAY_MS + 10_000 + at) for at in (1, 2, 3)]
+    known = {TopicFolder("orders"): within_a_day[1].at}
+    found = find_superfluous(within_a_day, known, now=NOW_MS / 1000, grace=GRACE)
+    assert found == within_a_day[:1]
 
 
 def told(root: Path, *command: str) -> tuple[str, str, int]:
