@@ -15,6 +15,7 @@
     Diverged              1   the log no longer agrees with the archive; nothing is written
     GapRefused            1   records were lost to retention and --on-gap is stop
     SalvageRefused        1   what a dead writer left cannot take the place of a gap
+    DropRefused           1   a topic that is written to, or that the cluster has, is not dropped
     ContentsDiffer        1   a rewritten chunk does not hold what it is to replace; nothing is committed
     UnreadableRecord      1   a record that the client cannot hand over
     UnencodableRecord     1   a record that the chosen record format cannot hold
@@ -80,6 +81,10 @@ class GapRefused(BlockgzError):
 
 class SalvageRefused(BlockgzError):
     """What a dead writer left cannot take the place of a gap."""
+
+
+class DropRefused(BlockgzError):
+    """A topic is not dropped: something writes to it, or the cluster still has it."""
 
 
 class RewriteOvertaken(BlockgzError):

@@ -42,6 +42,10 @@ COMMANDS = {
         "archiver.cli.erase:erase",
         "Erase records by key or offset, and tell when nothing in the archive holds them any more.",
     ),
+    "drop": Place(
+        "archiver.cli.drop:drop_command",
+        "Delete a whole topic from the archive, all its incarnations, for good and at once.",
+    ),
     "repair": Place(
         "archiver.cli.repair:repair",
         "Rebuild lost indexes, markers and inventories, and recover records.",

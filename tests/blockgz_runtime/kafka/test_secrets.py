@@ -46,6 +46,7 @@ CALLS = {
     "archiver config show": Call(("orders", *ARCHIVE), 0, asks_broker=False, exit_code_when_lost=0),
     "archiver demo": Call(()),
     "archiver doctor": Call(("orders", *ARCHIVE), exit_code_when_lost=1),
+    "archiver drop": Call(("orders", *ARCHIVE, "--dry-run", "--json")),
     "archiver repair diverged": Call(("orders:0", *ARCHIVE)),
     "archiver run": Call(("orders", *ARCHIVE, "--once", "--json")),
     # Needs Spark: its client is Java's, and its settings are looked at in tests/archiver/spark/test_job.py.
