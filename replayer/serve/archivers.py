@@ -41,11 +41,22 @@ class ArchivedNow(msgspec.Struct, frozen=True):
         return self.trouble if self.state != "archiving" else None
 
 
+class Maintenance(msgspec.Struct, frozen=True):
+    """What an archiver does to what it archived, as its `/status` tells of it."""
+
+    retention_age_seconds: float | None = None
+    compaction_age_seconds: float | None = None
+    pruned_chunks: int = 0
+    merged_chunks: int = 0
+    troubles: tuple[str, ...] = ()
+
+
 class _Status(msgspec.Struct, frozen=True):
     version: str
     archive: str
     paused: bool
     partitions: tuple[ArchivedNow, ...]
+    maintenance: Maintenance | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,7 @@ class Archiver:
     archive: str = ""
     paused: bool = False
     partitions: tuple[ArchivedNow, ...] = ()
+    maintenance: Maintenance | None = None
 
 
 @dataclass
@@ -128,4 +140,4 @@ async def _asked(session: aiohttp.ClientSession, url: str) -> Archiver:
         return Archiver(url, (os.strerror(number) if number > 0 else error.strerror or str(error)).lower())
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         return Archiver(url, str(error) or f"no answer for {ASK_SECONDS:g} s")
-    return Archiver(url, None, status.version, status.archive, status.paused, status.partitions)
+    return Archiver(url, None, status.version, status.archive, status.paused, status.partitions, status.maintenance)

@@ -18,6 +18,8 @@ from index_format.marker import (
     Maintenance,
     Marker,
     ReferenceCatalog,
+    Retired,
+    Rewriting,
     encode,
     entry_of,
     folded,
@@ -110,6 +112,14 @@ class Maintainer:
         self._swap(replace(self.maintenance, pruned_before=floor), (lower[left:], tuple(kept_upper)))
         self._delete(dead)
         return floor
+
+    def begin(self, kind: str) -> None:
+        """A rewrite of the first catalog is under way; an earlier one waits for garbage collection."""
+        first = self._levels()[0][0]
+        bounds = {"start": first.start_offset, "end": first.next_offset}
+        rewriting = Rewriting(token="1" * 32, kind=kind, level=1, since=0, **bounds)
+        retired = Retired(references=(first,), token="0" * 32)
+        self._swap(replace(self.maintenance, rewriting=rewriting, retired=(retired,)))
 
     @property
     def chunks(self) -> list[ChunkEntry]:

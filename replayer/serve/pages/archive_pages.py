@@ -109,6 +109,7 @@ async def topic_page(
         scale=scale,
         is_narrowed=start is not None or end is not None,
         damaged=survey.damaged,
+        maintenance={each.partition: each.marker.maintenance or None for each in survey.partitions},
         incarnations=service.view.incarnations(parse_topic_folder(topic).topic),
         taken_at=service.view.taken_at_ms,
         trouble=trouble_of(look.error or service.view.look.error),

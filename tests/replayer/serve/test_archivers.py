@@ -12,8 +12,19 @@ import msgspec
 import pytest
 
 from archiver.ingest.ownership import PartitionState
-from archiver.monitor.snapshot import PartitionSnapshot, ServiceSnapshot
-from replayer.serve.archivers import ArchivedNow, Archivers
+from archiver.monitor.snapshot import MaintenanceSnapshot, PartitionSnapshot, ServiceSnapshot
+from replayer.serve.archivers import ArchivedNow, Archivers, Maintenance
+
+MAINTENANCE = MaintenanceSnapshot(
+    retention_age_seconds=5.0,
+    compaction_age_seconds=None,
+    pruned_chunks=64,
+    merged_chunks=0,
+    moved_bytes=0,
+    retention_failures=1,
+    compaction_failures=0,
+    troubles=("orders:0: no",),
+)
 
 
 def snapshot(*partitions: PartitionSnapshot) -> bytes:
@@ -31,6 +42,7 @@ def snapshot(*partitions: PartitionSnapshot) -> bytes:
             buffer_budget=1,
             buffer_bytes=0,
             watermarks_age_seconds=1.0,
+            maintenance=MAINTENANCE,
             progress_seconds=60.0,
             partitions=partitions,
         )
@@ -75,6 +87,8 @@ def test_lags_are_summed_and_objections_told() -> None:
 
     async def ask(url: str) -> None:
         archivers = Archivers([url])
+        (archiver,) = await archivers.all()
+        assert archiver.maintenance == Maintenance(5.0, None, 64, 0, ("orders:0: no",))
         assert await archivers.of_topics() == {
             "orders": {"lag_records": 12, "lag_seconds": 1.5, "retention_headroom": 40, "objections": 3}
         }

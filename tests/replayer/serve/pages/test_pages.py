@@ -308,6 +308,7 @@ def test_what_was_pruned_and_erased_is_shown(asking: TestClient, writer: Archive
     partition.commit(records(range(60, 70)))
     maintainer.prune(1)
     maintainer.rewrite([1], [25, *range(40, 60)])
+    maintainer.begin("merge")
     listing = get_page(asking, "/topics/kept/0?at=5")
     check(listing)
     assert (
@@ -318,6 +319,8 @@ def test_what_was_pruned_and_erased_is_shown(asking: TestClient, writer: Archive
     topic = get_page(asking, "/topics/kept?scale=offset")
     check(topic)
     assert "pruned below 20" in topic
+    assert "a merge is under way" in topic
+    assert "rewrites that wait for garbage collection: 1" in topic
     assert ">[40..60)</a> erased" in topic
     assert 'class="p"' in topic and 'class="e"' in topic
     page = asking.get("/api/v1/topics/kept/partitions/0/page?at=earliest").json()
