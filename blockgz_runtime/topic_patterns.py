@@ -3,11 +3,13 @@
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
+from typing import Generic, TypeVar
 
 from blockgz_runtime.errors import NotInArchive, UsageError
 from index_format.keys import check_topic
 
 GLOB_CHARACTERS = "*?["
+T = TypeVar("T")
 
 
 class TopicSelection:
@@ -30,6 +32,24 @@ class TopicSelection:
         if any(matches(topic) for matches in self._excluded):
             return False
         return topic in self.names or (not topic.startswith("__") and any(matches(topic) for matches in self._matchers))
+
+
+class TopicRules(Generic[T]):
+    """A value for each topic: that of the first rule that matches."""
+
+    def __init__(self, rules: Iterable[str], parse: Callable[[str], T]) -> None:
+        """A rule is `VALUE`, for every topic, or `PATTERN=VALUE`, where the pattern is one of `TopicSelection`.
+
+        Raises what `parse` raises for a value, and as `TopicSelection` does.
+        """
+        self._rules: list[tuple[TopicSelection | None, T]] = []
+        for rule in rules:
+            pattern, equals, value = rule.rpartition("=")
+            self._rules.append((TopicSelection([pattern]) if equals else None, parse(value)))
+
+    def __call__(self, topic: str) -> T | None:
+        """The topic's value; None where no rule matches."""
+        return next((value for selects, value in self._rules if selects is None or selects([topic])), None)
 
 
 def is_pattern(text: str) -> bool:

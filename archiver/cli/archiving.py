@@ -6,11 +6,13 @@ With `--once --workers N` forks drain a share of the partitions each, and there 
 import faulthandler
 import gc
 import sys
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from archiver.cli.run_progress import Progress, Show, looking_at, shown_progress, summed
 from archiver.errors import WorkerLost
@@ -20,12 +22,14 @@ from archiver.ingest.ownership import PartitionReport
 from archiver.ingest.service import ArchiverService
 from archiver.ingest.workers import Ended, Forks, own_http
 from archiver.logs import LogEvent, log
+from archiver.monitor.snapshot import ServiceSnapshot
 from blockgz_runtime.config.model import RunConfig
 from blockgz_runtime.encryption.keyring import load_keyring
 from blockgz_runtime.errors import PARTLY_FAILED, BrokerUnreachable, StoreUnavailable
 from blockgz_runtime.process import ended_in_time, pandas_refused, share_heaps, signals_held_back, stop_on_signals
 from blockgz_runtime.program.main import TERMINATED, ended_code, print_failure
 from blockgz_runtime.store.opening import default_buffer_root, open_store
+from blockgz_runtime.store.writer import ToolStore
 from index_format.errors import BlockgzError
 
 LEAVE_SECONDS = 4.0
@@ -79,8 +83,15 @@ def archive(config: RunConfig, share: DrainShare, report: Report, showing: Abstr
 
     signals = stop_on_signals(service.stop)
     bound = ended_in_time(service.ending, config.grace + LEAVE_SECONDS, ended_early)
+    maintained = _maintained(config, store, service)
     try:
-        with bound, _watched(config.http, service), showing as show, shown_progress(looking_at(service), show):
+        with (
+            bound,
+            maintained as look,
+            _watched(config.http, look),
+            showing as show,
+            shown_progress(looking_at(service), show),
+        ):
             service.run()
     except (BrokerUnreachable, StoreUnavailable) as error:
         if not (signals and config.once):
@@ -89,13 +100,43 @@ def archive(config: RunConfig, share: DrainShare, report: Report, showing: Abstr
     return ended()
 
 
-def _watched(address: str | None, service: ArchiverService) -> AbstractContextManager[None]:
+@contextmanager
+def _maintained(
+    config: RunConfig, store: ToolStore, service: ArchiverService
+) -> Iterator[Callable[[], ServiceSnapshot]]:
+    """Applies the configured policy meanwhile, if there is one; gives what looks at service and maintenance."""
+    if config.once or not (config.archive_retention or config.archive_retention_bytes or config.compact):
+        yield service.snapshot
+        return
+    # Most processes have none: for these it would be a part of the start.
+    from archiver.maintain.policy.deciding import MaintenancePolicy  # noqa: PLC0415
+    from archiver.maintain.policy.maintainer import Maintainer, MaintenanceContext  # noqa: PLC0415
+
+    context = MaintenanceContext(
+        store=store,
+        policy=MaintenancePolicy.of(config),
+        partitions=service.archived_partitions,
+        new_buffers=partial(BufferFolder, config.buffer_dir or default_buffer_root(config.archive)),
+        ending=service.ending,
+        interval_seconds=config.maintenance_interval,
+        bytes_per_second=config.maintenance_rate,
+        buffer_bytes=config.maintenance_buffer,
+    )
+    maintainer = Maintainer(context)
+    maintainer.start()
+    try:
+        yield lambda: replace(service.snapshot(), maintenance=maintainer.snapshot())
+    finally:
+        maintainer.close()
+
+
+def _watched(address: str | None, look: Callable[[], ServiceSnapshot]) -> AbstractContextManager[None]:
     if address is None:
         return nullcontext()
     # The metrics' library is for those who ask for metrics.
     from archiver.monitor.server import serving  # noqa: PLC0415
 
-    return serving(address, service.snapshot)
+    return serving(address, look)
 
 
 def drain_together(config: RunConfig, report: Report, showing: AbstractContextManager[Show]) -> int:

@@ -16,9 +16,16 @@ from blockgz_runtime.program.kafka_options import kafka_properties, properties_o
 from blockgz_runtime.program.options import F
 
 LONG_NAMES = {"archive": ("-a", "--archive"), "bootstrap_servers": ("-b", "--bootstrap-server")}
-METAVARS = {"archive": "ADDRESS", "bootstrap_servers": "HOST:PORT", "http": "HOST:PORT", "endpoint_url": "URL"}
-REPEATED = ("exclude",)
-HELP = {"exclude": "Topics to exclude: names, globs or ~regex; may be repeated."}
+METAVARS = {
+    "archive": "ADDRESS",
+    "bootstrap_servers": "HOST:PORT",
+    "http": "HOST:PORT",
+    "endpoint_url": "URL",
+    "archive_retention": "[TOPIC=]AGE",
+    "archive_retention_bytes": "[TOPIC=]SIZE",
+}
+REPEATED = ("exclude", "archive_retention", "archive_retention_bytes")
+HELP = {name: f"{(FIELDS[name].description or '').removesuffix('.')}; may be repeated." for name in REPEATED}
 
 
 def config_options(function: F) -> F:

@@ -29,7 +29,8 @@ from blockgz_runtime.store.writer import ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
 
 DROPPABLE = (
-    *("writer", "epoch", "unstable", "high watermark", "chunks", "size", "gaps", "retired", "floor", "newest record"),
+    *("writer", "epoch", "unstable", "high watermark", "chunks", "size", "gaps", "retired", "retired size"),
+    *("floor", "newest record"),
     *("retries", "fetch s ago", "commit s ago", "open chunk s", "headroom", "records", "paused", "lag s"),
 )
 CLEARED = "\x1b[2J\x1b[H"
@@ -129,7 +130,7 @@ def _seen_in_archive(store: ToolStore, selection: TopicSelection | None, cluster
             *((each.high_watermark, each.lag, each.unstable) if asked else ()),
             each.epoch,
             each.gaps,
-            *((each.pruned_before, each.retired) if maintained else ()),
+            *((each.pruned_before, each.retired, bytes_text(each.retired_bytes)) if maintained else ()),
             time_text(each.newest_ms),
             None if each.writer is None else each.writer[:8],
         )
@@ -137,7 +138,13 @@ def _seen_in_archive(store: ToolStore, selection: TopicSelection | None, cluster
     ]
     columns = ["topic", "partition", "records", "chunks", "size", "next offset"]
     columns += ["high watermark", "lag", "unstable"] if asked else []
-    columns += ["epoch", "gaps", *(["floor", "retired"] if maintained else []), "newest record", "writer"]
+    columns += [
+        "epoch",
+        "gaps",
+        *(["floor", "retired", "retired size"] if maintained else []),
+        "newest record",
+        "writer",
+    ]
     notes = [_note(each) for each in status.partitions]
     troubled = any(each.error is not None for each in status.partitions)
     return Seen(status, f"archive {status.archive_id} at {status.archive}", columns, rows, notes, troubled)
@@ -180,8 +187,11 @@ def _seen_in_service(address: str, selection: TopicSelection | None) -> Seen:
     columns = ["topic", "partition", "state", "durable offset", "lag", "lag s", "headroom", "unstable", "open chunk s"]
     columns += ["commit s ago", "fetch s ago", "paused", "records", "retries", "gaps"]
     problems = [text for text in (health(snapshot), readiness(snapshot)) if text is not None]
-    heading = f"archiver of {snapshot.archive}: {'; '.join(problems) or 'ready'}"
-    return Seen(snapshot, heading, columns, rows, notes, bool(snapshot.in_state(PartitionState.STOPPED)))
+    heading = [f"archiver of {snapshot.archive}: {'; '.join(problems) or 'ready'}"]
+    heading += (
+        [f"not maintained: {trouble}" for trouble in snapshot.maintenance.troubles] if snapshot.maintenance else []
+    )
+    return Seen(snapshot, "\n".join(heading), columns, rows, notes, bool(snapshot.in_state(PartitionState.STOPPED)))
 
 
 def _show(seen: Seen, *, as_json: bool) -> None:

@@ -181,6 +181,8 @@ class RestingMarker(NamedTuple):
     next_offset: int | None
     newest_timestamp: int | None
     num_gaps: int
+    num_retired: int
+    retired_bytes: int
 
     @classmethod
     def of(cls, held: Held) -> "RestingMarker":
@@ -192,6 +194,8 @@ class RestingMarker(NamedTuple):
             next_offset=marker.next_offset,
             newest_timestamp=marker.newest_timestamp,
             num_gaps=len(marker.gaps),
+            num_retired=len(marker.retired),
+            retired_bytes=sum(each.num_bytes for each in marker.retired),
         )
 
     def held(self) -> Held:

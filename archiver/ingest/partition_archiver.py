@@ -48,6 +48,7 @@ from archiver.logs import LogEvent, log
 from blockgz_runtime.errors import BufferFull, PartitionUnavailable, SyncFailed
 from blockgz_runtime.store.retry import backoff_seconds
 from index_format.errors import BlockgzError
+from index_format.keys import PartitionKeys
 
 FULL_TRIES_OF_ONCE = 5
 """So often a run that is to end tries to write into a full buffer."""
@@ -108,6 +109,11 @@ class PartitionArchiver:
             chain_end=marker.chain_end,
             progressed_at=clock(),
         )
+
+    @property
+    def keys(self) -> PartitionKeys:
+        """Where its objects are."""
+        return self._identity.keys
 
     @property
     def state(self) -> ArchivingState:

@@ -55,6 +55,7 @@ from blockgz_runtime.store.writer import ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection, matcher
 from index_format.errors import BlockgzError
 from index_format.identity import ArchiveInfo
+from index_format.keys import PartitionKeys
 
 QUESTIONS_AT_ONCE = 4
 """One of each kind: topics, their configurations, the ends of logs, the cluster's id."""
@@ -138,6 +139,11 @@ class ArchiverService:
     def missing_topics(self) -> list[str]:
         """The named topics that the cluster did not have when they were looked up last."""
         return self._missing.names
+
+    def archived_partitions(self) -> list[PartitionKeys]:
+        """The partitions that this process archives now. Safe to call from any thread."""
+        active = self._ownership.active.copy() if self._ownership else {}
+        return [archiver.keys for archiver in active.values()]
 
     def snapshot(self) -> ServiceSnapshot:
         """What there is to tell of this process now. Safe to call from any thread, asks nobody."""

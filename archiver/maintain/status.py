@@ -53,6 +53,10 @@ class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The kind of the rewrite under way: prune, merge, convert or erase."""
     retired: int = 0
     """Rewrites whose replaced objects are kept for readers until their grace is over."""
+    retired_chunks: int = 0
+    """Of what these replaced, at most; what stayed in place counts too."""
+    retired_bytes: int = 0
+    """The same, of these chunks' data as stored."""
     newest_ms: int | None = None
     """The highest timestamp in the newest chunk."""
     successor: str | None = None
@@ -142,6 +146,7 @@ def partition_status(keys: PartitionKeys, stored: StoredObject | None) -> Partit
         marker = markers.decode_marker(stored.body, keys.marker)
     except BlockgzError as error:
         return replace(status, error=f"{error.what}: {error.why}")
+    rewriting = marker.maintenance.rewriting if marker.maintenance else None
     return replace(
         status,
         epoch=marker.epoch,
@@ -154,8 +159,10 @@ def partition_status(keys: PartitionKeys, stored: StoredObject | None) -> Partit
         chunks=marker.num_chunks,
         bytes=marker.num_bytes,
         pruned_before=marker.pruned_before,
-        rewriting=marker.maintenance.rewriting.kind if marker.maintenance and marker.maintenance.rewriting else None,
-        retired=len(marker.maintenance.retired) if marker.maintenance else 0,
+        rewriting=rewriting.kind if rewriting else None,
+        retired=len(marker.retired),
+        retired_chunks=sum(each.num_chunks for each in marker.retired),
+        retired_bytes=sum(each.num_bytes for each in marker.retired),
         newest_ms=marker.newest_timestamp,
         successor=marker.successor,
     )

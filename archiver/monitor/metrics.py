@@ -34,7 +34,7 @@ class ServiceMetric(NamedTuple):
     name: str
     help: str
     fields: dict[str, str]
-    """Value of the label -> field of ServiceSnapshot."""
+    """Value of the label -> field of ServiceSnapshot, or of a part of it that may be missing."""
     label: str | None = None
     family: type[GaugeMetricFamily] | type[CounterMetricFamily] = Gauge
 
@@ -70,6 +70,13 @@ PARTITION_METRICS = tuple(
         (Gauge, "partition_paused", "Whether only this partition is paused", "is_paused"),
         (Gauge, "epoch", "Number of claims of the partition so far", "epoch"),
         (Gauge, "gaps", "Gaps listed in the partition's marker", "marker_gaps"),
+        (
+            Gauge,
+            "retired_rewrites",
+            "Rewrites whose replaced objects wait for archiver gc, of 64 that a marker can list",
+            "marker_retired",
+        ),
+        (Gauge, "retired_bytes", "Size of the data that these replaced, at most", "marker_retired_bytes"),
         (Counter, "archived_records", "Records committed", "records"),
         (Counter, "stored_bytes", "Stored size of committed chunks", "stored_bytes"),
         (Counter, "chunks", "Chunks committed", "chunks"),
@@ -109,6 +116,29 @@ SERVICE_METRICS = (
         "group_failures",
         "Times consumer groups could not all be asked or stored",
         {"": "group_failures"},
+        family=Counter,
+    ),
+    ServiceMetric(
+        "maintenance_age_seconds",
+        "Time since a round of maintenance in which nothing failed",
+        {"retention": "maintenance.retention_age_seconds", "compaction": "maintenance.compaction_age_seconds"},
+        label="kind",
+    ),
+    ServiceMetric(
+        "maintenance_failures",
+        "Times a partition could not be pruned or compacted",
+        {"retention": "maintenance.retention_failures", "compaction": "maintenance.compaction_failures"},
+        label="kind",
+        family=Counter,
+    ),
+    ServiceMetric("pruned_chunks", "Chunks pruned", {"": "maintenance.pruned_chunks"}, family=Counter),
+    ServiceMetric(
+        "merged_chunks", "Chunks that compaction made fewer", {"": "maintenance.merged_chunks"}, family=Counter
+    ),
+    ServiceMetric(
+        "maintenance_bytes",
+        "Bytes of chunks and catalogs that maintenance read and wrote",
+        {"": "maintenance.moved_bytes"},
         family=Counter,
     ),
 )
@@ -151,7 +181,9 @@ def make_registry(take_snapshot: Callable[[], ServiceSnapshot]) -> CollectorRegi
 def _family(metric: ServiceMetric, snapshot: ServiceSnapshot) -> GaugeMetricFamily | CounterMetricFamily:
     family = metric.family(PREFIX + metric.name, metric.help, labels=(metric.label,) if metric.label else ())
     for label, field in metric.fields.items():
-        value = getattr(snapshot, field)
+        part, _, name = field.rpartition(".")
+        owner = getattr(snapshot, part) if part else snapshot
+        value = None if owner is None else getattr(owner, name)
         if value is not None:
             family.add_metric((label,) if metric.label else (), value)
     return family

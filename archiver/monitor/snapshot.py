@@ -4,6 +4,7 @@ Sizes in bytes, times in seconds, ages as of the snapshot. None: not known, or n
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
@@ -20,6 +21,15 @@ LIVE_SECONDS = 60.0
 """A main loop that took no step for so long hangs."""
 PROGRESS_INTERVALS = 3
 LEAST_PROGRESS_SECONDS = 60.0
+
+
+class MaintenanceKind(StrEnum):
+    """What a policy of maintenance asks for."""
+
+    RETENTION = "retention"
+    COMPACTION = "compaction"
+
+
 UNOWNED = (PartitionState.CLAIMING, PartitionState.WAITING, PartitionState.STOPPED)
 
 
@@ -67,6 +77,10 @@ class PartitionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Why it makes no progress, though this process archives it; see `why_stuck`."""
     gaps: int = 0
     """Gaps that the marker lists."""
+    retired: int = 0
+    """Rewrites whose replaced objects wait for garbage collection, as of this process's last commit."""
+    retired_bytes: int = 0
+    """Of the data that these replaced, or a part of it: what stayed in place counts too."""
     records: int = 0
     stored_bytes: int = 0
     chunks: int = 0
@@ -89,8 +103,37 @@ class PartitionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         return self.gaps if self.epoch else None
 
     @property
+    def marker_retired(self) -> int | None:
+        """The retired rewrites; None where no marker was read."""
+        return self.retired if self.epoch else None
+
+    @property
+    def marker_retired_bytes(self) -> int | None:
+        """The bytes of the same."""
+        return self.retired_bytes if self.epoch else None
+
+    @property
     def is_paused(self) -> bool:
         return self.paused_seconds is not None
+
+
+class MaintenanceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """What a policy did to the partitions of a process. Counts are of this process's life."""
+
+    retention_age_seconds: float | None
+    """Time since a round of retention in which nothing failed, or since the start; None where nothing is pruned."""
+    compaction_age_seconds: float | None
+    """The same of compaction."""
+    pruned_chunks: int
+    merged_chunks: int
+    """By so many chunks the archive has fewer for being compacted."""
+    moved_bytes: int
+    """Of chunks and catalogs, read and written."""
+    retention_failures: int
+    """Partitions that could not be pruned, counted in each round."""
+    compaction_failures: int
+    troubles: tuple[str, ...] = ()
+    """Partition and cause of each failure that was not followed by a success yet."""
 
 
 class ServiceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +161,8 @@ class ServiceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Tables of consumer groups that were stored."""
     group_failures: int = 0
     """Rounds of asking for consumer groups and storing their tables that failed, or of which a part failed."""
+    maintenance: MaintenanceSnapshot | None = None
+    """None where no policy of maintenance is set."""
     progress_seconds: float
     """A partition that makes no progress for so long is stuck."""
     partitions: tuple[PartitionSnapshot, ...]
@@ -228,6 +273,8 @@ def _partition(view: PartitionView, log: LogView, fetch: FetchState, now: float,
             position=archiving.position,
             confirmed_offset=archiving.confirmed,
             gaps=marker.num_gaps,
+            retired=marker.num_retired,
+            retired_bytes=marker.retired_bytes,
             open_chunk_seconds=_since(chunk.opened_at if chunk else None, now),
             open_chunk_bytes=0 if chunk is None else chunk.compressed_bytes,
             uncommitted_seconds=_since(archiving.taken_at, now),

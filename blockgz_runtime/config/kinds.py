@@ -132,6 +132,8 @@ def _inside(annotation: Any) -> Iterator[Any]:
 _EXAMPLES = {
     "archive": "s3://bucket/prefix, file:///dir or ./dir",
     "bootstrap_servers": "HOST:PORT, several separated by commas",
+    "archive_retention": "90d for every topic, TOPIC=90d for some, or none in the place of the age",
+    "archive_retention_bytes": "500GB for every topic, TOPIC=500GB for some, or none in the place of the size",
     "http": "HOST:PORT, such as 127.0.0.1:9404",
     "encrypt": "file:/path, env:NAME or kms:ARN",
     "endpoint_url": "a URL such as http://localhost:9000",

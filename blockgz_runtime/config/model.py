@@ -29,7 +29,7 @@ from blockgz_runtime.errors import UsageError
 from blockgz_runtime.kafka.secrets import is_secret
 from blockgz_runtime.store.address import LocalAddress, parse_address
 from blockgz_runtime.store.s3_settings import CHECKED, S3Settings, check_setting, conflicts
-from blockgz_runtime.topic_patterns import TopicSelection, matcher
+from blockgz_runtime.topic_patterns import TopicRules, TopicSelection, matcher
 from blockgz_runtime.units import parse_duration, parse_size
 from index_format.chunk_index import MAX_KEY_FILTER_BITS
 from index_format.identity import FORMER_GROUP, ArchiveInfo
@@ -42,6 +42,22 @@ NONE = "none"
 def parse_none(text: Any) -> Any:
     """None from `none`; anything else passes through."""
     return None if text == NONE else text
+
+
+def parse_age(text: str) -> float | None:
+    """Seconds from `90d`, None from `none`. Raises ValueError."""
+    return None if text == NONE else _positive(text, parse_duration(text))
+
+
+def parse_bytes(text: str) -> int | None:
+    """Bytes from `500GB`, None from `none`. Raises ValueError."""
+    return None if text == NONE else _positive(text, parse_size(text))
+
+
+def _positive(text: str, value: Any) -> Any:
+    if value <= 0:
+        raise ValueError(f"{text!r} would keep nothing")
+    return value
 
 
 def _names(value: Any) -> Any:
@@ -208,6 +224,20 @@ class RunConfig(BaseModel):
     """Consumer groups whose offsets are kept for each topic: names, globs or ~regex, or none."""
     groups_interval: Annotated[Seconds, Field(le=3600)] = 60
     """How often the cluster is asked for the offsets of consumer groups."""
+    archive_retention: Patterns = ()
+    """Prune records older than an age such as 90d, or TOPIC=90d; the first rule that matches a topic counts."""
+    archive_retention_bytes: Patterns = ()
+    """Prune the oldest records of each partition beyond a size of data such as 500GB, or TOPIC=500GB."""
+    compact: OptionalPatterns = None
+    """Topics whose small chunks are merged: names, globs or ~regex, or none."""
+    compact_chunks: int = Field(512, ge=2)
+    """Compact a partition once so many small chunks are in its catalogs."""
+    maintenance_interval: Seconds = 3600
+    """How often archive_retention and compact are applied."""
+    maintenance_rate: Size = 16 * 1024**2
+    """Bytes that compact may read and write in a second, per process."""
+    maintenance_buffer: Size = 1024**3
+    """Disk budget for merged chunks, per process, besides buffer_bytes."""
     workers: int = Field(1, ge=1, le=256)
     """Number of processes that share the partitions. Each has its own --memory, and the next port for --http."""
     http: HostAndPort | None = None
@@ -241,6 +271,20 @@ class RunConfig(BaseModel):
         except UsageError as error:
             raise ValueError(f"{error.what}: {error.why}") from error
         return value
+
+    @field_validator("archive_retention", "archive_retention_bytes")
+    @classmethod
+    def _check_rules(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        try:
+            TopicRules(value, parse_age if info.field_name == "archive_retention" else parse_bytes)
+        except UsageError as error:
+            raise ValueError(f"{error.what}: {error.why}") from error
+        return value
+
+    @field_validator("compact")
+    @classmethod
+    def _check_compact(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return value if value is None else cls._check_patterns(value)
 
     @field_validator(*CHECKED)
     @classmethod
@@ -322,6 +366,21 @@ class RunConfig(BaseModel):
                 ("topics", "dlq_topic"),
                 "the topic for records that cannot be archived would be archived itself",
                 "name another topic, or exclude this one",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_maintenance(self) -> "RunConfig":
+        names = ("archive_retention", "archive_retention_bytes", "compact")
+        asked = next((name for name in names if getattr(self, name)), None)
+        if asked is not None and self.layout == "seed":
+            remedy = f"set layout to topic, or leave {asked} out"
+            raise _together(("layout", asked), "archives in layout seed are not rewritten", remedy)
+        if asked is not None and self.single_writer:
+            raise _together(
+                ("single_writer", asked),
+                "without conditional writes, a rewrite and a commit can overwrite each other's marker",
+                f"leave {asked} out, and stop the archiver before archiver prune and archiver compact",
             )
         return self
 

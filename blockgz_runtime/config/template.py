@@ -37,6 +37,8 @@ EXAMPLES = {
     "buffer_dir": "/var/lib/blockgz/buffer",
     "dlq_topic": "orders-dead",
     "groups": "['*']",
+    "archive_retention": "['audit-*=none', 90d]",
+    "archive_retention_bytes": "['clicks-*=500GB']",
     "http": "127.0.0.1:9404",
 }
 """Values for fields without a default that could be written, or whose default is not written so in YAML."""

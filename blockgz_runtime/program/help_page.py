@@ -31,6 +31,10 @@ GROUPS = {
         *("isolation_level", "group_id", "group_protocol", "group_instance_id", "topic_refresh"),
         *("on_gap", "on_bad_record", "dlq_topic", "groups", "groups_interval"),
     ),
+    "Maintenance": (
+        *("archive_retention", "archive_retention_bytes", "compact", "compact_chunks"),
+        *("maintenance_interval", "maintenance_rate", "maintenance_buffer"),
+    ),
     "Process": (
         *("workers", "memory", "buffer_dir", "buffer_bytes", "grace", "http", "log_format"),
         *("single_writer", "takeover"),

@@ -1,7 +1,7 @@
 import pytest
 
 from blockgz_runtime.errors import NotInArchive, UsageError
-from blockgz_runtime.topic_patterns import is_pattern, matching
+from blockgz_runtime.topic_patterns import TopicRules, is_pattern, matching
 
 TOPICS = ["bills", "orders", "orders-eu", "__consumer_offsets"]
 
@@ -30,3 +30,12 @@ def test_what_fits_nothing_and_what_is_not_an_expression() -> None:
     assert "bills, orders" in caught.value.why
     with pytest.raises(UsageError, match="is not a regular expression"):
         matching("~(", TOPICS)
+
+
+def test_the_first_rule_that_matches_a_topic_counts() -> None:
+    rules = TopicRules(["orders-eu=1", "~or(?=d).*=2", "bil*=3"], int)
+    assert [rules(topic) for topic in TOPICS] == [3, 2, 1, None]
+    assert [TopicRules(["bills=1", "2", "orders=3"], int)(topic) for topic in TOPICS] == [1, 2, 2, 2]
+    assert TopicRules(["*=1"], int)("__consumer_offsets") is None
+    with pytest.raises(ValueError, match="invalid literal"):
+        TopicRules(["orders=x"], int)

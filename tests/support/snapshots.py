@@ -1,7 +1,7 @@
 """Snapshots of a service to look at."""
 
 from archiver.ingest.ownership import PartitionState
-from archiver.monitor.snapshot import PartitionSnapshot, ServiceSnapshot
+from archiver.monitor.snapshot import MaintenanceSnapshot, PartitionSnapshot, ServiceSnapshot
 
 
 def partition(number: int, state: PartitionState = PartitionState.ARCHIVING, **values: object) -> PartitionSnapshot:
@@ -15,6 +15,7 @@ def service(
     paused: bool = False,
     watermarks_age: float | None = None,
     groups_age: float | None = None,
+    maintenance: MaintenanceSnapshot | None = None,
 ) -> ServiceSnapshot:
     return ServiceSnapshot(
         version="1.2.3",
@@ -32,6 +33,7 @@ def service(
         groups_age_seconds=groups_age,
         group_tables=40,
         group_failures=2,
+        maintenance=maintenance,
         progress_seconds=900.0,
         partitions=partitions,
     )

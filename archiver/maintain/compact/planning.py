@@ -1,6 +1,6 @@
 """What a compaction would do in each partition of an archive, shown before it is carried out."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -21,10 +21,12 @@ from blockgz_runtime.store.writer import ToolStore
 from blockgz_runtime.topic_patterns import TopicSelection
 from index_format.errors import BlockgzError
 from index_format.keys import PartitionKeys
-from index_format.marker import CatalogReference
+from index_format.marker import CatalogReference, Marker
 
 RUN_CHUNKS = 4096
 """Of the catalogs that one rewrite takes: small chunks have small indexes."""
+IsDue = Callable[[Marker, Sequence[CatalogReference]], bool]
+"""Whether a partition is worth a closer look, by its marker and its references to catalogs of level 1."""
 
 
 class PlannedRun(NamedTuple):
@@ -106,7 +108,7 @@ def plan_compaction(
     partitions = rewritable_partitions(store, selection, "compacted", "leave it as it is")
     for keys in partitions:
         try:
-            plan = driver.run(_plan(keys, compaction, RunLimits(RUN_CHUNKS, bytes=buffer_bytes)))
+            plan = driver.run(partition_plan(keys, compaction, buffer_bytes))
         except BlockgzError as error:
             problems.append(Problem(f"{keys.folder}:{keys.partition}", error))
             continue
@@ -116,11 +118,20 @@ def plan_compaction(
     return CompactPlans(meant, len(partitions) - len(meant) - len(problems), encrypted, tuple(problems))
 
 
-def _plan(keys: PartitionKeys, compaction: Compaction, limits: RunLimits) -> Protocol[PartitionPlan | None]:
+def partition_plan(
+    keys: PartitionKeys, compaction: Compaction, buffer_bytes: int, is_due: IsDue = lambda *_: True
+) -> Protocol[PartitionPlan | None]:
+    """What is done in one partition as its marker is now; None without chunks, and where it is not due.
+
+    Raises what keeps it from being read, and UsageError where a record format cannot be changed.
+    """
+    limits = RunLimits(RUN_CHUNKS, bytes=buffer_bytes)
     held = yield from read_marker(keys.marker)
     if held is None or held.marker.next_offset is None:
         return None
     lists = yield from level_1_lists(keys, held.marker, 0, held.marker.next_offset)
+    if not is_due(held.marker, [reference for each in lists for reference in each]):
+        return None
     runs, encrypted = list[PlannedRun](), 0
     for references in lists:
         catalogs = yield from old_catalogs(keys, references)

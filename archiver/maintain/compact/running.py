@@ -9,11 +9,10 @@ from archiver.commit.operations import Protocol
 from archiver.ingest.buffer import BufferFolder
 from archiver.maintain.compact.planning import PartitionPlan, PlannedRun
 from archiver.maintain.contents.compact import CompactedContents, Compaction
-from archiver.maintain.contents.data import data_in
+from archiver.maintain.contents.data import RangeStore, data_in
 from archiver.maintain.rewrite.intent import Outcome
 from archiver.maintain.rewrite.replacing import Rewrite, rewrite
 from archiver.maintain.rewrite.tree import Run, find_run
-from blockgz_runtime.store.writer import ToolStore
 from index_format.errors import BlockgzError
 from index_format.keys import PartitionKeys
 from index_format.marker import Marker
@@ -40,7 +39,7 @@ class Room(NamedTuple):
 
 
 def carry_out(
-    store: ToolStore,
+    store: RangeStore,
     plans: Sequence[PartitionPlan],
     compaction: Compaction,
     driver: Driver,
@@ -62,7 +61,7 @@ def carry_out(
 
 
 def _compact(
-    store: ToolStore, keys: PartitionKeys, run: PlannedRun, compaction: Compaction, driver: Driver, room: Room
+    store: RangeStore, keys: PartitionKeys, run: PlannedRun, compaction: Compaction, driver: Driver, room: Room
 ) -> Outcome:
     """Rewrite one run, in parts if the buffer has no room for the whole of it."""
 

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from archiver.errors import RewriteRefused
 from archiver.ingest.buffer import BufferFile, BufferFolder
 from archiver.ingest.chunk_builder import MAX_KEY_FILTERS
-from blockgz_runtime.store.writer import Body, FileBody, ToolStore
+from blockgz_runtime.store.writer import Body, FileBody
 from index_format.blocks import Compressor, RawBlock
 from index_format.chunk_index import BlockEntry, ChunkIndex
 from index_format.errors import CorruptBlock
@@ -34,7 +34,13 @@ class StoredBlock(NamedTuple):
     member: bytes
 
 
-def data_in(store: ToolStore, keys: PartitionKeys) -> DataOf:
+class RangeStore(Protocol):
+    """Reads parts of objects; see ToolStore."""
+
+    def get_range(self, key: str, start: int, end: int) -> bytes: ...
+
+
+def data_in(store: RangeStore, keys: PartitionKeys) -> DataOf:
     """The data of a partition's chunks in the store.
 
     Raises MalformedObject for a name that is not derived, RewriteRefused for an encrypted chunk.

@@ -29,6 +29,8 @@ class PartitionPlan(NamedTuple):
     left_records: int
     left_bytes: int
     next_offset: int
+    retired: int
+    """Rewrites that the marker lists as retired already."""
 
     @property
     def name(self) -> str:
@@ -73,7 +75,7 @@ def plan_pruning(store: ToolStore, selection: TopicSelection | None, keep: Keep,
     driver = Driver(store, NoLog(), wait, lambda: True)
     for keys in partitions:
         try:
-            plan = driver.run(_plan(keys, keep))
+            plan = driver.run(partition_plan(keys, keep))
         except BlockgzError as error:
             problems.append(Problem(f"{keys.folder}:{keys.partition}", error))
             continue
@@ -97,7 +99,11 @@ def since(seconds: float) -> int:
     return round((time.time() - seconds) * 1000)
 
 
-def _plan(keys: PartitionKeys, keep: Keep) -> Protocol[PartitionPlan | None]:
+def partition_plan(keys: PartitionKeys, keep: Keep) -> Protocol[PartitionPlan | None]:
+    """What goes of one partition as its marker is now; None where all of it stays.
+
+    Raises what keeps it from being read.
+    """
     held = yield from read_marker(keys.marker)
     if held is None or held.marker.next_offset is None:
         return None
@@ -113,4 +119,5 @@ def _plan(keys: PartitionKeys, keep: Keep) -> Protocol[PartitionPlan | None]:
         left_records=marker.num_records - going.num_records,
         left_bytes=marker.num_bytes - going.num_bytes,
         next_offset=held.marker.next_offset,
+        retired=len(marker.retired),
     )

@@ -64,10 +64,9 @@ def test_it_prunes_what_it_planned(root: Path) -> None:
     assert (again.exit_code, again.output.splitlines()[0]) == (0, "nothing to prune")
     assert marker_of(root, "quiet").version == 1
     status = CliRunner().invoke(main, ["status", "-a", str(root), "--json"])
-    assert [(each["pruned_before"], each["retired"]) for each in json.loads(status.output)["partitions"]] == [
-        (12, 1),
-        (0, 0),
-    ]
+    fields = ("pruned_before", "retired", "retired_chunks")
+    told = [tuple(each[field] for field in fields) for each in json.loads(status.output)["partitions"]]
+    assert told == [(12, 1, 4), (0, 0, 0)]
 
 
 def test_a_size_says_what_stays_too(root: Path) -> None:

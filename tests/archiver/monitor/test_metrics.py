@@ -13,7 +13,15 @@ from archiver.ingest.backpressure import STALL_SECONDS
 from archiver.ingest.ownership import PartitionState
 from archiver.monitor.metrics import make_registry
 from archiver.monitor.server import readiness
-from archiver.monitor.snapshot import LIVE_SECONDS, Reach, lag_records, lag_seconds, progress_seconds, why_stuck
+from archiver.monitor.snapshot import (
+    LIVE_SECONDS,
+    MaintenanceSnapshot,
+    Reach,
+    lag_records,
+    lag_seconds,
+    progress_seconds,
+    why_stuck,
+)
 from tests.support.snapshots import partition, service
 
 PAGE = (Path(__file__).parents[3] / "docs/operations.md").read_text()
@@ -70,6 +78,42 @@ def test_values_come_from_one_snapshot_at_the_time_of_the_scrape() -> None:
     assert ("blockgz_watermarks_age_seconds",) not in samples
     assert ("blockgz_groups_age_seconds",) not in samples
     assert (samples["blockgz_group_tables_total",], samples["blockgz_group_failures_total",]) == (40, 2)
+
+
+def test_maintenance_has_values_where_there_is_a_policy() -> None:
+    maintenance = MaintenanceSnapshot(
+        retention_age_seconds=7.5,
+        compaction_age_seconds=None,
+        pruned_chunks=64,
+        merged_chunks=3,
+        moved_bytes=99,
+        retention_failures=2,
+        compaction_failures=0,
+    )
+    partitions = partition(0, epoch=1, retired=5, retired_bytes=600), partition(1, PartitionState.CLAIMING)
+
+    def samples(found: MaintenanceSnapshot | None) -> dict[tuple[str, ...], float]:
+        return {
+            (sample.name, *sorted(sample.labels.values())): sample.value
+            for family in make_registry(lambda: service(*partitions, maintenance=found)).collect()
+            for sample in family.samples
+        }
+
+    told = samples(maintenance)
+    assert told["blockgz_maintenance_age_seconds", "retention"] == 7.5
+    assert ("blockgz_maintenance_age_seconds", "compaction") not in told
+    assert told["blockgz_maintenance_failures_total", "retention"] == 2
+    assert (told["blockgz_pruned_chunks_total",], told["blockgz_merged_chunks_total",]) == (64, 3)
+    assert told["blockgz_maintenance_bytes_total",] == 99
+    assert (told["blockgz_retired_rewrites", "0", "orders"], told["blockgz_retired_bytes", "0", "orders"]) == (5, 600)
+    assert ("blockgz_retired_rewrites", "1", "orders") not in told
+    assert {name for name, *_ in told.keys() - samples(None).keys()} == {
+        "blockgz_maintenance_age_seconds",
+        "blockgz_maintenance_failures_total",
+        "blockgz_pruned_chunks_total",
+        "blockgz_merged_chunks_total",
+        "blockgz_maintenance_bytes_total",
+    }
 
 
 def test_a_service_is_live_and_ready() -> None:

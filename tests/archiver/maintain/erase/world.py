@@ -115,10 +115,10 @@ class EraseWorld(World):
 
     @property
     def lost(self) -> set[int]:
-        """Offsets in gaps that the writer recorded."""
-        bodies = self.store.versions[self.keys.marker]
+        """Offsets in gaps that the writer recorded, but for what was pruned."""
+        bodies, floor = self.store.versions[self.keys.marker], self.marker.pruned_before
         gaps = [gap for body in bodies for gap in markers.decode_marker(body).gaps]
-        return {offset for gap in gaps for offset in range(gap.start, gap.end)}
+        return {offset for gap in gaps for offset in range(gap.start, gap.end) if offset >= floor}
 
     @cached_property
     def by_offset(self) -> dict[int, Record]:
@@ -152,7 +152,8 @@ class EraseWorld(World):
             called |= {offset for each in erased_in(chunk.index) for offset in range(each.start, each.end)}
         assert all(a.end <= b.start for a, b in pairwise(sorted(chain.gaps, key=lambda gap: gap.start)))
         gaps = [gap for gap in chain.gaps if gap.reason != ERASED]
-        assert {offset for gap in gaps for offset in range(gap.start, gap.end)} == self.lost
+        floor = self.marker.pruned_before
+        assert {offset for gap in gaps for offset in range(max(gap.start, floor), gap.end)} == self.lost
         called |= {offset for gap in chain.gaps if gap.reason == ERASED for offset in range(gap.start, gap.end)}
         return records, called
 

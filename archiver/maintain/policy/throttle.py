@@ -1,0 +1,72 @@
+"""Bounds on what maintenance does beside archiving: bytes a second, and no step after the process is to end."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from archiver.commit.driver import Driver, NoLog, Wait
+from archiver.commit.operations import Compute, GetAll, Operation, PutIfAbsent
+from archiver.maintain.contents.data import RangeStore
+from blockgz_runtime.errors import ShuttingDown
+from blockgz_runtime.store.writer import Store
+
+
+class Throttle:
+    """Bytes a second, for one thread."""
+
+    def __init__(
+        self, bytes_per_second: int, ending: threading.Event, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._rate = bytes_per_second
+        self._ending = ending
+        self._clock = clock
+        self._free_at = clock()
+        self.taken = 0
+        """Bytes so far."""
+
+    def take(self, num_bytes: int) -> None:
+        """Wait until what was taken before is paid for, then take so many bytes; raises ShuttingDown at the end."""
+        now = self._clock()
+        start = max(now, self._free_at)
+        self._ending.wait(start - now)
+        self.check()
+        self._free_at = start + num_bytes / self._rate
+        self.taken += num_bytes
+
+    def check(self) -> None:
+        """Raises ShuttingDown once the process is to end."""
+        if self._ending.is_set():
+            raise ShuttingDown("the maintenance was left where it stood", why="the archiver ends")
+
+
+class ThrottledRanges:
+    """Reads parts of objects at the throttle's pace."""
+
+    def __init__(self, store: RangeStore, throttle: Throttle) -> None:
+        self._store = store
+        self._throttle = throttle
+
+    def get_range(self, key: str, start: int, end: int) -> bytes:
+        """See ToolStore."""
+        self._throttle.take(end - start)
+        return self._store.get_range(key, start, end)
+
+
+class ThrottledDriver(Driver):
+    """Stores at the throttle's pace. At the end it raises ShuttingDown at the next long step.
+
+    A single Get or CompareAndSwap is still carried out then: with these a rewrite clears its intent.
+    """
+
+    def __init__(self, store: Store, wait: Wait, throttle: Throttle, clock: Callable[[], float]) -> None:
+        super().__init__(store, NoLog(), wait, lambda: True, clock=clock)
+        self._throttle = throttle
+
+    def _carry_out(self, operation: Operation) -> Any:
+        match operation:
+            case PutIfAbsent(body=body):
+                self._throttle.take(len(body) if isinstance(body, bytes) else body.size)
+            case GetAll() | Compute():
+                self._throttle.check()
+        return super()._carry_out(operation)

@@ -1,0 +1,238 @@
+"""A maintainer beside a writer: it does what the policy says, and whatever befalls it, archiving goes on."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from archiver.ingest.buffer import BufferFolder
+from archiver.maintain.policy import maintainer
+from archiver.maintain.policy.deciding import MaintenancePolicy
+from archiver.maintain.policy.maintainer import Maintainer, MaintenanceContext
+from archiver.monitor.snapshot import MaintenanceSnapshot
+from blockgz_runtime.config.model import RunConfig
+from blockgz_runtime.errors import AccessDenied, StoreError
+from index_format import marker as markers
+from index_format.marker import MAX_RETIRED, Maintenance, Retired
+from tests.archiver.maintain.erase.test_running import reference, world_of
+from tests.archiver.maintain.erase.world import EraseWorld
+from tests.archiver.maintain.repair.world import Died
+from tests.support.memory_store import MemoryStore
+
+HOUR = 3600.0
+
+
+class Troubled:
+    """The maintainer's way to the store: every request is looked at before it is made."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self.look: Callable[[int], None] = lambda _: None
+        self.requests = 0
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if name not in ("get", "get_range", "put_if_absent", "compare_and_swap"):
+            return found
+
+        def request(*arguments: Any) -> Any:
+            self.requests += 1
+            self.look(self.requests)
+            return found(*arguments)
+
+        return request
+
+
+class Maintained:
+    """An archiver's partition, and its maintainer."""
+
+    def __init__(self, folder: Path, chunks: int | EraseWorld = 200, **fields: Any) -> None:
+        self.world = world_of(random.Random(5), chunks) if isinstance(chunks, int) else chunks
+        config = RunConfig(archive="./a", bootstrap_servers="b:1", topics="*", **fields)
+        self.ending = threading.Event()
+        self.store = Troubled(self.world.store)
+        self.now = HOUR
+        self.maintainer = Maintainer(
+            MaintenanceContext(
+                store=self.store,  # type: ignore[arg-type]
+                policy=MaintenancePolicy.of(config),
+                partitions=lambda: [self.world.keys],
+                new_buffers=lambda: BufferFolder(folder),
+                ending=self.ending,
+                interval_seconds=0.01,
+                bytes_per_second=1 << 30,
+                buffer_bytes=1 << 30,
+            ),
+            clock=lambda: self.now,
+            wall=lambda: self.now,
+        )
+
+    def round(self) -> MaintenanceSnapshot:
+        self.now += 2 * HOUR
+        self.maintainer.maintain()
+        return self.maintainer.snapshot()
+
+    def archive(self) -> None:
+        """The writer commits; nothing of it is lost or doubled."""
+        before = self.world.marker.next_offset
+        self.world.archive(random.Random(7), 3)
+        assert (self.world.marker.next_offset or 0) > (before or 0)
+        floor = self.world.marker.pruned_before
+        archived, _ = self.world.archived()
+        assert set(archived) == {offset for offset in self.world.stored if offset >= floor}
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    """What was logged as not maintained."""
+    told: list[dict[str, Any]] = []
+
+    class Log:
+        def info(self, event: str, **_: Any) -> None:
+            assert event in ("pruned", "compacted")
+
+        def warning(self, event: str, **keys: Any) -> None:
+            assert event == "not_maintained"
+            told.append(keys)
+
+    monkeypatch.setattr(maintainer, "log", Log())
+    yield told
+
+
+def test_a_round_does_what_the_policy_says(tmp_path: Path) -> None:
+    kept = Maintained(tmp_path, archive_retention_bytes="1kB", compact="*", compact_chunks=64)
+    before = kept.world.marker
+    seen = kept.round()
+    after = kept.world.marker
+    assert after.pruned_before > 0
+    assert (seen.retention_age_seconds, seen.compaction_age_seconds, seen.troubles) == (0, 0, ())
+    assert before.num_chunks == after.num_chunks + seen.pruned_chunks + seen.merged_chunks
+    assert after.maintenance is not None
+    assert after.maintenance.rewriting is None
+    kept.archive()
+    again = kept.round()
+    assert (again.pruned_chunks, again.merged_chunks) == (seen.pruned_chunks, seen.merged_chunks)
+
+
+def test_small_chunks_are_merged_once_there_are_enough(tmp_path: Path) -> None:
+    kept = Maintained(tmp_path, 100, compact="orders", compact_chunks=100)
+    before = kept.world.marker
+    assert kept.round().moved_bytes == 0
+    assert kept.world.marker == before, "one catalog holds 64 chunks"
+    kept.world.archive(random.Random(8), 60)
+    num_chunks = kept.world.marker.num_chunks
+    seen = kept.round()
+    assert seen.merged_chunks > 100
+    assert seen.moved_bytes > 0
+    assert seen.retention_age_seconds is None
+    assert kept.world.marker.num_chunks == num_chunks - seen.merged_chunks
+    kept.world.check()
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (AccessDenied("no", why="the key is wrong", remedy="renew it"), {"cause": "no", "remedy": "renew it"}),
+        (StoreError("damaged", why="reasons"), {"cause": "damaged"}),
+        (RuntimeError("a bug"), {"why": "RuntimeError('a bug')", "remedy": "report this as a bug"}),
+    ],
+)
+def test_a_failure_is_told_once_and_the_next_round_makes_up_for_it(
+    tmp_path: Path, warnings: list[dict[str, Any]], error: Exception, shown: dict[str, str]
+) -> None:
+    kept = Maintained(tmp_path, archive_retention_bytes="1kB", compact="*", compact_chunks=64)
+
+    def fail(_: int) -> None:
+        raise error
+
+    kept.store.look = fail
+    for _ in range(2):
+        seen = kept.round()
+        kept.archive()
+    assert {each["kind"] for each in warnings} == {"retention", "compaction"}
+    assert len(warnings) == 2
+    assert all(each.items() >= {"topic": "orders", "partition": 3, **shown}.items() for each in warnings)
+    assert (seen.retention_failures, seen.compaction_failures, len(seen.troubles)) == (2, 2, 2)
+    assert seen.retention_age_seconds == 4 * HOUR
+    kept.store.look = lambda _: None
+    seen = kept.round()
+    assert (seen.troubles, seen.retention_age_seconds, seen.retention_failures) == ((), 0, 2)
+    assert seen.pruned_chunks > 0
+    kept.archive()
+
+
+def test_wherever_it_ends_or_dies_the_writer_goes_on(tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    world = world_of(random.Random(5), 140)
+    policy = {"archive_retention_bytes": "6kB", "compact": "*", "compact_chunks": 2}
+    whole = Maintained(tmp_path, world.copy(), **policy)
+    whole.round()
+    assert whole.store.requests > 100
+    for request in random.Random(seed).sample(range(1, whole.store.requests + 1), 2):
+        for dies in (False, True):
+            kept = Maintained(tmp_path, world.copy(), **policy)
+
+            def end(number: int, kept: Maintained = kept, request: int = request, *, dies: bool = dies) -> None:
+                if number == request and dies:
+                    raise Died
+                if number == request:
+                    kept.ending.set()
+
+            kept.store.look = end
+            try:
+                kept.round()
+            except Died:
+                assert dies
+            body = kept.world.marker.maintenance
+            assert dies or body is None or body.rewriting is None, "it clears its intent"
+            kept.archive()
+            kept.ending.clear()
+            kept.store.look = lambda _: None
+            assert kept.round().troubles == ()
+            assert kept.world.marker.num_chunks < 80
+            kept.archive()
+
+
+def test_a_marker_that_is_full_asks_for_garbage_collection(tmp_path: Path, warnings: list[dict[str, Any]]) -> None:
+    kept = Maintained(tmp_path, 140, archive_retention_bytes="1")
+    world, retired = kept.world, Retired(references=(reference(0),), token="0" * 32)
+    held = world.store.get(world.keys.marker)
+    assert held is not None
+    full = replace(world.marker, version=2, maintenance=Maintenance(retired=(retired,) * MAX_RETIRED))
+    world.store.compare_and_swap(world.keys.marker, markers.encode(full), held.etag)
+    seen = kept.round()
+    assert seen.retention_failures == 1
+    assert warnings[0]["remedy"] == "run archiver gc first"
+
+
+def test_a_writer_commits_while_the_thread_maintains(tmp_path: Path) -> None:
+    kept = Maintained(tmp_path, 100, archive_retention_bytes="6kB", compact="*", compact_chunks=2)
+    kept.maintainer.start()
+    rng, deadline = random.Random(6), time.monotonic() + 10
+    for _ in range(40):
+        kept.world.archive(rng, 2)
+    while not (kept.maintainer.snapshot().pruned_chunks and kept.maintainer.snapshot().merged_chunks):
+        assert time.monotonic() < deadline
+        kept.ending.wait(0.01)
+    kept.maintainer.close()
+    kept.archive()
+
+
+def test_the_thread_ends_at_once(tmp_path: Path) -> None:
+    kept = Maintained(tmp_path, archive_retention_bytes="1kB")
+    kept.now = time.time()
+    kept.maintainer.start()
+    deadline = time.monotonic() + 10
+    while not kept.maintainer.snapshot().pruned_chunks:
+        assert time.monotonic() < deadline
+        kept.ending.wait(0.01)
+    begun = time.monotonic()
+    kept.maintainer.close()
+    assert time.monotonic() - begun < 0.5
+    assert not [thread for thread in threading.enumerate() if thread.name == "maintenance"]
