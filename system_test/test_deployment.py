@@ -20,6 +20,7 @@ import yaml
 
 from system_test.conftest import required_parts
 from system_test.support.environment import (
+    LONG,
     PartMissingError,
     ToolFailedError,
     cache_folder,
@@ -42,7 +43,7 @@ from tests.support.deployment import (
     unknown_options,
 )
 
-long = pytest.mark.skipif(os.environ.get("BLOCKGZ_LONG") != "1", reason="minutes: make deployment runs it")
+long = pytest.mark.skipif(not LONG, reason="minutes: make deployment runs it")
 
 HELM_VERSION = "v3.19.5"
 BUILD_SECONDS = 1800.0

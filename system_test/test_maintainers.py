@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
+from system_test.support.environment import LONG
 from tests.support.lifecycle.broken import BROKEN, first_violation
 from tests.support.lifecycle.campaign import BATCH, run_batch
 
@@ -28,7 +29,7 @@ def test_no_schedule_breaks_the_archive() -> None:
             assert violation is None, violation
 
 
-@pytest.mark.skipif(os.environ.get("BLOCKGZ_LONG") != "1", reason="minutes: make long runs it")
+@pytest.mark.skipif(not LONG, reason="minutes: make long runs it")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", sorted(BROKEN.keys() - RARE))
 def test_a_broken_rule_is_noticed(name: str) -> None:

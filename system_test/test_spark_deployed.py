@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from system_test.conftest import required_parts
-from system_test.support.environment import accepts_connections, free_port, run_tool
+from system_test.support.environment import LONG, accepts_connections, free_port, run_tool
 from system_test.support.spark_environments import ROOT, spark_command, spark_environment, spark_variables
 from system_test.support.waiting import wait_until
 from tests.support.archives import ArchiveWriter, records
 
 pytestmark = [
-    pytest.mark.skipif(os.environ.get("BLOCKGZ_LONG") != "1", reason="minutes: make lakehouse runs it"),
+    pytest.mark.skipif(not LONG, reason="minutes: make lakehouse runs it"),
     pytest.mark.timeout(1200, func_only=True),
 ]
 

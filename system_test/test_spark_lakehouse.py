@@ -19,6 +19,7 @@ import pytest
 from index_format.records import Record
 from system_test.conftest import required_parts
 from system_test.support.archiving import folder_site
+from system_test.support.environment import LONG
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.spark import kafka_jars
 from system_test.support.spark_environments import (
@@ -36,7 +37,7 @@ from system_test.support.waiting import wait_until
 from tests.support.archives import CREATE_TIME, ArchiveWriter, PartitionWriter, records
 
 pytestmark = [
-    pytest.mark.skipif(os.environ.get("BLOCKGZ_LONG") != "1", reason="minutes: make lakehouse runs it"),
+    pytest.mark.skipif(not LONG, reason="minutes: make lakehouse runs it"),
     pytest.mark.timeout(1800, func_only=True),
 ]
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from system_test.conftest import required_parts
+from system_test.support.environment import LONG
 from system_test.support.spark_environments import OLDEST, spark_command, spark_environment, spark_variables
 from tests.support.archives import ArchiveWriter, records
 
 pytestmark = [
-    pytest.mark.skipif(os.environ.get("BLOCKGZ_LONG") != "1", reason="minutes: make lakehouse runs it"),
+    pytest.mark.skipif(not LONG, reason="minutes: make lakehouse runs it"),
     pytest.mark.timeout(900, func_only=True),
 ]
 
