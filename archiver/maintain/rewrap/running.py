@@ -70,7 +70,7 @@ def _rewritten(plan: PartitionPlan, run: Run, keyring: Keyring) -> Protocol[Outc
 
 
 def rewrapped_contents(keyring: Keyring, old: Sequence[OldChunk]) -> Replacement:
-    """The chunks, those encrypted whose keys are wrapped with an older master key with other indexes.
+    """The chunks; those get new indexes whose keys are wrapped with another master key than the newest.
 
     Raises KeyMissing, MalformedObject for a key that was changed, and what a key service raises.
     """
