@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 BENCH_MB ?= 200
 # Such as --only replay,verify and --kafka-backup PATH; see benchmarks/README.md.
 BENCH_OPTIONS ?=
@@ -33,6 +33,9 @@ KERNELS := $(wildcard index_format/kernel/*.[ch] blockgz_runtime/kafka/kernel/*.
 # Files of tests run side by side, each process with servers of its own. Much of a system test is waiting.
 SIDE_BY_SIDE ?= -n 3 --dist loadfile
 SYSTEM_SIDE_BY_SIDE ?= -n 3 --dist loadfile --no-loadscope-reorder
+
+# Tests start thousands of processes: what they import is compiled once.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test unit system spark check docs house bench bench-quick faults mutants simulate sanitize fuzz long lakehouse registry deployment soak replay-kills replay-faults clean
 

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from system_test.support.environment import LONG
 from tests.support.corruption import cases, run_cases, sample_archive
+from tests.support.sampling import LONG
 
 CASES = 1_250 if LONG else 600
 

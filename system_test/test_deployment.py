@@ -20,7 +20,6 @@ import yaml
 
 from system_test.conftest import required_parts
 from system_test.support.environment import (
-    LONG,
     PartMissingError,
     ToolFailedError,
     cache_folder,
@@ -42,6 +41,7 @@ from tests.support.deployment import (
     copied_sources,
     unknown_options,
 )
+from tests.support.sampling import LONG
 
 long = pytest.mark.skipif(not LONG, reason="minutes: make deployment runs it")
 

@@ -12,11 +12,11 @@ import pytest
 
 from system_test.support.archiving import Site, store_site
 from system_test.support.bulk import produce_bulk
-from system_test.support.environment import LONG
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.object_store import MotoServer
 from system_test.support.topics import create_topic
 from system_test.support.waiting import wait_until
+from tests.support.sampling import LONG
 
 PARTITIONS = 4
 CHUNK_RECORDS = 200

@@ -11,12 +11,12 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from system_test.support.environment import LONG
 from tests.support.lifecycle.broken import BROKEN, first_violation
 from tests.support.lifecycle.campaign import BATCH, run_batch
+from tests.support.sampling import LONG
 
 FIRST_SEED = 40_000_000
-SCHEDULES = int(os.environ.get("BLOCKGZ_MAINTAINERS", "1000"))
+SCHEDULES = int(os.environ.get("BLOCKGZ_MAINTAINERS", "600"))
 RARE = {"prune_without_intent", "nonce_overwritten_by_maintainer", "catalog_by_next_offset"}
 """Rules that show in one schedule of hundreds."""
 

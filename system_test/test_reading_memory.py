@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from index_format.records import Record
-from system_test.support.environment import LONG
 from tests.support.archives import ArchiveWriter
+from tests.support.sampling import LONG
 
 BLOCK_BYTES = 48_000_000
 """Of each block at most, uncompressed: what --max-block-bytes is set to."""

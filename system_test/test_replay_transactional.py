@@ -14,9 +14,9 @@ import pytest
 from system_test.replay_kills.killing import prepare, replay_and_kill
 from system_test.support.archiving import Site
 from system_test.support.bulk import FIRST_MS
-from system_test.support.environment import LONG
 from system_test.support.programs import Running, start
 from system_test.support.topics import NewRecord, Record, create_topic, produce, read, watermarks
+from tests.support.sampling import LONG
 
 GZIP = ("-X", "compression.type=gzip")
 """The foreign client reads no lz4."""

@@ -21,10 +21,10 @@ from system_test.restore_story.judge import judged
 from system_test.restore_story.losing import ENDED, PARTITIONS, Lost, lose
 from system_test.restore_story.notes import Asked, Found, Kept, Moved, Note, NoteBook, Stamped, Written
 from system_test.support.archiving import Site, folder_site
-from system_test.support.environment import LONG
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.programs import start
 from system_test.support.waiting import wait_until
+from tests.support.sampling import LONG
 
 KILLS = int(os.environ.get("BLOCKGZ_RESTORE_KILLS", "2"))
 RECORDS, SECONDS = (20_000, 20.0) if LONG else (300, 2.0)

@@ -15,10 +15,10 @@ import pytest
 
 from system_test.conftest import required_parts
 from system_test.support.archiving import Site, folder_site
-from system_test.support.environment import LONG
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.schema_registries import Registry, apicurio, apicurio_program, karapace, karapace_program
 from system_test.support.topics import NewRecord, Record, create_topic, own_config, partition_count, produce, read
+from tests.support.sampling import LONG
 
 pytestmark = [
     pytest.mark.skipif(not LONG, reason="a minute: make registry runs it"),

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from system_test.conftest import required_parts
-from system_test.support.environment import LONG, accepts_connections, free_port, run_tool
+from system_test.support.environment import accepts_connections, free_port, run_tool
 from system_test.support.spark_environments import ROOT, spark_command, spark_environment, spark_variables
 from system_test.support.waiting import wait_until
 from tests.support.archives import ArchiveWriter, records
+from tests.support.sampling import LONG
 
 pytestmark = [
     pytest.mark.skipif(not LONG, reason="minutes: make lakehouse runs it"),

@@ -19,7 +19,6 @@ import pytest
 from index_format.records import Record
 from system_test.conftest import required_parts
 from system_test.support.archiving import folder_site
-from system_test.support.environment import LONG
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.spark import kafka_jars
 from system_test.support.spark_environments import (
@@ -35,6 +34,7 @@ from system_test.support.spark_environments import (
 from system_test.support.topics import NewRecord, create_topic, produce, read
 from system_test.support.waiting import wait_until
 from tests.support.archives import CREATE_TIME, ArchiveWriter, PartitionWriter, records
+from tests.support.sampling import LONG
 
 pytestmark = [
     pytest.mark.skipif(not LONG, reason="minutes: make lakehouse runs it"),

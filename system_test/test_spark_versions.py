@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from system_test.conftest import required_parts
-from system_test.support.environment import LONG
 from system_test.support.spark_environments import OLDEST, spark_command, spark_environment, spark_variables
 from tests.support.archives import ArchiveWriter, records
+from tests.support.sampling import LONG
 
 pytestmark = [
     pytest.mark.skipif(not LONG, reason="minutes: make lakehouse runs it"),

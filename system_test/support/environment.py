@@ -13,9 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-LONG = os.environ.get("BLOCKGZ_LONG") == "1"
-"""Whether this is the long run (`make long`): tests then do as much as they can in minutes."""
-
 QUICK_JAVA = ("-XX:TieredStopAtLevel=1",) if "PYTEST_VERSION" in os.environ else ()
 """For Java that lives for the seconds of a test: the thorough compiler would take more than it gives."""
 
