@@ -138,7 +138,7 @@ def _print_above(report: ArchiveReport) -> None:
     help="The signature, if it is not in FILE.sig.",
 )
 def verify_report(report: Path, key: Path, signature: Path | None) -> int:
-    """Check the signature of a report made with `--report --sign-key`, also by `archiver erase`.
+    """Check the signature of a report, also of one made by `archiver erase`.
 
     Prints what the report found.
     """
